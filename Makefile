@@ -1,0 +1,26 @@
+# Needs make and a Python of 3.11 or newer with pip; each target sets up .venv by itself, once.
+# It is made with python3; for another one: make test PYTHON=python3.12
+
+.PHONY: help demo test check clean
+
+help:
+	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
+	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
+	@echo "make check   style, types and the rules of the source tree"
+	@echo "make clean   remove caches and build outputs; .venv, runs/ and models/ stay"
+
+demo:
+	@scripts/setup report
+	.venv/bin/firth demo
+
+test:
+	@scripts/setup report,track,dev,parity
+	scripts/test
+
+check:
+	@scripts/setup report,track,dev,parity
+	scripts/check
+
+clean:
+	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./.venv -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -1,0 +1,67 @@
+"""Firth: contextual language representations on the machine you have.
+
+The road, and where it is walked:
+
+    text      raw text -> documents, sentences, pieces          firth.text
+    data      shards -> instances -> packed, masked batches      firth.data
+    models    batches -> hidden states                           firth.models
+    objectives  hidden states -> summed losses                   firth.objectives
+    training  losses -> weights, exactly resumable               firth.training
+    folder    weights <-> a folder that explains itself          firth.folder
+    inference a folder -> answers                                firth.inference
+
+    import firth
+    model = firth.load("runs/a")
+    model.fill_mask("The capital of France is [MASK].", top_k=5)
+    model.embed(["a", "b"], layer=-2, pool="mean")               # float32 (2, H)
+
+Importing this package imports nothing heavy: names are fetched when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firth.errors import FirthError, UsageError
+    from firth.inference.model import Model, load
+    from firth.jobs.prepare import prepare
+    from firth.jobs.pretrain import pretrain, resume
+    from firth.jobs.recipe import read_recipe
+    from firth.jobs.vocab import build_vocab
+    from firth.text.tokenizer import Tokenizer
+
+_HOMES = {
+    "build_vocab": "firth.jobs.vocab",
+    "FirthError": "firth.errors",
+    "load": "firth.inference.model",
+    "Model": "firth.inference.model",
+    "prepare": "firth.jobs.prepare",
+    "pretrain": "firth.jobs.pretrain",
+    "read_recipe": "firth.jobs.recipe",
+    "resume": "firth.jobs.pretrain",
+    "Tokenizer": "firth.text.tokenizer",
+    "UsageError": "firth.errors",
+}
+
+__all__ = [
+    "build_vocab",
+    "FirthError",
+    "load",
+    "Model",
+    "prepare",
+    "pretrain",
+    "read_recipe",
+    "resume",
+    "Tokenizer",
+    "UsageError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'firth' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__, key=str.casefold)

@@ -1,0 +1,253 @@
+"""Frozen dataclasses to TOML or JSON and back, strictly; and typed overrides ``a.b=c``.
+
+A key that no field has is an error that names the nearest one. Spellings of other tools are not
+accepted, but the error says what the key is called here. Nothing in this module imports torch.
+
+The comment that ``--show-recipe`` prints beside a key stands once, in the field's metadata:
+``steps: int = option(1000, "optimizer steps")``.
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from firth.errors import ConfigError, InputError
+
+C = TypeVar("C")
+
+# What other tools call it -> what it is called here. Only ever used in error messages.
+FOREIGN_KEYS = {
+    "adam_beta1": "optim.beta1",
+    "adam_beta2": "optim.beta2",
+    "adam_epsilon": "optim.epsilon",
+    "attention_probs_dropout_prob": "encoder.attention_dropout",
+    "bf16": "train.precision",
+    "eval_steps": "train.eval_every",
+    "fp16": "train.precision",
+    "gradient_accumulation_steps": "train.micro_batches",
+    "hidden_act": "encoder.activation",
+    "hidden_dropout_prob": "encoder.dropout",
+    "hidden_size": "encoder.width",
+    "initializer_range": "encoder.init_range",
+    "intermediate_size": "encoder.feed_forward_width",
+    "layer_norm_eps": "encoder.norm_epsilon",
+    "learning_rate": "optim.peak_rate",
+    "lr": "optim.peak_rate",
+    "max_grad_norm": "optim.clip_norm",
+    "max_position_embeddings": "encoder.max_positions",
+    "max_predictions_per_seq": "masking.max_predictions",
+    "max_seq_length": "data.length",
+    "max_steps": "train.steps",
+    "mlm_probability": "masking.share",
+    "num_attention_heads": "encoder.n_heads",
+    "num_hidden_layers": "encoder.n_layers",
+    "num_train_steps": "train.steps",
+    "output_dir": "--out",
+    "per_device_train_batch_size": "train.batch_tokens",
+    "save_steps": "train.save_every",
+    "save_total_limit": "train.keep_checkpoints",
+    "short_seq_prob": "data.short_share",
+    "train_batch_size": "train.batch_tokens",
+    "type_vocab_size": "encoder.n_segments",
+    "warmup_steps": "optim.warmup_steps",
+    "weight_decay": "optim.decay",
+    "whole_word_mask": "masking.whole_words",
+}
+
+
+def option(default: Any, comment: str) -> Any:
+    """A dataclass field with a default and the comment that is shown beside its key."""
+    if isinstance(default, (list, dict)):
+        raise TypeError("a default must be immutable: use a tuple")
+    return dataclasses.field(default=default, metadata={"comment": comment})
+
+
+def required(comment: str) -> Any:
+    """A dataclass field without default, with the comment that is shown beside its key."""
+    return dataclasses.field(metadata={"comment": comment})
+
+
+def unknown_key(key: str, known: Sequence[str], where: str) -> ConfigError:
+    """The error for a key nobody reads: names the nearest key, or what a foreign spelling is called here."""
+    last = key.rsplit(".", 1)[-1]
+    if last in FOREIGN_KEYS and FOREIGN_KEYS[last].rsplit(".", 1)[-1] != last:
+        return ConfigError(f"{where}: unknown key {key!r}: here it is {FOREIGN_KEYS[last]!r}")
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or difflib.get_close_matches(
+        last, [name.rsplit(".", 1)[-1] for name in known], n=1, cutoff=0.6
+    )
+    hint = f": did you mean {near[0]!r}?" if near else f". Known keys: {', '.join(sorted(known))}"
+    return ConfigError(f"{where}: unknown key {key!r}{hint}")
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind)).replace("typing.", "")
+
+
+def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
+    """``value`` as a ``kind``, or a ConfigError that names the key and what was expected."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where}: {key} must be a table of keys, not {value!r}")
+        return from_dict(kind, value, where, prefix=f"{key}.")
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        (inner,) = (a for a in arguments if a is not type(None))
+        return _convert(value, inner, key, where)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        raise ConfigError(f"{where}: {key} = {value!r}: expected one of {', '.join(map(repr, arguments))}")
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(v, arguments[0], f"{key}[{i}]", where) for i, v in enumerate(value))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    raise ConfigError(f"{where}: {key} = {value!r}: expected {_type_name(kind)}")
+
+
+def from_dict(
+    cls: type[C], data: Mapping[str, Any], where: str, *, prefix: str = "", kinds: Mapping[str, type] | None = None
+) -> C:
+    """Build dataclass ``cls`` from plain data; unknown, missing and ill-typed keys are errors.
+
+    ``where`` (a file name, ``--set``) and ``prefix`` (the table's dotted name) go into messages.
+    ``kinds``: types of fields whose type depends on other values.
+    """
+    hints = typing.get_type_hints(cls) | dict(kinds or {})
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # C is always a dataclass
+    for key in data:
+        if key not in fields:
+            raise unknown_key(prefix + key, [prefix + name for name in fields], where)
+    values = {}
+    for name, field in fields.items():
+        if name in data:
+            values[name] = _convert(data[name], hints[name], prefix + name, where)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}: key {prefix + name!r} is missing")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain data of a dataclass, ready for JSON or TOML; None (which TOML lacks) is left out."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return to_dict(value)
+        if isinstance(value, tuple):
+            return [plain(v) for v in value]
+        return value
+
+    pairs = ((f.name, plain(getattr(config, f.name))) for f in dataclasses.fields(config))
+    return {name: value for name, value in pairs if value is not None}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain data; a ConfigError names the file and the line where it breaks."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such recipe file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder, expected a recipe file (.toml)") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def to_toml(config: Any, *, comments: bool = False) -> str:
+    """The TOML text of a dataclass; with ``comments``, each key's meaning beside it."""
+    text = tomli_w.dumps(to_dict(config))
+    if not comments:
+        return text
+    notes = _comments(config)
+    lines, table = [], ""
+    for line in text.splitlines():
+        if line.startswith("[") and line.endswith("]") and " " not in line:
+            table = line.strip("[]") + "."
+        key = table + line.split(" = ", 1)[0] if " = " in line else ""
+        lines.append(f"{line}  # {notes[key]}" if key in notes else line)
+    return "\n".join(lines) + "\n"
+
+
+def _comments(config: Any, prefix: str = "") -> dict[str, str]:
+    notes = {}
+    for field in dataclasses.fields(config):
+        if "comment" in field.metadata:
+            notes[prefix + field.name] = field.metadata["comment"]
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            notes |= _comments(value, f"{prefix}{field.name}.")
+    return notes
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """``"train.steps=100"`` -> ``(["train", "steps"], 100)``; a value that is no TOML is a string."""
+    key, equals, raw = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: expected key=value, for example --set train.steps=100")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    return key.strip().split("."), value
+
+
+def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Plain recipe data with ``a.b=c`` settings laid over it; the data passed in stays as it was."""
+    result = json.loads(json.dumps(data))
+    for text in overrides:
+        *tables, last = (path := parse_override(text))[0]
+        target = result
+        for name in tables:
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"--set {text!r}: {name!r} is a value, not a table")
+        target[last] = path[1]
+    return result  # type: ignore[no-any-return]  # json.loads of a dict is a dict
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; InputError if it is not there or not one."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a temporary name beside it, flushed to disk, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented, whole or not at all."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,52 @@
+"""What a training step reads: packed tokens and what is to be predicted of them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from firth.packed import Carry, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Predictions asked for: at token or row ``index``, the answer ``label``. Nothing stands for "none"."""
+
+    index: Int[Tensor, " M"]
+    label: Int[Tensor, " M"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch.
+
+    ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``). ``place`` says where in the data it
+    comes from, ``phase:epoch:shard:batch``, enough to make it again. ``starts_stream``: recurrent
+    state begins anew here.
+    """
+
+    tokens: Tokens
+    targets: dict[str, Target]
+    place: str = ""
+    starts_stream: bool = False
+
+    def counts(self) -> dict[str, int]:
+        """How many predictions each term asks for."""
+        return {term: target.label.numel() for term, target in self.targets.items()}
+
+    def to(self, device: torch.device | str) -> "Batch":
+        targets = {t: Target(x.index.to(device), x.label.to(device)) for t, x in self.targets.items()}
+        return replace(self, tokens=self.tokens.to(device), targets=targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an objective makes of a batch: for each term the summed loss and the number of right answers.
+
+    Sums, never means: the trainer divides once, by the count over all micro-batches and processes.
+    """
+
+    losses: dict[str, Float[Tensor, ""]]
+    correct: dict[str, Float[Tensor, ""]]
+    carry: Carry | None = None

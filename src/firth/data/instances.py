@@ -1,0 +1,139 @@
+"""Which stretches of a shard become rows: the instance plans, made once a shard and epoch.
+
+A plan is a handful of integer arrays. Every random choice in it is a hash of the seed, the epoch and
+the sentence or document that it is about.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+
+from firth.data.hashing import below, draw, seed_of, uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """n rows, as token offsets into a shard: ``a`` and ``b`` are (n, 2) beginnings and ends.
+
+    ``b`` is empty (0, 0) for single texts. ``random_next``: 1 where B is from elsewhere, or None
+    where the plan has no pairs. ``key`` identifies a row within its shard.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    random_next: np.ndarray | None
+    key: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens in each row, without special pieces."""
+        return self.a[:, 1] - self.a[:, 0] + self.b[:, 1] - self.b[:, 0]
+
+
+def plan_documents(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
+    """Windows of at most ``room`` tokens that never cross a document's border; every token once.
+
+    A document longer than the room begins with a window of random length, so that the cuts fall
+    elsewhere in each epoch.
+    """
+    starts, sizes = document_tokens[:-1], np.diff(document_tokens)
+    bits = draw(seed_of(seed, epoch, "window"), np.arange(len(starts)))
+    first = np.where(sizes > room, 1 + below(bits, room), sizes)
+    n_windows = 1 + -(-(sizes - first) // room)
+    document = np.repeat(np.arange(len(starts)), n_windows)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)
+    begin = np.where(number == 0, 0, first[document] + (number - 1) * room)
+    end = np.minimum(first[document] + number * room, sizes[document])
+    a = starts[document, None] + np.stack((begin, end), 1)
+    return Instances(a, np.zeros_like(a), None, np.arange(len(a)))
+
+
+def plan_pairs(
+    sentences: np.ndarray, documents: np.ndarray, room: int, short_share: float, seed: int, epoch: int
+) -> Instances:
+    """Sentence pairs for next-sentence prediction, by the published recipe.
+
+    Source: google-research/bert create_pretraining_data.py (specification §4, steps 3-5). Differs: the
+    random document is drawn from the same shard; and draws are hashes, not a sequence. Each chunk
+    begins at another sentence (one at least is used up), so a chunk's draws are keyed by that sentence.
+    """
+    n_documents, n_sentences = len(documents) - 1, len(sentences) - 1
+    targets = _targets(n_documents, room, short_share, seed, epoch).tolist()
+    split, not_next, other, where, cut_a, cut_b = (
+        draw(seed_of(seed, epoch, purpose), np.arange(n_sentences))
+        for purpose in ("split", "next", "document", "start", "cut a", "cut b")
+    )
+    split_at, is_random = uniform(split).tolist(), (uniform(not_next) < 0.5).tolist()
+    starts, bits_a, bits_b = uniform(where).tolist(), cut_a.tolist(), cut_b.tolist()
+    offsets, firsts = sentences.tolist(), documents.tolist()
+    spans: list[tuple[int, int, int, int]] = []
+    labels: list[int] = []
+    keys: list[int] = []
+    others = below(other, n_documents).tolist()
+    for document in range(n_documents):
+        target, end, i = targets[document], firsts[document + 1], firsts[document]
+        while i < end:
+            j = min(bisect_left(offsets, offsets[i] + target, i + 1, end), end)
+            middle = i + 1 + int(split_at[i] * (j - i - 1)) if j - i >= 2 else i + 1
+            a_begin, a_end = offsets[i], offsets[middle]
+            if j - i == 1 or is_random[i]:
+                chosen = others[i]
+                if chosen == document and n_documents > 1:
+                    chosen = _another(document, n_documents, seed_of(seed, epoch, "again", i))
+                first, last = firsts[chosen], firsts[chosen + 1]
+                s = first + int(starts[i] * (last - first))
+                needed = max(target - (a_end - a_begin), 1)
+                stop = min(bisect_left(offsets, offsets[s] + needed, s + 1, last), last)
+                b_begin, b_end, label, following = offsets[s], offsets[stop], 1, middle
+            else:
+                b_begin, b_end, label, following = a_end, offsets[j], 0, j
+            spans.append(_truncate(a_begin, a_end, b_begin, b_end, room, bits_a[i], bits_b[i]))
+            labels.append(label)
+            keys.append(i)
+            i = following
+    table = np.array(spans, np.int64).reshape(-1, 4)
+    return Instances(table[:, :2], table[:, 2:], np.array(labels, np.int64), np.array(keys, np.int64))
+
+
+def _targets(n_documents: int, room: int, short_share: float, seed: int, epoch: int) -> np.ndarray:
+    """Tokens aimed at in the rows of each document: the room, or now and then fewer."""
+    document = np.arange(n_documents)
+    short = uniform(draw(seed_of(seed, epoch, "short"), document)) < short_share
+    shorter = 2 + below(draw(seed_of(seed, epoch, "target"), document), room - 1)
+    return np.where(short, shorter, room)
+
+
+def _another(document: int, n_documents: int, seed: int) -> int:
+    """Nine more draws of a document that is not this one; the last is kept even if it is."""
+    tries = below(draw(seed, np.arange(9)), n_documents)
+    different = np.flatnonzero(tries != document)
+    return int(tries[different[0]] if len(different) else tries[-1])
+
+
+def _truncate(
+    a_begin: int, a_end: int, b_begin: int, b_end: int, room: int, bits_a: int, bits_b: int
+) -> tuple[int, int, int, int]:
+    """Cut a pair to ``room`` tokens: always the longer (on ties B), each token from front or back by a coin.
+
+    That ends with the shorter side whole, or with both at half the room (A with the odd one).
+    """
+    size_a, size_b = a_end - a_begin, b_end - b_begin
+    if size_a + size_b <= room:
+        return a_begin, a_end, b_begin, b_end
+    keep_a = min(size_a, max(room - size_b, room - room // 2))
+    keep_b = room - keep_a
+    if keep_b > size_b:
+        keep_a, keep_b = room - size_b, size_b
+    front_a, front_b = _heads(size_a - keep_a, bits_a), _heads(size_b - keep_b, bits_b)
+    return a_begin + front_a, a_begin + front_a + keep_a, b_begin + front_b, b_begin + front_b + keep_b
+
+
+def _heads(n_coins: int, bits: int) -> int:
+    """How many of n coins show heads; the first 64 are the given bits, more are drawn from them."""
+    heads = (bits & ((1 << min(n_coins, 64)) - 1)).bit_count()
+    if n_coins > 64:
+        words = draw(bits, np.arange((n_coins - 1) // 64))
+        rest = int.from_bytes(words.tobytes(), "little")
+        heads += (rest & ((1 << (n_coins - 64)) - 1)).bit_count()
+    return heads

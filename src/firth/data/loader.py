@@ -1,0 +1,199 @@
+"""The stream of micro-batches: a pure function of its options, so any place in it can be entered at once.
+
+The stream runs over phases (row lengths), epochs, shards in a random order, and the batches of a
+shard. Rank r of a world takes every world-th micro-batch. A ``Place`` is all there is to save.
+"""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from firth.data.batch import Batch
+from firth.data.config import DataConfig, MaskingConfig
+from firth.data.hashing import permutation, seed_of
+from firth.data.instances import Instances, plan_documents, plan_pairs
+from firth.data.masking import Masker
+from firth.data.rows import Batches, NextTokenBatches, RowBatches, StreamBatches, cut_batches, row_lengths
+from firth.data.shards import Corpus, Shard, Split
+from firth.errors import ConfigError, CorpusError
+from firth.text.layouts import Layout
+
+_KEPT_SHARDS = 2
+_AHEAD = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where the next micro-batch stands: numbers of phase, epoch, shard (in the epoch's order), batch."""
+
+    phase: int = 0
+    epoch: int = 0
+    shard: int = 0
+    batch: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Place":
+        """``"0:0:3:17"``, as batches carry it and errors print it."""
+        try:
+            phase, epoch, shard, batch = map(int, text.split(":"))
+        except ValueError:
+            raise ConfigError(f"{text!r} is no place in the data: expected phase:epoch:shard:batch, e.g. 0:0:3:17") from None
+        return cls(phase, epoch, shard, batch)
+
+    def __str__(self) -> str:
+        return f"{self.phase}:{self.epoch}:{self.shard}:{self.batch}"
+
+
+def _following(places: Sequence[Place]) -> Place:
+    return replace(places[-1], batch=places[-1].batch + 1)
+
+
+class Loader:
+    """Micro-batches of a corpus for one kind of objective.
+
+    ``predict``: ``"masked"`` or ``"next"``. ``slots``: micro-batches a step, over all
+    ranks. ``total_steps``: of the run, for the length phases.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        data: DataConfig,
+        masking: MaskingConfig,
+        layout: Layout,
+        *,
+        predict: str,
+        budget_tokens: int,
+        slots: int,
+        seed: int,
+        total_steps: int = 1,
+        split: Split = "train",
+    ):
+        if budget_tokens < max(data.lengths):
+            raise ConfigError(
+                f"train.batch_tokens={budget_tokens} is smaller than one row of {max(data.lengths)} tokens: "
+                f"raise it or lower data.length"
+            )
+        self.corpus, self.data, self.masking, self.layout = corpus, data, masking, layout
+        self.predict, self.budget_tokens, self.slots = predict, budget_tokens, slots
+        self.seed, self.split = seed, split
+        # The step before which each phase ends (the last one never does).
+        self.phase_ends = (round(total_steps * (1 - data.long_share)),)
+        self.infos = [info for info in corpus.shards(split) if info.tokens]
+        self._made: dict[tuple[int, int, int], Batches] = {}
+        self._lock = threading.Lock()
+
+    def batch_at(self, place: Place) -> Batch:
+        """The micro-batch at a place, made anew."""
+        if not 0 <= place.phase < len(self.data.lengths) or not 0 <= place.shard < len(self.infos):
+            raise ConfigError(f"{place} is not in this data: {len(self.data.lengths)} phases, {len(self.infos)} shards")
+        batches = self._batches(place)
+        if not 0 <= place.batch < len(batches):
+            raise ConfigError(f"{place} is not in this data: that shard has {len(batches)} batches")
+        return batches[place.batch]
+
+    def one_epoch(self, limit: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """This rank's share of the first epoch's micro-batches (of the first ``limit``, if not 0), in order."""
+        places = (
+            Place(shard=number, batch=i)
+            for number in range(len(self.infos))
+            for i in range(len(self._batches(Place(shard=number))))
+        )
+        for place in itertools.islice(places, rank, limit or None, world):
+            yield self.batch_at(place)
+
+    def steps(
+        self, start: Place, *, step: int, rank: int = 0, world: int = 1
+    ) -> Iterator[tuple[list[Batch], Place]]:
+        """For each step from ``step`` (from 0) on: this rank's micro-batches, and where the next step begins.
+
+        ``start`` is where that first step begins. Batches are made ahead by ``data.workers`` threads.
+        """
+        plan = self._step_places(start, step)
+        if not self.data.workers:
+            for places in plan:
+                yield [self.batch_at(place) for place in places[rank::world]], _following(places)
+        with ThreadPoolExecutor(self.data.workers, thread_name_prefix="firth-data") as pool:
+            queue: deque[tuple[list[Future[Batch]], Place]] = deque()
+            try:
+                while True:
+                    while len(queue) < max(2, _AHEAD * world // self.slots):
+                        places = next(plan)
+                        made = [pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]]
+                        queue.append((made, _following(places)))
+                    futures, following = queue.popleft()
+                    yield [future.result() for future in futures], following
+            finally:
+                for futures, _ in queue:
+                    for future in futures:
+                        future.cancel()
+
+    def _step_places(self, place: Place, step: int) -> Iterator[list[Place]]:
+        """The places of each step's micro-batches, over all ranks, without end."""
+        while True:
+            while place.phase + 1 < len(self.data.lengths) and step >= self.phase_ends[place.phase]:
+                place = Place(phase=place.phase + 1)
+            places = []
+            for _ in range(self.slots):
+                places.append(place := self._existing(place))
+                place = replace(place, batch=place.batch + 1)
+            yield places
+            step += 1
+
+    def _existing(self, place: Place) -> Place:
+        """The place itself, or the next one that has a batch when a shard or an epoch is at its end."""
+        empty = 0
+        while place.batch >= len(self._batches(place)):
+            empty = empty + 1 if place.batch == 0 else 0
+            if empty > len(self.infos):
+                raise CorpusError(
+                    f"{self.corpus.folder} has too little text for data.length={self.data.lengths[place.phase]} and "
+                    f"train.batch_tokens={self.budget_tokens}: give more text or lower them"
+                )
+            place = replace(place, shard=place.shard + 1, batch=0)
+            if place.shard == len(self.infos):
+                place = replace(place, epoch=place.epoch + 1, shard=0)
+        return place
+
+    def _batches(self, place: Place) -> Batches:
+        """The batches of the place's shard; the last two that were asked for are kept."""
+        if not self.infos:
+            raise CorpusError(f"{self.corpus.folder} has no {self.split} text")
+        key = (place.phase, place.epoch, place.shard)
+        with self._lock:
+            if key not in self._made:
+                while len(self._made) >= _KEPT_SHARDS:
+                    del self._made[next(iter(self._made))]
+                self._made[key] = self._make(place)
+            return self._made[key]
+
+    def _make(self, place: Place) -> Batches:
+        # With fixed copies of the data, epoch n + d repeats epoch n.
+        epoch = place.epoch % self.data.duplicates if self.data.duplicates else place.epoch
+        seed = seed_of(self.seed, self.split, place.phase)
+        number = int(permutation(seed_of(seed, place.epoch, "shards"), len(self.infos))[place.shard])
+        shard = self.corpus.open(self.infos[number])
+        length = self.data.lengths[place.phase]
+        where = f"{place.phase}:{place.epoch}:{place.shard}"
+        if self.data.instances == "streams":
+            return StreamBatches.cut(
+                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots, place=where
+            )
+        shard_seed = seed_of(seed, shard.name)
+        instances = self._plan(shard, length, shard_seed, epoch)
+        order_seed = seed_of(shard_seed, place.epoch, "order")
+        cuts = cut_batches(row_lengths(instances, self.layout), self.budget_tokens, order_seed)
+        if self.predict == "next":
+            return NextTokenBatches(shard, instances, cuts, self.layout, where)
+        tokenizer = self.corpus.tokenizer
+        masker = Masker(self.masking, tokenizer.mask_id, tokenizer.continues, length)
+        return RowBatches(shard, instances, cuts, self.layout, masker, seed_of(shard_seed, epoch, "mask"), where)
+
+    def _plan(self, shard: Shard, length: int, seed: int, epoch: int) -> Instances:
+        if self.data.instances == "documents":
+            return plan_documents(shard.document_tokens, length - self.layout.n_special, seed, epoch)
+        room = length - self.layout.n_special_pair
+        return plan_pairs(shard.sentences, shard.documents, room, self.data.short_share, seed, epoch)

@@ -1,0 +1,87 @@
+"""Masked language modelling: which pieces are predicted and what stands in their place; vectorised.
+
+Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions (specification
+§4, step 7). Differs: the random choices are hashes of (seed, epoch, instance, position).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from firth.data.config import MaskingConfig
+from firth.data.hashing import below, draw, seed_of, uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Masker:
+    """The rule with everything it must know of the vocabulary.
+
+    ``continues``: bool (V,), True for pieces that continue a word. ``length``: of the longest row.
+    """
+
+    config: MaskingConfig
+    mask_id: int
+    continues: np.ndarray
+    length: int
+
+    def __call__(
+        self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, keys: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``ids`` (T,) of rows that begin at ``starts`` (B,), ``special`` bool (T,), row ``keys`` (B,).
+
+        Returns what the model sees (T,), the chosen token indices in order (M,), the answers (M,).
+        """
+        lengths = np.diff(np.append(starts, len(ids)))
+        row = np.repeat(np.arange(len(starts)), lengths)
+        position = np.arange(len(ids)) - starts[row]
+        token_key = (keys[row] << 16) | position
+        # np.rint rounds halves to even, as Python's round does in the original.
+        wanted = np.maximum(1, np.rint(lengths * self.config.share).astype(np.int64))
+        wanted = np.minimum(wanted, self.config.most(self.length))
+        chance = draw(seed_of(seed, "choose"), token_key)
+        candidate = np.flatnonzero(~special)
+        if self.config.whole_words:
+            chosen = self._whole_words(ids, candidate, row, chance, wanted)
+        else:
+            chosen = _first_of_each_row(candidate, row[candidate], chance[candidate], wanted)
+        fate = uniform(draw(seed_of(seed, "fate"), token_key[chosen]))
+        anything = below(draw(seed_of(seed, "piece"), token_key[chosen]), len(self.continues))
+        labels, seen = ids[chosen], ids.copy()
+        replaced = np.where(fate < self.config.mask + self.config.keep, labels, anything)
+        seen[chosen] = np.where(fate < self.config.mask, self.mask_id, replaced)
+        return seen, chosen, labels
+
+    def _whole_words(
+        self, ids: np.ndarray, candidate: np.ndarray, row: np.ndarray, chance: np.ndarray, wanted: np.ndarray
+    ) -> np.ndarray:
+        """Words in random order, each taken if it still fits; the loop is over the words' ranks in their rows."""
+        begins = ~self.continues[ids[candidate]]
+        # A piece that continues a word joins the candidate before it, across a special piece too,
+        # but not one of another row.
+        begins |= np.diff(row[candidate], prepend=-1) != 0
+        word = np.cumsum(begins) - 1
+        first = candidate[begins]
+        size = np.bincount(word, minlength=len(first))
+        order = np.lexsort((chance[first], row[first]))
+        word_row = row[first][order]
+        rank = np.arange(len(order)) - np.searchsorted(word_row, word_row)
+        taken, left = np.zeros(len(first), bool), wanted.copy()
+        by_rank = np.argsort(rank, kind="stable")
+        for same_rank in np.split(by_rank, np.flatnonzero(np.diff(rank[by_rank])) + 1):
+            fits = size[order[same_rank]] <= left[word_row[same_rank]]
+            picked = same_rank[fits]
+            taken[order[picked]] = True
+            left[word_row[picked]] -= size[order[picked]]
+            if not left.any():
+                break
+        return candidate[taken[word]]
+
+
+def _first_of_each_row(
+    candidate: np.ndarray, row: np.ndarray, chance: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """In each row the ``wanted[row]`` candidates of the lowest chance, in token order."""
+    order = np.lexsort((chance, row))
+    sorted_row = row[order]
+    rank = np.arange(len(order)) - np.searchsorted(sorted_row, sorted_row)
+    return np.sort(candidate[order[rank < wanted[sorted_row]]])

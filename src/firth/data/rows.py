@@ -1,0 +1,202 @@
+"""Batches of rows: instances of a shard, shuffled, cut by a token budget, packed and masked.
+
+``RowBatches`` serves masked language modelling (with or without pairs), ``NextTokenBatches`` left-to-right
+models; ``StreamBatches`` cuts one long stream into columns for models with recurrent state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from firth.data.batch import Batch, Target
+from firth.data.hashing import permutation, seed_of
+from firth.data.instances import Instances
+from firth.data.masking import Masker
+from firth.data.shards import Shard
+from firth.packed import Rows, Tokens
+from firth.text.layouts import Layout
+
+# Rows of similar length are looked for among this many budgets' worth of shuffled rows.
+_POOL_BUDGETS = 32
+
+
+class Batches(Protocol):
+    """The micro-batches of one shard in one epoch; any of them can be made at any time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> Batch: ...
+
+
+def cut_batches(lengths: np.ndarray, budget_tokens: int, seed: int) -> list[np.ndarray]:
+    """Row numbers of each batch: at most ``budget_tokens`` tokens, rows of similar length together.
+
+    Shuffled twice: the rows before they are pooled, and the batches at the end.
+    """
+    order = permutation(seed_of(seed, "rows"), len(lengths))
+    pool = np.cumsum(lengths[order]) // (budget_tokens * _POOL_BUDGETS)
+    order = order[np.lexsort((lengths[order], pool))]
+    ends = np.cumsum(lengths[order])
+    cuts, done = [0], 0
+    while cuts[-1] < len(order):
+        cuts.append(int(np.searchsorted(ends, done + budget_tokens, side="right")))
+        done = int(ends[cuts[-1] - 1])
+    batches = [order[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [batches[i] for i in permutation(seed_of(seed, "batches"), len(batches))]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Rows as arrays: ids (T,), segments (T,), special (T,) True at special pieces, lengths (B,)."""
+
+    ids: np.ndarray
+    segments: np.ndarray
+    special: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def starts(self) -> np.ndarray:
+        return np.cumsum(self.lengths) - self.lengths
+
+
+def row_lengths(instances: Instances, layout: Layout) -> np.ndarray:
+    """Length of each row with its special pieces."""
+    extra = layout.n_special if instances.random_next is None else layout.n_special_pair
+    return instances.lengths + extra
+
+
+def pack_rows(ids: np.ndarray, instances: Instances, chosen: np.ndarray, layout: Layout) -> PackedRows:
+    """Lay the chosen instances out as rows, without a loop over rows or tokens.
+
+    Each row is a run of stretches (first, A, between, B, last), special ones copied from a small
+    table behind the shard's ids; one index array then says for every token where it comes from.
+    """
+    table = np.array([*layout.first, *layout.between, *layout.last], np.int64)
+    first, between, last = len(layout.first), len(layout.between), len(layout.last)
+    a, b = instances.a[chosen], instances.b[chosen]
+    zero = np.zeros(len(chosen), np.int64)
+    if instances.random_next is None:
+        begins = np.stack((zero, a[:, 0], zero + first + between), 1)
+        sizes = np.stack((zero + first, a[:, 1] - a[:, 0], zero + last), 1)
+        from_table, second = np.array([True, False, True]), np.array([0, 0, 0])
+    else:
+        begins = np.stack((zero, a[:, 0], zero + first, b[:, 0], zero + first + between), 1)
+        sizes = np.stack((zero + first, a[:, 1] - a[:, 0], zero + between, b[:, 1] - b[:, 0], zero + last), 1)
+        from_table, second = np.array([True, False, True, False, True]), np.array([0, 0, 0, 1, 1])
+    flat = sizes.ravel()
+    ends = np.cumsum(flat)
+    source = np.arange(ends[-1]) + np.repeat(begins.ravel() - (ends - flat), flat)
+    special = np.repeat(np.tile(from_table, len(chosen)), flat)
+    out = np.empty(len(source), np.int64)
+    out[special] = table[source[special]]
+    out[~special] = ids[source[~special]]
+    segments = np.repeat(np.tile(second, len(chosen)), flat)
+    return PackedRows(out, segments, special, sizes.sum(1))
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatches:
+    """Masked rows; with pairs, also whether the second sentence follows."""
+
+    shard: Shard
+    instances: Instances
+    cuts: list[np.ndarray]
+    layout: Layout
+    masker: Masker
+    seed: int
+    place: str
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, number: int) -> Batch:
+        chosen = self.cuts[number]
+        rows = pack_rows(self.shard.ids, self.instances, chosen, self.layout)
+        keys = self.instances.key[chosen]
+        seen, index, label = self.masker(rows.ids, rows.starts, rows.special, keys, self.seed)
+        targets = {"mlm": _target(index, label)}
+        if self.instances.random_next is not None:
+            targets["nsp"] = _target(np.arange(len(chosen)), self.instances.random_next[chosen])
+        return Batch(_tokens(rows, seen, self.layout), targets, f"{self.place}:{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokenBatches:
+    """Rows in which every token but the last predicts the one after it."""
+
+    shard: Shard
+    instances: Instances
+    cuts: list[np.ndarray]
+    layout: Layout
+    place: str
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, number: int) -> Batch:
+        rows = pack_rows(self.shard.ids, self.instances, self.cuts[number], self.layout)
+        has_next = np.ones(len(rows.ids), bool)
+        has_next[rows.starts + rows.lengths - 1] = False
+        index = np.flatnonzero(has_next)
+        targets = {"lm": _target(index, rows.ids[index + 1])}
+        return Batch(_tokens(rows, rows.ids, self.layout), targets, f"{self.place}:{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatches:
+    """One stream in ``slots × rows`` columns; batch n continues batch ``n - slots``.
+
+    ``columns``: (slots, rows, column length) ids. Recurrent state is kept for each slot.
+    """
+
+    columns: np.ndarray
+    length: int
+    place: str
+
+    @classmethod
+    def cut(
+        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, place: str
+    ) -> "StreamBatches":
+        """The shard's documents, each ended by the layout's last piece, as columns; the tail is left out."""
+        ends = np.repeat(shard.document_tokens[1:], len(layout.last))
+        stream = np.insert(shard.ids.astype(np.int64), ends, np.tile(layout.last, len(shard.documents) - 1))
+        rows = max(budget_tokens // length, 1)
+        # A stream too short for so many columns is cut into fewer, of two tokens at least.
+        rows = max(min(rows, len(stream) // (slots * 2)), 1)
+        size = len(stream) // (slots * rows)
+        columns = stream[: slots * rows * size].reshape(slots, rows, size) if size > 1 else stream[:0].reshape(slots, 1, 0)
+        return cls(columns, length, place)
+
+    def __len__(self) -> int:
+        slots, _, size = self.columns.shape
+        return slots * -(-max(size - 1, 0) // self.length)
+
+    def __getitem__(self, number: int) -> Batch:
+        time, slot = divmod(number, len(self.columns))
+        columns = self.columns[slot]
+        begin = time * self.length
+        end = min(begin + self.length, columns.shape[1] - 1)
+        ids = columns[:, begin:end]
+        rows = Rows.from_lengths([end - begin] * len(ids))
+        tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
+        target = _target(np.arange(ids.size), columns[:, begin + 1 : end + 1].ravel())
+        return Batch(tokens, {"lm": target}, f"{self.place}:{number}", starts_stream=time == 0)
+
+
+def _target(index: np.ndarray, label: np.ndarray) -> Target:
+    return Target(torch.from_numpy(np.ascontiguousarray(index)), torch.from_numpy(np.ascontiguousarray(label)))
+
+
+def _tokens(rows: PackedRows, seen: np.ndarray, layout: Layout) -> Tokens:
+    segments = torch.from_numpy(rows.segments) if layout.has_segments else None
+    return Tokens(Rows.from_lengths(rows.lengths), torch.from_numpy(seen), segments)
+
+
+def pack_lists(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> Tokens:
+    """Rows given as lists of ids (special pieces included) as packed tokens."""
+    ids = torch.tensor([i for row in rows for i in row], dtype=torch.int64)
+    kinds = None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
+    return Tokens(Rows.from_lengths([len(row) for row in rows]), ids, kinds)

@@ -1,0 +1,184 @@
+"""The corpus on disk: shards of token ids that are mapped into memory, and a manifest.
+
+    corpus/
+    ├── manifest.json          format, tokenizer hash, sources, counts, a checksum of every file
+    ├── tokenizer/             the tokenizer that made the ids
+    ├── train-00000.ids.npy        uint16 (or uint32) pieces, no special ones
+    ├── train-00000.sentences.npy  uint32, where each sentence begins among the ids, and the end
+    ├── train-00000.documents.npy  uint32, where each document begins among the sentences, and the end
+    └── dev-00000.…                held-out documents
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from firth.config import from_dict, read_json, to_dict, write_json
+from firth.errors import ConfigError, CorpusError, InputError
+from firth.text.tokenizer import Tokenizer
+
+FORMAT = "firth-corpus"
+VERSION = 1
+PARTS = ("ids", "sentences", "documents")
+Split = Literal["train", "dev"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardInfo:
+    """One shard in the manifest. ``sha256`` is of the files in the order of PARTS."""
+
+    name: str
+    tokens: int
+    sentences: int
+    documents: int
+    bytes: tuple[int, ...]
+    sha256: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A text file that the corpus was made from."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a corpus folder holds and what it was made from."""
+
+    format: str
+    version: int
+    tokenizer: str
+    sources: tuple[Source, ...]
+    options: str
+    train: tuple[ShardInfo, ...]
+    dev: tuple[ShardInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """An open shard: arrays in memory maps, ``int64`` where arithmetic is done on them."""
+
+    name: str
+    ids: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+
+    @property
+    def document_tokens(self) -> np.ndarray:
+        """Where each document begins among the ids, and the end."""
+        return self.sentences[self.documents]
+
+
+def part_path(folder: Path, name: str, part: str) -> Path:
+    return folder / f"{name}.{part}.npy"
+
+
+def write_shard(
+    folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray, documents: np.ndarray
+) -> ShardInfo:
+    """Write one shard, each file whole or not at all; returns its line of the manifest."""
+    sizes, hashes = [], []
+    arrays = (ids, sentences.astype(np.uint32), documents.astype(np.uint32))
+    for part, array in zip(PARTS, arrays, strict=True):
+        path = part_path(folder, name, part)
+        temporary = path.with_suffix(".tmp")
+        with open(temporary, "wb") as file:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        sizes.append(temporary.stat().st_size)
+        hashes.append(file_sha256(temporary))
+        os.replace(temporary, path)
+    return ShardInfo(
+        name=name, tokens=len(ids), sentences=len(sentences) - 1, documents=len(documents) - 1,
+        bytes=tuple(sizes), sha256=tuple(hashes),
+    )  # fmt: skip
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Corpus:
+    """An opened corpus folder. Each shard is checked against its checksums when it is first used."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self.tokenizer = Tokenizer.load(self.folder / "tokenizer")
+        self.check_tokenizer(self.tokenizer, "the tokenizer beside it")
+        self._checked: set[str] = set()
+
+    def check_tokenizer(self, tokenizer: Tokenizer, whose: str) -> None:
+        """Refuse a tokenizer that did not make this corpus."""
+        if tokenizer.fingerprint != self.manifest.tokenizer:
+            raise CorpusError(
+                f"{self.folder} was made with tokenizer {self.manifest.tokenizer[:12]}, but {whose} is "
+                f"{tokenizer.fingerprint[:12]}: prepare the corpus again with the tokenizer you want to use"
+            )
+
+    def shards(self, split: Split) -> tuple[ShardInfo, ...]:
+        return self.manifest.train if split == "train" else self.manifest.dev
+
+    def open(self, info: ShardInfo) -> Shard:
+        """Map a shard into memory; a damaged one is a CorpusError that names the file."""
+        arrays = []
+        for part, size, digest in zip(PARTS, info.bytes, info.sha256, strict=True):
+            path = part_path(self.folder, info.name, part)
+            self._check(path, size, digest)
+            try:
+                arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
+            except (OSError, ValueError) as error:
+                raise CorpusError(f"{path} cannot be read: {error}") from None
+        self._checked.add(info.name)
+        return Shard(info.name, arrays[0], arrays[1].astype(np.int64), arrays[2].astype(np.int64))
+
+    def _check(self, path: Path, size: int, digest: str) -> None:
+        again = "prepare the corpus again, or copy this file again"
+        try:
+            found = path.stat().st_size
+        except OSError:
+            raise CorpusError(f"{path} is missing: {again}") from None
+        if found != size:
+            raise CorpusError(f"{path} has {found:,} bytes, expected {size:,}: it is truncated or changed; {again}")
+        if path.name.split(".")[0] not in self._checked and file_sha256(path) != digest:
+            raise CorpusError(f"{path} does not match its checksum: it is damaged; {again}")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a corpus folder; an older layout or another kind of folder is refused."""
+    path = folder / "manifest.json"
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}")
+    if not path.is_file():
+        unfinished = (folder / "progress.jsonl").is_file()
+        raise CorpusError(
+            f"{folder} holds an unfinished corpus: run the same firth prepare command again to go on"
+            if unfinished
+            else f"{folder} has no manifest.json: it is not a corpus folder made by firth prepare"
+        )
+    try:
+        data: dict[str, Any] = read_json(path)
+    except InputError as error:
+        raise CorpusError(str(error)) from None
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise CorpusError(
+            f"{folder} has layout {data.get('format')!r} version {data.get('version')!r}, this Firth reads "
+            f"{FORMAT!r} version {VERSION}: prepare the corpus again"
+        )
+    try:
+        return from_dict(Manifest, data, str(path))
+    except ConfigError as error:
+        raise CorpusError(str(error)) from None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    write_json(folder / "manifest.json", to_dict(manifest))

@@ -1,0 +1,178 @@
+"""Read and write a model folder: all that a user shares.
+
+    config.json            sizes; for BERT with the keys that transformers reads
+    model.safetensors      weights, tied ones once; for BERT under the names that transformers reads
+    tokenizer.json, tokenizer_config.json, vocab.txt
+    firth.json             system, task and its options, provenance
+    README.md              model card
+"""
+
+import importlib.metadata
+import json
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firth.config import from_dict, read_json, to_dict
+from firth.convert import hf_bert
+from firth.convert.renames import Rename, expand, to_ours, to_theirs
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.systems import SYSTEMS, TASKS, System
+from firth.text.tokenizer import Tokenizer
+from firth.training.checkpoint import load_tensors, recover, save_tensors
+
+FORMAT = "firth-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+PRETRAINING = "pretraining"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``systems.TASKS``."""
+
+    system_name: str
+    task: str
+    objective: nn.Module
+    tokenizer: Tokenizer
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def system(self) -> System:
+        return SYSTEMS[self.system_name]
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest row the encoder can read, special pieces included; None: any."""
+        return getattr(self.objective.encoder.config, "max_positions", None)
+
+
+def firth_version() -> str:
+    return importlib.metadata.version("firth")
+
+
+def write_model(
+    folder: Path, system_name: str, task: str, objective: nn.Module, tokenizer: Tokenizer, provenance: dict[str, Any]
+) -> None:
+    """Write the files of a model folder into an existing empty folder."""
+    system, config = SYSTEMS[system_name], objective.encoder.config
+    state = objective.state_dict()
+    if system.names is not None:
+        state = to_theirs(state, expand(system.names, config.n_layers))
+    save_tensors(folder / WEIGHTS, state)
+    if system.names is not None:
+        sizes = hf_bert.config_to_hf(config, _architecture(system_name, task, objective))
+        if task == "classify":
+            labels = objective.config.labels
+            sizes["id2label"] = {str(i): label for i, label in enumerate(labels)}
+            sizes["label2id"] = {label: i for i, label in enumerate(labels)}
+    else:
+        sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
+    _write(folder / "config.json", sizes)
+    tokenizer.save(folder, max_length=getattr(config, "max_positions", None))
+    provenance = {"firth": firth_version(), "torch": torch.__version__, "python": platform.python_version(), **provenance}
+    about = {
+        "format": FORMAT, "version": VERSION, "system": system_name, "task": task,
+        "options": to_dict(objective.config), "provenance": provenance,
+    }  # fmt: skip
+    _write(folder / "firth.json", about)
+    (folder / "README.md").write_text(_card(system_name, task, objective, provenance), "utf-8")
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _architecture(system_name: str, task: str, objective: nn.Module) -> str:
+    """The class of transformers that reads the folder."""
+    if task == "classify":
+        return "BertForSequenceClassification"
+    if system_name == "bert-ltr":
+        return "BertLMHeadModel"
+    return "BertForPreTraining" if objective.nsp is not None else "BertForMaskedLM"
+
+
+def _card(system_name: str, task: str, objective: nn.Module, provenance: dict[str, Any]) -> str:
+    n_parameters = sum(p.numel() for p in objective.parameters())
+    facts = [
+        f"system: {system_name}", f"task: {task}", f"parameters: {n_parameters:,}",
+        *(f"{key}: {value}" for key, value in to_dict(objective.encoder.config).items()),
+    ]  # fmt: skip
+    lines = [f"- {fact}" for fact in facts]
+    origin = json.dumps(provenance, indent=2, ensure_ascii=False)
+    return "\n".join([
+        "---", "library_name: transformers", "tags: [firth]", "---", "",
+        f"# A {system_name} model ({task}) made by Firth", "", *lines, "",
+        "Load it with `firth.load(folder)`" + (" or `transformers.AutoModel.from_pretrained(folder)`." if SYSTEMS[system_name].names else "."),
+        "", "## Where it comes from", "", "```json", origin, "```", "",
+    ])  # fmt: skip
+
+
+def find_model(path: str | Path) -> Path:
+    """The model folder that a path means: itself, or the ``model/`` of a run folder."""
+    folder = Path(path)
+    for candidate in (folder, folder / "model"):
+        recover(candidate)
+        if (candidate / "firth.json").is_file() or (candidate / "config.json").is_file():
+            return candidate
+    if not folder.exists():
+        raise ConfigError(f"{folder}: no such model folder")
+    if (folder / "recipe.toml").is_file():
+        raise CheckpointError(f"{folder} is a run without a model yet: let it train, or resume it")
+    raise CheckpointError(f"{folder} is not a model folder: it has no config.json")
+
+
+def read_model(path: str | Path) -> Loaded:
+    """Load a model folder (or a run's ``model/``), strictly: every tensor named and shaped as expected."""
+    folder = find_model(path)
+    about = read_about(folder)
+    try:
+        system_name, task = about["system"], about["task"]
+        if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):
+            raise CheckpointError(f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth")
+        system = SYSTEMS[system_name]
+        sizes = read_json(folder / "config.json")
+        where = str(folder / "config.json")
+        if system.names is not None:
+            config = hf_bert.config_from_hf(sizes, where)
+        else:
+            config = from_dict(system.config, {k: v for k, v in sizes.items() if k != "model_type"}, where)
+        make_config, make = (system.objective_config, system.objective) if task == PRETRAINING else TASKS[task]
+        options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{folder} cannot be read as a model: {error}") from None
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.size != config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: they are not of one make"
+        )
+    # Weights come from the file at once: making the modules draws nothing that counts.
+    objective = make(system.encoder(config), options)
+    objective.load_state_dict(read_weights(folder, objective, system.names, config))
+    objective.eval()
+    return Loaded(system_name, task, objective, tokenizer, about.get("provenance", {}))
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """``firth.json``, checked to be of a layout this version reads."""
+    try:
+        about = read_json(folder / "firth.json")
+    except FirthError as error:
+        raise CheckpointError(f"{folder} is not a model folder made by Firth: {error}") from None
+    if about.get("format") != FORMAT or about.get("version") != VERSION:
+        raise CheckpointError(
+            f"{folder} has layout {about.get('format')!r} version {about.get('version')!r}, this Firth reads "
+            f"{FORMAT!r} version {VERSION}"
+        )
+    return about
+
+
+def read_weights(folder: Path, objective: nn.Module, names: tuple[Rename, ...] | None, config: Any) -> dict[str, Tensor]:
+    """A folder's tensors under our names, checked against the objective's."""
+    expected = objective.state_dict()
+    rows: list[Rename] = [((name,), name) for name in expected] if names is None else expand(names, config.n_layers)
+    return to_ours(load_tensors(folder / WEIGHTS), rows, expected, str(folder / WEIGHTS))

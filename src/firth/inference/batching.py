@@ -1,0 +1,19 @@
+"""Which rows go through the model together."""
+
+from collections.abc import Iterator, Sequence
+
+
+def in_batches(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
+    """Row numbers in batches of at most ``budget_tokens`` tokens, longest rows first.
+
+    A row longer than the budget goes alone. Rows of similar length share a batch.
+    """
+    batch, size = list[int](), 0
+    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and size + lengths[number] > budget_tokens:
+            yield batch
+            batch, size = [], 0
+        batch.append(number)
+        size += lengths[number]
+    if batch:
+        yield batch

@@ -1,0 +1,217 @@
+"""``firth.load``: a model folder as something that answers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal, get_args, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from firth.data.rows import pack_lists
+from firth.errors import ConfigError, InputError, LengthError
+from firth.folder import Loaded, read_model
+from firth.inference.batching import in_batches
+from firth.packed import Hidden, Tokens
+
+Pool = Literal["mean", "max", "first", "last", "summary"]
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A piece that may stand in a blank. ``probability`` of it among all pieces."""
+
+    piece: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """One ``[MASK]`` of a text: where it begins there (in characters), and the best pieces, best first."""
+
+    start: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece of a tokenised text: characters ``[start:end]`` of it."""
+
+    piece: str
+    id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A loaded model. Texts go in one at a time or as lists; results come in the same order."""
+
+    loaded: Loaded
+    device: torch.device
+    budget_tokens: int = 4096
+
+    @property
+    def system(self) -> str:
+        """Name of the system, e.g. ``"bert"``."""
+        return self.loaded.system_name
+
+    def tokenize(self, text: str) -> list[Piece]:
+        """The pieces of a text, without special ones."""
+        encoded, pieces = self.loaded.tokenizer.encode(text), self.loaded.tokenizer.pieces
+        return [Piece(pieces[i], i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
+
+    @overload
+    def fill_mask(self, texts: str, top_k: int = 5) -> list[Blank]: ...
+    @overload
+    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[list[Blank]]: ...
+    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[Blank] | list[list[Blank]]:
+        """The likeliest pieces for each ``[MASK]`` of a text (or of each text), each blank on its own.
+
+        Raises InputError for a text without ``[MASK]``, LengthError for one longer than the model reads.
+        """
+        if self.loaded.system.predict != "masked" or not hasattr(self.loaded.objective, "mlm"):
+            raise ConfigError(f"this is a {self.system} model for {self.loaded.task}: it has not learnt to fill blanks")
+        if not 1 <= top_k <= self.loaded.tokenizer.size:
+            raise ConfigError(f"top_k={top_k}: expected 1 to {self.loaded.tokenizer.size}, the size of the vocabulary")
+        one = isinstance(texts, str)
+        rows = [self._blank_row(text) for text in ([texts] if one else texts)]
+        answers: list[list[Blank]] = [[] for _ in rows]
+        for numbers in in_batches([len(ids) for ids, _ in rows], self.budget_tokens):
+            hidden = self._encode(pack_lists([rows[i][0] for i in numbers]), (-1,))
+            index, where = [], []
+            for offset, i in zip(hidden.rows.first.tolist(), numbers, strict=True):
+                places = [p for p, piece in enumerate(rows[i][0]) if piece == self.loaded.tokenizer.mask_id]
+                index += [offset + p for p in places]
+                where += [(i, start) for start in rows[i][1]]
+            for (i, start), candidates in zip(where, self._best(hidden, index, top_k), strict=True):
+                answers[i].append(Blank(start, candidates))
+        return answers[0] if one else answers
+
+    @torch.inference_mode()
+    def _best(self, hidden: Hidden, index: list[int], top_k: int) -> Iterator[tuple[Candidate, ...]]:
+        chosen = hidden.top.index_select(0, torch.tensor(index, device=self.device))
+        best = self.loaded.objective.logits(chosen).float().softmax(1).topk(top_k)
+        pieces = self.loaded.tokenizer.pieces
+        for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            yield tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
+
+    def _blank_row(self, text: str) -> tuple[list[int], list[int]]:
+        """The row of a text with blanks, and the character at which each blank begins."""
+        tokenizer, layout = self.loaded.tokenizer, self.loaded.system.layout(self.loaded.tokenizer)
+        parts = text.split(MASK)
+        if len(parts) == 1:
+            raise InputError(f"{_shown(text)} has no {MASK}: write one where a word is to be found")
+        ids, starts, at = list[int](), list[int](), 0
+        for number, part in enumerate(parts):
+            if number:
+                ids.append(tokenizer.mask_id)
+                starts.append(at)
+                at += len(MASK)
+            ids += tokenizer.encode(part).ids
+            at += len(part)
+        row = layout.single(ids)
+        if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
+            raise LengthError(
+                f"{_shown(text)} has {len(row)} pieces, the model reads at most {self.loaded.max_length}: "
+                f"shorten the text around its {MASK}"
+            )
+        return row, starts
+
+    def embed(self, texts: str | Sequence[str], layer: int = -1, pool: Pool = "mean") -> Float[np.ndarray, "n H"]:
+        """A vector for each text, float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
+
+        ``layer``: 0 is the embedding output, -1 the top. ``pool``: mean or max over all tokens, special
+        ones included; the first or last token; or the system's own ``summary`` (which needs training to
+        mean something, and is always the top layer's). A text longer than the model is read in
+        consecutive windows: mean, max, first and last run over all of them, summaries are averaged.
+        """
+        one = isinstance(texts, str)
+        parts = list(self.embed_stream([texts] if one else texts, layer, pool))
+        width = self.loaded.objective.encoder.widths[layer]
+        vectors = np.stack(parts) if parts else np.zeros((0, width), np.float32)
+        return vectors[0] if one else vectors
+
+    def embed_stream(
+        self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean", at_once: int = 2048
+    ) -> Iterator[Float[np.ndarray, " H"]]:
+        """As ``embed``, one vector after the other; ``at_once`` texts are held in memory."""
+        n_layers = len(self.loaded.objective.encoder.widths) - 1
+        if not -n_layers - 1 <= layer <= n_layers:
+            raise ConfigError(f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}")
+        if pool not in get_args(Pool):
+            raise ConfigError(f"pool {pool!r}: expected one of {', '.join(get_args(Pool))}")
+        source = iter(texts)
+        while some := list(islice(source, at_once)):
+            yield from self._embed_some(some, layer, pool)
+
+    def _embed_some(self, texts: list[str], layer: int, pool: Pool) -> Iterator[np.ndarray]:
+        layout = self.loaded.system.layout(self.loaded.tokenizer)
+        room = (self.loaded.max_length or 10**9) - layout.n_special
+        rows, owner = list[list[int]](), list[int]()
+        for number, ids in enumerate(self.loaded.tokenizer.ids_many(texts)):
+            for begin in range(0, max(len(ids), 1), room):
+                rows.append(layout.single(ids[begin : begin + room]))
+                owner.append(number)
+        pooled: list[Tensor] = [torch.empty(0)] * len(rows)
+        for numbers in in_batches([len(row) for row in rows], self.budget_tokens):
+            hidden = self._encode(pack_lists([rows[i] for i in numbers]), (layer,))
+            for i, vector in zip(numbers, _pool(hidden, pool), strict=True):
+                pooled[i] = vector
+        joined: list[list[int]] = [[] for _ in texts]
+        for i, number in enumerate(owner):
+            joined[number].append(i)
+        for windows in joined:
+            yield _join([pooled[i] for i in windows], [len(rows[i]) for i in windows], pool).numpy()
+
+    @torch.inference_mode()
+    def _encode(self, tokens: Tokens, keep: tuple[int, ...]) -> Hidden:
+        hidden: Hidden = self.loaded.objective.encoder(tokens.to(self.device), keep=keep)
+        return hidden
+
+
+def _pool(hidden: Hidden, pool: Pool) -> Float[Tensor, "B H"]:
+    """One vector a row, float32 on the host."""
+    x, rows = hidden.top.float(), hidden.rows
+    if pool == "summary":
+        assert hidden.summary is not None
+        return hidden.summary.float().cpu()
+    if pool in ("first", "last"):
+        return x.index_select(0, rows.first if pool == "first" else rows.last).cpu()
+    start = x.new_zeros(rows.n_rows, x.shape[1])
+    owner = rows.row_of_token()
+    if pool == "mean":
+        return (start.index_add(0, owner, x) / rows.lengths[:, None]).cpu()
+    return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False).cpu()
+
+
+def _join(windows: list[Tensor], lengths: list[int], pool: Pool) -> Tensor:
+    """The windows of one text as one vector."""
+    stacked = torch.stack(windows)
+    if pool == "mean":
+        weights = torch.tensor(lengths, dtype=torch.float32)
+        return (stacked * weights[:, None]).sum(0) / weights.sum()
+    if pool == "max":
+        return stacked.amax(0)
+    if pool == "summary":
+        return stacked.mean(0)
+    return stacked[0 if pool == "first" else -1]
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def load(path: str | Path, *, device: str | None = None) -> Model:
+    """Load a model folder, or a run folder's best model, to use it.
+
+    Raises ConfigError if there is nothing at ``path``, CheckpointError if what is there cannot be read.
+    """
+    loaded = read_model(path)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    loaded.objective.to(place)
+    return Model(loaded, place)

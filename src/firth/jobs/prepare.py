@@ -1,0 +1,263 @@
+"""``firth prepare``: text to shards, in parallel, in constant memory, resumable.
+
+The text is cut into blocks of documents; each block becomes one shard, made by a worker process. What
+a shard holds depends on the text and the options alone, never on the number of workers. Finished
+shards are noted in ``progress.jsonl``, so that the same command goes on after a kill.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from firth.config import from_dict, to_dict
+from firth.data.shards import FORMAT, PARTS, VERSION, Manifest, ShardInfo, Source, file_sha256, part_path, write_manifest, write_shard
+from firth.errors import ConfigError, CorpusError, InputError
+from firth.progress import Progress
+from firth.text.corpus import CorpusReader, ReadReport, find_files
+from firth.text.records import Document
+from firth.text.sentences import split_sentences
+from firth.text.tokenizer import Tokenizer
+
+BLOCK_CHARACTERS = 8_000_000
+_SENTENCES_AT_ONCE = 2000
+PROGRESS = "progress.jsonl"
+Lines = Literal["paragraph", "sentence"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareReport:
+    """What a corpus was made from and what it holds; ``bad_*`` and ``cut_*`` as the reader found them."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    dev_documents: int
+    dev_tokens: int
+    text_bytes: int
+    disk_bytes: int
+    bad_bytes: int
+    bad_places: tuple[tuple[str, int], ...]
+    cut_lines: int
+    cut_documents: int
+
+
+@dataclass(slots=True)
+class _Block:
+    """Documents that become one shard."""
+
+    name: str
+    documents: list[tuple[str, ...]]
+    characters: int = 0
+
+
+def prepare(
+    paths: Sequence[str | Path],
+    tokenizer: str | Path,
+    out: str | Path,
+    *,
+    lines: Lines = "paragraph",
+    holdout: float = 0.005,
+    dev: Sequence[str | Path] = (),
+    errors: Literal["replace", "strict"] = "replace",
+    workers: int | None = None,
+) -> PrepareReport:
+    """Make corpus folder ``out`` from text files, folders or globs.
+
+    ``lines``: paragraphs are split into sentences, or each line is one. ``holdout``: share of documents
+    (chosen by a hash of their text) kept for evaluation, unless ``dev`` files are given.
+    """
+    out = Path(out)
+    if not 0 <= holdout < 1:
+        raise ConfigError(f"holdout={holdout}: expected at least 0 and less than 1")
+    reader = CorpusReader(paths, errors)
+    dev_reader = CorpusReader(dev, errors) if dev else None
+    made = Tokenizer.load(tokenizer)
+    share = 0.0 if dev else holdout
+    options = json.dumps({"lines": lines, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
+    files = [*find_files(paths), *(find_files(dev) if dev else [])]
+    sources = tuple(Source(path=str(p), bytes=p.stat().st_size, sha256=file_sha256(p)) for p in files)
+    header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": [asdict(s) for s in sources]}
+    done = _open_folder(out, header, made)
+    blocks = _blocks(reader, "train", share)
+    if dev_reader:
+        blocks = _chain(blocks, _blocks(dev_reader, "dev", 0.0))
+    total = reader.total_bytes + (dev_reader.total_bytes if dev_reader else 0)
+    with Progress("preparing", total, "B") as progress:
+        infos = _make_all(blocks, done, out, lines, made, workers or os.cpu_count() or 1, (reader, dev_reader), progress)
+    return _finish(out, header, infos, reader, dev_reader)
+
+
+def _chain(*parts: Iterator[_Block]) -> Iterator[_Block]:
+    for part in parts:
+        yield from part
+
+
+def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dict[str, ShardInfo]:
+    """Make the folder, or find the finished shards of an earlier run of the same command."""
+    progress = out / PROGRESS
+    if progress.is_file():
+        first, *rest = progress.read_text("utf-8").splitlines() or [""]
+        if first != json.dumps(header):
+            raise ConfigError(
+                f"{out} holds an unfinished corpus of other text, options or tokenizer: delete it, or choose another folder"
+            )
+        infos = [from_dict(ShardInfo, json.loads(line), str(progress)) for line in rest if line.endswith("}")]
+        return {info.name: info for info in infos if _is_whole(out, info)}
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(out / "tokenizer")
+        progress.write_text(json.dumps(header) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
+    return {}
+
+
+def _is_whole(out: Path, info: ShardInfo) -> bool:
+    paths = [part_path(out, info.name, part) for part in PARTS]
+    return all(p.is_file() and p.stat().st_size == size for p, size in zip(paths, info.bytes, strict=True))
+
+
+def is_held_out(document: Document, share: float) -> bool:
+    """Whether a document belongs to the held-out text: by a hash of what it says."""
+    text = "\n".join(document.paragraphs).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") < share * 2**64
+
+
+def _blocks(reader: CorpusReader, split: str, holdout: float) -> Iterator[_Block]:
+    """The documents in blocks of about BLOCK_CHARACTERS, the held-out ones in blocks of their own."""
+    counts = {"train": 0, "dev": 0}
+    open_blocks: dict[str, _Block] = {}
+    for document in reader:
+        kind = "dev" if holdout and is_held_out(document, holdout) else split
+        block = open_blocks.setdefault(kind, _Block(f"{kind}-{counts[kind]:05}", []))
+        block.documents.append(document.paragraphs)
+        block.characters += sum(map(len, document.paragraphs))
+        if block.characters >= BLOCK_CHARACTERS:
+            counts[kind] += 1
+            yield open_blocks.pop(kind)
+    yield from open_blocks.values()
+
+
+def _make_all(
+    blocks: Iterator[_Block],
+    done: dict[str, ShardInfo],
+    out: Path,
+    lines: Lines,
+    tokenizer: Tokenizer,
+    workers: int,
+    readers: tuple[CorpusReader, CorpusReader | None],
+    progress: Progress,
+) -> list[ShardInfo]:
+    """Every shard, in order; those that are done already are taken as they are."""
+    infos: list[ShardInfo] = []
+
+    def finish(future: "Future[ShardInfo]") -> None:
+        infos.append(info := future.result())
+        with open(out / PROGRESS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(to_dict(info)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    # forkserver and spawn: a forked child would inherit the threads of the tokenizer library in an unknown state.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (str(out / "tokenizer"), workers))
+    waiting: deque[Future[ShardInfo]] = deque()
+    seen = 0
+    try:
+        for block in blocks:
+            consumed = sum(r.bytes_consumed for r in readers if r is not None)
+            progress.advance(consumed - seen, f"{len(infos)} shards")
+            seen = consumed
+            if block.name in done:
+                infos.append(done[block.name])
+                continue
+            waiting.append(pool.submit(make_shard, out, block.name, block.documents, lines))
+            # Few blocks in flight: memory stays constant however large the text.
+            while len(waiting) > workers + 1 or (waiting and waiting[0].done()):
+                finish(waiting.popleft())
+        while waiting:
+            finish(waiting.popleft())
+            progress.advance(0, f"{len(infos)} shards")
+    except BrokenProcessPool:
+        raise CorpusError(
+            f"a worker process of firth prepare was killed (out of memory?): run the same command again to go on, "
+            f"with fewer --workers than {workers}"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return sorted(infos, key=lambda info: info.name)
+
+
+_worker_tokenizer: Tokenizer | None = None
+
+
+def _start_worker(tokenizer: str, workers: int) -> None:
+    """In each worker: its own tokenizer, and Ctrl-C left to the parent."""
+    global _worker_tokenizer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if workers > 1:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _worker_tokenizer = Tokenizer.load(tokenizer)
+
+
+def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Lines) -> ShardInfo:
+    """Split, tokenise and write one block; runs in a worker."""
+    assert _worker_tokenizer is not None
+    tokenizer = _worker_tokenizer
+    dtype = np.uint16 if tokenizer.size <= 1 << 16 else np.uint32
+    sentences, ends = list[str](), list[int]()
+    for paragraphs in documents:
+        for paragraph in paragraphs:
+            sentences += split_sentences(paragraph) if lines == "paragraph" else [paragraph]
+        ends.append(len(sentences))
+    parts, sizes = list[np.ndarray](), list[int]()
+    for begin in range(0, len(sentences), _SENTENCES_AT_ONCE):
+        for ids in tokenizer.ids_many(sentences[begin : begin + _SENTENCES_AT_ONCE]):
+            parts.append(np.array(ids, dtype))
+            sizes.append(len(ids))
+    # Sentences of no pieces (control characters only) and documents of no sentences fall away.
+    size_array = np.array(sizes, np.int64)
+    kept = np.concatenate(([0], np.cumsum(size_array > 0)))
+    document_ends = np.unique(kept[np.array([0, *ends])])
+    sentence_starts = np.concatenate(([0], np.cumsum(size_array[size_array > 0])))
+    ids_array = np.concatenate(parts) if parts else np.zeros(0, dtype)
+    return write_shard(out, name, ids_array, sentence_starts, document_ends)
+
+
+def _finish(
+    out: Path, header: dict[str, Any], infos: list[ShardInfo], reader: CorpusReader, dev_reader: CorpusReader | None
+) -> PrepareReport:
+    train = tuple(info for info in infos if info.name.startswith("train"))
+    held = tuple(info for info in infos if info.name.startswith("dev"))
+    reports: list[ReadReport] = [r.report for r in (reader, dev_reader) if r is not None]
+    if not sum(info.tokens for info in train):
+        shutil.rmtree(out)
+        raise InputError(f"{', '.join(s['path'] for s in header['sources'][:3])}: no text found: only blanks or empty files")
+    manifest = Manifest(
+        format=FORMAT, version=VERSION, tokenizer=header["tokenizer"], options=header["options"],
+        sources=tuple(Source(**s) for s in header["sources"]), train=train, dev=held,
+    )  # fmt: skip
+    write_manifest(out, manifest)
+    (out / PROGRESS).unlink()
+    return PrepareReport(
+        documents=sum(i.documents for i in train), sentences=sum(i.sentences for i in train),
+        tokens=sum(i.tokens for i in train), dev_documents=sum(i.documents for i in held),
+        dev_tokens=sum(i.tokens for i in held), text_bytes=sum(r.bytes_read for r in reports),
+        disk_bytes=sum(sum(i.bytes) for i in infos), bad_bytes=sum(r.bad_bytes for r in reports),
+        bad_places=tuple(place for r in reports for place in r.bad_places)[:5],
+        cut_lines=sum(r.cut_lines for r in reports), cut_documents=sum(r.cut_documents for r in reports),
+    )  # fmt: skip

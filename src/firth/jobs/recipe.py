@@ -1,0 +1,93 @@
+"""The recipe of a pre-training run: from TOML, flags and ``--set`` to one frozen object and back."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firth.config import from_dict, option, override, required, unknown_key
+from firth.data.config import DataConfig, MaskingConfig
+from firth.errors import ConfigError
+from firth.folder import PRETRAINING, read_model
+from firth.systems import SYSTEMS, System, looks_like_path, size_named
+from firth.training.config import OptimConfig, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pretrain:
+    """All options of a pre-training run. ``encoder`` and ``objective`` are of the system's own types."""
+
+    model: str = required("a size (bert-mini), or the folder of a model to go on from")
+    system: str = required("row of the table of systems; follows from the model")
+    data: DataConfig = option(DataConfig(), "from shards to rows")
+    masking: MaskingConfig = option(MaskingConfig(), "what is predicted")
+    objective: Any = required("the system's objective")
+    encoder: Any = required("the system's sizes")
+    optim: OptimConfig = option(OptimConfig(), "optimiser")
+    train: TrainConfig = option(TrainConfig(), "length, batches, saving")
+
+    def __post_init__(self) -> None:
+        row = SYSTEMS[self.system]
+        if self.data.instances not in row.instances:
+            raise ConfigError(
+                f"data.instances={self.data.instances!r} does not suit {self.system}: expected "
+                f"{' or '.join(map(repr, row.instances))}"
+            )
+        if getattr(self.objective, "next_sentence", False) and self.data.instances != "pairs":
+            raise ConfigError(
+                f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}: set it to false"
+            )
+        positions = getattr(self.encoder, "max_positions", None)
+        if positions is not None and max(self.data.lengths) > positions:
+            raise ConfigError(
+                f"data.length={max(self.data.lengths)} is above the model's positions, encoder.max_positions={positions}"
+            )
+        for name, value in row.fixed.items():
+            if getattr(self.encoder, name) != value:
+                raise ConfigError(f"encoder.{name}={getattr(self.encoder, name)}: {self.system} has {value}")
+
+    @property
+    def row(self) -> System:
+        return SYSTEMS[self.system]
+
+
+_TABLES = ("data", "masking", "objective", "encoder", "optim", "train")
+
+
+def read_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str, vocab_size: int | None = None) -> Pretrain:
+    """A recipe from plain data with ``--set`` settings laid over it.
+
+    What is not said follows from the model: the system, its sizes, its own instance plan.
+    ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
+    """
+    plain = override(dict(data), overrides)
+    known = [f.name for f in dataclasses.fields(Pretrain)]
+    for key in plain:
+        if key not in known:
+            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))], where)
+    if not isinstance(plain.get("model"), str) or not plain["model"]:
+        raise ConfigError(f"{where}: key 'model' is missing: give a size such as --model bert-mini")
+    system, sizes = _model(plain["model"])
+    if plain.setdefault("system", system) != system:
+        raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
+    row = SYSTEMS[system]
+    for table in _TABLES:
+        if not isinstance(plain.setdefault(table, {}), dict):
+            raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
+    given = {} if vocab_size is None else {"vocab_size": vocab_size}
+    plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
+    plain["data"].setdefault("instances", row.instances[0])
+    if "next_sentence" in {f.name for f in dataclasses.fields(row.objective_config)}:
+        plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
+    kinds = {"encoder": row.config, "objective": row.objective_config}
+    return from_dict(Pretrain, plain, where, kinds=kinds)
+
+
+def _model(name: str) -> tuple[str, dict[str, Any]]:
+    """System and configuration fields of a size name, or of a model folder."""
+    if not looks_like_path(name):
+        return size_named(name)
+    loaded = read_model(name)
+    if loaded.task != PRETRAINING:
+        raise ConfigError(f"{name} is a model for {loaded.task}: pre-training goes on from a pre-trained one")
+    return loaded.system_name, dataclasses.asdict(loaded.objective.encoder.config)

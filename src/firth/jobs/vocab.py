@@ -1,0 +1,243 @@
+"""Text files -> a tokenizer folder with a vocabulary learned from them."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from firth.errors import ConfigError, FirthError, InputError
+from firth.progress import Progress
+from firth.text.corpus import CorpusReader
+from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.wordpiece import MAX_TYPES, Score, WordCounts, WordSplitter, text_blocks, train_wordpiece
+
+_SMALL = 4_000_000  # bytes on disk below which starting workers takes longer than the counting
+_ENCODE_AT_ONCE = 50_000  # words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VocabReport:
+    """What a vocabulary was made from and how well it fits. Written as ``report.json``.
+
+    ``coverage`` is the share of word occurrences without [UNK], ``unk_rate`` the share of pieces that are
+    [UNK], ``pieces_per_word`` their number per word occurrence; all over the words that were counted.
+    ``bad_places`` holds the first places as (file, byte offset).
+    """
+
+    size: int
+    alphabet: int
+    documents: int
+    words: int
+    word_types: int
+    pruned_types: int
+    pruned_words: int
+    coverage: float
+    unk_rate: float
+    pieces_per_word: float
+    bad_bytes: int
+    bad_places: tuple[tuple[str, int], ...]
+    cut_lines: int
+    cut_documents: int
+    fingerprint: str
+    seconds: float
+
+
+def build_vocab(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    size: int = 30_000,
+    lowercase: bool = False,
+    keep_accents: bool = False,
+    score: Score = "frequency",
+    errors: Literal["replace", "strict"] = "replace",
+    workers: int | None = None,
+    max_types: int = MAX_TYPES,
+) -> VocabReport:
+    """Learn ``size`` word pieces from text and write the tokenizer folder ``out``.
+
+    The same text and options give the same bytes, whatever ``workers`` (default: the processors at hand).
+    ``max_types`` bounds memory: the rarest words are dropped when more different ones are held. Raises
+    ConfigError when ``out`` holds something already, InputError for text that cannot be read.
+    """
+    started_at_s = time.perf_counter()
+    out = Path(out)
+    _check_options(size, score, workers, max_types)
+    reader = CorpusReader(paths, errors)
+    with _Folder(out) as folder:
+        splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents)
+        words = _count(reader, splitter, max_types, workers or _cpu_count())
+        if not words.counts:
+            raise InputError(
+                f"no words in {_named(reader)} ({reader.report.documents} documents); "
+                "give text to learn from"
+            )
+        with Progress("join pieces", size, "pieces") as progress:
+            pieces = train_wordpiece(
+                words.counts, size, score=score, on_progress=lambda n: progress.advance(n - progress.done)
+            )
+        tokenizer = Tokenizer.from_vocab(pieces, lowercase=lowercase, keep_accents=keep_accents)
+        report = _report(tokenizer, words, reader, time.perf_counter() - started_at_s)
+        tokenizer.save(folder)
+        text = json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False)
+        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    return report
+
+
+def _check_options(size: int, score: str, workers: int | None, max_types: int) -> None:
+    if size <= len(SPECIALS):
+        raise ConfigError(f"size={size} leaves no room beside the {len(SPECIALS)} special tokens; pass more")
+    if score not in ("frequency", "likelihood"):
+        raise ConfigError(f"score={score!r} is not known; choose 'frequency' or 'likelihood'")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers={workers} is not possible; pass 1 or more")
+    if max_types < 1:
+        raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
+
+
+class _Folder:
+    """A folder that appears under its name when all of it is written, and not at all otherwise."""
+
+    def __init__(self, out: Path):
+        self.out = out
+
+    def __enter__(self) -> Path:
+        out = self.out
+        try:
+            if out.exists() and (not out.is_dir() or any(out.iterdir())):
+                raise ConfigError(f"{out}: exists already; choose another folder or delete it")
+            out.parent.mkdir(parents=True, exist_ok=True)
+            self._temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+            self._temporary.chmod(0o755)
+        except OSError as error:
+            raise ConfigError(
+                f"{out}: the folder cannot be made ({error.strerror}); choose a place you can write to"
+            ) from None
+        return self._temporary
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                os.replace(self._temporary, self.out)
+        except OSError as failure:
+            raise ConfigError(f"{self.out}: the folder cannot be written ({failure.strerror})") from None
+        finally:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _cpu_count() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _named(reader: CorpusReader) -> str:
+    more = f" and {len(reader.files) - 1} more files" if len(reader.files) > 1 else ""
+    return f"{reader.files[0]}{more}"
+
+
+def _count(reader: CorpusReader, splitter: WordSplitter, max_types: int, workers: int) -> WordCounts:
+    total = WordCounts(max_types)
+    blocks = text_blocks(paragraph for document in reader for paragraph in document.paragraphs)
+    with Progress("count words", reader.total_bytes, "bytes") as progress:
+        if workers == 1 or reader.total_bytes < _SMALL:
+            counted: Iterator[Mapping[str, int]] = map(splitter.count, blocks)
+        else:
+            counted = _count_in_workers(blocks, splitter, workers)
+        for counts in counted:
+            total.add(counts)
+            progress.advance(reader.bytes_consumed - progress.done, f"{len(total.counts)} word types")
+    return total
+
+
+def _count_in_workers(
+    blocks: Iterator[list[str]], splitter: WordSplitter, workers: int
+) -> Iterator[Counter[str]]:
+    """Counts per block in the order of the blocks; few blocks are held at a time."""
+    # Not fork: threads of the parent (the library's, torch's) would be left half alive in the child.
+    context = multiprocessing.get_context("spawn")
+    options = (splitter.lowercase, splitter.keep_accents)
+    executor = ProcessPoolExecutor(workers, context, _start_worker, options)
+    waiting: deque[Future[Counter[str]]] = deque()
+    try:
+        for block in blocks:
+            waiting.append(executor.submit(_count_block, block))
+            if len(waiting) > workers + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise FirthError(
+            "a worker process stopped or could not start; in a script put the call under "
+            "'if __name__ == \"__main__\":', or pass workers=1"
+        ) from None
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+_splitter: WordSplitter | None = None  # of a worker process
+
+
+def _start_worker(lowercase: bool, keep_accents: bool) -> None:
+    global _splitter
+    # Ctrl-C reaches all processes of a terminal; the parent alone decides what happens then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents)
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _count_block(block: list[str]) -> Counter[str]:
+    assert _splitter is not None
+    return _splitter.count(block)
+
+
+def _report(
+    tokenizer: Tokenizer, words: WordCounts, reader: CorpusReader, seconds: float
+) -> VocabReport:
+    types = list(words.counts)
+    n_words = n_pieces = n_unknown_pieces = n_unknown_words = 0
+    for first in range(0, len(types), _ENCODE_AT_ONCE):
+        some = types[first : first + _ENCODE_AT_ONCE]
+        for word, ids in zip(some, tokenizer.ids_many(some), strict=True):
+            count = words.counts[word]
+            unknown = ids.count(tokenizer.unk_id)
+            n_words += count
+            n_pieces += count * len(ids)
+            n_unknown_pieces += count * unknown
+            n_unknown_words += count * (unknown > 0)
+    read = reader.report
+    return VocabReport(
+        size=tokenizer.size,
+        alphabet=sum(len(p) == 1 or len(p) == 3 and p[:2] == "##" for p in tokenizer.pieces),
+        documents=read.documents,
+        words=n_words + words.pruned_occurrences,
+        word_types=len(types) + words.pruned_types,
+        pruned_types=words.pruned_types,
+        pruned_words=words.pruned_occurrences,
+        coverage=1 - n_unknown_words / n_words,
+        unk_rate=n_unknown_pieces / max(n_pieces, 1),
+        pieces_per_word=n_pieces / n_words,
+        bad_bytes=read.bad_bytes,
+        bad_places=tuple(read.bad_places),
+        cut_lines=read.cut_lines,
+        cut_documents=read.cut_documents,
+        fingerprint=tokenizer.fingerprint,
+        seconds=round(seconds, 3),
+    )

@@ -1,0 +1,118 @@
+"""From hidden states to the vocabulary, and the loss there, without keeping the logits.
+
+Logits of M predictions over V pieces are the largest tensors of pre-training. They are made in
+chunks, and each chunk's gradient is taken while it is there, so that memory does not grow with M.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from firth.layers.activations import ACTIVATIONS
+
+# Logits of one chunk: 2^23 numbers are 32 MB in float32.
+_CHUNK_LOGITS = 2**23
+
+
+class VocabularyHead(nn.Module):
+    """BERT's masked-LM head: dense, activation, LayerNorm, then the tied embedding and a bias.
+
+    Source: google-research/bert run_pretraining.py, get_masked_lm_output. The embedding matrix is
+    passed to each call, so that the head holds no second name for it.
+    """
+
+    def __init__(self, *, width: int, vocab_size: int, activation: str, norm_epsilon: float):
+        super().__init__()
+        self.transform = nn.Linear(width, width)
+        self.activate = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(width, eps=norm_epsilon)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def features(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M H"]:
+        """What is multiplied with the embedding."""
+        out: Tensor = self.norm(self.activate(self.transform(x)))
+        return out
+
+    def logits(self, x: Float[Tensor, "M H"], embedding: Float[Tensor, "V H"]) -> Float[Tensor, "M V"]:
+        return F.linear(self.features(x), embedding, self.bias)
+
+    def loss(
+        self, x: Float[Tensor, "M H"], embedding: Float[Tensor, "V H"], label: Int[Tensor, " M"]
+    ) -> tuple[Tensor, Tensor]:
+        """Summed cross-entropy and the number of right predictions."""
+        return vocabulary_loss(self.features(x), embedding, self.bias, label)
+
+
+def vocabulary_loss(
+    x: Float[Tensor, "M H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"], label: Int[Tensor, " M"]
+) -> tuple[Tensor, Tensor]:
+    """Summed cross-entropy of ``x weightᵀ + bias`` against ``label``, and how many are right (float32).
+
+    The matrix products run in autocast's type if that is on, the softmax in float32.
+    """
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        x, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (x, weight))
+    needed = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad)
+    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, needed)
+    return loss, correct
+
+
+@torch.library.custom_op("firth::vocabulary_loss", mutates_args=())
+def _vocabulary_loss(
+    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    loss, correct = (torch.zeros((), device=x.device) for _ in range(2))
+    grad_x, grad_weight, grad_bias = _gradients(x, weight, bias, needs_grad)
+    if not len(x):
+        return loss, correct, grad_x, grad_weight.zero_(), grad_bias
+    chunks = x.split(max(1, _CHUNK_LOGITS // len(weight)))
+    for i, (part, part_label) in enumerate(zip(chunks, label.split(len(chunks[0])), strict=True)):
+        logits = (part @ weight.T).float().add_(bias)
+        target = logits.gather(1, part_label[:, None])
+        correct += (logits.argmax(1) == part_label).sum()
+        total = logits.logsumexp(1, keepdim=True)
+        loss += (total - target).sum()
+        if not needs_grad:
+            continue
+        probability = logits.sub_(total).exp_()
+        probability.scatter_add_(1, part_label[:, None], torch.full_like(target, -1.0))
+        grad_bias += probability.sum(0)
+        grad_logits = probability.to(x.dtype)
+        start = i * len(chunks[0])
+        torch.mm(grad_logits, weight, out=grad_x[start : start + len(part)])
+        if i:
+            grad_weight.addmm_(grad_logits.T, part)
+        else:
+            torch.mm(grad_logits.T, part, out=grad_weight)
+    return loss, correct, grad_x, grad_weight, grad_bias
+
+
+def _gradients(x: Tensor, weight: Tensor, bias: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    if not needed:
+        return x.new_empty(0), x.new_empty(0), bias.new_empty(0)
+    return torch.empty_like(x), torch.empty_like(weight), torch.zeros_like(bias)
+
+
+@_vocabulary_loss.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    zero = torch.zeros((), device=x.device)
+    return zero, zero.clone(), *_gradients(x, weight, bias, needs_grad)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[2:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    grad_x, grad_weight, grad_bias = ctx.saved_tensors
+    return grad_x * grad.to(grad_x.dtype), grad_weight * grad.to(grad_weight.dtype), grad_bias * grad, None, None
+
+
+_vocabulary_loss.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,97 @@
+"""BERT's encoder, in the order of the paper.
+
+Source: Devlin et al. 2018, §3 and Figure 2; google-research/bert modeling.py.
+"""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from firth.layers.activations import ACTIVATIONS
+from firth.layers.attention import SelfAttention
+from firth.layers.initialise import truncated_normal_
+from firth.models.bert_config import BertConfig
+from firth.packed import Hidden, Rows, Tokens, kept_layers
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of piece, segment and position embeddings, LayerNorm, then dropout."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.pieces = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.max_positions, config.width)
+        self.segments = nn.Embedding(config.n_segments, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "T H"]:
+        x = self.pieces(tokens.ids) + self.positions(tokens.rows.positions)
+        if tokens.segments is None:
+            x = x + self.segments.weight[0]
+        else:
+            x = x + self.segments(tokens.segments)
+        out: Tensor = self.dropout(self.norm(x))
+        return out
+
+
+class BertBlock(nn.Module):
+    """Self-attention and a feed-forward part, each followed by dropout, residual sum and LayerNorm."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.attention = SelfAttention(
+            width=config.width, n_heads=config.n_heads, dropout=config.attention_dropout, causal=config.causal
+        )
+        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.feed_forward = nn.Linear(config.width, config.feed_forward_width)
+        self.activate = ACTIVATIONS[config.activation]
+        self.feed_forward_output = nn.Linear(config.feed_forward_width, config.width)
+        self.feed_forward_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
+        x = self.attention_norm(x + self.dropout(self.attention(x, rows)))
+        inner = self.activate(self.feed_forward(x))
+        out: Tensor = self.feed_forward_norm(x + self.dropout(self.feed_forward_output(inner)))
+        return out
+
+
+class Bert(nn.Module):
+    """BERT: bidirectional, or left to right if the configuration says ``causal``.
+
+    ``summary`` is tanh(Wx + b) of the first token; left to right of the last one, since under causal
+    attention the first token knows nothing of the row.
+    """
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        self.blocks = nn.ModuleList(BertBlock(config) for _ in range(config.n_layers))
+        self.pooler = nn.Linear(config.width, config.width)
+        truncated_normal_(self, config.init_range)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of layers 0 (embeddings) to L."""
+        return (self.config.width,) * (self.config.n_layers + 1)
+
+    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
+        kept = kept_layers(keep, self.config.n_layers)
+        x, layers = self.embeddings(tokens), {}
+        for number, block in enumerate(self.blocks):
+            if number in kept:
+                layers[number] = x
+            x = block(x, tokens.rows)
+        if self.config.n_layers in kept:
+            layers[self.config.n_layers] = x
+        chosen = tokens.rows.last if self.config.causal else tokens.rows.first
+        summary = F.tanh(self.pooler(x.index_select(0, chosen)))
+        return Hidden(layers=layers, rows=tokens.rows, summary=summary)
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """All parameters, bottom to top: embeddings, each block, pooler."""
+        return [list(part.parameters()) for part in (self.embeddings, *self.blocks, self.pooler)]

@@ -1,0 +1,185 @@
+"""Packed rows: padding does not exist.
+
+A batch is B rows of different length, one after the other along an axis of T tokens. ``Rows`` says
+where each begins and holds the *plan* by which attention works on groups of rows of near-equal
+length; ``Tokens`` is what an encoder reads, ``Hidden`` what it returns. ``to_padded`` and
+``from_padded`` are for code that needs a rectangle. Letters in shapes: ``docs/shapes.md``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+# Recurrent state between the batches of one stream, by name.
+Carry = dict[str, Tensor]
+
+# Ceilings of ``Rows.max_length``: kernels and compiled graphs see few different values.
+LENGTH_BUCKETS = (32, 64, 128, 256, 512)
+# Rows whose lengths round up to the same multiple share a rectangle in the plan (at most 15 slots wasted a row).
+GROUP_MULTIPLE = 16
+
+
+class _Moves:
+    """Moving a frozen dataclass of tensors to a device, field by field."""
+
+    def to(self, device: torch.device | str) -> Self:
+        moved = {
+            f.name: value.to(device)
+            for f in fields(self)  # type: ignore[arg-type]  # only dataclasses use this
+            if isinstance(value := getattr(self, f.name), (Tensor, _Moves)) and f.name != "groups"
+        }
+        return replace(self, **moved)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(_Moves):
+    """Rectangles of near-equal rows, for attention: P slots in G groups, made once a batch on the host.
+
+    ``gather``: for each slot the token it holds (a pad slot repeats its row's last token).
+    ``scatter``: for each token its slot. ``lengths``: of the rows, in the order of the groups.
+    ``groups`` (on the host always): number of rows, length of the rectangle, and 1 if some row is
+    shorter. ``in_order``: the slots are exactly the tokens in order, so that nothing needs gathering.
+    """
+
+    gather: Int[Tensor, " P"]
+    scatter: Int[Tensor, " T"]
+    lengths: Int[Tensor, " B"]
+    groups: Int[Tensor, "G 3"]
+    in_order: bool
+
+
+def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
+    """The plan in which the rows of each group (row numbers) share a rectangle as long as the longest."""
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    gather, valid, groups = [], [], []
+    for rows in row_groups:
+        longest = int(lengths[rows].max())
+        column = np.arange(longest)
+        gather.append((starts[rows, None] + np.minimum(column, lengths[rows, None] - 1)).ravel())
+        valid.append((column < lengths[rows, None]).ravel())
+        groups.append((len(rows), longest, int(lengths[rows].min() < longest)))
+    all_gather, all_valid = np.concatenate(gather), np.concatenate(valid)
+    scatter = np.empty(int(lengths.sum()), np.int64)
+    scatter[all_gather[all_valid]] = np.flatnonzero(all_valid)
+    return Plan(
+        gather=torch.from_numpy(all_gather),
+        scatter=torch.from_numpy(scatter),
+        lengths=torch.from_numpy(np.concatenate([lengths[rows] for rows in row_groups])),
+        groups=torch.tensor(groups, dtype=torch.int64),
+        in_order=bool(all_valid.all()) and bool((all_gather == np.arange(len(all_gather))).all()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(_Moves):
+    """Where each of B rows begins and ends among T tokens: row b is ``[offsets[b]:offsets[b + 1]]``."""
+
+    offsets: Int[Tensor, " B+1"]
+    positions: Int[Tensor, " T"]  # place of each token in its row, from 0
+    max_length: int  # a ceiling of LENGTH_BUCKETS (or the longest row, beyond them)
+    plan: Plan
+
+    @classmethod
+    def from_lengths(cls, lengths: Sequence[int] | np.ndarray) -> "Rows":
+        """Rows of the given lengths; each must hold at least one token."""
+        sizes = np.asarray(lengths, np.int64)
+        if sizes.size == 0 or sizes.min() < 1:
+            raise ValueError(f"every row needs at least one token, got lengths {sizes.tolist()}")
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        starts, longest = offsets[:-1], int(sizes.max())
+        ceilings = -(-sizes // GROUP_MULTIPLE)
+        order = np.argsort(ceilings, kind="stable")
+        row_groups = np.split(order, np.flatnonzero(np.diff(ceilings[order])) + 1)
+        return cls(
+            offsets=torch.from_numpy(offsets.astype(np.int32)),
+            positions=torch.from_numpy(np.arange(offsets[-1]) - np.repeat(starts, sizes)),
+            max_length=next((b for b in LENGTH_BUCKETS if b >= longest), longest),
+            plan=plan_groups(sizes, row_groups),
+        )
+
+    @property
+    def n_rows(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def n_tokens(self) -> int:
+        return self.positions.numel()
+
+    @property
+    def lengths(self) -> Int[Tensor, " B"]:
+        return self.offsets.diff()
+
+    @property
+    def first(self) -> Int[Tensor, " B"]:
+        """Index of each row's first token."""
+        return self.offsets[:-1]
+
+    @property
+    def last(self) -> Int[Tensor, " B"]:
+        """Index of each row's last token."""
+        return self.offsets[1:] - 1
+
+    def row_of_token(self) -> Int[Tensor, " T"]:
+        """The row each token belongs to."""
+        rows = torch.arange(self.n_rows, device=self.offsets.device)
+        return rows.repeat_interleave(self.lengths, output_size=self.n_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(_Moves):
+    """What an encoder reads: T tokens in B rows; ``segments`` only for systems that have them."""
+
+    rows: Rows
+    ids: Int[Tensor, " T"]
+    segments: Int[Tensor, " T"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What an encoder returns.
+
+    ``layers``: the kept ones by number (0 = embedding output, L = top). ``summary``: the system's own
+    vector of a row, or None. ``carry``: recurrent state after the rows' last tokens, or None.
+    """
+
+    layers: dict[int, Float[Tensor, "T width"]]
+    rows: Rows
+    summary: Float[Tensor, "B H"] | None = None
+    carry: Carry | None = None
+
+    @property
+    def top(self) -> Float[Tensor, "T H"]:
+        """The highest layer that was kept."""
+        return self.layers[max(self.layers)]
+
+
+def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:
+    """Layer numbers 0 … n_layers of ``keep``, where -1 is the top as in a list of n_layers + 1."""
+    for layer in keep:
+        if not -n_layers - 1 <= layer <= n_layers:
+            raise ValueError(f"layer {layer} of an encoder with layers 0 (embeddings) to {n_layers}")
+    return frozenset(layer % (n_layers + 1) for layer in keep)
+
+
+def to_padded(x: Tensor, rows: Rows, fill: float = 0.0) -> tuple[Tensor, Bool[Tensor, "B S"]]:
+    """Packed ``(T, …)`` as a rectangle ``(B, S, …)`` and a mask that is True at real tokens."""
+    n_columns = int(rows.lengths.max())
+    mask = torch.arange(n_columns, device=x.device) < rows.lengths[:, None]
+    slot = rows.row_of_token() * n_columns + rows.positions
+    flat = x.new_full((rows.n_rows * n_columns, *x.shape[1:]), fill)
+    return flat.index_copy(0, slot, x).unflatten(0, (rows.n_rows, n_columns)), mask
+
+
+def from_padded(x: Tensor, mask: Bool[Tensor, "B S"]) -> tuple[Tensor, Rows]:
+    """A rectangle ``(B, S, …)`` with real tokens first in each row, as packed ``(T, …)`` and its rows."""
+    lengths = mask.sum(1)
+    if not torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]):
+        raise ValueError("the real tokens of each row must come first: pad on the right")
+    rows = Rows.from_lengths(lengths.cpu().numpy()).to(x.device)
+    slot = rows.row_of_token() * mask.shape[1] + rows.positions
+    return x.flatten(0, 1).index_select(0, slot), rows

@@ -1,0 +1,95 @@
+"""Progress on stderr with rate and time left: a live bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+_PLAIN_EVERY_S = 10.0
+_QUIET_FOR_S = 2.0
+
+
+def format_duration(seconds: float) -> str:
+    """``75.2`` -> ``1:15``, ``7261`` -> ``2:01:01``."""
+    whole = max(0, round(seconds))
+    hours, minutes, left = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def format_count(n: float) -> str:
+    """``1234567`` -> ``1.23M``."""
+    for limit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(n) >= limit:
+            return f"{n / limit:.3g}{suffix}"
+    return f"{n:.3g}"
+
+
+class Progress:
+    """Counts work done and writes how fast it goes and how long it will take.
+
+    Nothing is written in the first two seconds, so short work stays silent. ``total`` may be None
+    when it is not known; then only the amount and the rate are shown.
+    """
+
+    def __init__(self, title: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None):
+        self.title, self.total, self.unit, self.done = title, total, unit, done
+        self._first = done
+        self._stream = sys.stderr if stream is None else stream
+        self._live = self._stream.isatty()
+        self._started_at_s = time.monotonic()
+        self._written_at_s = self._started_at_s
+        self._wrote = False
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def advance(self, amount: float, note: str = "") -> None:
+        """Count ``amount`` more units; ``note`` is shown at the end of the line."""
+        self.done += amount
+        now_s = time.monotonic()
+        every_s = 0.2 if self._live else _PLAIN_EVERY_S
+        if now_s - self._started_at_s >= _QUIET_FOR_S and (
+            not self._wrote or now_s - self._written_at_s >= every_s
+        ):
+            self._write(self.line(now_s, note))
+            self._written_at_s = now_s
+
+    def line(self, now_s: float, note: str = "") -> str:
+        """The text that is shown at monotonic time ``now_s``."""
+        elapsed_s = max(now_s - self._started_at_s, 1e-9)
+        rate = (self.done - self._first) / elapsed_s
+        parts = [self.title]
+        if self.total:
+            share = min(self.done / self.total, 1.0)
+            parts.append(f"{share:4.0%}")
+            parts.append(f"{format_count(self.done)}/{format_count(self.total)} {self.unit}")
+        else:
+            parts.append(f"{format_count(self.done)} {self.unit}")
+        parts.append(f"{format_count(rate)} {self.unit}/s")
+        if self.total and rate > 0:
+            parts.append(f"{format_duration(max(self.total - self.done, 0) / rate)} left")
+        if note:
+            parts.append(note)
+        return "  ".join(parts)
+
+    def message(self, text: str) -> None:
+        """Write one line of its own without disturbing the bar."""
+        if self._live and self._wrote:
+            self._stream.write("\r\x1b[K")
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[K{text}" if self._live else text + "\n")
+        self._stream.flush()
+        self._wrote = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._wrote and kind is None:
+            self._write(f"{self.title}  done  {format_count(self.done)} {self.unit} in "
+                        f"{format_duration(time.monotonic() - self._started_at_s)}")
+        if self._live and self._wrote:
+            self._stream.write("\n")
+            self._stream.flush()

@@ -1,0 +1,146 @@
+"""THE table: each system's name, parts and peculiarities; and the sizes that have a name.
+
+To add a system, write its modules and add a row; every contract test then runs over it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from firth.convert import hf_bert
+from firth.convert.renames import Rename
+from firth.data.batch import Batch
+from firth.errors import ConfigError
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
+from firth.models.lstm import Lstm
+from firth.models.lstm_config import LstmConfig
+from firth.objectives.causal_lm import CausalLM
+from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
+from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.streaming_lm import StreamingLM
+from firth.tasks.classify import Classifier
+from firth.tasks.config import ClassifyConfig
+from firth.text.layouts import Layout, bert_layout, stream_layout
+from firth.text.tokenizer import Tokenizer
+
+
+def _transformer_flops(config: BertConfig, batch: Batch) -> float:
+    """Forward and backward: six operations a weight and token, attention scores, and the vocabulary where predicted."""
+    lengths = batch.tokens.rows.lengths.double()
+    tokens, squares = float(lengths.sum()), float((lengths**2).sum())
+    block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    predictions = sum(n for term, n in batch.counts().items() if term in ("mlm", "lm"))
+    vocabulary = config.width**2 + config.width * config.vocab_size
+    attention = 2 * config.width * squares
+    return 6 * (config.n_layers * (block * tokens + attention) + vocabulary * predictions)
+
+
+def _lstm_flops(config: LstmConfig, batch: Batch) -> float:
+    """Forward and backward: six operations a weight and token."""
+    weights = config.n_layers * 8 * config.width**2 + config.width * config.vocab_size
+    return 6.0 * weights * batch.tokens.rows.n_tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class System:
+    """One row of the table.
+
+    ``fixed``: configuration fields that make the system what it is. ``instances``: the plans it can be
+    trained on, its own first. ``predict``: masked pieces or the next token. ``names``: foreign tensor
+    names of its model folder, or None where the folder holds ours. ``no_gradient``: parameters that its
+    own pre-training does not reach (by prefix), with the reason.
+    """
+
+    config: type[Any]
+    encoder: Callable[[Any], nn.Module]
+    objective_config: type[Any]
+    objective: Callable[[Any, Any], nn.Module]
+    layout: Callable[[Tokenizer], Layout]
+    instances: tuple[Literal["pairs", "documents", "streams"], ...]
+    predict: Literal["masked", "next"]
+    flops: Callable[[Any, Batch], float]
+    names: tuple[Rename, ...] | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    no_gradient: Mapping[str, str] = field(default_factory=dict)
+
+
+SYSTEMS: dict[str, System] = {
+    "bert": System(
+        config=BertConfig,
+        encoder=Bert,
+        objective_config=MaskedLMConfig,
+        objective=MaskedLM,
+        layout=bert_layout,
+        instances=("pairs", "documents"),
+        predict="masked",
+        flops=_transformer_flops,
+        names=hf_bert.NAMES,
+        fixed={"causal": False},
+    ),
+    "bert-ltr": System(
+        config=BertConfig,
+        encoder=Bert,
+        objective_config=CausalLMConfig,
+        objective=CausalLM,
+        layout=bert_layout,
+        instances=("documents",),
+        predict="next",
+        flops=_transformer_flops,
+        names=hf_bert.CAUSAL_NAMES,
+        fixed={"causal": True},
+        no_gradient={"encoder.pooler.": "only next-sentence prediction trains the pooler"},
+    ),
+    "lstm": System(
+        config=LstmConfig,
+        encoder=Lstm,
+        objective_config=StreamingLMConfig,
+        objective=StreamingLM,
+        layout=stream_layout,
+        instances=("streams",),
+        predict="next",
+        flops=_lstm_flops,
+    ),
+}
+
+# What a model folder may hold besides a system's own objective.
+TASKS: dict[str, tuple[type[Any], Callable[[Any, Any], nn.Module]]] = {"classify": (ClassifyConfig, Classifier)}
+
+
+def _bert(n_layers: int, width: int, n_heads: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "n_layers": n_layers, "width": width, "n_heads": n_heads or width // 64, "feed_forward_width": 4 * width, **more,
+    }  # fmt: skip
+
+
+# Source: Devlin et al. 2018, §3, and the miniatures of google-research/bert.
+_BERT_SIZES = {
+    "tiny": _bert(2, 128),
+    "mini": _bert(4, 256),
+    "small": _bert(4, 512),
+    "medium": _bert(8, 512),
+    "base": _bert(12, 768),
+    "large": _bert(24, 1024),
+}
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"bert-{size}": ("bert", sizes) for size, sizes in _BERT_SIZES.items()},
+    **{f"bert-ltr-{size}": ("bert-ltr", {**sizes, "causal": True}) for size, sizes in _BERT_SIZES.items()},
+    "lstm-small": ("lstm", {"width": 256, "n_layers": 1}),
+}
+
+
+def size_named(name: str) -> tuple[str, dict[str, Any]]:
+    """``"bert-mini"`` -> its system's name and configuration fields."""
+    if name not in SIZES:
+        raise ConfigError(
+            f"{name!r} is no model size: known are {', '.join(SIZES)}. A folder is given with a / or . in its path, "
+            f"for example ./{name}"
+        )
+    return SIZES[name]
+
+
+def looks_like_path(name: str) -> bool:
+    """A path contains ``/`` or ``.``; anything else is a name of SIZES."""
+    return "/" in name or "." in name

@@ -1,0 +1,43 @@
+"""How the ids of one text or a pair become a row of a system: which special pieces stand where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firth.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``first A last`` for one text, ``first A between B last`` for a pair; segments 0 … 0 1 … 1.
+
+    The second segment begins after ``between``. ``has_segments``: whether the system reads them.
+    """
+
+    first: tuple[int, ...]
+    between: tuple[int, ...]
+    last: tuple[int, ...]
+    has_segments: bool
+
+    @property
+    def n_special(self) -> int:
+        """Special pieces in the row of one text."""
+        return len(self.first) + len(self.last)
+
+    @property
+    def n_special_pair(self) -> int:
+        """Special pieces in the row of a pair."""
+        return self.n_special + len(self.between)
+
+    def single(self, ids: Sequence[int]) -> list[int]:
+        """The row of one text."""
+        return [*self.first, *ids, *self.last]
+
+
+def bert_layout(tokenizer: Tokenizer) -> Layout:
+    """``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]`` (Devlin et al. 2018, §3)."""
+    return Layout((tokenizer.cls_id,), (tokenizer.sep_id,), (tokenizer.sep_id,), has_segments=True)
+
+
+def stream_layout(tokenizer: Tokenizer) -> Layout:
+    """``A [SEP]``: documents of a stream are told apart by what ends them."""
+    return Layout((), (tokenizer.sep_id,), (tokenizer.sep_id,), has_segments=False)

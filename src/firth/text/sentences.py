@@ -1,0 +1,112 @@
+"""Paragraph -> sentences by rule, for English and Korean (and other text with the same marks)."""
+
+import re
+
+_CLOSERS = "\"'”’»›」』)]）】》〉"
+_OPENERS = "\"'“‘«‹「『([（【《〈¿¡"
+_FULL_WIDTH = "。！？｡"
+
+# A place where a sentence may end: marks, what closes with them, then a gap or directly the next character.
+_CANDIDATE = re.compile(rf"([.!?…{_FULL_WIDTH}]++)([{re.escape(_CLOSERS)}]*+)(\s*+)")
+_LOOK_BACK = 64  # characters that tell an abbreviation or a number; a bound keeps hostile text linear
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# A name or number always follows these.
+_TITLES = _words(
+    "mr mrs ms dr prof st rev hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres supt messrs mme "
+    "mlle fr vs cf viz e.g i.e al ca approx mt ft"
+)
+# Abbreviations where a number follows, else words.
+_BEFORE_NUMBER = _words(
+    "no nos fig figs eq vol vols pp p ch sec art op jan feb mar apr jun jul aug sep sept oct nov dec"
+)
+# These may also end a sentence; then a word follows that often begins one.
+_EITHER = _words("etc inc ltd co corp bros jr sr dept univ assn est ed eds ave blvd rd")
+_STARTERS = _words(
+    "The A An This That These Those He She It We They I You His Her Its Our Their My In On At By For From "
+    "With After Before During When While If As But And Or So Yet However There Here What Who Why How Some "
+    "Many Most Although Though Since Because Then Thus Also Another Both Each One"
+)
+_DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]|(?:[A-Z]\.?-)?[A-Z]")
+_NEXT_WORD = re.compile(r"[^\W\d_]+")
+_DATE = re.compile(r"\d{4}\.\s*\d{1,2}(?:\.\s*\d{1,2})?$")
+
+_KOREAN_ENDINGS = frozenset("다요까죠")
+_KOREAN_QUOTING = ("라고", "라며", "라는", "하고", "이라고", "이라며", "고 ", "며 ")
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """The sentences in order; together they are the paragraph but for white space between them.
+
+    A paragraph of one sentence comes back unchanged, a blank one as no sentence.
+    """
+    sentences: list[str] = []
+    start = 0
+    for match in _CANDIDATE.finditer(paragraph):
+        if match.end() < len(paragraph) and _ends_sentence(paragraph, start, match):
+            sentences.append(paragraph[start : match.end(2)].strip())
+            start = match.end()
+    if start == 0:
+        return [paragraph] if paragraph.strip() else []
+    sentences.append(paragraph[start:].strip())
+    return sentences
+
+
+def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
+    marks, closing, gap = match.groups()
+    following = text[match.end()]
+    if not gap:
+        return _ends_without_gap(text, match, following)
+    if not _can_begin(text, match.end(), following):
+        return False
+    if "가" <= following <= "힣" and closing and text.startswith(_KOREAN_QUOTING, match.end()):
+        return False
+    if marks != "." or closing:
+        return True
+    return _full_stop_ends(text, start, match, following)
+
+
+def _ends_without_gap(text: str, match: re.Match[str], following: str) -> bool:
+    """Chinese and Japanese put no space between sentences, and Korean text often forgets it."""
+    marks, closing, _ = match.groups()
+    if marks[-1] in _FULL_WIDTH:
+        # Directly behind a closing quote the sentence around it may go on.
+        return not closing and (following.isalnum() or following in _OPENERS)
+    before = text[match.start() - 1] if match.start() else ""
+    return not closing and before in _KOREAN_ENDINGS and "가" <= following <= "힣"
+
+
+def _can_begin(text: str, at: int, following: str) -> bool:
+    if following in _OPENERS:
+        while at < len(text) and text[at] in _OPENERS:
+            at += 1
+        if at == len(text):
+            return False
+        following = text[at]
+    return following.isalnum() and not following.islower()
+
+
+def _full_stop_ends(text: str, start: int, match: re.Match[str], following: str) -> bool:
+    """Whether one full stop before a gap ends a sentence, rather than an abbreviation or a number."""
+    stop = match.start()
+    start = max(start, stop - _LOOK_BACK)
+    before = text[start:stop].rsplit(maxsplit=1)
+    if not before:
+        return False
+    word = before[-1].lstrip(_OPENERS)
+    if word.isdecimal():
+        # "1. Introduction", "1924. 10. 1.", but not "in 1924. The".
+        return len(before) > 1 and not following.isdecimal() and not _DATE.search(text, start, stop)
+    lower = word.lower()
+    if lower in _TITLES:
+        return False
+    if lower in _BEFORE_NUMBER:
+        return not following.isdecimal()
+    if lower in _EITHER or _DOTTED.fullmatch(word):
+        next_word = _NEXT_WORD.match(text, match.end())
+        return next_word is not None and next_word.group() in _STARTERS
+    return True

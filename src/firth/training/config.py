@@ -1,0 +1,58 @@
+"""Options of training; no torch. Defaults are BERT's (Devlin et al. 2018, App. A.2) where it has them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from firth.config import option
+from firth.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """The optimiser and its rate over time."""
+
+    kind: Literal["bert_adam", "adamw"] = option(
+        "bert_adam", "bert_adam: the original, without bias correction; adamw: the standard one"
+    )
+    peak_rate: float = option(1e-4, "highest learning rate")
+    warmup_steps: int = option(10_000, "steps over which the rate rises from 0")
+    decay: float = option(0.01, "decoupled weight decay; never of biases and norms")
+    beta1: float = option(0.9, "of the running mean of gradients")
+    beta2: float = option(0.999, "of the running mean of their squares")
+    epsilon: float = option(1e-6, "added to the root of the mean square")
+    clip_norm: float = option(1.0, "gradients are scaled down to this global norm; 0: never")
+
+    def __post_init__(self) -> None:
+        if self.peak_rate <= 0:
+            raise ConfigError(f"optim.peak_rate={self.peak_rate}: expected more than 0")
+        if self.warmup_steps < 0 or self.decay < 0 or self.clip_norm < 0:
+            raise ConfigError("optim.warmup_steps, decay and clip_norm: expected 0 or more")
+        if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
+            raise ConfigError(f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """How long, how much at a time, how often to look and to save."""
+
+    steps: int = option(1_000_000, "optimizer steps")
+    batch_tokens: int = option(4096, "most tokens in a micro-batch")
+    micro_batches: int = option(1, "micro-batches a step, over all processes")
+    seed: int = option(12345, "of initial weights, data and dropout")
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
+    )
+    eval_every: int = option(1000, "steps between evaluations on held-out text; 0: only at the end")
+    eval_batches: int = option(50, "micro-batches of held-out text an evaluation reads; 0: all")
+    save_every: int = option(1000, "steps between checkpoints; 0: only at the end")
+    keep_checkpoints: int = option(2, "newest checkpoints that are kept")
+    log_every: int = option(20, "steps between lines of log.jsonl")
+    tensorboard: bool = option(False, "also write TensorBoard events (needs firth[track])")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_tokens", "micro_batches", "keep_checkpoints", "log_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"train.{name}={getattr(self, name)}: expected at least 1")
+        for name in ("eval_every", "eval_batches", "save_every", "seed"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"train.{name}={getattr(self, name)}: expected 0 or more")

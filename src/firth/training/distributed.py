@@ -1,0 +1,91 @@
+"""Several processes under torchrun: who am I, and sums over all of them."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among all: ``rank`` of ``size``."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+
+def join_world() -> World:
+    """Join the others when torchrun started this process (gloo, or nccl with cards), else be alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return World()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def leave_world() -> None:
+    """Say goodbye to the others, so that torchrun ends cleanly."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def sum_over_ranks(values: dict[str, float], world: World) -> dict[str, float]:
+    """Each value summed over all processes; every process must come with the same keys."""
+    if world.size == 1:
+        return values
+    keys = sorted(values)
+    total = torch.tensor([values[key] for key in keys], dtype=torch.float64)
+    if dist.get_backend() == "nccl":
+        total = total.float().cuda()
+    dist.all_reduce(total)
+    return dict(zip(keys, total.tolist(), strict=True))
+
+
+def sum_gradients(parameters: Iterable[Tensor], world: World) -> None:
+    """Gradients summed over all processes, in place, as one flat message. A missing one counts as zeros."""
+    if world.size == 1:
+        return
+    params = list(parameters)
+    for p in params:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    grads = [p.grad for p in params if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in grads])
+    dist.all_reduce(flat)
+    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
+
+
+def any_rank(flag: bool, world: World) -> bool:
+    """Whether the flag is set in some process: all then act together."""
+    return sum_over_ranks({"flag": float(flag)}, world)["flag"] > 0
+
+
+def barrier(world: World) -> None:
+    """Wait until every process is here."""
+    if world.size > 1:
+        dist.barrier()
+
+
+def gather_tensors(tensors: dict[str, Tensor], world: World) -> list[dict[str, Tensor]]:
+    """Each process's tensors, by rank, at the leading one (others get an empty list).
+
+    All processes must come with the same names, shapes and types.
+    """
+    if world.size == 1:
+        return [tensors]
+    by_rank: list[dict[str, Tensor]] = [{} for _ in range(world.size)]
+    for name in sorted(tensors):
+        parts = [torch.empty_like(tensors[name]) for _ in range(world.size)]
+        dist.all_gather(parts, tensors[name].contiguous())
+        for held, part in zip(by_rank, parts, strict=True):
+            held[name] = part
+    return by_rank if world.leads else []

@@ -1,0 +1,72 @@
+"""``log.jsonl``: one event a line, always; TensorBoard beside it if asked for."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from firth.errors import CheckpointError, ConfigError
+
+# Fields that differ from run to run on the same machine; all else is bit-equal after a resume.
+TIME_FIELDS = ("elapsed_s", "tokens_per_s", "flops_per_s")
+
+
+class Log:
+    """Appends events to a file. ``offset`` is its length in bytes, for a checkpoint to remember.
+
+    Opening at an offset cuts the file back to it: what a killed run wrote after its last checkpoint
+    will be written again.
+    """
+
+    def __init__(self, path: Path, offset: int = 0, tensorboard: bool = False):
+        path.touch()
+        if path.stat().st_size < offset:
+            raise CheckpointError(f"{path} has {path.stat().st_size} bytes, the checkpoint says {offset}: it was cut")
+        self._file = open(path, "r+b")  # noqa: SIM115 - open as long as the run is
+        self._file.truncate(offset)
+        self._file.seek(offset)
+        self._writer = _tensorboard(path.parent) if tensorboard else None
+
+    @property
+    def offset(self) -> int:
+        return self._file.tell()
+
+    def write(self, event: str, step: int, **values: Any) -> None:
+        """One event, e.g. ``write("train", 20, mlm_loss=6.1)``; numbers go to TensorBoard too."""
+        line = {"event": event, "step": step, **values}
+        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        if self._writer:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._writer.add_scalar(f"{event}/{name}", value, step)
+
+    def sync(self) -> int:
+        """Flush to disk; returns the offset."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self.offset
+
+    def close(self) -> None:
+        self._file.close()
+        if self._writer:
+            self._writer.close()
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError("train.tensorboard needs TensorBoard: pip install 'firth[track]'") from None
+    return SummaryWriter(str(folder))
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All events of a run, oldest first; a last line that a kill cut short is left out."""
+    events = []
+    for line in path.read_bytes().splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            break
+    return events

@@ -1,0 +1,287 @@
+"""The one trainer: pre-training and fine-tuning of every system are the same loop.
+
+Losses come as sums; they are divided once, by the count over all micro-batches and processes. All
+randomness of a micro-batch is set from (seed, step, micro-batch), so a run that was stopped and resumed
+is bit-equal to one that was not.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from firth.config import read_json
+from firth.data.batch import Batch, Step
+from firth.data.hashing import seed_of
+from firth.data.loader import Place
+from firth.errors import CheckpointError, TrainingError
+from firth.packed import Carry
+from firth.progress import Progress, format_count
+from firth.training.checkpoint import (
+    load_tensors, newest_checkpoint, recover, save_checkpoint, write_folder,
+)  # fmt: skip
+from firth.training.config import OptimConfig, TrainConfig
+from firth.training.distributed import (
+    World, any_rank, barrier, gather_tensors, sum_gradients, sum_over_ranks,
+)  # fmt: skip
+from firth.training.interrupt import StopRequest
+from firth.training.log import Log
+from firth.training.optim import load_optimizer_tensors, make_optimizer, optimizer_tensors
+
+
+class Source(Protocol):
+    """Where micro-batches come from; ``firth.data.loader.Loader`` is one."""
+
+    def steps(self, start: Place, *, step: int, rank: int, world: int) -> Iterator[tuple[list[Batch], Place]]: ...
+
+
+@dataclass
+class State:
+    """All that a resumed run must know besides weights, optimiser and carry."""
+
+    step: int = 0
+    place: str = str(Place())
+    log_offset: int = 0
+    elapsed_s: float = 0.0
+    best: float | None = None
+    best_step: int = 0
+    pending: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """Everything a run needs, put together by the job.
+
+    ``dev``: makes the held-out micro-batches of an evaluation (of this process), or None. ``rate``: learning rate of a step,
+    counted from 0. ``flops``: model floating-point operations of a batch, forward and backward.
+    ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
+    """
+
+    objective: nn.Module
+    source: Source
+    dev: Callable[[], Iterator[Batch]] | None
+    config: TrainConfig
+    optim: OptimConfig
+    rate: Callable[[int], float]
+    flops: Callable[[Batch], float]
+    run: Path
+    save_model: Callable[[Path, dict[str, Any]], None]
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+    world: World = World()
+    tell: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        self.objective.to(self.device)
+        self.optimizer = make_optimizer(self.objective, self.optim)
+        self.trainable = [p for p in self.objective.parameters() if p.requires_grad]
+        self.state = State()
+        self.carries: list[Carry | None] = [None] * (self.config.micro_batches // self.world.size)
+
+    def fit(self) -> bool:
+        """Train to the last step. False if it was asked to stop before (everything is saved then)."""
+        log = Log(self.run / "log.jsonl", self.state.log_offset, self.config.tensorboard) if self.world.leads else None
+        if self.state.step >= self.config.steps:
+            return True
+        started_at_s, before_s = time.monotonic(), self.state.elapsed_s
+        since = _Meter()
+        steps = self.source.steps(
+            Place.parse(self.state.place), step=self.state.step, rank=self.world.rank, world=self.world.size
+        )
+        self.objective.train()
+        with (
+            StopRequest() as stop,
+            Progress("training", self.config.steps, "steps", done=self.state.step) as progress,
+        ):
+            for batches, following in steps:
+                sums = self.train_step(batches)
+                self.state.step += 1
+                self.state.place = str(following)
+                self.state.elapsed_s = before_s + time.monotonic() - started_at_s
+                for name, value in sums.items():
+                    self.state.pending[name] = self.state.pending.get(name, 0.0) + value
+                since.add(batches, self.flops, self.world)
+                last = self.state.step == self.config.steps
+                if self._due(self.config.log_every) or last:
+                    self._log_training(log, since)
+                if self.world.leads:
+                    progress.advance(1, since.note)
+                if self._due(self.config.eval_every) or last:
+                    self._evaluate(log, progress)
+                stopping = any_rank(stop.asked, self.world)
+                if self._due(self.config.save_every) or last or stopping:
+                    self._save(log)
+                if last or stopping:
+                    break
+        steps.close()  # type: ignore[attr-defined]  # a generator: ends its threads
+        if log:
+            log.close()
+        return self.state.step == self.config.steps
+
+    def _due(self, every: int) -> bool:
+        return bool(every) and self.state.step % every == 0
+
+    def train_step(self, batches: list[Batch]) -> dict[str, float]:
+        """One update from this process's micro-batches; returns sums and counts over all processes."""
+        local: dict[str, float] = {}
+        for batch in batches:
+            for term in self.objective.weights:
+                local[f"{term}_count"] = local.get(f"{term}_count", 0) + batch.counts().get(term, 0)
+        counts = sum_over_ranks(local, self.world)
+        self.optimizer.zero_grad(set_to_none=True)
+        totals: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
+            slot = number * self.world.size + self.world.rank
+            torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
+            step = self._forward(batch.to(self.device), None if batch.starts_stream else self.carries[number])
+            weights = self.objective.weights
+            loss = sum(weights[term] * step.losses[term] / max(counts[f"{term}_count"], 1) for term in weights)
+            if not torch.isfinite(loss):
+                raise TrainingError(self._not_finite(f"the loss is {loss.item()}", [batch]))
+            loss.backward()
+            self.carries[number] = None if step.carry is None else {k: v.detach() for k, v in step.carry.items()}
+            for kind, values in (("loss", step.losses), ("correct", step.correct)):
+                for term, value in values.items():
+                    key = f"{term}_{kind}"
+                    totals[key] = totals[key] + value.detach() if key in totals else value.detach()
+        sum_gradients(self.trainable, self.world)
+        norm = nn.utils.clip_grad_norm_(self.trainable, self.optim.clip_norm or float("inf"))
+        if not torch.isfinite(norm):
+            raise TrainingError(self._not_finite(f"the gradient's norm is {norm.item()}", batches))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.state.step)
+        self.optimizer.step()
+        return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
+
+    def _forward(self, batch: Batch, carry: Carry | None) -> Step:
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            step: Step = self.objective(batch, carry)
+            return step
+
+    def _not_finite(self, what: str, batches: list[Batch]) -> str:
+        places = ", ".join(batch.place for batch in batches)
+        return (
+            f"{what} in step {self.state.step + 1}, batch {places}. Look at that batch with: firth pretrain --resume "
+            f"{self.run} --replay {batches[0].place}. Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
+            f"optim.warmup_steps={self.optim.warmup_steps} too few, or precision={self.dtype}: try float32"
+        )
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Loss per prediction and share of right ones of each term on held-out text, over all processes."""
+        assert self.dev is not None
+        self.objective.eval()
+        sums = {f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")}
+        carry: Carry | None = None
+        for batch in self.dev():
+            step = self._forward(batch.to(self.device), None if batch.starts_stream else carry)
+            carry = step.carry
+            for term in self.objective.weights:
+                sums[f"{term}_loss"] += float(step.losses[term])
+                sums[f"{term}_correct"] += float(step.correct[term])
+                sums[f"{term}_count"] += batch.counts().get(term, 0)
+        self.objective.train()
+        return self._means(sum_over_ranks(sums, self.world))
+
+    def _means(self, sums: dict[str, float]) -> dict[str, float]:
+        means, total = {}, 0.0
+        for term, weight in self.objective.weights.items():
+            count = max(sums[f"{term}_count"], 1)
+            means[f"{term}_loss"] = sums[f"{term}_loss"] / count
+            if f"{term}_correct" in sums:
+                means[f"{term}_accuracy"] = sums[f"{term}_correct"] / count
+            total += weight * means[f"{term}_loss"]
+        return means | {"loss": total}
+
+    def _evaluate(self, log: Log | None, progress: Progress) -> None:
+        """Score on held-out text; the best so far becomes the run's model. Without such text, the last is."""
+        scores = self.evaluate() if self.dev else {}
+        if log and scores:
+            log.write("dev", self.state.step, **scores)
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            progress.message(f"step {self.state.step}  held-out: {shown}")
+        if not scores or self.state.best is None or scores["loss"] < self.state.best:
+            self.state.best, self.state.best_step = scores.get("loss"), self.state.step
+            if self.world.leads:
+                write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
+        barrier(self.world)
+
+    def _save_model(self, folder: Path, scores: dict[str, float]) -> None:
+        self.save_model(folder, {"step": self.state.step, "dev": scores})
+
+    def _log_training(self, log: Log | None, since: "_Meter") -> None:
+        means = self._means(self.state.pending)
+        self.state.pending = {}
+        rates = since.read()
+        since.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
+            f"{format_count(rates['flops_per_s'])}FLOP/s"
+        )
+        if log:
+            rate = self.rate(self.state.step - 1)
+            log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
+
+    def _save(self, log: Log | None) -> None:
+        numbered = {f"{i}/{k}": v for i, carry in enumerate(self.carries) for k, v in (carry or {}).items()}
+        by_rank = gather_tensors(numbered, self.world)
+        if log:
+            self.state.log_offset = log.sync()
+            save_checkpoint(
+                self.run / "checkpoints",
+                self.state.step,
+                save_model=lambda folder: self._save_model(folder, {}),
+                state=dataclasses.asdict(self.state),
+                optimizer=optimizer_tensors(self.objective, self.optimizer),
+                carries={f"rank-{rank}": tensors for rank, tensors in enumerate(by_rank) if tensors},
+                keep=self.config.keep_checkpoints,
+            )
+        barrier(self.world)
+
+    def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> bool:
+        """Go back to the newest undamaged checkpoint; False if there is none.
+
+        ``load_model(folder)``: the objective's state dict from a model folder.
+        """
+        recover(self.run / "model")
+        path = newest_checkpoint(self.run / "checkpoints", self.tell)
+        if path is None:
+            return False
+        self.objective.load_state_dict(load_model(path))
+        data = read_json(path / "train" / "state.json")
+        self.state = State(**data)
+        load_optimizer_tensors(self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors"))
+        self._load_carries(path / "train" / f"rank-{self.world.rank}.safetensors", path)
+        return True
+
+    def _load_carries(self, file: Path, checkpoint: Path) -> None:
+        if not file.exists():
+            if any(checkpoint.glob("train/rank-*.safetensors")):
+                raise CheckpointError(f"{checkpoint} was saved by fewer processes than {self.world.size}: use as many")
+            return
+        slots: list[Carry] = [{} for _ in self.carries]
+        for key, tensor in load_tensors(file).items():
+            number, name = key.split("/", 1)
+            slots[int(number)][name] = tensor.to(self.device)
+        self.carries = [slot or None for slot in slots]
+
+
+class _Meter:
+    """Tokens and floating-point operations since it was last read."""
+
+    def __init__(self) -> None:
+        self.note = ""
+        self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
+
+    def add(self, batches: list[Batch], flops: Callable[[Batch], float], world: World) -> None:
+        self._tokens += world.size * sum(batch.tokens.rows.n_tokens for batch in batches)
+        self._flops += world.size * sum(flops(batch) for batch in batches)
+
+    def read(self) -> dict[str, float]:
+        elapsed_s = max(time.monotonic() - self._at_s, 1e-9)
+        rates = {"tokens_per_s": round(self._tokens / elapsed_s, 1), "flops_per_s": round(self._flops / elapsed_s)}
+        self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
+        return rates
