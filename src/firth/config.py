@@ -120,7 +120,12 @@ def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
 
 
 def from_dict(
-    cls: type[C], data: Mapping[str, Any], where: str, *, prefix: str = "", kinds: Mapping[str, type] | None = None
+    cls: type[C],
+    data: Mapping[str, Any],
+    where: str,
+    *,
+    prefix: str = "",
+    kinds: Mapping[str, type] | None = None,
 ) -> C:
     """Build dataclass ``cls`` from plain data; unknown, missing and ill-typed keys are errors.
 

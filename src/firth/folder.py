@@ -1,10 +1,10 @@
 """Read and write a model folder: all that a user shares.
 
-    config.json            sizes; for BERT with the keys that transformers reads
-    model.safetensors      weights, tied ones once; for BERT under the names that transformers reads
-    tokenizer.json, tokenizer_config.json, vocab.txt
-    firth.json             system, task and its options, provenance
-    README.md              model card
+config.json            sizes; for BERT with the keys that transformers reads
+model.safetensors      weights, tied ones once; for BERT under the names that transformers reads
+tokenizer.json, tokenizer_config.json, vocab.txt
+firth.json             system, task and its options, provenance
+README.md              model card
 """
 
 import importlib.metadata
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from firth.config import from_dict, read_json, to_dict
 from firth.convert import hf_bert
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
+from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.systems import SYSTEMS, TASKS, System
 from firth.text.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ class Loaded:
 
     system_name: str
     task: str
-    objective: nn.Module
+    objective: Objective
     tokenizer: Tokenizer
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -56,7 +57,12 @@ def firth_version() -> str:
 
 
 def write_model(
-    folder: Path, system_name: str, task: str, objective: nn.Module, tokenizer: Tokenizer, provenance: dict[str, Any]
+    folder: Path,
+    system_name: str,
+    task: str,
+    objective: Objective,
+    tokenizer: Tokenizer,
+    provenance: dict[str, Any],
 ) -> None:
     """Write the files of a model folder into an existing empty folder."""
     system, config = SYSTEMS[system_name], objective.encoder.config
@@ -74,7 +80,12 @@ def write_model(
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
     _write(folder / "config.json", sizes)
     tokenizer.save(folder, max_length=getattr(config, "max_positions", None))
-    provenance = {"firth": firth_version(), "torch": torch.__version__, "python": platform.python_version(), **provenance}
+    provenance = {
+        "firth": firth_version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        **provenance,
+    }
     about = {
         "format": FORMAT, "version": VERSION, "system": system_name, "task": task,
         "options": to_dict(objective.config), "provenance": provenance,
@@ -87,7 +98,7 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _architecture(system_name: str, task: str, objective: nn.Module) -> str:
+def _architecture(system_name: str, task: str, objective: Objective) -> str:
     """The class of transformers that reads the folder."""
     if task == "classify":
         return "BertForSequenceClassification"
@@ -96,18 +107,19 @@ def _architecture(system_name: str, task: str, objective: nn.Module) -> str:
     return "BertForPreTraining" if objective.nsp is not None else "BertForMaskedLM"
 
 
-def _card(system_name: str, task: str, objective: nn.Module, provenance: dict[str, Any]) -> str:
+def _card(system_name: str, task: str, objective: Objective, provenance: dict[str, Any]) -> str:
     n_parameters = sum(p.numel() for p in objective.parameters())
     facts = [
         f"system: {system_name}", f"task: {task}", f"parameters: {n_parameters:,}",
         *(f"{key}: {value}" for key, value in to_dict(objective.encoder.config).items()),
     ]  # fmt: skip
     lines = [f"- {fact}" for fact in facts]
+    others = " or `transformers.AutoModel.from_pretrained(folder)`" if SYSTEMS[system_name].names else ""
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
     return "\n".join([
         "---", "library_name: transformers", "tags: [firth]", "---", "",
         f"# A {system_name} model ({task}) made by Firth", "", *lines, "",
-        "Load it with `firth.load(folder)`" + (" or `transformers.AutoModel.from_pretrained(folder)`." if SYSTEMS[system_name].names else "."),
+        f"Load it with `firth.load(folder)`{others}.",
         "", "## Where it comes from", "", "```json", origin, "```", "",
     ])  # fmt: skip
 
@@ -133,7 +145,9 @@ def read_model(path: str | Path) -> Loaded:
     try:
         system_name, task = about["system"], about["task"]
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):
-            raise CheckpointError(f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth")
+            raise CheckpointError(
+                f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth"
+            )
         system = SYSTEMS[system_name]
         sizes = read_json(folder / "config.json")
         where = str(folder / "config.json")
@@ -141,14 +155,16 @@ def read_model(path: str | Path) -> Loaded:
             config = hf_bert.config_from_hf(sizes, where)
         else:
             config = from_dict(system.config, {k: v for k, v in sizes.items() if k != "model_type"}, where)
-        make_config, make = (system.objective_config, system.objective) if task == PRETRAINING else TASKS[task]
+        make_config, make = (
+            (system.objective_config, system.objective) if task == PRETRAINING else TASKS[task]
+        )
         options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{folder} cannot be read as a model: {error}") from None
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size != config.vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: they are not of one make"
+            f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: not of one make"
         )
     # Weights come from the file at once: making the modules draws nothing that counts.
     objective = make(system.encoder(config), options)
@@ -171,8 +187,12 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def read_weights(folder: Path, objective: nn.Module, names: tuple[Rename, ...] | None, config: Any) -> dict[str, Tensor]:
+def read_weights(
+    folder: Path, objective: Objective, names: tuple[Rename, ...] | None, config: Any
+) -> dict[str, Tensor]:
     """A folder's tensors under our names, checked against the objective's."""
     expected = objective.state_dict()
-    rows: list[Rename] = [((name,), name) for name in expected] if names is None else expand(names, config.n_layers)
+    rows: list[Rename] = (
+        [((name,), name) for name in expected] if names is None else expand(names, config.n_layers)
+    )
     return to_ours(load_tensors(folder / WEIGHTS), rows, expected, str(folder / WEIGHTS))

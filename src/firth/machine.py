@@ -21,7 +21,9 @@ def has_fast_bfloat16() -> bool:
     capability = torch.backends.cpu.get_cpu_capability()
     if "AVX512" not in capability and "AMX" not in capability:
         return False
-    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    checks = (
+        getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    )
     return any(check is not None and check() for check in checks)
 
 
@@ -34,6 +36,8 @@ def find_machine(precision: str) -> Machine:
         device, name = torch.device("cpu"), f"{torch.get_num_threads()} processor threads"
         fast = has_fast_bfloat16()
     if precision == "bfloat16" and not fast:
-        raise ConfigError(f"train.precision='bfloat16': {name} has no bfloat16 units; use 'auto' or 'float32'")
+        raise ConfigError(
+            f"train.precision='bfloat16': {name} has no bfloat16 units; use 'auto' or 'float32'"
+        )
     dtype = torch.bfloat16 if fast and precision != "float32" else torch.float32
     return Machine(device, dtype, f"{name}, {str(dtype).removeprefix('torch.')}")

@@ -8,12 +8,12 @@ length; ``Tokens`` is what an encoder reads, ``Hidden`` what it returns. ``to_pa
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 # Recurrent state between the batches of one stream, by name.
 Carry = dict[str, Tensor]
@@ -111,6 +111,11 @@ class Rows(_Moves):
         return self.positions.numel()
 
     @property
+    def longest(self) -> int:
+        """Length of the longest row, from the host's part of the plan: asks no device."""
+        return int(self.plan.groups[:, 1].max())
+
+    @property
     def lengths(self) -> Int[Tensor, " B"]:
         return self.offsets.diff()
 
@@ -156,6 +161,30 @@ class Hidden:
     def top(self) -> Float[Tensor, "T H"]:
         """The highest layer that was kept."""
         return self.layers[max(self.layers)]
+
+
+class Encoder(nn.Module):
+    """Tokens in, hidden states out: what every system's encoder offers.
+
+    ``config``: its sizes. ``widths``: of layers 0 (embeddings) to L. ``layer_groups()``: all parameters
+    bottom to top, a partition that serves freezing, layer-wise rates and gradual unfreezing at once.
+    Calling it: ``encoder(tokens, keep=(-1,))`` gives ``Hidden`` with the layers asked for; systems with
+    recurrent state also take ``carry``.
+    """
+
+    config: Any
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    @property
+    def piece_embedding(self) -> Float[Tensor, "V H"]:
+        """The input embedding, for objectives whose output matrix is the same."""
+        raise NotImplementedError
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        raise NotImplementedError
 
 
 def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:

@@ -31,7 +31,9 @@ class Progress:
     when it is not known; then only the amount and the rate are shown.
     """
 
-    def __init__(self, title: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None):
+    def __init__(
+        self, title: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None
+    ):
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self._first = done
         self._stream = sys.stderr if stream is None else stream
@@ -88,8 +90,10 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._wrote and kind is None:
-            self._write(f"{self.title}  done  {format_count(self.done)} {self.unit} in "
-                        f"{format_duration(time.monotonic() - self._started_at_s)}")
+            self._write(
+                f"{self.title}  done  {format_count(self.done)} {self.unit} in "
+                f"{format_duration(time.monotonic() - self._started_at_s)}"
+            )
         if self._live and self._wrote:
             self._stream.write("\n")
             self._stream.flush()

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import nn
-
 from firth.convert import hf_bert
 from firth.convert.renames import Rename
-from firth.data.batch import Batch
+from firth.data.batch import Batch, Objective
 from firth.errors import ConfigError
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
@@ -21,6 +19,7 @@ from firth.objectives.causal_lm import CausalLM
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.streaming_lm import StreamingLM
+from firth.packed import Encoder
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
 from firth.text.layouts import Layout, bert_layout, stream_layout
@@ -28,7 +27,7 @@ from firth.text.tokenizer import Tokenizer
 
 
 def _transformer_flops(config: BertConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token, attention scores, and the vocabulary where predicted."""
+    """Forward and backward: six operations a weight and token, attention, and the vocabulary where predicted."""
     lengths = batch.tokens.rows.lengths.double()
     tokens, squares = float(lengths.sum()), float((lengths**2).sum())
     block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
@@ -55,9 +54,9 @@ class System:
     """
 
     config: type[Any]
-    encoder: Callable[[Any], nn.Module]
+    encoder: Callable[[Any], Encoder]
     objective_config: type[Any]
-    objective: Callable[[Any, Any], nn.Module]
+    objective: Callable[[Any, Any], Objective]
     layout: Callable[[Tokenizer], Layout]
     instances: tuple[Literal["pairs", "documents", "streams"], ...]
     predict: Literal["masked", "next"]
@@ -106,13 +105,13 @@ SYSTEMS: dict[str, System] = {
 }
 
 # What a model folder may hold besides a system's own objective.
-TASKS: dict[str, tuple[type[Any], Callable[[Any, Any], nn.Module]]] = {"classify": (ClassifyConfig, Classifier)}
+TASKS: dict[str, tuple[type[Any], Callable[[Any, Any], Objective]]] = {
+    "classify": (ClassifyConfig, Classifier)
+}
 
 
-def _bert(n_layers: int, width: int, n_heads: int = 0, **more: Any) -> dict[str, Any]:
-    return {
-        "n_layers": n_layers, "width": width, "n_heads": n_heads or width // 64, "feed_forward_width": 4 * width, **more,
-    }  # fmt: skip
+def _bert(n_layers: int, width: int) -> dict[str, Any]:
+    return {"n_layers": n_layers, "width": width, "n_heads": width // 64, "feed_forward_width": 4 * width}
 
 
 # Source: Devlin et al. 2018, §3, and the miniatures of google-research/bert.

@@ -1,0 +1,82 @@
+"""The command line: one thin file per verb; this one turns what happens into messages and exit codes.
+
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage or
+input, 130 interrupted.
+"""
+
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from firth.errors import FirthError
+
+INTERRUPTED = 130
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run the command line (default: the process's own) and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
+    with _terminate_like_interrupt():
+        try:
+            # Not above: worker processes import this module when they start, and need none of the verbs.
+            from firth.cli.app import run
+
+            code = run(sys.argv[1:] if tokens is None else tokens)
+            sys.stdout.flush()
+            return code
+        except FirthError as error:
+            return _fail(str(error), error.exit_code)
+        except KeyboardInterrupt as stop:
+            return _fail(f"interrupted: {stop}" if str(stop) else "interrupted", INTERRUPTED)
+        except BrokenPipeError:
+            _drop_stdout()
+            return 1
+        except OSError as error:
+            _drop_stdout()
+            return _fail(_reason(error), 1)
+
+
+def _fail(message: str, code: int) -> int:
+    """Say what is wrong in one line; returns the exit code."""
+    print("firth: " + " ".join(message.split("\n")), file=sys.stderr, flush=True)
+    return code
+
+
+def _reason(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    return where + what
+
+
+def _drop_stdout() -> None:
+    """Give up on stdout, which cannot be written, so that the interpreter does not try again at its end."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def _terminate_like_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM does what Ctrl-C does: open files and folders are put in order before the end."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers belong to the main thread
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -51,8 +51,14 @@ ENCODER: tuple[Rename, ...] = (
     ("bert.embeddings.position_embeddings.weight", "encoder.embeddings.positions.weight"),
     ("bert.embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
     *_both("bert.embeddings.LayerNorm", "encoder.embeddings.norm"),
-    ((_SELF + "query.weight", _SELF + "key.weight", _SELF + "value.weight"), _BLOCK + "attention.query_key_value.weight"),
-    ((_SELF + "query.bias", _SELF + "key.bias", _SELF + "value.bias"), _BLOCK + "attention.query_key_value.bias"),
+    (
+        (_SELF + "query.weight", _SELF + "key.weight", _SELF + "value.weight"),
+        _BLOCK + "attention.query_key_value.weight",
+    ),
+    (
+        (_SELF + "query.bias", _SELF + "key.bias", _SELF + "value.bias"),
+        _BLOCK + "attention.query_key_value.bias",
+    ),
     *_both(_LAYER + "attention.output.dense", _BLOCK + "attention.output"),
     *_both(_LAYER + "attention.output.LayerNorm", _BLOCK + "attention_norm"),
     *_both(_LAYER + "intermediate.dense", _BLOCK + "feed_forward"),
@@ -85,8 +91,16 @@ CAUSAL_NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("lm"))
 def config_to_hf(config: BertConfig, architecture: str) -> dict[str, Any]:
     """``config.json`` of a model folder."""
     theirs: dict[str, Any] = {key: getattr(config, ours) for key, ours in CONFIG_KEYS.items()}
-    (theirs["hidden_act"], *_) = (name for name, ours in ACTIVATION_NAMES.items() if ours == config.activation)
-    return {"model_type": MODEL_TYPE, "architectures": [architecture], **theirs, "pad_token_id": 0, "dtype": "float32"}
+    (theirs["hidden_act"], *_) = (
+        name for name, ours in ACTIVATION_NAMES.items() if ours == config.activation
+    )
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": [architecture],
+        **theirs,
+        "pad_token_id": 0,
+        "dtype": "float32",
+    }
 
 
 def config_from_hf(theirs: dict[str, Any], where: str) -> BertConfig:
@@ -95,7 +109,9 @@ def config_from_hf(theirs: dict[str, Any], where: str) -> BertConfig:
     if name not in ACTIVATION_NAMES:
         raise CheckpointError(f"{where}: hidden_act {name!r}: expected one of {', '.join(ACTIVATION_NAMES)}")
     if theirs.get("position_embedding_type", "absolute") != "absolute":
-        raise CheckpointError(f"{where}: position_embedding_type {theirs['position_embedding_type']!r} is not BERT's")
+        raise CheckpointError(
+            f"{where}: position_embedding_type {theirs['position_embedding_type']!r} is not BERT's"
+        )
     values = {ours: theirs[key] for key, ours in CONFIG_KEYS.items() if key in theirs}
     if "vocab_size" not in values:
         raise CheckpointError(f"{where}: vocab_size is missing")

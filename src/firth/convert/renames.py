@@ -38,15 +38,21 @@ def to_theirs(state: Mapping[str, Tensor], rows: Sequence[Rename]) -> dict[str, 
     return result
 
 
-def to_ours(state: Mapping[str, Tensor], rows: Sequence[Rename], expected: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def to_ours(
+    state: Mapping[str, Tensor], rows: Sequence[Rename], expected: Mapping[str, Tensor], where: str
+) -> dict[str, Tensor]:
     """Their state under our names, shaped as ``expected``; CheckpointError names what does not fit."""
     by_ours = {ours: theirs for theirs, ours in rows if ours is not None}
     known = {part for theirs, ours in rows if ours is None or ours in expected for part in theirs}
     missing = [part for ours in expected for part in by_ours[ours] if part not in state]
     unknown = [name for name in state if name not in known]
     if missing or unknown:
-        problems = [f"lacks {', '.join(missing[:5])}"] * bool(missing) + [f"has unknown {', '.join(unknown[:5])}"] * bool(unknown)
-        raise CheckpointError(f"{where} {' and '.join(problems)} ({len(missing)} missing, {len(unknown)} unknown tensors)")
+        problems = [f"lacks {', '.join(missing[:5])}"] * bool(missing) + [
+            f"has unknown {', '.join(unknown[:5])}"
+        ] * bool(unknown)
+        raise CheckpointError(
+            f"{where} {' and '.join(problems)} ({len(missing)} missing, {len(unknown)} unknown tensors)"
+        )
     result = {}
     for ours, like in expected.items():
         tensor = torch.cat([state[part] for part in by_ours[ours]])

@@ -1,12 +1,13 @@
 """What a training step reads: packed tokens and what is to be predicted of them."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from firth.packed import Carry, Tokens
+from firth.packed import Carry, Encoder, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +51,15 @@ class Step:
     losses: dict[str, Float[Tensor, ""]]
     correct: dict[str, Float[Tensor, ""]]
     carry: Carry | None = None
+
+
+class Objective(nn.Module):
+    """A batch in, summed losses out. A fine-tuning task is one too, which can also predict.
+
+    ``encoder``: the system's. ``config``: its options. ``weights``: of each term in the total loss.
+    Calling it: ``objective(batch, carry=None)`` gives a ``Step``.
+    """
+
+    encoder: Encoder
+    config: Any
+    weights: dict[str, float]

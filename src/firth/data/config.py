@@ -22,7 +22,9 @@ class MaskingConfig:
         if not 0 < self.share <= 1:
             raise ConfigError(f"masking.share={self.share}: expected more than 0, at most 1")
         if self.mask < 0 or self.keep < 0 or self.mask + self.keep > 1 + 1e-9:
-            raise ConfigError(f"masking.mask={self.mask} and keep={self.keep}: expected two shares of at most 1")
+            raise ConfigError(
+                f"masking.mask={self.mask} and keep={self.keep}: expected two shares of at most 1"
+            )
         if self.max_predictions < 0:
             raise ConfigError(f"masking.max_predictions={self.max_predictions}: expected 0 or more")
 
@@ -40,7 +42,9 @@ class DataConfig:
         "pairs", "sentence pairs (next-sentence prediction), document windows, or one long stream"
     )
     length: int = option(128, "longest row, special pieces included; for streams, tokens a step")
-    long_length: int = option(0, "row length of the last part of training; 0: one length throughout (paper: 512)")
+    long_length: int = option(
+        0, "row length of the last part of training; 0: one length throughout (paper: 512)"
+    )
     long_share: float = option(0.1, "share of the steps at long_length")
     short_share: float = option(0.1, "of documents are cut to a random shorter target (pairs)")
     duplicates: int = option(0, "0: new pairs and masks every epoch; n: n fixed copies, as in the paper (10)")
@@ -49,12 +53,16 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.length < 8 or (self.long_length and self.long_length < self.length):
             raise ConfigError(
-                f"data.length={self.length}, long_length={self.long_length}: expected at least 8, the long one no shorter"
+                f"data.length={self.length}, long_length={self.long_length}: expected 8 or more, the long one no less"
             )
         if not 0 <= self.short_share <= 1 or not 0 <= self.long_share <= 1:
-            raise ConfigError(f"data.short_share={self.short_share}, long_share={self.long_share}: expected shares")
+            raise ConfigError(
+                f"data.short_share={self.short_share}, long_share={self.long_share}: expected shares"
+            )
         if self.duplicates < 0 or self.workers < 0:
-            raise ConfigError(f"data.duplicates={self.duplicates}, workers={self.workers}: expected 0 or more")
+            raise ConfigError(
+                f"data.duplicates={self.duplicates}, workers={self.workers}: expected 0 or more"
+            )
         if self.instances == "streams" and self.long_length:
             raise ConfigError("data.long_length is for rows; a stream has one length")
 

@@ -7,7 +7,7 @@ shard. Rank r of a world takes every world-th micro-batch. A ``Place`` is all th
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -40,7 +40,9 @@ class Place:
         try:
             phase, epoch, shard, batch = map(int, text.split(":"))
         except ValueError:
-            raise ConfigError(f"{text!r} is no place in the data: expected phase:epoch:shard:batch, e.g. 0:0:3:17") from None
+            raise ConfigError(
+                f"{text!r} is no place in the data: expected phase:epoch:shard:batch, e.g. 0:0:3:17"
+            ) from None
         return cls(phase, epoch, shard, batch)
 
     def __str__(self) -> str:
@@ -89,7 +91,9 @@ class Loader:
     def batch_at(self, place: Place) -> Batch:
         """The micro-batch at a place, made anew."""
         if not 0 <= place.phase < len(self.data.lengths) or not 0 <= place.shard < len(self.infos):
-            raise ConfigError(f"{place} is not in this data: {len(self.data.lengths)} phases, {len(self.infos)} shards")
+            raise ConfigError(
+                f"{place} is not in this data: {len(self.data.lengths)} phases, {len(self.infos)} shards"
+            )
         batches = self._batches(place)
         if not 0 <= place.batch < len(batches):
             raise ConfigError(f"{place} is not in this data: that shard has {len(batches)} batches")
@@ -107,7 +111,7 @@ class Loader:
 
     def steps(
         self, start: Place, *, step: int, rank: int = 0, world: int = 1
-    ) -> Iterator[tuple[list[Batch], Place]]:
+    ) -> Generator[tuple[list[Batch], Place], None, None]:
         """For each step from ``step`` (from 0) on: this rank's micro-batches, and where the next step begins.
 
         ``start`` is where that first step begins. Batches are made ahead by ``data.workers`` threads.
@@ -122,7 +126,9 @@ class Loader:
                 while True:
                     while len(queue) < max(2, _AHEAD * world // self.slots):
                         places = next(plan)
-                        made = [pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]]
+                        made = [
+                            pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]
+                        ]
                         queue.append((made, _following(places)))
                     futures, following = queue.popleft()
                     yield [future.result() for future in futures], following
@@ -180,7 +186,12 @@ class Loader:
         where = f"{place.phase}:{place.epoch}:{place.shard}"
         if self.data.instances == "streams":
             return StreamBatches.cut(
-                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots, place=where
+                shard,
+                self.layout,
+                length=length,
+                budget_tokens=self.budget_tokens,
+                slots=self.slots,
+                place=where,
             )
         shard_seed = seed_of(seed, shard.name)
         instances = self._plan(shard, length, shard_seed, epoch)
@@ -190,7 +201,9 @@ class Loader:
             return NextTokenBatches(shard, instances, cuts, self.layout, where)
         tokenizer = self.corpus.tokenizer
         masker = Masker(self.masking, tokenizer.mask_id, tokenizer.continues, length)
-        return RowBatches(shard, instances, cuts, self.layout, masker, seed_of(shard_seed, epoch, "mask"), where)
+        return RowBatches(
+            shard, instances, cuts, self.layout, masker, seed_of(shard_seed, epoch, "mask"), where
+        )
 
     def _plan(self, shard: Shard, length: int, seed: int, epoch: int) -> Instances:
         if self.data.instances == "documents":

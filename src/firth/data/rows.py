@@ -167,7 +167,11 @@ class StreamBatches:
         # A stream too short for so many columns is cut into fewer, of two tokens at least.
         rows = max(min(rows, len(stream) // (slots * 2)), 1)
         size = len(stream) // (slots * rows)
-        columns = stream[: slots * rows * size].reshape(slots, rows, size) if size > 1 else stream[:0].reshape(slots, 1, 0)
+        columns = (
+            stream[: slots * rows * size].reshape(slots, rows, size)
+            if size > 1
+            else stream[:0].reshape(slots, 1, 0)
+        )
         return cls(columns, length, place)
 
     def __len__(self) -> int:
@@ -187,7 +191,9 @@ class StreamBatches:
 
 
 def _target(index: np.ndarray, label: np.ndarray) -> Target:
-    return Target(torch.from_numpy(np.ascontiguousarray(index)), torch.from_numpy(np.ascontiguousarray(label)))
+    return Target(
+        torch.from_numpy(np.ascontiguousarray(index)), torch.from_numpy(np.ascontiguousarray(label))
+    )
 
 
 def _tokens(rows: PackedRows, seen: np.ndarray, layout: Layout) -> Tokens:
@@ -198,5 +204,7 @@ def _tokens(rows: PackedRows, seen: np.ndarray, layout: Layout) -> Tokens:
 def pack_lists(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> Tokens:
     """Rows given as lists of ids (special pieces included) as packed tokens."""
     ids = torch.tensor([i for row in rows for i in row], dtype=torch.int64)
-    kinds = None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
+    kinds = (
+        None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
+    )
     return Tokens(Rows.from_lengths([len(row) for row in rows]), ids, kinds)

@@ -1,12 +1,12 @@
 """The corpus on disk: shards of token ids that are mapped into memory, and a manifest.
 
-    corpus/
-    ├── manifest.json          format, tokenizer hash, sources, counts, a checksum of every file
-    ├── tokenizer/             the tokenizer that made the ids
-    ├── train-00000.ids.npy        uint16 (or uint32) pieces, no special ones
-    ├── train-00000.sentences.npy  uint32, where each sentence begins among the ids, and the end
-    ├── train-00000.documents.npy  uint32, where each document begins among the sentences, and the end
-    └── dev-00000.…                held-out documents
+corpus/
+├── manifest.json          format, tokenizer hash, sources, counts, a checksum of every file
+├── tokenizer/             the tokenizer that made the ids
+├── train-00000.ids.npy        uint16 (or uint32) pieces, no special ones
+├── train-00000.sentences.npy  uint32, where each sentence begins among the ids, and the end
+├── train-00000.documents.npy  uint32, where each document begins among the sentences, and the end
+└── dev-00000.…                held-out documents
 """
 
 import hashlib
@@ -148,7 +148,9 @@ class Corpus:
         except OSError:
             raise CorpusError(f"{path} is missing: {again}") from None
         if found != size:
-            raise CorpusError(f"{path} has {found:,} bytes, expected {size:,}: it is truncated or changed; {again}")
+            raise CorpusError(
+                f"{path} has {found:,} bytes, expected {size:,}: it is truncated or changed; {again}"
+            )
         if path.name.split(".")[0] not in self._checked and file_sha256(path) != digest:
             raise CorpusError(f"{path} does not match its checksum: it is damaged; {again}")
 
@@ -157,7 +159,9 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a corpus folder; an older layout or another kind of folder is refused."""
     path = folder / "manifest.json"
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}")
+        raise ConfigError(
+            f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}"
+        )
     if not path.is_file():
         unfinished = (folder / "progress.jsonl").is_file()
         raise CorpusError(

@@ -15,6 +15,7 @@ from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded, read_model
 from firth.inference.batching import in_batches
+from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden, Tokens
 
 Pool = Literal["mean", "max", "first", "last", "summary"]
@@ -75,11 +76,16 @@ class Model:
         Raises InputError for a text without ``[MASK]``, LengthError for one longer than the model reads.
         """
         if self.loaded.system.predict != "masked" or not hasattr(self.loaded.objective, "mlm"):
-            raise ConfigError(f"this is a {self.system} model for {self.loaded.task}: it has not learnt to fill blanks")
+            raise ConfigError(
+                f"this is a {self.system} model for {self.loaded.task}: it has not learnt to fill blanks"
+            )
         if not 1 <= top_k <= self.loaded.tokenizer.size:
-            raise ConfigError(f"top_k={top_k}: expected 1 to {self.loaded.tokenizer.size}, the size of the vocabulary")
-        one = isinstance(texts, str)
-        rows = [self._blank_row(text) for text in ([texts] if one else texts)]
+            raise ConfigError(
+                f"top_k={top_k}: expected 1 to {self.loaded.tokenizer.size}, the size of the vocabulary"
+            )
+        if isinstance(texts, str):
+            return self.fill_mask([texts], top_k)[0]
+        rows = [self._blank_row(text) for text in texts]
         answers: list[list[Blank]] = [[] for _ in rows]
         for numbers in in_batches([len(ids) for ids, _ in rows], self.budget_tokens):
             hidden = self._encode(pack_lists([rows[i][0] for i in numbers]), (-1,))
@@ -90,12 +96,17 @@ class Model:
                 where += [(i, start) for start in rows[i][1]]
             for (i, start), candidates in zip(where, self._best(hidden, index, top_k), strict=True):
                 answers[i].append(Blank(start, candidates))
-        return answers[0] if one else answers
+        return answers
+
+    def _masked_lm(self) -> MaskedLM:
+        if not isinstance(self.loaded.objective, MaskedLM):
+            raise ConfigError(f"this is a {self.system} model for {self.loaded.task}: it has not learnt to fill blanks")
+        return self.loaded.objective
 
     @torch.inference_mode()
     def _best(self, hidden: Hidden, index: list[int], top_k: int) -> Iterator[tuple[Candidate, ...]]:
         chosen = hidden.top.index_select(0, torch.tensor(index, device=self.device))
-        best = self.loaded.objective.logits(chosen).float().softmax(1).topk(top_k)
+        best = self._masked_lm().logits(chosen).float().softmax(1).topk(top_k)
         pieces = self.loaded.tokenizer.pieces
         for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             yield tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
@@ -122,7 +133,9 @@ class Model:
             )
         return row, starts
 
-    def embed(self, texts: str | Sequence[str], layer: int = -1, pool: Pool = "mean") -> Float[np.ndarray, "n H"]:
+    def embed(
+        self, texts: str | Sequence[str], layer: int = -1, pool: Pool = "mean"
+    ) -> Float[np.ndarray, "n H"]:
         """A vector for each text, float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
 
         ``layer``: 0 is the embedding output, -1 the top. ``pool``: mean or max over all tokens, special
@@ -130,11 +143,11 @@ class Model:
         mean something, and is always the top layer's). A text longer than the model is read in
         consecutive windows: mean, max, first and last run over all of them, summaries are averaged.
         """
-        one = isinstance(texts, str)
-        parts = list(self.embed_stream([texts] if one else texts, layer, pool))
+        if isinstance(texts, str):
+            return self.embed([texts], layer, pool)[0]
+        parts = list(self.embed_stream(texts, layer, pool))
         width = self.loaded.objective.encoder.widths[layer]
-        vectors = np.stack(parts) if parts else np.zeros((0, width), np.float32)
-        return vectors[0] if one else vectors
+        return np.stack(parts) if parts else np.zeros((0, width), np.float32)
 
     def embed_stream(
         self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean", at_once: int = 2048
@@ -142,7 +155,9 @@ class Model:
         """As ``embed``, one vector after the other; ``at_once`` texts are held in memory."""
         n_layers = len(self.loaded.objective.encoder.widths) - 1
         if not -n_layers - 1 <= layer <= n_layers:
-            raise ConfigError(f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}")
+            raise ConfigError(
+                f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
+            )
         if pool not in get_args(Pool):
             raise ConfigError(f"pool {pool!r}: expected one of {', '.join(get_args(Pool))}")
         source = iter(texts)

@@ -22,7 +22,18 @@ from typing import Any, Literal
 import numpy as np
 
 from firth.config import from_dict, to_dict
-from firth.data.shards import FORMAT, PARTS, VERSION, Manifest, ShardInfo, Source, file_sha256, part_path, write_manifest, write_shard
+from firth.data.shards import (
+    FORMAT,
+    PARTS,
+    VERSION,
+    Manifest,
+    ShardInfo,
+    Source,
+    file_sha256,
+    part_path,
+    write_manifest,
+    write_shard,
+)
 from firth.errors import ConfigError, CorpusError, InputError
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader, ReadReport, find_files
@@ -88,14 +99,21 @@ def prepare(
     options = json.dumps({"lines": lines, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
     files = [*find_files(paths), *(find_files(dev) if dev else [])]
     sources = tuple(Source(path=str(p), bytes=p.stat().st_size, sha256=file_sha256(p)) for p in files)
-    header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": [asdict(s) for s in sources]}
+    header = {
+        "version": VERSION,
+        "tokenizer": made.fingerprint,
+        "options": options,
+        "sources": [asdict(s) for s in sources],
+    }
     done = _open_folder(out, header, made)
     blocks = _blocks(reader, "train", share)
     if dev_reader:
         blocks = _chain(blocks, _blocks(dev_reader, "dev", 0.0))
     total = reader.total_bytes + (dev_reader.total_bytes if dev_reader else 0)
     with Progress("preparing", total, "B") as progress:
-        infos = _make_all(blocks, done, out, lines, made, workers or os.cpu_count() or 1, (reader, dev_reader), progress)
+        infos = _make_all(
+            blocks, done, out, lines, made, workers or os.cpu_count() or 1, (reader, dev_reader), progress
+        )
     return _finish(out, header, infos, reader, dev_reader)
 
 
@@ -111,7 +129,7 @@ def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dic
         first, *rest = progress.read_text("utf-8").splitlines() or [""]
         if first != json.dumps(header):
             raise ConfigError(
-                f"{out} holds an unfinished corpus of other text, options or tokenizer: delete it, or choose another folder"
+                f"{out} holds an unfinished corpus of other text, options or tokenizer: delete it or choose another"
             )
         infos = [from_dict(ShardInfo, json.loads(line), str(progress)) for line in rest if line.endswith("}")]
         return {info.name: info for info in infos if _is_whole(out, info)}
@@ -239,14 +257,20 @@ def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Li
 
 
 def _finish(
-    out: Path, header: dict[str, Any], infos: list[ShardInfo], reader: CorpusReader, dev_reader: CorpusReader | None
+    out: Path,
+    header: dict[str, Any],
+    infos: list[ShardInfo],
+    reader: CorpusReader,
+    dev_reader: CorpusReader | None,
 ) -> PrepareReport:
     train = tuple(info for info in infos if info.name.startswith("train"))
     held = tuple(info for info in infos if info.name.startswith("dev"))
     reports: list[ReadReport] = [r.report for r in (reader, dev_reader) if r is not None]
     if not sum(info.tokens for info in train):
         shutil.rmtree(out)
-        raise InputError(f"{', '.join(s['path'] for s in header['sources'][:3])}: no text found: only blanks or empty files")
+        raise InputError(
+            f"{', '.join(s['path'] for s in header['sources'][:3])}: no text found: only blanks or empty files"
+        )
     manifest = Manifest(
         format=FORMAT, version=VERSION, tokenizer=header["tokenizer"], options=header["options"],
         sources=tuple(Source(**s) for s in header["sources"]), train=train, dev=held,

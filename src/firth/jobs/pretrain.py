@@ -1,5 +1,6 @@
 """``firth pretrain``: recipe -> objects -> run."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from firth.config import override, read_toml, to_toml, write_text
-from firth.data.batch import Batch
+from firth.data.batch import Batch, Objective
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, read_model, read_weights, write_model
 from firth.jobs.recipe import Pretrain, read_recipe
+from firth.jobs.run_report import write_run_report
 from firth.machine import Machine, find_machine
 from firth.systems import looks_like_path
 from firth.training.distributed import barrier, join_world, leave_world
@@ -61,7 +62,9 @@ def pretrain(recipe: Pretrain, out: str | Path, tell: Callable[[str], None] = sa
     """Start a run in folder ``out``, which must not exist yet."""
     run = Path(out)
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        hint = f"to go on with it: firth pretrain --resume {run}" if (run / RECIPE).is_file() else "it is no run"
+        hint = (
+            f"to go on with it: firth pretrain --resume {run}" if (run / RECIPE).is_file() else "it is no run"
+        )
         raise ConfigError(f"{run} exists already ({hint}); choose another folder for a new run")
     return _run(recipe, run, tell, new=True)
 
@@ -86,7 +89,7 @@ def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> di
     """
     run = Path(run)
     recipe = recipe_of(run)
-    with _deterministic():
+    with deterministic():
         trainer, loader = _assemble(recipe, run, find_machine(recipe.train.precision), tell)
         trainer.resume(partial(_weights, trainer.objective, recipe))
         batch = loader.batch_at(Place.parse(place))
@@ -96,7 +99,8 @@ def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> di
     pieces = loader.corpus.tokenizer.pieces
     bounds = batch.tokens.rows.offsets.tolist()
     rows = [
-        " ".join(pieces[i] for i in batch.tokens.ids[a:b].tolist()) for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        " ".join(pieces[i] for i in batch.tokens.ids[a:b].tolist())
+        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
     ]
     counts = batch.counts()
     losses = {term: float(value) / max(counts[term], 1) for term, value in step.losses.items()}
@@ -107,7 +111,7 @@ def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> di
 def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], *, new: bool) -> Outcome:
     world = join_world()
     try:
-        with _deterministic():
+        with deterministic():
             machine = find_machine(recipe.train.precision)
             trainer, _ = _assemble(recipe, run, machine, tell if world.leads else _silent)
             trainer.world = world
@@ -119,27 +123,37 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], *, new: bool)
             if not new and trainer.resume(partial(_weights, trainer.objective, recipe)) and world.leads:
                 tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
             finished = trainer.fit()
+        if world.leads:
+            _report(run, recipe, tell)
         return Outcome(run, finished, trainer.state.step, trainer.state.best)
     finally:
         leave_world()
+
+
+def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
+    try:
+        tell(f"curves and numbers: {write_run_report(run, recipe)}")
+    except ConfigError as error:
+        tell(f"no report.html: {error}")
 
 
 def _silent(text: str) -> None:
     """Only the leading process speaks."""
 
 
-class _deterministic:  # noqa: N801 - used as a statement
-    """Deterministic algorithms on a processor, put back afterwards."""
-
-    def __enter__(self) -> None:
-        self._before = (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)
-        if not torch.cuda.is_available():
-            torch.use_deterministic_algorithms(True)
-            torch.utils.deterministic.fill_uninitialized_memory = False
-
-    def __exit__(self, *_: object) -> None:
-        torch.use_deterministic_algorithms(self._before[0])
-        torch.utils.deterministic.fill_uninitialized_memory = self._before[1]
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms on a processor, without filling memory nobody reads; put back afterwards."""
+    options: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), options.fill_uninitialized_memory
+    if not torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True)
+        options.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        options.fill_uninitialized_memory = before[1]
 
 
 def _make_run_folder(run: Path, recipe: Pretrain) -> None:
@@ -169,7 +183,7 @@ def make_loader(recipe: Pretrain, corpus: Corpus, split: Any = "train", slots: i
     )  # fmt: skip
 
 
-def make_objective(recipe: Pretrain, corpus: Corpus) -> nn.Module:
+def make_objective(recipe: Pretrain, corpus: Corpus) -> Objective:
     """The objective with fresh weights (a function of the seed), or with those of the model folder that is named."""
     torch.manual_seed(recipe.train.seed)
     objective = recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
@@ -182,12 +196,14 @@ def make_objective(recipe: Pretrain, corpus: Corpus) -> nn.Module:
     return objective
 
 
-def _assemble(recipe: Pretrain, run: Path, machine: Machine, tell: Callable[[str], None]) -> tuple[Trainer, Loader]:
+def _assemble(
+    recipe: Pretrain, run: Path, machine: Machine, tell: Callable[[str], None]
+) -> tuple[Trainer, Loader]:
     corpus = Corpus(recipe.data.corpus)
     world = join_world()
     if recipe.train.micro_batches % world.size:
         raise ConfigError(
-            f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes: use a multiple"
+            f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes"
         )
     loader = make_loader(recipe, corpus)
     objective = make_objective(recipe, corpus)
@@ -214,5 +230,5 @@ def _assemble(recipe: Pretrain, run: Path, machine: Machine, tell: Callable[[str
     return trainer, loader
 
 
-def _weights(objective: nn.Module, recipe: Pretrain, folder: Path) -> dict[str, torch.Tensor]:
+def _weights(objective: Objective, recipe: Pretrain, folder: Path) -> dict[str, torch.Tensor]:
     return read_weights(folder, objective, recipe.row.names, recipe.encoder)

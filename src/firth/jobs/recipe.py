@@ -35,12 +35,12 @@ class Pretrain:
             )
         if getattr(self.objective, "next_sentence", False) and self.data.instances != "pairs":
             raise ConfigError(
-                f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}: set it to false"
+                f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}"
             )
         positions = getattr(self.encoder, "max_positions", None)
         if positions is not None and max(self.data.lengths) > positions:
             raise ConfigError(
-                f"data.length={max(self.data.lengths)} is above the model's positions, encoder.max_positions={positions}"
+                f"data.length={max(self.data.lengths)} is above encoder.max_positions={positions}"
             )
         for name, value in row.fixed.items():
             if getattr(self.encoder, name) != value:
@@ -54,7 +54,9 @@ class Pretrain:
 _TABLES = ("data", "masking", "objective", "encoder", "optim", "train")
 
 
-def read_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str, vocab_size: int | None = None) -> Pretrain:
+def read_recipe(
+    data: Mapping[str, Any], overrides: Sequence[str], where: str, vocab_size: int | None = None
+) -> Pretrain:
     """A recipe from plain data with ``--set`` settings laid over it.
 
     What is not said follows from the model: the system, its sizes, its own instance plan.

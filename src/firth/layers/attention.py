@@ -43,8 +43,7 @@ def attend(
         q_plan = k_plan = q_rows.plan
     else:
         q_plan, k_plan = _one_group(q_rows), _one_group(k_rows)
-    out: Tensor = _attend(q, k, v, seed, *_tensors(q_plan), *_tensors(k_plan), causal, dropout)
-    return out
+    return _attend(q, k, v, seed, *_tensors(q_plan), *_tensors(k_plan), causal, dropout)
 
 
 class SelfAttention(nn.Module):
@@ -60,8 +59,7 @@ class SelfAttention(nn.Module):
         q, k, v = self.query_key_value(x).unflatten(-1, (3, self.n_heads, -1)).unbind(1)
         dropout = self.dropout if self.training else 0.0
         context = attend(q, k, v, rows, rows, causal=self.causal, dropout=dropout, seed=draw_seed(dropout))
-        out: Tensor = self.output(context.flatten(1))
-        return out
+        return self.output(context.flatten(1))
 
 
 def draw_seed(dropout: float) -> Tensor:

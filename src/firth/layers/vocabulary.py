@@ -33,8 +33,7 @@ class VocabularyHead(nn.Module):
 
     def features(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M H"]:
         """What is multiplied with the embedding."""
-        out: Tensor = self.norm(self.activate(self.transform(x)))
-        return out
+        return self.norm(self.activate(self.transform(x)))
 
     def logits(self, x: Float[Tensor, "M H"], embedding: Float[Tensor, "V H"]) -> Float[Tensor, "M V"]:
         return F.linear(self.features(x), embedding, self.bias)
@@ -49,9 +48,9 @@ class VocabularyHead(nn.Module):
 def vocabulary_loss(
     x: Float[Tensor, "M H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"], label: Int[Tensor, " M"]
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy of ``x weightᵀ + bias`` against ``label``, and how many are right (float32).
+    """Summed cross-entropy of ``x weightᵀ + bias`` against ``label``, and how many are right.
 
-    The matrix products run in autocast's type if that is on, the softmax in float32.
+    The matrix products run in autocast's type if that is on, the softmax and the sums in float32 at least.
     """
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
@@ -65,13 +64,13 @@ def vocabulary_loss(
 def _vocabulary_loss(
     x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    loss, correct = (torch.zeros((), device=x.device) for _ in range(2))
+    loss, correct = _zero(x), _zero(x)
     grad_x, grad_weight, grad_bias = _gradients(x, weight, bias, needs_grad)
     if not len(x):
         return loss, correct, grad_x, grad_weight.zero_(), grad_bias
     chunks = x.split(max(1, _CHUNK_LOGITS // len(weight)))
     for i, (part, part_label) in enumerate(zip(chunks, label.split(len(chunks[0])), strict=True)):
-        logits = (part @ weight.T).float().add_(bias)
+        logits = (part @ weight.T).to(loss.dtype).add_(bias)
         target = logits.gather(1, part_label[:, None])
         correct += (logits.argmax(1) == part_label).sum()
         total = logits.logsumexp(1, keepdim=True)
@@ -91,6 +90,10 @@ def _vocabulary_loss(
     return loss, correct, grad_x, grad_weight, grad_bias
 
 
+def _zero(x: Tensor) -> Tensor:
+    return torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+
+
 def _gradients(x: Tensor, weight: Tensor, bias: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
     if not needed:
         return x.new_empty(0), x.new_empty(0), bias.new_empty(0)
@@ -101,8 +104,7 @@ def _gradients(x: Tensor, weight: Tensor, bias: Tensor, needed: bool) -> tuple[T
 def _(
     x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    zero = torch.zeros((), device=x.device)
-    return zero, zero.clone(), *_gradients(x, weight, bias, needs_grad)
+    return _zero(x), _zero(x), *_gradients(x, weight, bias, needs_grad)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -112,7 +114,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     grad_x, grad_weight, grad_bias = ctx.saved_tensors
-    return grad_x * grad.to(grad_x.dtype), grad_weight * grad.to(grad_weight.dtype), grad_bias * grad, None, None
+    return (
+        grad_x * grad.to(grad_x.dtype),
+        grad_weight * grad.to(grad_weight.dtype),
+        grad_bias * grad,
+        None,
+        None,
+    )
 
 
 _vocabulary_loss.register_autograd(_backward, setup_context=_save)

@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from firth.errors import LengthError
 from firth.layers.activations import ACTIVATIONS
 from firth.layers.attention import SelfAttention
 from firth.layers.initialise import truncated_normal_
 from firth.models.bert_config import BertConfig
-from firth.packed import Hidden, Rows, Tokens, kept_layers
+from firth.packed import Encoder, Hidden, Rows, Tokens, kept_layers
 
 
 class BertEmbeddings(nn.Module):
@@ -33,8 +34,7 @@ class BertEmbeddings(nn.Module):
             x = x + self.segments.weight[0]
         else:
             x = x + self.segments(tokens.segments)
-        out: Tensor = self.dropout(self.norm(x))
-        return out
+        return self.dropout(self.norm(x))
 
 
 class BertBlock(nn.Module):
@@ -55,11 +55,10 @@ class BertBlock(nn.Module):
     def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
         x = self.attention_norm(x + self.dropout(self.attention(x, rows)))
         inner = self.activate(self.feed_forward(x))
-        out: Tensor = self.feed_forward_norm(x + self.dropout(self.feed_forward_output(inner)))
-        return out
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward_output(inner)))
 
 
-class Bert(nn.Module):
+class Bert(Encoder):
     """BERT: bidirectional, or left to right if the configuration says ``causal``.
 
     ``summary`` is tanh(Wx + b) of the first token; left to right of the last one, since under causal
@@ -81,6 +80,7 @@ class Bert(nn.Module):
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
         kept = kept_layers(keep, self.config.n_layers)
+        self._check_length(tokens.rows)
         x, layers = self.embeddings(tokens), {}
         for number, block in enumerate(self.blocks):
             if number in kept:
@@ -91,6 +91,19 @@ class Bert(nn.Module):
         chosen = tokens.rows.last if self.config.causal else tokens.rows.first
         summary = F.tanh(self.pooler(x.index_select(0, chosen)))
         return Hidden(layers=layers, rows=tokens.rows, summary=summary)
+
+    def _check_length(self, rows: Rows) -> None:
+        # The ceiling first: it decides in nearly every batch, and a compiled graph has it as a constant.
+        most = self.config.max_positions
+        if rows.max_length > most and rows.longest > most:
+            raise LengthError(
+                f"a row has {rows.longest} tokens, the model reads at most {most} (encoder.max_positions): "
+                f"cut it or read it in windows"
+            )
+
+    @property
+    def piece_embedding(self) -> Float[Tensor, "V H"]:
+        return self.embeddings.pieces.weight
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """All parameters, bottom to top: embeddings, each block, pooler."""

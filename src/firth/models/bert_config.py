@@ -28,7 +28,15 @@ class BertConfig:
     causal: bool = option(False, "True: left to right, each token sees only those before it")
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "width", "n_layers", "n_heads", "feed_forward_width", "max_positions", "n_segments"):
+        for name in (
+            "vocab_size",
+            "width",
+            "n_layers",
+            "n_heads",
+            "feed_forward_width",
+            "max_positions",
+            "n_segments",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
         if self.width % self.n_heads:

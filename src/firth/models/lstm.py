@@ -7,13 +7,14 @@ Source: Merity et al. 2017, §4 (the stream), without any of its regularisers.
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from firth.models.lstm_config import LstmConfig
-from firth.packed import Carry, Hidden, Tokens, kept_layers, to_padded
+from firth.packed import Carry, Encoder, Hidden, Tokens, kept_layers, to_padded
 
 
-class Lstm(nn.Module):
+class Lstm(Encoder):
     """Embedding and LSTM layers; ``summary`` is the top layer at each row's last token."""
 
     def __init__(self, config: LstmConfig):
@@ -41,7 +42,9 @@ class Lstm(nn.Module):
             if number in kept:
                 layers[number] = x
             padded, _ = to_padded(x, rows)
-            packed = nn.utils.rnn.pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+            packed = nn.utils.rnn.pack_padded_sequence(
+                padded, lengths, batch_first=True, enforce_sorted=False
+            )
             start = None if carry is None else (carry["hidden"][number, None], carry["cell"][number, None])
             out, state = lstm(packed, start)
             states.append(state)
@@ -53,6 +56,10 @@ class Lstm(nn.Module):
         hidden, cell = (torch.cat(parts) for parts in zip(*states, strict=True))
         summary = x.index_select(0, rows.last)
         return Hidden(layers=layers, rows=rows, summary=summary, carry={"hidden": hidden, "cell": cell})
+
+    @property
+    def piece_embedding(self) -> Float[Tensor, "V H"]:
+        return self.embeddings.weight
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """All parameters, bottom to top: embeddings, each layer."""

@@ -3,9 +3,8 @@
 Source: Devlin et al. 2018, §5.1 (specification §9).
 """
 
-from torch import nn
 
-from firth.data.batch import Batch, Step
+from firth.data.batch import Batch, Objective, Step
 from firth.layers.initialise import truncated_normal_
 from firth.layers.vocabulary import VocabularyHead
 from firth.models.bert import Bert
@@ -13,7 +12,7 @@ from firth.objectives.config import CausalLMConfig
 from firth.packed import Carry
 
 
-class CausalLM(nn.Module):
+class CausalLM(Objective):
     """Term ``lm``: every token but a row's last predicts the one after it."""
 
     def __init__(self, encoder: Bert, config: CausalLMConfig):
@@ -33,5 +32,5 @@ class CausalLM(nn.Module):
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         target = batch.targets["lm"]
         chosen = self.encoder(batch.tokens).top.index_select(0, target.index)
-        loss, correct = self.lm.loss(chosen, self.encoder.embeddings.pieces.weight, target.label)
+        loss, correct = self.lm.loss(chosen, self.encoder.piece_embedding, target.label)
         return Step({"lm": loss}, {"lm": correct})

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from firth.data.batch import Batch, Step
+from firth.data.batch import Batch, Objective, Step
 from firth.layers.initialise import truncated_normal_
 from firth.layers.vocabulary import VocabularyHead
 from firth.models.bert import Bert
@@ -15,7 +15,7 @@ from firth.objectives.config import MaskedLMConfig
 from firth.packed import Carry
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(Objective):
     """Terms ``mlm`` (at the chosen positions only) and, if configured, ``nsp``; both of weight 1."""
 
     def __init__(self, encoder: Bert, config: MaskedLMConfig):
@@ -39,7 +39,7 @@ class MaskedLM(nn.Module):
         hidden = self.encoder(batch.tokens)
         target = batch.targets["mlm"]
         chosen = hidden.top.index_select(0, target.index)
-        loss, correct = self.mlm.loss(chosen, self.encoder.embeddings.pieces.weight, target.label)
+        loss, correct = self.mlm.loss(chosen, self.encoder.piece_embedding, target.label)
         losses, right = {"mlm": loss}, {"mlm": correct}
         if self.nsp is not None:
             label = batch.targets["nsp"].label
@@ -50,10 +50,9 @@ class MaskedLM(nn.Module):
 
     def logits(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M V"]:
         """Scores over the vocabulary for top-layer states of M blanks."""
-        return self.mlm.logits(x, self.encoder.embeddings.pieces.weight)
+        return self.mlm.logits(x, self.encoder.piece_embedding)
 
     def next_sentence_logits(self, summary: Float[Tensor, "B H"]) -> Float[Tensor, "B 2"]:
         """Scores of "follows" (0) and "is from elsewhere" (1)."""
         assert self.nsp is not None, "made without next-sentence prediction"
-        out: Tensor = self.nsp(summary)
-        return out
+        return self.nsp(summary)

@@ -3,14 +3,14 @@
 import torch
 from torch import nn
 
-from firth.data.batch import Batch, Step
+from firth.data.batch import Batch, Objective, Step
 from firth.layers.vocabulary import vocabulary_loss
 from firth.models.lstm import Lstm
 from firth.objectives.config import StreamingLMConfig
 from firth.packed import Carry
 
 
-class StreamingLM(nn.Module):
+class StreamingLM(Objective):
     """Term ``lm``: every token predicts the next; the output matrix is the embedding, with a bias."""
 
     def __init__(self, encoder: Lstm, config: StreamingLMConfig):
@@ -24,5 +24,5 @@ class StreamingLM(nn.Module):
         hidden = self.encoder(batch.tokens, carry=carry)
         target = batch.targets["lm"]
         chosen = hidden.top.index_select(0, target.index)
-        loss, correct = vocabulary_loss(chosen, self.encoder.embeddings.weight, self.bias, target.label)
+        loss, correct = vocabulary_loss(chosen, self.encoder.piece_embedding, self.bias, target.label)
         return Step({"lm": loss}, {"lm": correct}, hidden.carry)

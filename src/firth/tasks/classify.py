@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from firth.data.batch import Batch, Step
+from firth.data.batch import Batch, Objective, Step
 from firth.layers.initialise import truncated_normal_
-from firth.packed import Carry, Tokens
+from firth.packed import Carry, Encoder, Tokens
 from firth.tasks.config import ClassifyConfig
 
 
-class Classifier(nn.Module):
+class Classifier(Objective):
     """An encoder with a fresh head; an objective (term ``label``) that can also predict."""
 
-    def __init__(self, encoder: nn.Module, config: ClassifyConfig):
+    def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
         self.encoder = encoder
         self.config = config
@@ -27,8 +27,7 @@ class Classifier(nn.Module):
         truncated_normal_(self.head, 0.02)
 
     def logits(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        out: Tensor = self.head(self.dropout(self.encoder(tokens, keep=()).summary)).float()
-        return out
+        return self.head(self.dropout(self.encoder(tokens, keep=()).summary)).float()
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         logits, label = self.logits(batch.tokens), batch.targets["label"].label

@@ -1,12 +1,12 @@
 """Checkpoints as folders that appear whole or not at all, and are read strictly.
 
-    checkpoints/step-1000/
-    ├── …                     a model folder (written by the ``save_model`` that the job passes in)
-    ├── train/
-    │   ├── state.json            step, place in the data, log offset, best score, evaluation history
-    │   ├── optimizer.safetensors
-    │   └── rank-0.safetensors    recurrent state of each micro-batch slot of that process
-    └── manifest.json         size and SHA-256 of every file
+checkpoints/step-1000/
+├── …                     a model folder (written by the ``save_model`` that the job passes in)
+├── train/
+│   ├── state.json            step, place in the data, log offset, best score, evaluation history
+│   ├── optimizer.safetensors
+│   └── rank-0.safetensors    recurrent state of each micro-batch slot of that process
+└── manifest.json         size and SHA-256 of every file
 """
 
 import errno
@@ -49,7 +49,9 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     except SafetensorError as error:
         # The library reports a failing disk as an error of its own.
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"{path} could not be written: {error}. What was saved before is untouched") from None
+        raise CheckpointError(
+            f"{path} could not be written: {error}. What was saved before is untouched"
+        ) from None
 
 
 def _why(path: Path, error: OSError) -> str:

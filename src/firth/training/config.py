@@ -28,7 +28,9 @@ class OptimConfig:
         if self.warmup_steps < 0 or self.decay < 0 or self.clip_norm < 0:
             raise ConfigError("optim.warmup_steps, decay and clip_norm: expected 0 or more")
         if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
-            raise ConfigError(f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1")
+            raise ConfigError(
+                f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,10 @@
 """``log.jsonl``: one event a line, always; TensorBoard beside it if asked for."""
 
+import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from firth.errors import CheckpointError, ConfigError
 
@@ -15,17 +16,23 @@ class Log:
     """Appends events to a file. ``offset`` is its length in bytes, for a checkpoint to remember.
 
     Opening at an offset cuts the file back to it: what a killed run wrote after its last checkpoint
-    will be written again.
+    will be written again. A path of None takes the events and keeps nothing (processes that do not lead).
     """
 
-    def __init__(self, path: Path, offset: int = 0, tensorboard: bool = False):
+    def __init__(self, path: Path | None, offset: int = 0, tensorboard: bool = False):
+        self._file: BinaryIO = io.BytesIO()
+        self._writer = None
+        if path is None:
+            return
         path.touch()
         if path.stat().st_size < offset:
-            raise CheckpointError(f"{path} has {path.stat().st_size} bytes, the checkpoint says {offset}: it was cut")
-        self._file = open(path, "r+b")  # noqa: SIM115 - open as long as the run is
+            raise CheckpointError(
+                f"{path} has {path.stat().st_size} bytes, the checkpoint says {offset}: it was cut"
+            )
+        self._writer = _tensorboard(path.parent) if tensorboard else None
+        self._file = path.open("r+b")
         self._file.truncate(offset)
         self._file.seek(offset)
-        self._writer = _tensorboard(path.parent) if tensorboard else None
 
     @property
     def offset(self) -> int:

@@ -5,9 +5,10 @@ randomness of a micro-batch is set from (seed, step, micro-batch), so a run that
 is bit-equal to one that was not.
 """
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,18 +17,27 @@ import torch
 from torch import Tensor, nn
 
 from firth.config import read_json
-from firth.data.batch import Batch, Step
+from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
 from firth.errors import CheckpointError, TrainingError
 from firth.packed import Carry
 from firth.progress import Progress, format_count
 from firth.training.checkpoint import (
-    load_tensors, newest_checkpoint, recover, save_checkpoint, write_folder,
+    load_tensors,
+    newest_checkpoint,
+    recover,
+    save_checkpoint,
+    write_folder,
 )  # fmt: skip
 from firth.training.config import OptimConfig, TrainConfig
 from firth.training.distributed import (
-    World, any_rank, barrier, gather_tensors, sum_gradients, sum_over_ranks,
+    World,
+    any_rank,
+    barrier,
+    gather_tensors,
+    sum_gradients,
+    sum_over_ranks,
 )  # fmt: skip
 from firth.training.interrupt import StopRequest
 from firth.training.log import Log
@@ -37,7 +47,9 @@ from firth.training.optim import load_optimizer_tensors, make_optimizer, optimiz
 class Source(Protocol):
     """Where micro-batches come from; ``firth.data.loader.Loader`` is one."""
 
-    def steps(self, start: Place, *, step: int, rank: int, world: int) -> Iterator[tuple[list[Batch], Place]]: ...
+    def steps(
+        self, start: Place, *, step: int, rank: int, world: int
+    ) -> Generator[tuple[list[Batch], Place], None, None]: ...
 
 
 @dataclass
@@ -57,12 +69,12 @@ class State:
 class Trainer:
     """Everything a run needs, put together by the job.
 
-    ``dev``: makes the held-out micro-batches of an evaluation (of this process), or None. ``rate``: learning rate of a step,
-    counted from 0. ``flops``: model floating-point operations of a batch, forward and backward.
+    ``dev``: makes this process's held-out micro-batches of an evaluation, or None. ``rate``: learning rate
+    of a step, counted from 0. ``flops``: model floating-point operations of a batch, forward and backward.
     ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
     """
 
-    objective: nn.Module
+    objective: Objective
     source: Source
     dev: Callable[[], Iterator[Batch]] | None
     config: TrainConfig
@@ -85,42 +97,50 @@ class Trainer:
 
     def fit(self) -> bool:
         """Train to the last step. False if it was asked to stop before (everything is saved then)."""
-        log = Log(self.run / "log.jsonl", self.state.log_offset, self.config.tensorboard) if self.world.leads else None
         if self.state.step >= self.config.steps:
             return True
-        started_at_s, before_s = time.monotonic(), self.state.elapsed_s
-        since = _Meter()
-        steps = self.source.steps(
-            Place.parse(self.state.place), step=self.state.step, rank=self.world.rank, world=self.world.size
-        )
+        rank, size = self.world.rank, self.world.size
+        steps = self.source.steps(Place.parse(self.state.place), step=self.state.step, rank=rank, world=size)
         self.objective.train()
         with (
+            contextlib.closing(steps),
+            contextlib.closing(self._open_log()) as log,
             StopRequest() as stop,
             Progress("training", self.config.steps, "steps", done=self.state.step) as progress,
         ):
-            for batches, following in steps:
-                sums = self.train_step(batches)
-                self.state.step += 1
-                self.state.place = str(following)
-                self.state.elapsed_s = before_s + time.monotonic() - started_at_s
-                for name, value in sums.items():
-                    self.state.pending[name] = self.state.pending.get(name, 0.0) + value
-                since.add(batches, self.flops, self.world)
-                last = self.state.step == self.config.steps
-                if self._due(self.config.log_every) or last:
-                    self._log_training(log, since)
-                if self.world.leads:
-                    progress.advance(1, since.note)
-                if self._due(self.config.eval_every) or last:
-                    self._evaluate(log, progress)
-                stopping = any_rank(stop.asked, self.world)
-                if self._due(self.config.save_every) or last or stopping:
-                    self._save(log)
-                if last or stopping:
-                    break
-        steps.close()  # type: ignore[attr-defined]  # a generator: ends its threads
-        if log:
-            log.close()
+            return self._loop(steps, log, stop, progress)
+
+    def _open_log(self) -> Log:
+        """The run's log, cut back to the checkpoint; only the leading process writes one."""
+        if not self.world.leads:
+            return Log(None)
+        return Log(self.run / "log.jsonl", self.state.log_offset, self.config.tensorboard)
+
+    def _loop(
+        self, steps: Iterator[tuple[list[Batch], Place]], log: Log, stop: StopRequest, progress: Progress
+    ) -> bool:
+        started_at_s, before_s = time.monotonic(), self.state.elapsed_s
+        meter = _Meter()
+        for batches, following in steps:
+            sums = self.train_step(batches)
+            self.state.step += 1
+            self.state.place = str(following)
+            self.state.elapsed_s = before_s + time.monotonic() - started_at_s
+            for name, value in sums.items():
+                self.state.pending[name] = self.state.pending.get(name, 0.0) + value
+            meter.add(batches, self.flops, self.world)
+            last = self.state.step == self.config.steps
+            if self._due(self.config.log_every) or last:
+                self._log_training(log, meter)
+            if self.world.leads:
+                progress.advance(1, meter.note)
+            if self._due(self.config.eval_every) or last:
+                self._evaluate(log, progress)
+            stopping = any_rank(stop.asked, self.world)
+            if self._due(self.config.save_every) or last or stopping:
+                self._save(log)
+            if last or stopping:
+                break
         return self.state.step == self.config.steps
 
     def _due(self, every: int) -> bool:
@@ -139,12 +159,15 @@ class Trainer:
             slot = number * self.world.size + self.world.rank
             torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
             step = self._forward(batch.to(self.device), None if batch.starts_stream else self.carries[number])
-            weights = self.objective.weights
-            loss = sum(weights[term] * step.losses[term] / max(counts[f"{term}_count"], 1) for term in weights)
+            loss = torch.zeros((), device=self.device)
+            for term, weight in self.objective.weights.items():
+                loss = loss + weight * step.losses[term] / max(counts[f"{term}_count"], 1)
             if not torch.isfinite(loss):
                 raise TrainingError(self._not_finite(f"the loss is {loss.item()}", [batch]))
             loss.backward()
-            self.carries[number] = None if step.carry is None else {k: v.detach() for k, v in step.carry.items()}
+            self.carries[number] = (
+                None if step.carry is None else {k: v.detach() for k, v in step.carry.items()}
+            )
             for kind, values in (("loss", step.losses), ("correct", step.correct)):
                 for term, value in values.items():
                     key = f"{term}_{kind}"
@@ -166,9 +189,10 @@ class Trainer:
     def _not_finite(self, what: str, batches: list[Batch]) -> str:
         places = ", ".join(batch.place for batch in batches)
         return (
-            f"{what} in step {self.state.step + 1}, batch {places}. Look at that batch with: firth pretrain --resume "
-            f"{self.run} --replay {batches[0].place}. Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
-            f"optim.warmup_steps={self.optim.warmup_steps} too few, or precision={self.dtype}: try float32"
+            f"{what} in step {self.state.step + 1}, batch {places}. Look at that batch with: "
+            f"firth pretrain --resume {self.run} --replay {batches[0].place}. "
+            f"Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
+            f"optim.warmup_steps={self.optim.warmup_steps} too few, or {self.dtype} too coarse: try float32"
         )
 
     @torch.no_grad()
@@ -176,7 +200,9 @@ class Trainer:
         """Loss per prediction and share of right ones of each term on held-out text, over all processes."""
         assert self.dev is not None
         self.objective.eval()
-        sums = {f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")}
+        sums = {
+            f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")
+        }
         carry: Carry | None = None
         for batch in self.dev():
             step = self._forward(batch.to(self.device), None if batch.starts_stream else carry)
@@ -198,10 +224,10 @@ class Trainer:
             total += weight * means[f"{term}_loss"]
         return means | {"loss": total}
 
-    def _evaluate(self, log: Log | None, progress: Progress) -> None:
+    def _evaluate(self, log: Log, progress: Progress) -> None:
         """Score on held-out text; the best so far becomes the run's model. Without such text, the last is."""
         scores = self.evaluate() if self.dev else {}
-        if log and scores:
+        if scores and self.world.leads:
             log.write("dev", self.state.step, **scores)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
             progress.message(f"step {self.state.step}  held-out: {shown}")
@@ -214,21 +240,22 @@ class Trainer:
     def _save_model(self, folder: Path, scores: dict[str, float]) -> None:
         self.save_model(folder, {"step": self.state.step, "dev": scores})
 
-    def _log_training(self, log: Log | None, since: "_Meter") -> None:
+    def _log_training(self, log: Log, meter: "_Meter") -> None:
         means = self._means(self.state.pending)
         self.state.pending = {}
-        rates = since.read()
-        since.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
+        rates = meter.read()
+        meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
             f"{format_count(rates['flops_per_s'])}FLOP/s"
         )
-        if log:
-            rate = self.rate(self.state.step - 1)
-            log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
+        rate = self.rate(self.state.step - 1)
+        log.write(
+            "train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates
+        )
 
-    def _save(self, log: Log | None) -> None:
+    def _save(self, log: Log) -> None:
         numbered = {f"{i}/{k}": v for i, carry in enumerate(self.carries) for k, v in (carry or {}).items()}
         by_rank = gather_tensors(numbered, self.world)
-        if log:
+        if self.world.leads:
             self.state.log_offset = log.sync()
             save_checkpoint(
                 self.run / "checkpoints",
@@ -253,14 +280,18 @@ class Trainer:
         self.objective.load_state_dict(load_model(path))
         data = read_json(path / "train" / "state.json")
         self.state = State(**data)
-        load_optimizer_tensors(self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors"))
+        load_optimizer_tensors(
+            self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors")
+        )
         self._load_carries(path / "train" / f"rank-{self.world.rank}.safetensors", path)
         return True
 
     def _load_carries(self, file: Path, checkpoint: Path) -> None:
         if not file.exists():
             if any(checkpoint.glob("train/rank-*.safetensors")):
-                raise CheckpointError(f"{checkpoint} was saved by fewer processes than {self.world.size}: use as many")
+                raise CheckpointError(
+                    f"{checkpoint} was saved by fewer processes than {self.world.size}: use as many"
+                )
             return
         slots: list[Carry] = [{} for _ in self.carries]
         for key, tensor in load_tensors(file).items():
@@ -282,6 +313,9 @@ class _Meter:
 
     def read(self) -> dict[str, float]:
         elapsed_s = max(time.monotonic() - self._at_s, 1e-9)
-        rates = {"tokens_per_s": round(self._tokens / elapsed_s, 1), "flops_per_s": round(self._flops / elapsed_s)}
+        rates = {
+            "tokens_per_s": round(self._tokens / elapsed_s, 1),
+            "flops_per_s": round(self._flops / elapsed_s),
+        }
         self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
         return rates

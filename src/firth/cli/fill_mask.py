@@ -1,0 +1,71 @@
+"""``firth fill-mask``."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from firth.cli.shared import JsonFlag, check_text, lines_from, print_json
+from firth.errors import InputError
+
+if TYPE_CHECKING:
+    from firth.inference.model import Blank
+
+_AT_ONCE = 64  # texts
+
+
+def fill_mask(
+    model: Annotated[Path, Parameter(name="MODEL")],
+    /,
+    *texts: Annotated[str, Parameter(name="TEXT")],
+    top_k: int = 5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the words for the blanks of a text.
+
+    Example: firth fill-mask runs/a "The capital of France is [MASK]."
+
+    Parameters
+    ----------
+    model
+        The folder of a run, or of a model.
+    texts
+        Texts with one or more [MASK]; lines of stdin if none is given.
+    top_k
+        Candidates for each blank.
+    as_json
+        Print one JSON object a text.
+    """
+    from firth.inference.model import load
+
+    for text in texts:
+        check_text(text, "TEXT")
+    loaded = load(model)
+    # A person who types lines wants each answered at once.
+    at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE
+    source = iter(texts or (line for line in lines_from(None) if line.strip()))
+    n_texts = 0
+    while some := list(islice(source, at_once)):
+        n_texts += len(some)
+        for text, blanks in zip(some, loaded.fill_mask(some, top_k), strict=True):
+            if as_json:
+                print_json({"text": text, "blanks": [asdict(blank) for blank in blanks]})
+            else:
+                print("\n".join(_readable(text, blanks)), flush=True)
+    if not n_texts:
+        raise InputError("no text: give one behind the model, or lines on stdin")
+
+
+def _readable(text: str, blanks: "Iterable[Blank]") -> Iterator[str]:
+    """The text, and under it each blank's candidates, likeliest first."""
+    yield text
+    blanks = list(blanks)
+    for number, blank in enumerate(blanks, start=1):
+        if len(blanks) > 1:
+            yield f"  blank {number}"
+        for candidate in blank.candidates:
+            yield f"  {candidate.probability:7.2%}  {candidate.piece}"

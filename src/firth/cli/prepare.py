@@ -1,0 +1,75 @@
+"""``firth prepare``."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from firth.cli.shared import (
+    AtLeastOne,
+    Errors,
+    JsonFlag,
+    Texts,
+    on_interrupt,
+    print_json,
+    print_next,
+    print_table,
+    print_warnings,
+)  # fmt: skip
+
+
+def prepare(
+    *texts: Texts,
+    tokenizer: Path,
+    out: Path,
+    lines: Literal["paragraph", "sentence"] = "paragraph",
+    holdout: float = 0.005,
+    dev: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    errors: Errors = "replace",
+    workers: AtLeastOne = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a corpus from text: sentences of word pieces, ready to train on.
+
+    Interrupted, it goes on where it was when the same command is given again.
+
+    Example: firth prepare wiki/*.txt.xz --tokenizer vocab/ --out corpus/
+
+    Parameters
+    ----------
+    texts
+        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+    tokenizer
+        The folder made by firth vocab, or any model folder.
+    out
+        The corpus folder to make.
+    lines
+        A line of the text is a paragraph, which is split into sentences, or one sentence.
+    holdout
+        Share of the documents kept for evaluation.
+    dev
+        Text for evaluation; then nothing is held out of the rest.
+    errors
+        Bytes that are not UTF-8 are replaced and reported, or are an error.
+    workers
+        Processes that make shards; all processors if not given.
+    as_json
+        Print the report as one JSON object.
+    """
+    from firth.jobs.prepare import prepare as make_corpus
+
+    with on_interrupt("what is finished is kept; the same command goes on from there"):
+        report = make_corpus(
+            texts, tokenizer, out, lines=lines, holdout=holdout, dev=dev or (), errors=errors, workers=workers
+        )
+    if as_json:
+        print_json(report)
+        return
+    print(f"{out}: {report.documents:,} documents, {report.sentences:,} sentences, {report.tokens:,} tokens")
+    held_out = f"{report.dev_documents:,} documents, {report.dev_tokens:,} tokens"
+    print_table([
+        ("held out", held_out if report.dev_documents else "none; a larger --holdout or --dev FILE gives some"),
+        ("on disk", f"{report.disk_bytes / 1e6:,.1f} MB, from {report.text_bytes / 1e6:,.1f} MB of text"),
+    ])  # fmt: skip
+    print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
+    print_next("firth", "pretrain", "--model", "bert-mini", "--corpus", out, "--out", "runs/a")

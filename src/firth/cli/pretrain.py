@@ -1,0 +1,149 @@
+"""``firth pretrain``."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from firth.cli.shared import AtLeastOne, Flag, print_json, print_next, say, shell
+from firth.config import read_toml, to_toml
+from firth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from firth.jobs.pretrain import Outcome
+    from firth.jobs.recipe import Pretrain
+
+_INTERRUPTED = 130
+
+
+def pretrain(
+    recipe: Annotated[Path | None, Parameter(name="RECIPE")] = None,
+    /,
+    *,
+    model: str | None = None,
+    corpus: str | None = None,
+    out: Path | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    show_recipe: Flag = False,
+    resume: Path | None = None,
+    replay: str | None = None,
+    threads: AtLeastOne = None,
+) -> int:
+    """Pre-train a model on a corpus.
+
+    Ctrl-C saves everything; --resume then goes on, bit for bit as if nothing had happened.
+
+    Example: firth pretrain --model bert-mini --corpus corpus/ --out runs/a --steps 2000
+
+    Parameters
+    ----------
+    recipe
+        A recipe file (.toml); the flags are laid over it.
+    model
+        A size such as bert-tiny, bert-mini, bert-base, lstm-small; or the folder of a model to go on from.
+    corpus
+        The folder made by firth prepare.
+    out
+        The folder for the run; must be new.
+    steps
+        Optimizer steps.
+    seed
+        Of initial weights, data and dropout.
+    settings
+        Any other key of the recipe, such as --set optim.peak_rate=5e-4; may be given several times.
+    show_recipe
+        Print the recipe with all keys and their meaning, and train nothing.
+    resume
+        Go on with the run in this folder.
+    replay
+        With --resume: print the rows, labels and losses of one micro-batch (phase:epoch:shard:batch) as JSON.
+    threads
+        Processor threads for the arithmetic.
+    """
+    flags = {
+        "RECIPE": recipe, "--model": model, "--corpus": corpus, "--out": out, "--steps": steps, "--seed": seed,
+        "--set": settings, "--show-recipe": show_recipe or None,
+    }  # fmt: skip
+    given = [name for name, value in flags.items() if value is not None]
+    if resume is not None and given:
+        raise ConfigError(f"--resume goes on with the recipe of the run: leave out {', '.join(given)}")
+    if replay is not None and resume is None:
+        raise ConfigError("--replay looks into a run: say which with --resume RUN")
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    if resume is not None:
+        return _replay(resume, replay) if replay is not None else _resume(resume)
+    if not show_recipe and out is None:
+        raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
+    keys = {"model": model, "data.corpus": corpus, "train.steps": steps, "train.seed": seed}
+    overrides = [_setting(key, value) for key, value in keys.items() if value is not None] + (settings or [])
+    return _start(recipe, overrides, None if show_recipe else out)
+
+
+def _setting(key: str, value: str | int) -> str:
+    """A flag as ``--set`` would say it; strings are quoted, which for our purpose JSON does as TOML."""
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
+    """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
+    data: dict[str, Any] = {} if path is None else read_toml(path)
+    from firth.jobs import pretrain as job
+
+    where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
+    recipe = job.resolve(data, overrides, where)
+    if out is None:
+        print(to_toml(recipe, comments=True), end="")
+        return 0
+    try:
+        return _report(job.pretrain(recipe, out), recipe)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(out)) from None
+
+
+def _resume(run: Path) -> int:
+    from firth.jobs import pretrain as job
+
+    try:
+        return _report(job.resume(run), job.recipe_of(run))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(run)) from None
+
+
+def _replay(run: Path, place: str) -> int:
+    from firth.jobs import pretrain as job
+
+    print_json(job.replay(run, place))
+    return 0
+
+
+def _how_to_go_on(run: Path) -> str:
+    if not (run / "recipe.toml").is_file():
+        return "nothing had been written"
+    return f"to go on from the last checkpoint: {shell('firth', 'pretrain', '--resume', run)}"
+
+
+def _report(outcome: "Outcome", recipe: "Pretrain") -> int:
+    """Say how a run ended and what comes next; returns the exit code."""
+    if os.environ.get("RANK", "0") != "0":  # under torchrun the leading process speaks
+        return 0 if outcome.finished else _INTERRUPTED
+    if not outcome.finished:
+        again = shell("firth", "pretrain", "--resume", outcome.run)
+        say(
+            f"firth: interrupted: stopped after step {outcome.step} of {recipe.train.steps}, everything is saved; "
+            f"to go on: {again}"
+        )
+        return _INTERRUPTED
+    score = "" if outcome.best is None else f", the best on held-out text with a loss of {outcome.best:.3f}"
+    print(f"{outcome.run}: {outcome.step} steps done; the model is in {outcome.run / 'model'}{score}")
+    if recipe.row.predict == "masked":
+        print_next("firth", "fill-mask", outcome.run, "The capital of France is [MASK].")
+    else:
+        print(f"next: {shell('firth', 'embed', outcome.run, '--out', 'vectors.npy')} < lines.txt")
+    return 0

@@ -1,0 +1,104 @@
+"""What several verbs need: messages, reports, lines of text, and what to say when interrupted."""
+
+import dataclasses
+import io
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter, validators
+
+from firth.errors import InputError
+
+Errors = Literal["replace", "strict"]
+Flag = Annotated[bool, Parameter(show_default=False)]
+JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
+Texts = Annotated[str, Parameter(name="TEXT", required=True)]
+AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
+
+
+def say(text: str) -> None:
+    """A message for the person at the terminal, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(data: Any) -> None:
+    """One line of JSON on stdout."""
+    print(json.dumps(dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data, ensure_ascii=False))  # type: ignore[arg-type]  # an object, not a class
+
+
+def print_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Indented lines of a name and a value."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"  {name:{width}}  {value}")
+
+
+def print_next(*command: str | Path) -> None:
+    """The command that the road goes on with."""
+    print(f"next: {shell(*command)}")
+
+
+def shell(*command: str | Path) -> str:
+    """A command as it is typed; TEXT and the like stay bare."""
+    return shlex.join(map(str, command))
+
+
+def print_warnings(bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_lines: int, cut_documents: int) -> None:
+    """What the reader of the text met that a person should know."""
+    if bad_bytes:
+        places = ", ".join(f"{path} at byte {offset:,}" for path, offset in bad_places)
+        print(f"  warning: {counted(bad_bytes, 'place')} not UTF-8, read as U+FFFD and dropped: {places}")
+    if cut_lines:
+        print(f"  warning: {counted(cut_lines, 'line')} too long for one paragraph, read as several")
+    if cut_documents:
+        print(f"  warning: {counted(cut_documents, 'document')} too long, read as several; blank lines separate documents")
+
+
+def counted(n: int, noun: str) -> str:
+    """``1 line``, ``1,200 lines``."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+@contextmanager
+def on_interrupt(advice: str) -> Iterator[None]:
+    """Inside, an interruption carries ``advice`` on what to do next."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(advice) from None
+
+
+def lines_from(path: Path | None) -> Iterator[str]:
+    """The lines of a UTF-8 file, or of stdin, without their ends."""
+    if path is None:
+        if sys.stdin.isatty():
+            say("reading lines from the terminal; Ctrl-D ends them")
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline=None)
+        yield from _checked(sys.stdin, "stdin")
+        return
+    try:
+        file = open(path, encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    with file:
+        yield from _checked(file, str(path))
+
+
+def _checked(lines: Iterable[str], where: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        check_text(line, f"{where}, line {number}")
+        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n")
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse text with bytes that were not UTF-8 (they arrive as lone surrogates)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: not UTF-8; convert it to UTF-8") from None

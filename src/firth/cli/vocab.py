@@ -1,0 +1,74 @@
+"""``firth vocab``."""
+
+from pathlib import Path
+from typing import Literal
+
+from firth.cli.shared import (
+    AtLeastOne,
+    Errors,
+    Flag,
+    JsonFlag,
+    Texts,
+    on_interrupt,
+    print_json,
+    print_next,
+    print_table,
+    print_warnings,
+)  # fmt: skip
+
+
+def vocab(
+    *texts: Texts,
+    out: Path,
+    size: int = 30_000,
+    lowercase: Flag = False,
+    keep_accents: Flag = False,
+    score: Literal["frequency", "likelihood"] = "frequency",
+    errors: Errors = "replace",
+    workers: AtLeastOne = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Learn a vocabulary of word pieces from text.
+
+    Example: firth vocab wiki/*.txt.xz --size 30000 --out vocab/
+
+    Parameters
+    ----------
+    texts
+        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+    out
+        The tokenizer folder to make.
+    size
+        Word pieces in the vocabulary, the 5 special ones included.
+    lowercase
+        Read A as a, and é as e.
+    keep_accents
+        With --lowercase: read É as é.
+    score
+        Join the pair of pieces that is most frequent, or most telling (count of the pair over both counts).
+    errors
+        Bytes that are not UTF-8 are replaced and reported, or are an error.
+    workers
+        Processes that count words; all processors if not given.
+    as_json
+        Print the report as one JSON object.
+    """
+    from firth.jobs.vocab import build_vocab
+
+    with on_interrupt("no vocabulary was written; start again with the same command"):
+        report = build_vocab(
+            texts, out, size=size, lowercase=lowercase, keep_accents=keep_accents, score=score, errors=errors,
+            workers=workers,
+        )  # fmt: skip
+    if as_json:
+        print_json(report)
+        return
+    print(f"{out}: {report.size:,} word pieces")
+    print_table([
+        ("learnt from", f"{report.documents:,} documents, {report.words:,} words, {report.word_types:,} different"),
+        ("words without [UNK]", f"{report.coverage:.3%}"),
+        ("[UNK] among pieces", f"{report.unk_rate:.3%}"),
+        ("pieces per word", f"{report.pieces_per_word:.2f}"),
+    ])  # fmt: skip
+    print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
+    print_next("firth", "prepare", *texts, "--tokenizer", out, "--out", "corpus/")

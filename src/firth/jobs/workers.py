@@ -1,0 +1,43 @@
+"""Worker processes of a job: they leave Ctrl-C to their parent, and end when it ends."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def make_pool(workers: int, start: Callable[..., None], *arguments: object) -> ProcessPoolExecutor:
+    """A pool whose processes each call ``start(*arguments)`` first; give it work with ``submit``."""
+    # Not fork: threads of the parent (the tokenizer library's, torch's) would be left half alive in the child.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, _start, (start, arguments))
+
+
+def submit(
+    pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+) -> "Future[R]":
+    """As ``pool.submit``, which may start a process: one that Ctrl-C does not reach, not even while it starts."""
+    # A process inherits which signals are blocked.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(function, *args, **kwargs)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(start: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    start(*arguments)
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

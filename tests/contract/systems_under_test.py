@@ -1,0 +1,50 @@
+"""A tiny model of every system, and how to make its batches: what the contract tests run over."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from firth.data.batch import Batch
+from firth.data.loader import Loader
+from firth.data.shards import Corpus
+from firth.jobs.pretrain import make_loader, make_objective
+from firth.jobs.recipe import Pretrain, read_recipe
+
+_BERT = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64}
+
+# One entry a row of the table: recipe tables that make the system small. A new system adds its line.
+TINY: dict[str, dict[str, Any]] = {
+    "bert": {"model": "bert-tiny", "encoder": _BERT, "data": {"length": 32, "long_length": 48}},
+    "bert-ltr": {"model": "bert-ltr-tiny", "encoder": _BERT, "data": {"length": 32}},
+    "lstm": {"model": "lstm-small", "encoder": {"width": 24, "dropout": 0.1}, "data": {"length": 16}},
+}
+
+
+def tiny_recipe(system: str, corpus: Path, *settings: str) -> Pretrain:
+    """The tiny recipe of a system on a corpus: float32, a few steps, everything saved often."""
+    base = TINY[system]
+    data = {**base, "data": {**base["data"], "corpus": str(corpus)}}
+    common = [
+        "train.steps=12", "train.batch_tokens=192", "train.micro_batches=2", "train.precision=float32",
+        "train.eval_every=4", "train.eval_batches=3", "train.save_every=5", "train.log_every=3",
+        "optim.warmup_steps=3", "optim.peak_rate=3e-3",
+    ]  # fmt: skip
+    return read_recipe(data, [*common, *settings], "tiny", vocab_size=Corpus(corpus).tokenizer.size)
+
+
+def tiny_parts(system: str, corpus_folder: Path, *settings: str) -> tuple[Pretrain, nn.Module, Loader]:
+    recipe = tiny_recipe(system, corpus_folder, *settings)
+    corpus = Corpus(corpus_folder)
+    return recipe, make_objective(recipe, corpus), make_loader(recipe, corpus)
+
+
+def some_batches(loader: Loader, n: int) -> list[Batch]:
+    """The first n micro-batches that training would see."""
+    batches: list[Batch] = []
+    from firth.data.loader import Place
+
+    steps = loader.steps(Place(), step=0)
+    while len(batches) < n:
+        batches += next(steps)[0]
+    return batches[:n]

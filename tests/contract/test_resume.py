@@ -1,0 +1,249 @@
+"""Exact resume: a run that was stopped, killed or cut while writing ends as if nothing had happened."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from systems_under_test import tiny_recipe
+
+import firth.training.trainer as trainer_module
+from firth.config import to_toml
+from firth.errors import CheckpointError, TrainingError
+from firth.jobs.pretrain import pretrain, replay, resume
+from firth.systems import SYSTEMS
+from firth.training.checkpoint import list_checkpoints
+from firth.training.log import TIME_FIELDS, read_log
+
+every_system = pytest.mark.parametrize("system", sorted(SYSTEMS))
+
+
+def silent(_: str) -> None:
+    """Say nothing."""
+
+
+def what_counts(run: Path) -> dict[str, Any]:
+    """Everything that must be bit-equal: weights, optimiser, carry, state and log, time fields aside."""
+    found: dict[str, Any] = {}
+    _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
+    for path in sorted([*checkpoint.rglob("*.safetensors"), run / "model" / "model.safetensors"]):
+        for name, tensor in load_file(path).items():
+            data = tensor.contiguous().numpy().tobytes()
+            found[f"{path.relative_to(run)}/{name}"] = hashlib.sha256(data).hexdigest()
+    state = json.loads((checkpoint / "train" / "state.json").read_text())
+    found["state"] = {key: value for key, value in state.items() if key not in ("elapsed_s", "log_offset")}
+    found["log"] = [
+        {k: v for k, v in event.items() if k not in TIME_FIELDS} for event in read_log(run / "log.jsonl")
+    ]
+    return found
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL in a test in one process: nothing catches it."""
+
+
+@every_system
+@pytest.mark.parametrize("at_step", [3, 7, 11])
+def test_killed_in_the_middle_of_a_stream(
+    system: str, at_step: int, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(system, tiny_corpus)
+    pretrain(recipe, tmp_path / "whole", silent)
+    original = trainer_module.Trainer.train_step
+
+    def dies(self: Any, batches: Any) -> Any:
+        if self.state.step == at_step:
+            raise Killed
+        return original(self, batches)
+
+    monkeypatch.setattr(trainer_module.Trainer, "train_step", dies)
+    with pytest.raises(Killed):
+        pretrain(recipe, tmp_path / "cut", silent)
+    monkeypatch.undo()
+    outcome = resume(tmp_path / "cut", silent)
+    assert outcome.finished
+    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+
+
+PROGRAM = """
+import sys, tomllib
+from pathlib import Path
+from firth.jobs.pretrain import pretrain, resume
+from firth.jobs.recipe import read_recipe
+import firth.training.checkpoint as checkpoint
+
+run, recipe = Path(sys.argv[1]), Path(sys.argv[2])
+if len(sys.argv) > 3:
+    # Tell the test when a checkpoint is half written, and wait there to be killed.
+    original = checkpoint._write_manifest
+    def half(folder):
+        if sys.argv[3] in folder.name:
+            print("half written", flush=True)
+            sys.stdin.read()
+        original(folder)
+    checkpoint._write_manifest = half
+tell = lambda text: print(text, flush=True)
+if run.exists():
+    outcome = resume(run, tell)
+else:
+    outcome = pretrain(read_recipe(tomllib.loads(recipe.read_text()), [], "recipe"), run, tell)
+print("finished", outcome.finished, outcome.step, flush=True)
+"""
+
+
+def start(run: Path, recipe: Path, *more: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(run), str(recipe), *more],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("system", ["bert", "lstm"])
+@pytest.mark.parametrize("moment", [".step-5.tmp", ".model.tmp"])
+def test_a_real_process_killed_while_it_writes(
+    system: str, moment: str, tiny_corpus: Path, tmp_path: Path, one_thread: None
+) -> None:
+    """SIGKILL in the middle of writing a checkpoint, and of the best model; then resumed in a new process."""
+    recipe = tiny_recipe(system, tiny_corpus)
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    pretrain(recipe, tmp_path / "whole", silent)
+    process = start(tmp_path / "cut", tmp_path / "recipe.toml", moment)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("half written"):
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    again = start(tmp_path / "cut", tmp_path / "recipe.toml")
+    output, errors = again.communicate()
+    assert "finished True 12" in output, errors
+    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+    assert not list((tmp_path / "cut").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_saves_and_goes_on(
+    number: int, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe("lstm", tiny_corpus)
+    pretrain(recipe, tmp_path / "whole", silent)
+    original = trainer_module.Trainer.train_step
+
+    def asks(self: Any, batches: Any) -> Any:
+        if self.state.step == 6:
+            os.kill(os.getpid(), number)
+        return original(self, batches)
+
+    assert threading.current_thread() is threading.main_thread()
+    monkeypatch.setattr(trainer_module.Trainer, "train_step", asks)
+    outcome = pretrain(recipe, tmp_path / "cut", silent)
+    monkeypatch.undo()
+    assert not outcome.finished
+    assert outcome.step == 7
+    assert list_checkpoints(tmp_path / "cut" / "checkpoints")[-1][0] == 7
+    assert resume(tmp_path / "cut", silent).finished
+    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+
+
+def test_a_damaged_newest_checkpoint_is_said_and_passed_over(tiny_corpus: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe("bert", tiny_corpus)
+    pretrain(recipe, tmp_path / "whole", silent)
+    pretrain(recipe, tmp_path / "hurt", silent)
+    _, newest = list_checkpoints(tmp_path / "hurt" / "checkpoints")[-1]
+    weights = newest / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    heard: list[str] = []
+    assert resume(tmp_path / "hurt", heard.append).finished
+    assert any("model.safetensors" in text and "damaged" in text for text in heard)
+    assert what_counts(tmp_path / "hurt") == what_counts(tmp_path / "whole")
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe("bert", tiny_corpus)
+    pretrain(recipe, tmp_path / "whole", silent)
+    import errno
+
+    import firth.training.checkpoint as checkpoint
+
+    original = checkpoint.save_tensors
+
+    def no_room(path: Path, tensors: Any) -> None:
+        if ".step-10.tmp" in str(path):
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(path, tensors)
+
+    monkeypatch.setattr(checkpoint, "save_tensors", no_room)
+    with pytest.raises(CheckpointError, match="the disk is full.*untouched"):
+        pretrain(recipe, tmp_path / "cut", silent)
+    monkeypatch.undo()
+    assert [step for step, _ in list_checkpoints(tmp_path / "cut" / "checkpoints")] == [5]
+    assert resume(tmp_path / "cut", silent).finished
+    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+
+
+def test_a_loss_that_is_no_number_names_its_batch(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe("bert", tiny_corpus)
+    original = trainer_module.Trainer._forward
+
+    def breaks(self: Any, batch: Any, carry: Any) -> Any:
+        step = original(self, batch, carry)
+        if self.state.step == 6 and self.objective.training:
+            step.losses["mlm"].mul_(float("nan"))
+        return step
+
+    monkeypatch.setattr(trainer_module.Trainer, "_forward", breaks)
+    with pytest.raises(TrainingError, match=r"step 7, batch \d:\d+:\d+:\d+") as caught:
+        pretrain(recipe, tmp_path / "run", silent)
+    monkeypatch.undo()
+    place = str(caught.value).split("--replay ")[1].split(".")[0].split()[0]
+    shown = replay(tmp_path / "run", place, silent)
+    assert shown["place"] == place
+    assert all(row.startswith("[CLS]") and row.endswith("[SEP]") for row in shown["rows"])
+    assert set(shown["losses"]) == {"mlm", "nsp"}
+
+
+def test_two_processes_equal_one_with_the_same_micro_batches(
+    tiny_corpus: Path, tmp_path: Path, one_thread: None
+) -> None:
+    """Under torchrun (gloo) the loss curve is that of one process with twice the micro-batches each."""
+    recipe = tiny_recipe("bert", tiny_corpus)
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    pretrain(recipe, tmp_path / "one", silent)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         str(tmp_path / "program.py"), str(tmp_path / "two"), str(tmp_path / "recipe.toml")],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = read_log(tmp_path / "one" / "log.jsonl"), read_log(tmp_path / "two" / "log.jsonl")
+    assert [(e["event"], e["step"]) for e in one] == [(e["event"], e["step"]) for e in two]
+    for ours, theirs in zip(one, two, strict=True):
+        for name in ("mlm_loss", "nsp_loss", "loss"):
+            assert theirs[name] == pytest.approx(ours[name], rel=1e-5), (ours, theirs)
