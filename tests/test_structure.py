@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "firth"
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"config", "progress"}),
-    frozenset({"packed", "text", "metrics"}),
+    frozenset({"machine", "packed", "text", "metrics"}),
     frozenset({"layers"}),
     frozenset({"data", "models"}),
     frozenset({"objectives", "training"}),

@@ -8,7 +8,7 @@ length; ``Tokens`` is what an encoder reads, ``Hidden`` what it returns. ``to_pa
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,10 +24,13 @@ LENGTH_BUCKETS = (32, 64, 128, 256, 512)
 GROUP_MULTIPLE = 16
 
 
+M = TypeVar("M", bound="_Moves")
+
+
 class _Moves:
     """Moving a frozen dataclass of tensors to a device, field by field."""
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self: M, device: torch.device | str) -> M:
         moved = {
             f.name: value.to(device)
             for f in fields(self)  # type: ignore[arg-type]  # only dataclasses use this
@@ -79,7 +82,7 @@ def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
 class Rows(_Moves):
     """Where each of B rows begins and ends among T tokens: row b is ``[offsets[b]:offsets[b + 1]]``."""
 
-    offsets: Int[Tensor, " B+1"]
+    offsets: Int[Tensor, " _"]  # (B + 1,)
     positions: Int[Tensor, " T"]  # place of each token in its row, from 0
     max_length: int  # a ceiling of LENGTH_BUCKETS (or the longest row, beyond them)
     plan: Plan

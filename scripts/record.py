@@ -1,0 +1,117 @@
+"""Record a pre-training run in docs/results/: numbers and examples as JSON, curves as a picture.
+
+    .venv/bin/python scripts/record.py models/en/bert-mini bert-mini-en
+
+The blanks are chosen by rule, not by hand: from the held-out text, the first sentences (in the order of a
+hash) of 8 to 24 words, one whole-word piece of each masked by the same hash.
+"""
+
+import dataclasses
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+import firth
+from firth.config import write_json
+from firth.data.shards import Corpus
+from firth.jobs.pretrain import recipe_of
+from firth.machine import find_machine
+from firth.training.log import read_log
+
+OUT = Path("docs/results")
+N_EXAMPLES = 12
+
+
+def rank(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
+    """Held-out sentences with one blank each: what stood there, and the five likeliest pieces."""
+    tokenizer, sentences = corpus.tokenizer, []
+    for info in corpus.shards("dev"):
+        shard = corpus.open(info)
+        sentences += [shard.ids[a:b].tolist() for a, b in zip(shard.sentences[:-1], shard.sentences[1:], strict=True)]
+    chosen = []
+    for ids in sorted((s for s in sentences if 8 <= len(s) <= 32), key=lambda s: rank(tokenizer.decode(s))):
+        text = tokenizer.decode(ids)
+        words = [i for i, piece in enumerate(ids) if not tokenizer.continues[piece] and tokenizer.pieces[piece].isalpha()]
+        # A whole word of one piece: what follows does not continue it.
+        words = [i for i in words if i + 1 == len(ids) or not tokenizer.continues[ids[i + 1]]]
+        if len(words) < 6:
+            continue
+        at = words[int.from_bytes(rank(text), "little") % len(words)]
+        masked = f"{tokenizer.decode(ids[:at])} [MASK] {tokenizer.decode(ids[at + 1 :])}".strip()
+        chosen.append((masked, tokenizer.pieces[ids[at]]))
+        if len(chosen) == N_EXAMPLES:
+            break
+    answers = model.fill_mask([text for text, _ in chosen])
+    return [
+        {"text": text, "was": truth, "best": [[c.piece, round(c.probability, 3)] for c in blanks[0].candidates]}
+        for (text, truth), blanks in zip(chosen, answers, strict=True)
+    ]
+
+
+def plot(events: list[dict[str, Any]], name: str) -> None:
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    for axes, key, title in zip(
+        figure.subplots(1, 3),
+        ("mlm_loss", "mlm_accuracy", "nsp_accuracy"),
+        ("masked-LM loss (nats)", "masked-LM accuracy", "next-sentence accuracy"),
+        strict=True,
+    ):
+        for event, label, colour in (("train", "training", "#0072b2"), ("dev", "held-out", "#d55e00")):
+            some = [e for e in events if e["event"] == event and key in e]
+            axes.plot([e["step"] for e in some], [e[key] for e in some], label=label, color=colour, linewidth=1.3)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("step", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(color="#e4e4ea", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(OUT / f"{name}.png", dpi=110, facecolor="white")
+
+
+def main(run: Path, name: str) -> None:
+    recipe, events = recipe_of(run), read_log(run / "log.jsonl")
+    train = [e for e in events if e["event"] == "train"]
+    dev = [e for e in events if e["event"] == "dev"]
+    corpus = Corpus(recipe.data.corpus)
+    rates = sorted(e["tokens_per_s"] for e in train)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
+        "commit": commit.stdout.strip(),
+        "machine": f"{platform.machine()}, {find_machine(recipe.train.precision).path}",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "corpus": {
+            "tokens": sum(i.tokens for i in corpus.manifest.train),
+            "documents": sum(i.documents for i in corpus.manifest.train),
+            "held_out_tokens": sum(i.tokens for i in corpus.manifest.dev),
+        },
+        "steps": train[-1]["step"],
+        "minutes": round(train[-1]["elapsed_s"] / 60, 1),
+        "median_tokens_per_s": rates[len(rates) // 2],
+        "best": min(dev, key=lambda e: e["loss"]),
+        "curve": dev,
+        "examples": examples(firth.load(run), corpus),
+        "recipe": dataclasses.asdict(recipe),
+    }
+    write_json(OUT / f"{name}.json", json.loads(json.dumps(facts)))
+    plot(events, name)
+    print(f"wrote {OUT / name}.json and .png")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: scripts/record.py RUN NAME")
+    main(Path(sys.argv[1]), sys.argv[2])
