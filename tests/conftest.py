@@ -1,6 +1,9 @@
 """Fixtures for all tests."""
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,3 +15,85 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the shared data folder is not beside the repository")
     return folder
+
+
+# A whole road in miniature, walked once a session: text -> vocabulary -> corpus -> run.
+# Tests read these folders and must not change them; one that has to makes a copy.
+
+TINY_RECIPE: dict[str, Any] = {
+    "model": "bert-tiny",
+    "encoder": {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64},
+    "data": {"length": 32},
+    "optim": {"peak_rate": 1e-3, "warmup_steps": 5},
+    "train": {"steps": 20, "batch_tokens": 256, "log_every": 5, "eval_every": 10, "save_every": 10,
+              "precision": "float32"},
+}  # fmt: skip
+
+_WORDS = {
+    "who": "the old farmer|a young doctor|our teacher|the captain|a small child|the queen|my neighbour|the baker",
+    "does": "walked to|looked at|wrote about|waited near|painted|returned to|never forgot|dreamed of",
+    "what": "the river|a green hill|the market|an empty house|the harbour|the long road|a quiet garden|the mill",
+    "when": "in the morning|before winter|after the war|every Sunday|at midnight|last summer|for nine days",
+    "누가": "늙은 농부는|젊은 의사는|우리 선생님은|작은 아이는|선장은",
+    "어디": "강가에서|시장에서|빈 집에서|조용한 정원에서|항구에서",
+    "무엇": "편지를 썼다|그림을 그렸다|친구를 기다렸다|노래를 불렀다|빵을 먹었다",
+}
+_CHOICES = {name: words.split("|") for name, words in _WORDS.items()}
+
+
+def _sentence(rng: random.Random, korean: bool) -> str:
+    if korean:
+        return " ".join(rng.choice(_CHOICES[name]) for name in ("누가", "어디", "무엇")) + "."
+    words = " ".join(rng.choice(_CHOICES[name]) for name in ("who", "does", "what", "when"))
+    return words[0].upper() + words[1:] + rng.choice(".....?!")
+
+
+def _documents(n_documents: int, seed: int) -> Iterator[str]:
+    """Every fourth document is Korean; paragraphs have one to four sentences."""
+    rng = random.Random(seed)
+    for number in range(n_documents):
+        sentences = [_sentence(rng, korean=number % 4 == 3) for _ in range(rng.randint(8, 20))]
+        lines = []
+        while sentences:
+            n = rng.randint(1, 4)
+            lines.append(" ".join(sentences[:n]))
+            del sentences[:n]
+        yield "\n".join(lines)
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text file: 80 documents of 8 to 20 sentences, English and some Korean, about 60 kB."""
+    path = tmp_path_factory.mktemp("tiny") / "text.txt"
+    path.write_text("\n\n".join(_documents(80, seed=1)) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_vocab(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer folder of 300 pieces."""
+    from firth.jobs.vocab import build_vocab
+
+    out = tmp_path_factory.mktemp("tiny") / "vocab"
+    build_vocab([tiny_text], out, size=300, workers=1)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus folder with one shard of training text and one of held-out text."""
+    from firth.jobs.prepare import prepare
+
+    out = tmp_path_factory.mktemp("tiny") / "corpus"
+    prepare([tiny_text], tiny_vocab, out, holdout=0.1, workers=1)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 20 steps with its model and two checkpoints (of the steps 10 and 20)."""
+    from firth.jobs.pretrain import pretrain, resolve
+
+    out = tmp_path_factory.mktemp("tiny") / "run"
+    pretrain(resolve(TINY_RECIPE, [f"data.corpus={tiny_corpus}"], "tiny recipe"), out, tell=lambda text: None)
+    return out

@@ -21,7 +21,7 @@ from firth.config import from_dict, read_json, to_dict
 from firth.convert import hf_bert
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
-from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.systems import SYSTEMS, TASKS, System
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors, recover, save_tensors
@@ -71,7 +71,7 @@ def write_model(
         state = to_theirs(state, expand(system.names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)
     if system.names is not None:
-        sizes = hf_bert.config_to_hf(config, _architecture(system_name, task, objective))
+        sizes = hf_bert.config_to_hf(config, _architecture(system_name, task, objective), tokenizer.pad_id)
         if task == "classify":
             labels = objective.config.labels
             sizes["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -159,7 +159,7 @@ def read_model(path: str | Path) -> Loaded:
             (system.objective_config, system.objective) if task == PRETRAINING else TASKS[task]
         )
         options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
-    except (KeyError, TypeError, ConfigError) as error:
+    except (KeyError, TypeError, ConfigError, InputError) as error:
         raise CheckpointError(f"{folder} cannot be read as a model: {error}") from None
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size != config.vocab_size:

@@ -33,7 +33,8 @@ def find_machine(precision: str) -> Machine:
         device, name = torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
         fast = torch.cuda.is_bf16_supported()
     else:
-        device, name = torch.device("cpu"), f"{torch.get_num_threads()} processor threads"
+        threads = torch.get_num_threads()
+        device, name = torch.device("cpu"), f"{threads} processor thread{'s' if threads > 1 else ''}"
         fast = has_fast_bfloat16()
     if precision == "bfloat16" and not fast:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """The verbs as one application."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
@@ -23,7 +23,8 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=""),
 )
-for _number, _verb in enumerate((vocab, prepare, pretrain, fill_mask, embed)):  # in the order of the road
+_VERBS: tuple[Callable[..., int | None], ...] = (vocab, prepare, pretrain, fill_mask, embed)  # as the road goes
+for _number, _verb in enumerate(_VERBS):
     app.command(_verb, sort_key=_number)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import lines_from, on_interrupt
+from firth.cli.shared import counted, lines_from, on_interrupt
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
 
@@ -53,7 +53,7 @@ def embed(
     if not n_vectors:
         raise InputError(f"{text or 'stdin'}: no lines: give text, one a line")
     if out is not None:
-        print(f"{out}: {n_vectors:,} vectors")
+        print(f"{out}: {counted(n_vectors, 'vector')}")
 
 
 def _print_vectors(vectors: "Iterable[np.ndarray]") -> int:

@@ -10,12 +10,14 @@ from firth.cli.shared import (
     Errors,
     JsonFlag,
     Texts,
+    counted,
     on_interrupt,
     print_json,
     print_next,
     print_table,
     print_warnings,
-)  # fmt: skip
+)
+from firth.progress import format_count
 
 
 def prepare(
@@ -65,11 +67,12 @@ def prepare(
     if as_json:
         print_json(report)
         return
-    print(f"{out}: {report.documents:,} documents, {report.sentences:,} sentences, {report.tokens:,} tokens")
-    held_out = f"{report.dev_documents:,} documents, {report.dev_tokens:,} tokens"
+    documents, sentences = counted(report.documents, "document"), counted(report.sentences, "sentence")
+    print(f"{out}: {documents}, {sentences}, {counted(report.tokens, 'token')}")
+    held_out = f"{counted(report.dev_documents, 'document')}, {counted(report.dev_tokens, 'token')}"
     print_table([
         ("held out", held_out if report.dev_documents else "none; a larger --holdout or --dev FILE gives some"),
-        ("on disk", f"{report.disk_bytes / 1e6:,.1f} MB, from {report.text_bytes / 1e6:,.1f} MB of text"),
+        ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
     ])  # fmt: skip
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     print_next("firth", "pretrain", "--model", "bert-mini", "--corpus", out, "--out", "runs/a")

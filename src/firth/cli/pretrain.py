@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from firth.cli.shared import AtLeastOne, Flag, print_json, print_next, say, shell
+from firth.cli import INTERRUPTED
+from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, say, shell
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
 
 if TYPE_CHECKING:
     from firth.jobs.pretrain import Outcome
     from firth.jobs.recipe import Pretrain
-
-_INTERRUPTED = 130
 
 
 def pretrain(
@@ -101,6 +100,11 @@ def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
     if out is None:
         print(to_toml(recipe, comments=True), end="")
         return 0
+    if recipe.optim.warmup_steps >= recipe.train.steps:
+        say(
+            f"warning: the rate still rises at the end: optim.warmup_steps={recipe.optim.warmup_steps} of "
+            f"train.steps={recipe.train.steps}; try --set optim.warmup_steps={max(1, recipe.train.steps // 10)}"
+        )
     try:
         return _report(job.pretrain(recipe, out), recipe)
     except KeyboardInterrupt:
@@ -132,16 +136,16 @@ def _how_to_go_on(run: Path) -> str:
 def _report(outcome: "Outcome", recipe: "Pretrain") -> int:
     """Say how a run ended and what comes next; returns the exit code."""
     if os.environ.get("RANK", "0") != "0":  # under torchrun the leading process speaks
-        return 0 if outcome.finished else _INTERRUPTED
+        return 0 if outcome.finished else INTERRUPTED
     if not outcome.finished:
         again = shell("firth", "pretrain", "--resume", outcome.run)
         say(
             f"firth: interrupted: stopped after step {outcome.step} of {recipe.train.steps}, everything is saved; "
             f"to go on: {again}"
         )
-        return _INTERRUPTED
+        return INTERRUPTED
     score = "" if outcome.best is None else f", the best on held-out text with a loss of {outcome.best:.3f}"
-    print(f"{outcome.run}: {outcome.step} steps done; the model is in {outcome.run / 'model'}{score}")
+    print(f"{outcome.run}: {counted(outcome.step, 'step')} done; the model is in {outcome.run / 'model'}{score}")
     if recipe.row.predict == "masked":
         print_next("firth", "fill-mask", outcome.run, "The capital of France is [MASK].")
     else:

@@ -56,7 +56,7 @@ def print_warnings(bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_li
     if cut_lines:
         print(f"  warning: {counted(cut_lines, 'line')} too long for one paragraph, read as several")
     if cut_documents:
-        print(f"  warning: {counted(cut_documents, 'document')} too long, read as several; blank lines separate documents")
+        print(f"  warning: {counted(cut_documents, 'document')} too long, read as several (blank lines end one)")
 
 
 def counted(n: int, noun: str) -> str:
@@ -83,11 +83,10 @@ def lines_from(path: Path | None) -> Iterator[str]:
         yield from _checked(sys.stdin, "stdin")
         return
     try:
-        file = open(path, encoding="utf-8", errors="surrogateescape")
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            yield from _checked(file, str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    with file:
-        yield from _checked(file, str(path))
 
 
 def _checked(lines: Iterable[str], where: str) -> Iterator[str]:

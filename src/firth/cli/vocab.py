@@ -9,12 +9,13 @@ from firth.cli.shared import (
     Flag,
     JsonFlag,
     Texts,
+    counted,
     on_interrupt,
     print_json,
     print_next,
     print_table,
     print_warnings,
-)  # fmt: skip
+)
 
 
 def vocab(
@@ -64,8 +65,9 @@ def vocab(
         print_json(report)
         return
     print(f"{out}: {report.size:,} word pieces")
+    documents, words = counted(report.documents, "document"), counted(report.words, "word")
     print_table([
-        ("learnt from", f"{report.documents:,} documents, {report.words:,} words, {report.word_types:,} different"),
+        ("learnt from", f"{documents}, {words}, {report.word_types:,} different"),
         ("words without [UNK]", f"{report.coverage:.3%}"),
         ("[UNK] among pieces", f"{report.unk_rate:.3%}"),
         ("pieces per word", f"{report.pieces_per_word:.2f}"),

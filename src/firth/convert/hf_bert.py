@@ -88,8 +88,8 @@ NAMES: tuple[Rename, ...] = (
 CAUSAL_NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("lm"))
 
 
-def config_to_hf(config: BertConfig, architecture: str) -> dict[str, Any]:
-    """``config.json`` of a model folder."""
+def config_to_hf(config: BertConfig, architecture: str, pad_id: int) -> dict[str, Any]:
+    """``config.json`` of a model folder. Theirs never trains the embedding of ``pad_id``."""
     theirs: dict[str, Any] = {key: getattr(config, ours) for key, ours in CONFIG_KEYS.items()}
     (theirs["hidden_act"], *_) = (
         name for name, ours in ACTIVATION_NAMES.items() if ours == config.activation
@@ -98,7 +98,7 @@ def config_to_hf(config: BertConfig, architecture: str) -> dict[str, Any]:
         "model_type": MODEL_TYPE,
         "architectures": [architecture],
         **theirs,
-        "pad_token_id": 0,
+        "pad_token_id": pad_id,
         "dtype": "float32",
     }
 

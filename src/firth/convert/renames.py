@@ -55,10 +55,10 @@ def to_ours(
         )
     result = {}
     for ours, like in expected.items():
-        tensor = torch.cat([state[part] for part in by_ours[ours]])
-        if tensor.shape != like.shape:
-            raise CheckpointError(
-                f"{where}: {' + '.join(by_ours[ours])} has shape {tuple(tensor.shape)}, expected {tuple(like.shape)}"
-            )
-        result[ours] = tensor
+        theirs = by_ours[ours]
+        for part, one in zip(theirs, like.chunk(len(theirs)), strict=True):
+            if state[part].shape != one.shape:
+                found = tuple(state[part].shape)
+                raise CheckpointError(f"{where}: {part} has shape {found}, expected {tuple(one.shape)}")
+        result[ours] = torch.cat([state[part] for part in theirs]) if len(theirs) > 1 else state[theirs[0]]
     return result

@@ -77,7 +77,7 @@ class Model:
         """
         if self.loaded.system.predict != "masked" or not hasattr(self.loaded.objective, "mlm"):
             raise ConfigError(
-                f"this is a {self.system} model for {self.loaded.task}: it has not learnt to fill blanks"
+                f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks"
             )
         if not 1 <= top_k <= self.loaded.tokenizer.size:
             raise ConfigError(
@@ -100,7 +100,7 @@ class Model:
 
     def _masked_lm(self) -> MaskedLM:
         if not isinstance(self.loaded.objective, MaskedLM):
-            raise ConfigError(f"this is a {self.system} model for {self.loaded.task}: it has not learnt to fill blanks")
+            raise ConfigError(f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks")
         return self.loaded.objective
 
     @torch.inference_mode()

@@ -7,13 +7,11 @@ shards are noted in ``progress.jsonl``, so that the same command goes on after a
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +33,7 @@ from firth.data.shards import (
     write_shard,
 )
 from firth.errors import ConfigError, CorpusError, InputError
+from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader, ReadReport, find_files
 from firth.text.records import Document
@@ -110,10 +109,16 @@ def prepare(
     if dev_reader:
         blocks = _chain(blocks, _blocks(dev_reader, "dev", 0.0))
     total = reader.total_bytes + (dev_reader.total_bytes if dev_reader else 0)
-    with Progress("preparing", total, "B") as progress:
-        infos = _make_all(
-            blocks, done, out, lines, made, workers or os.cpu_count() or 1, (reader, dev_reader), progress
-        )
+    try:
+        with Progress("preparing", total, "B") as progress:
+            infos = _make_all(
+                blocks, done, out, lines, made, workers or cpu_count(), (reader, dev_reader), progress
+            )
+    except InputError:
+        # With no shard finished there is nothing to go on from, only to be in the way.
+        if not list(out.glob("*.npy")):
+            shutil.rmtree(out)
+        raise
     return _finish(out, header, infos, reader, dev_reader)
 
 
@@ -190,9 +195,7 @@ def _make_all(
             file.flush()
             os.fsync(file.fileno())
 
-    # forkserver and spawn: a forked child would inherit the threads of the tokenizer library in an unknown state.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (str(out / "tokenizer"), workers))
+    pool = make_pool(workers, _start_worker, str(out / "tokenizer"), workers)
     waiting: deque[Future[ShardInfo]] = deque()
     seen = 0
     try:
@@ -203,13 +206,23 @@ def _make_all(
             if block.name in done:
                 infos.append(done[block.name])
                 continue
-            waiting.append(pool.submit(make_shard, out, block.name, block.documents, lines))
+            waiting.append(submit(pool, make_shard, out, block.name, block.documents, lines))
             # Few blocks in flight: memory stays constant however large the text.
             while len(waiting) > workers + 1 or (waiting and waiting[0].done()):
-                finish(waiting.popleft())
+                finish(waiting[0])
+                waiting.popleft()
         while waiting:
-            finish(waiting.popleft())
+            finish(waiting[0])
+            waiting.popleft()
             progress.advance(0, f"{len(infos)} shards")
+    except KeyboardInterrupt:
+        # What the workers are at would have to be made again: wait for it, and keep it.
+        progress.message("stopping when the shards in hand are written")
+        pool.shutdown(wait=True, cancel_futures=True)
+        for future in waiting:
+            if not future.cancelled() and future.exception() is None:
+                finish(future)
+        raise
     except BrokenProcessPool:
         raise CorpusError(
             f"a worker process of firth prepare was killed (out of memory?): run the same command again to go on, "
@@ -224,9 +237,8 @@ _worker_tokenizer: Tokenizer | None = None
 
 
 def _start_worker(tokenizer: str, workers: int) -> None:
-    """In each worker: its own tokenizer, and Ctrl-C left to the parent."""
+    """In each worker: its own tokenizer."""
     global _worker_tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if workers > 1:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker_tokenizer = Tokenizer.load(tokenizer)

@@ -123,7 +123,7 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], *, new: bool)
             if not new and trainer.resume(partial(_weights, trainer.objective, recipe)) and world.leads:
                 tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
             finished = trainer.fit()
-        if world.leads:
+        if world.leads and finished:
             _report(run, recipe, tell)
         return Outcome(run, finished, trainer.state.step, trainer.state.best)
     finally:

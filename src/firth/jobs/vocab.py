@@ -2,22 +2,20 @@
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from firth.errors import ConfigError, FirthError, InputError
+from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.tokenizer import SPECIALS, Tokenizer
@@ -78,7 +76,7 @@ def build_vocab(
     reader = CorpusReader(paths, errors)
     with _Folder(out) as folder:
         splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents)
-        words = _count(reader, splitter, max_types, workers or _cpu_count())
+        words = _count(reader, splitter, max_types, workers or cpu_count())
         if not words.counts:
             raise InputError(
                 f"no words in {_named(reader)} ({reader.report.documents} documents); "
@@ -137,10 +135,6 @@ class _Folder:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _cpu_count() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _named(reader: CorpusReader) -> str:
     more = f" and {len(reader.files) - 1} more files" if len(reader.files) > 1 else ""
     return f"{reader.files[0]}{more}"
@@ -164,14 +158,11 @@ def _count_in_workers(
     blocks: Iterator[list[str]], splitter: WordSplitter, workers: int
 ) -> Iterator[Counter[str]]:
     """Counts per block in the order of the blocks; few blocks are held at a time."""
-    # Not fork: threads of the parent (the library's, torch's) would be left half alive in the child.
-    context = multiprocessing.get_context("spawn")
-    options = (splitter.lowercase, splitter.keep_accents)
-    executor = ProcessPoolExecutor(workers, context, _start_worker, options)
+    pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents)
     waiting: deque[Future[Counter[str]]] = deque()
     try:
         for block in blocks:
-            waiting.append(executor.submit(_count_block, block))
+            waiting.append(submit(pool, _count_block, block))
             if len(waiting) > workers + 1:
                 yield waiting.popleft().result()
         while waiting:
@@ -182,7 +173,7 @@ def _count_in_workers(
             "'if __name__ == \"__main__\":', or pass workers=1"
         ) from None
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 _splitter: WordSplitter | None = None  # of a worker process
@@ -190,17 +181,7 @@ _splitter: WordSplitter | None = None  # of a worker process
 
 def _start_worker(lowercase: bool, keep_accents: bool) -> None:
     global _splitter
-    # Ctrl-C reaches all processes of a terminal; the parent alone decides what happens then.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
     _splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents)
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _count_block(block: list[str]) -> Counter[str]:

@@ -12,6 +12,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def cpu_count() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def make_pool(workers: int, start: Callable[..., None], *arguments: object) -> ProcessPoolExecutor:
     """A pool whose processes each call ``start(*arguments)`` first; give it work with ``submit``."""
     # Not fork: threads of the parent (the tokenizer library's, torch's) would be left half alive in the child.

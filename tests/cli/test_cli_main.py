@@ -1,0 +1,136 @@
+"""Help, usage errors, exit codes: what all verbs have in common."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import firth.cli.app
+from firth.cli import main
+from firth.errors import CheckpointError, ConfigError
+
+VERBS = ["vocab", "prepare", "pretrain", "fill-mask", "embed"]
+
+
+def run(*command: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, **{"capture_output": True, "text": True, "check": False, **options})
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+    def verb(tokens: object) -> int:
+        raise error
+
+    monkeypatch.setattr(firth.cli.app, "run", verb)
+    return main([])
+
+
+def test_help_lists_the_verbs_in_the_order_of_the_road(firth) -> None:
+    text = firth("--help").out
+    places = [text.index(f" {verb} ") for verb in VERBS]
+    assert places == sorted(places)
+    assert firth().out == text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_has_an_example_and_a_line_per_flag(firth, verb: str) -> None:
+    result = firth(verb, "--help")
+    assert result.code == 0
+    assert f"Example: firth {verb} " in result.out
+    flags = [line.strip("│* ") for line in result.out.splitlines() if line.strip("│* ").startswith("--")]
+    assert flags
+    for flag in flags:
+        words = flag.split("  ")
+        assert len([word for word in words if word.strip()]) > 1, f"{flag} says nothing"
+
+
+def test_version(firth) -> None:
+    assert firth("--version").out.strip().count(".") == 2
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from firth.cli import main; code = main(sys.argv[1:])\n"
+        "sys.exit(code or ' '.join({'torch', 'numpy', 'tokenizers'} & set(sys.modules)) or 0)"
+    )
+    times = []
+    for tokens in (["--help"], ["vocab", "--help"], ["pretrain", "--help"]):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        result = run(sys.executable, "-c", program, *tokens)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert result.returncode == 0, result.stderr
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 0.4  # processor time: the other tests must not count
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts"),
+    [
+        (["vocba"], ['"vocba"', '"vocab"', "firth --help"]),
+        (["vocab", "a.txt", "--out", "v", "--sise", "9"], ["--sise", "--size?", "firth vocab --help"]),
+        (["vocab", "a.txt"], ["--out", "firth vocab --help"]),
+        (["vocab", "--out", "v"], ["TEXT", "firth vocab --help"]),
+        (["vocab", "a.txt", "--out", "v", "--size", "many"], ["--size", "many"]),
+        (["vocab", "a.txt", "--out", "v", "--score", "likelyhood"], ["--score", "likelyhood", '"likelihood"']),
+        (["vocab", "a.txt", "--out", "v", "--workers", "0"], ["--workers", "0", ">= 1"]),
+        (["prepare", "a.txt", "--tokenizer", "v", "--out", "c", "--workers", "-3"], ["--workers", "-3"]),
+        (["embed", "runs/a", "lines.txt"], ["lines.txt", "firth embed --help"]),
+        (["embed", "runs/a", "--pool", "median"], ["--pool", "median", "summary"]),
+        (["embed", "runs/a", "--layer", "top"], ["--layer", "top"]),
+        (["fill-mask"], ["MODEL"]),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_the_flag(
+    firth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str], parts: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = firth(*tokens)
+    assert result.code == 2
+    assert [part for part in parts if part not in result.complaint] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("a is wrong\nuse b"), 2, "firth: a is wrong use b\n"),
+        (CheckpointError("damaged"), 1, "firth: damaged\n"),
+        (KeyboardInterrupt(), 130, "firth: interrupted\n"),
+        (KeyboardInterrupt("go on so"), 130, "firth: interrupted: go on so\n"),
+        (PermissionError(13, "Permission denied", "x/y"), 1, "firth: x/y: Permission denied\n"),
+        (OSError(28, "No space left on device"), 1, "firth: the disk is full\n"),
+        (BrokenPipeError(), 1, ""),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert fail_with(error, monkeypatch) == code
+    assert capfd.readouterr().err == message
+
+
+def test_a_mistake_of_ours_shows_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_with(ZeroDivisionError(), monkeypatch)
+
+
+MAIN = [sys.executable, "-c", "import sys; from firth.cli import main; sys.exit(main())"]
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_is_nothing_to_talk_about() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = run(*MAIN, "--help", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        result = run(*MAIN, "--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (result.returncode, result.stderr) == (1, "firth: the disk is full\n")
