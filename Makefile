@@ -1,12 +1,15 @@
 # Needs make and a Python of 3.11 or newer with pip; each target sets up .venv by itself, once.
 # It is made with python3; for another one: make test PYTHON=python3.12
 
-.PHONY: help demo test check clean
+DATA ?= ../shared/data
+
+.PHONY: help demo test check models clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
 	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
 	@echo "make check   style, types and the rules of the source tree"
+	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
 	@echo "make clean   remove caches and build outputs; .venv, runs/ and models/ stay"
 
 demo:
@@ -20,6 +23,10 @@ test:
 check:
 	@scripts/setup report,track,dev,parity
 	scripts/check
+
+models:
+	@scripts/setup report
+	DATA="$(DATA)" scripts/models
 
 clean:
 	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

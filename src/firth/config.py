@@ -7,9 +7,11 @@ The comment that ``--show-recipe`` prints beside a key stands once, in the field
 ``steps: int = option(1000, "optimizer steps")``.
 """
 
+import copy
 import dataclasses
 import difflib
 import json
+import math
 import os
 import tomllib
 import types
@@ -58,7 +60,9 @@ FOREIGN_KEYS = {
     "short_seq_prob": "data.short_share",
     "train_batch_size": "train.batch_tokens",
     "type_vocab_size": "encoder.n_segments",
-    "warmup_steps": "optim.warmup_steps",
+    "warmup_proportion": "optim.warmup_share",
+    "warmup_ratio": "optim.warmup_share",
+    "warmup_steps": "optim.warmup_share",
     "weight_decay": "optim.decay",
     "whole_word_mask": "masking.whole_words",
 }
@@ -112,6 +116,8 @@ def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
         raise ConfigError(f"{where}: {key} = {value!r}: expected one of {', '.join(map(repr, arguments))}")
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(v, arguments[0], f"{key}[{i}]", where) for i, v in enumerate(value))
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: {key} = {value!r}: expected a finite number")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
@@ -215,7 +221,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Plain recipe data with ``a.b=c`` settings laid over it; the data passed in stays as it was."""
-    result = json.loads(json.dumps(data))
+    result = copy.deepcopy(data)
     for text in overrides:
         *tables, last = (path := parse_override(text))[0]
         target = result
@@ -224,7 +230,7 @@ def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             if not isinstance(target, dict):
                 raise ConfigError(f"--set {text!r}: {name!r} is a value, not a table")
         target[last] = path[1]
-    return result  # type: ignore[no-any-return]  # json.loads of a dict is a dict
+    return result
 
 
 def read_json(path: Path) -> dict[str, Any]:

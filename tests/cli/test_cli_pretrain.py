@@ -20,7 +20,6 @@ def test_a_run_says_where_the_model_is_and_what_to_try(firth, tiny_corpus: Path,
     assert result.code == 0
     assert f"{run}: 2 steps done; the model is in {run}/model" in result.out
     assert f"next: firth fill-mask '{run}' 'The capital of France is [MASK].'" in result.out
-    assert "warning: the rate still rises" in result.err
     recipe = tomllib.loads((run / "recipe.toml").read_text("utf-8"))
     assert (recipe["train"]["steps"], recipe["train"]["seed"]) == (2, 7)
 

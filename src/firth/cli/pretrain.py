@@ -100,11 +100,6 @@ def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
     if out is None:
         print(to_toml(recipe, comments=True), end="")
         return 0
-    if recipe.optim.warmup_steps >= recipe.train.steps:
-        say(
-            f"warning: the rate still rises at the end: optim.warmup_steps={recipe.optim.warmup_steps} of "
-            f"train.steps={recipe.train.steps}; try --set optim.warmup_steps={max(1, recipe.train.steps // 10)}"
-        )
     try:
         return _report(job.pretrain(recipe, out), recipe)
     except KeyboardInterrupt:

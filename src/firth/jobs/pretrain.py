@@ -219,7 +219,7 @@ def _assemble(
         write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, provenance)
 
     rate = partial(
-        warmup_linear, peak_rate=recipe.optim.peak_rate, warmup_steps=recipe.optim.warmup_steps,
+        warmup_linear, peak_rate=recipe.optim.peak_rate, warmup_steps=recipe.optim.warmup_steps(recipe.train.steps),
         total_steps=recipe.train.steps,
     )  # fmt: skip
     trainer = Trainer(

@@ -44,14 +44,13 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         _swap(temporary, path)
         _sync(path.parent)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(_why(path, error)) from None
     except SafetensorError as error:
         # The library reports a failing disk as an error of its own.
+        raise CheckpointError(f"{path} could not be written: {error}. What was saved before is untouched") from None
+    finally:
+        # Nothing is there any more if all went well.
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(
-            f"{path} could not be written: {error}. What was saved before is untouched"
-        ) from None
 
 
 def _why(path: Path, error: OSError) -> str:
@@ -103,17 +102,26 @@ def _write_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(files, indent=2) + "\n", "utf-8")
 
 
+def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and digest of each file; a damaged manifest may well be JSON still."""
+    path = folder / MANIFEST
+    try:
+        entries = json.loads(path.read_text("utf-8"))
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not files:
+        raise CheckpointError(f"{path} names no file: it is damaged")
+    return files
+
+
 def check_folder(folder: Path) -> None:
     """Compare every file with the manifest; CheckpointError names the first that differs."""
-    try:
-        files = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error}") from None
-    for name, expected in files.items():
+    for name, (size, digest) in _read_manifest(folder).items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{path} is missing")
-        if path.stat().st_size != expected["bytes"] or _digest(path) != expected["sha256"]:
+        if path.stat().st_size != size or _digest(path) != digest:
             raise CheckpointError(f"{path} does not match its checksum: it is damaged")
 
 

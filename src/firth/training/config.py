@@ -15,7 +15,7 @@ class OptimConfig:
         "bert_adam", "bert_adam: the original, without bias correction; adamw: the standard one"
     )
     peak_rate: float = option(1e-4, "highest learning rate")
-    warmup_steps: int = option(10_000, "steps over which the rate rises from 0")
+    warmup_share: float = option(0.01, "of the steps, over which the rate rises from 0 (paper: 10,000 of 1,000,000)")
     decay: float = option(0.01, "decoupled weight decay; never of biases and norms")
     beta1: float = option(0.9, "of the running mean of gradients")
     beta2: float = option(0.999, "of the running mean of their squares")
@@ -25,12 +25,18 @@ class OptimConfig:
     def __post_init__(self) -> None:
         if self.peak_rate <= 0:
             raise ConfigError(f"optim.peak_rate={self.peak_rate}: expected more than 0")
-        if self.warmup_steps < 0 or self.decay < 0 or self.clip_norm < 0:
-            raise ConfigError("optim.warmup_steps, decay and clip_norm: expected 0 or more")
+        if not 0 <= self.warmup_share <= 1:
+            raise ConfigError(f"optim.warmup_share={self.warmup_share}: expected a share of the steps, 0 to 1")
+        if self.decay < 0 or self.clip_norm < 0:
+            raise ConfigError("optim.decay and clip_norm: expected 0 or more")
         if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
             raise ConfigError(
                 f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1"
             )
+
+    def warmup_steps(self, total_steps: int) -> int:
+        """Steps of the warm-up in a run of ``total_steps`` (rounded down, as the published code does)."""
+        return int(total_steps * self.warmup_share)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

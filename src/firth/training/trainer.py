@@ -192,7 +192,7 @@ class Trainer:
             f"{what} in step {self.state.step + 1}, batch {places}. Look at that batch with: "
             f"firth pretrain --resume {self.run} --replay {batches[0].place}. "
             f"Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
-            f"optim.warmup_steps={self.optim.warmup_steps} too few, or {self.dtype} too coarse: try float32"
+            f"optim.warmup_share={self.optim.warmup_share:g} too little, or {self.dtype} too coarse: try float32"
         )
 
     @torch.no_grad()

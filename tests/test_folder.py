@@ -1,0 +1,225 @@
+"""Model folders: what was written is read, for every system, and whatever does not fit is named."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from firth.errors import CheckpointError, ConfigError, TokenizerError
+from firth.folder import PRETRAINING, find_model, read_model, write_model
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
+from firth.systems import SYSTEMS
+from firth.tasks.classify import Classifier
+from firth.tasks.config import ClassifyConfig
+from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.training.checkpoint import load_tensors, save_tensors, write_folder
+
+PIECES = [*SPECIALS, "the", "cat", "##s", "고양이"]
+BERT_SIZES = {"width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12, "max_positions": 16}
+
+
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_vocab(PIECES, lowercase=True)
+
+
+def pretraining(system_name: str, **options: Any) -> nn.Module:
+    system = SYSTEMS[system_name]
+    sizes = BERT_SIZES if system_name.startswith("bert") else {"width": 8, "n_layers": 2}
+    torch.manual_seed(0)
+    config = system.config(vocab_size=len(PIECES), **sizes, **system.fixed)
+    return system.objective(system.encoder(config), system.objective_config(**options)).eval()
+
+
+def classifier() -> Classifier:
+    torch.manual_seed(0)
+    config = ClassifyConfig(labels=("나쁨", "good"), dropout=0.25)
+    return Classifier(Bert(BertConfig(vocab_size=len(PIECES), **BERT_SIZES)), config).eval()
+
+
+def written(
+    folder: Path, system: str = "bert", objective: nn.Module | None = None, task: str = PRETRAINING
+) -> Path:
+    folder.mkdir(parents=True)
+    made = objective if objective is not None else pretraining(system)
+    write_model(folder, system, task, made, tokenizer(), {"seed": 5, "이름": "값"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("system", "make", "task"),
+    [
+        ("bert", lambda: pretraining("bert"), PRETRAINING),
+        ("bert", lambda: pretraining("bert", next_sentence=False), PRETRAINING),
+        ("bert-ltr", lambda: pretraining("bert-ltr"), PRETRAINING),
+        ("lstm", lambda: pretraining("lstm"), PRETRAINING),
+        ("bert", classifier, "classify"),
+    ],
+)
+def test_what_was_written_is_read(
+    tmp_path: Path, system: str, make: Callable[[], nn.Module], task: str
+) -> None:
+    objective = make()
+    loaded = read_model(written(tmp_path / "m", system, objective, task))
+    assert (loaded.system_name, loaded.task) == (system, task)
+    assert type(loaded.objective) is type(objective) and not loaded.objective.training
+    assert loaded.objective.config == objective.config
+    assert loaded.objective.encoder.config == objective.encoder.config
+    found, expected = loaded.objective.state_dict(), objective.state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert loaded.tokenizer.fingerprint == tokenizer().fingerprint
+    assert (loaded.provenance["seed"], loaded.provenance["이름"]) == (5, "값")
+    assert {"firth", "torch", "python"} <= set(loaded.provenance)
+    assert loaded.max_length == (16 if system.startswith("bert") else None)
+
+
+def test_files_of_a_folder(tmp_path: Path) -> None:
+    folder = written(tmp_path / "m", objective=classifier(), task="classify")
+    expected = {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+        "firth.json",
+        "README.md",
+    }
+    assert {p.name for p in folder.iterdir()} == expected
+    config = json.loads((folder / "config.json").read_text())
+    assert config["id2label"] == {"0": "나쁨", "1": "good"}
+    assert config["label2id"] == {"나쁨": 0, "good": 1}
+    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 16
+    assert "bert" in (folder / "README.md").read_text()
+
+
+def test_tied_tensors_are_stored_once(tmp_path: Path) -> None:
+    names = set(load_tensors(written(tmp_path / "m") / "model.safetensors"))
+    assert "bert.embeddings.word_embeddings.weight" in names
+    assert not [name for name in names if "decoder" in name]
+
+
+def test_a_run_folder_means_its_model(tmp_path: Path) -> None:
+    written(tmp_path / "run" / "model")
+    assert find_model(tmp_path / "run") == tmp_path / "run" / "model"
+    assert find_model(str(tmp_path / "run" / "model")) == tmp_path / "run" / "model"
+
+
+def test_a_folder_that_a_kill_left_aside_is_brought_back(tmp_path: Path) -> None:
+    written(tmp_path / "run" / ".model.old")
+    assert find_model(tmp_path / "run") == tmp_path / "run" / "model"
+
+
+def test_a_folder_written_whole_reads_with_its_manifest(tmp_path: Path) -> None:
+    write_folder(
+        tmp_path / "m",
+        lambda folder: write_model(folder, "bert", PRETRAINING, pretraining("bert"), tokenizer(), {}),
+    )
+    assert read_model(tmp_path / "m").system_name == "bert"
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such model folder"):
+        read_model(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"is not a model folder: it has no config\.json"):
+        read_model(tmp_path)
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(CheckpointError, match="is a run without a model yet"):
+        read_model(tmp_path)
+
+
+def edit(folder: Path, file: str, **changes: Any) -> None:
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("firth.json", {"version": 99}, "version 99, this Firth reads 'firth-model' version 1"),
+        ("firth.json", {"format": "x"}, "has layout 'x'"),
+        ("firth.json", {"system": "elmo"}, "system 'elmo', task 'pretraining' are not known"),
+        ("firth.json", {"system": None}, "not known"),
+        ("firth.json", {"task": "dance"}, "not known"),
+        ("firth.json", {"options": {"surprise": 1}}, "unknown key 'surprise'"),
+        ("firth.json", {"options": {"next_sentence": "yes"}}, "expected bool"),
+        ("firth.json", {"options": [1]}, "cannot be read as a model"),
+        ("config.json", {"hidden_size": 10}, r"has shape .*, expected"),
+        ("config.json", {"hidden_size": 9}, "width=9 is not a multiple of n_heads=2"),
+        ("config.json", {"hidden_size": "8"}, "cannot be read as a model"),
+        ("config.json", {"num_hidden_layers": 3}, r"lacks .*layer\.2"),
+        ("config.json", {"num_hidden_layers": 1}, r"unknown .*layer\.1"),
+        ("config.json", {"vocab_size": 10}, "the tokenizer has 9 pieces, the model 10"),
+        ("config.json", {"hidden_act": "swish"}, "hidden_act 'swish'"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, file: str, changes: dict[str, Any], message: str) -> None:
+    folder = written(tmp_path / "m")
+    edit(folder, file, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        read_model(folder)
+
+
+@pytest.mark.parametrize("file", ["firth.json", "config.json"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_broken_page_is_named(tmp_path: Path, file: str, data: bytes) -> None:
+    folder = written(tmp_path / "m")
+    (folder / file).write_bytes(data)
+    with pytest.raises(CheckpointError, match=file):
+        read_model(folder)
+
+
+@pytest.mark.parametrize("file", ["firth.json", "model.safetensors"])
+def test_a_missing_file_is_named(tmp_path: Path, file: str) -> None:
+    folder = written(tmp_path / "m")
+    (folder / file).unlink()
+    with pytest.raises(CheckpointError, match=file):
+        read_model(folder)
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = written(tmp_path / "m")
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink()
+    with pytest.raises(TokenizerError, match="neither"):
+        read_model(folder)
+
+
+def test_weights_are_read_strictly(tmp_path: Path) -> None:
+    folder = written(tmp_path / "m")
+    path = folder / "model.safetensors"
+    state = load_tensors(path)
+    for change, message in (
+        ({"extra": torch.zeros(1)}, "unknown extra"),
+        ({"bert.pooler.dense.weight": torch.zeros(2, 2)}, r"bert\.pooler\.dense\.weight has shape \(2, 2\)"),
+    ):
+        save_tensors(path, state | change)
+        with pytest.raises(CheckpointError, match=message):
+            read_model(folder)
+    without = {name: tensor for name, tensor in state.items() if name != "cls.predictions.bias"}
+    save_tensors(path, without)
+    with pytest.raises(CheckpointError, match=r"lacks cls\.predictions\.bias"):
+        read_model(folder)
+
+
+def test_the_lstm_folder_is_strict_too(tmp_path: Path) -> None:
+    folder = written(tmp_path / "m", "lstm")
+    edit(folder, "config.json", n_layers=1)
+    with pytest.raises(CheckpointError, match=r"unknown encoder\.layers\.1"):
+        read_model(folder)
+    edit(folder, "config.json", n_layers=2, depth=3)
+    with pytest.raises(CheckpointError, match="unknown key 'depth'"):
+        read_model(folder)
+
+
+def test_a_copy_elsewhere_is_the_same_model(tmp_path: Path) -> None:
+    folder = written(tmp_path / "m")
+    copy = tmp_path / "다른 곳" / "m"
+    shutil.copytree(folder, copy)
+    one, other = read_model(folder).objective.state_dict(), read_model(copy).objective.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)

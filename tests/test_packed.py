@@ -1,0 +1,195 @@
+"""Packed rows: the plan is a partition of the tokens, and a rectangle and back is the identity."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firth.packed import (
+    GROUP_MULTIPLE,
+    LENGTH_BUCKETS,
+    Hidden,
+    Rows,
+    Tokens,
+    from_padded,
+    kept_layers,
+    plan_groups,
+    to_padded,
+)
+
+LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=12)
+
+
+def test_offsets_and_positions_by_hand() -> None:
+    rows = Rows.from_lengths([3, 1, 2])
+    assert rows.offsets.tolist() == [0, 3, 4, 6]
+    assert rows.offsets.dtype == torch.int32
+    assert rows.positions.tolist() == [0, 1, 2, 0, 0, 1]
+    assert rows.row_of_token().tolist() == [0, 0, 0, 1, 2, 2]
+    assert (rows.n_rows, rows.n_tokens) == (3, 6)
+    assert (rows.lengths.tolist(), rows.first.tolist(), rows.last.tolist()) == (
+        [3, 1, 2],
+        [0, 3, 4],
+        [2, 3, 5],
+    )
+
+
+def test_plan_by_hand() -> None:
+    """Rows of 2 and 1 share a rectangle of two columns; the pad slot repeats the last token of its row."""
+    plan = plan_groups(np.array([2, 1]), [np.array([0, 1])])
+    assert plan.gather.tolist() == [0, 1, 2, 2]
+    assert plan.scatter.tolist() == [0, 1, 2]
+    assert plan.groups.tolist() == [[2, 2, 1]]
+    assert not plan.in_order
+
+
+def slots_of(rows: Rows) -> Iterator[tuple[int, int, int, int]]:
+    """Slot, row length, column and rectangle length of every slot of a plan, group after group."""
+    slot, row = 0, 0
+    for n, longest, _ in rows.plan.groups.tolist():
+        for length in rows.plan.lengths[row : row + n].tolist():
+            for column in range(longest):
+                yield slot, length, column, longest
+                slot += 1
+        row += n
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS)
+def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
+    rows = Rows.from_lengths(lengths)
+    plan = rows.plan
+    # Scatter undoes gather, on every token.
+    assert torch.equal(plan.gather[plan.scatter], torch.arange(sum(lengths)))
+    slots = list(slots_of(rows))
+    assert len(slots) == plan.gather.numel()
+    assert int(plan.groups[:, 0].sum()) == len(lengths)
+    assert sorted(plan.lengths.tolist()) == sorted(lengths)
+    owner, position = rows.row_of_token()[plan.gather].tolist(), rows.positions[plan.gather].tolist()
+    for slot, length, column, _ in slots:
+        assert lengths[owner[slot]] == length
+        assert position[slot] == min(column, length - 1)
+    real = [slot for slot, length, column, _ in slots if column < length]
+    assert sorted(plan.scatter.tolist()) == real
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS)
+def test_groups_are_of_near_equal_length(lengths: list[int]) -> None:
+    rows = Rows.from_lengths(lengths)
+    row = 0
+    for n, longest, ragged in rows.plan.groups.tolist():
+        members = rows.plan.lengths[row : row + n].tolist()
+        assert longest == max(members)
+        assert longest - min(members) < GROUP_MULTIPLE
+        assert ragged == (min(members) < longest)
+        row += n
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS)
+def test_in_order_says_that_slots_are_tokens(lengths: list[int]) -> None:
+    plan = Rows.from_lengths(lengths).plan
+    assert plan.in_order == torch.equal(plan.gather, torch.arange(sum(lengths)))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "in_order"),
+    [([5, 5, 5], True), ([20, 5], False), ([5, 20], True), ([5, 4], False), ([7], True)],
+)
+def test_in_order_where_it_is_known(lengths: list[int], in_order: bool) -> None:
+    assert Rows.from_lengths(lengths).plan.in_order is in_order
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=4))
+def test_max_length_is_a_bucket_above_the_longest(lengths: list[int]) -> None:
+    rows = Rows.from_lengths(lengths)
+    longest = max(lengths)
+    assert rows.longest == longest
+    if longest > LENGTH_BUCKETS[-1]:
+        assert rows.max_length == longest
+    else:
+        assert rows.max_length == min(b for b in LENGTH_BUCKETS if b >= longest)
+
+
+@pytest.mark.parametrize("lengths", [[], [3, 0, 2], [0], [4, -1]])
+def test_a_row_without_tokens_is_refused(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        Rows.from_lengths(lengths)
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS, st.sampled_from([(), (3,), (2, 2)]))
+def test_padded_and_back(lengths: list[int], more: tuple[int, ...]) -> None:
+    rows = Rows.from_lengths(lengths)
+    x = torch.randn(rows.n_tokens, *more)
+    padded, mask = to_padded(x, rows, fill=-7.0)
+    assert padded.shape == (len(lengths), max(lengths), *more)
+    assert mask.sum(1).tolist() == lengths
+    assert bool((padded[~mask] == -7.0).all())
+    again, rows_again = from_padded(padded, mask)
+    assert torch.equal(again, x)
+    assert torch.equal(rows_again.offsets, rows.offsets)
+    assert torch.equal(rows_again.plan.gather, rows.plan.gather)
+
+
+def test_gradients_pass_through_a_rectangle() -> None:
+    rows = Rows.from_lengths([2, 3])
+    x = torch.randn(5, 2, requires_grad=True)
+    padded, mask = to_padded(x, rows)
+    (from_padded(padded, mask)[0] * torch.arange(5.0)[:, None]).sum().backward()
+    assert x.grad is not None
+    assert x.grad[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_integers_keep_their_type() -> None:
+    padded, _ = to_padded(torch.tensor([4, 5, 6]), Rows.from_lengths([1, 2]))
+    assert padded.dtype == torch.int64
+    assert padded.tolist() == [[4, 0], [5, 6]]
+
+
+@pytest.mark.parametrize("mask", [[[0, 1, 1]], [[1, 0, 1]], [[1, 1, 0], [0, 1, 0]]])
+def test_padding_that_is_not_on_the_right_is_refused(mask: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="pad on the right"):
+        from_padded(torch.zeros(len(mask), 3), torch.tensor(mask, dtype=torch.bool))
+
+
+def test_a_padded_row_without_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        from_padded(torch.zeros(2, 2), torch.tensor([[True, True], [False, False]]))
+
+
+def test_moving_tokens_leaves_the_groups_on_the_host() -> None:
+    rows = Rows.from_lengths([3, 20])
+    moved = Tokens(rows, torch.arange(23), torch.zeros(23, dtype=torch.int64)).to("meta")
+    assert moved.segments is not None
+    for tensor in (moved.ids, moved.segments, moved.rows.offsets, moved.rows.positions):
+        assert tensor.device.type == "meta"
+    plan = moved.rows.plan
+    assert {plan.gather.device.type, plan.scatter.device.type, plan.lengths.device.type} == {"meta"}
+    assert plan.groups.device.type == "cpu"
+    assert torch.equal(plan.groups, rows.plan.groups)
+    # Known without asking the device.
+    assert (moved.rows.longest, moved.rows.max_length, moved.rows.n_rows) == (20, 32, 2)
+
+
+def test_tokens_without_segments_move() -> None:
+    assert Tokens(Rows.from_lengths([2]), torch.arange(2)).to("meta").segments is None
+
+
+def test_kept_layers_count_from_both_ends() -> None:
+    assert kept_layers((0, -1), 4) == {0, 4}
+    assert kept_layers((-5, 4, 2), 4) == {0, 2, 4}
+    assert kept_layers((), 4) == frozenset()
+    for layer in (5, -6):
+        with pytest.raises(ValueError, match=rf"layer {layer} .*to 4"):
+            kept_layers((layer,), 4)
+
+
+def test_top_is_the_highest_kept_layer() -> None:
+    low, high = torch.zeros(2, 3), torch.ones(2, 3)
+    assert Hidden({3: high, 1: low}, Rows.from_lengths([2])).top is high

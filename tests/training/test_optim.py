@@ -1,0 +1,158 @@
+"""The optimisers against hand recursions, and their state there and back."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from firth.errors import ConfigError
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
+from firth.objectives.config import MaskedLMConfig
+from firth.objectives.masked_lm import MaskedLM
+from firth.training.config import OptimConfig
+from firth.training.optim import decays, load_optimizer_tensors, make_optimizer, optimizer_tensors
+
+CONFIG = {"peak_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "decay": 0.05}
+
+
+def model(seed: int = 0) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(3, 2).double()
+
+
+def gradients(n: int) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(9)
+    return [(torch.randn(2, 3, dtype=torch.float64), torch.randn(2, dtype=torch.float64)) for _ in range(n)]
+
+
+def walk(module: nn.Linear, optimizer: torch.optim.Optimizer, steps: list[tuple[Tensor, Tensor]]) -> None:
+    for weight, bias in steps:
+        module.weight.grad, module.bias.grad = weight.clone(), bias.clone()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["bert_adam", "adamw"])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
+    module = model()
+    optimizer = make_optimizer(module, OptimConfig(kind=kind, **(CONFIG | {"decay": decay})))
+    p = {"weight": module.weight.detach().clone(), "bias": module.bias.detach().clone()}
+    m = {name: torch.zeros_like(x) for name, x in p.items()}
+    v = {name: torch.zeros_like(x) for name, x in p.items()}
+    for step, pair in enumerate(gradients(5), start=1):
+        rate = 0.1 / step
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        walk(module, optimizer, [pair])
+        for name, g in zip(("weight", "bias"), pair, strict=True):
+            m[name] = 0.8 * m[name] + 0.2 * g
+            v[name] = 0.9 * v[name] + 0.1 * g * g
+            if kind == "bert_adam":  # no bias correction
+                update = m[name] / (v[name].sqrt() + 1e-3)
+            else:
+                update = m[name] / (1 - 0.8**step) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
+            if name == "weight":
+                update = update + decay * p[name]
+            p[name] = p[name] - rate * update
+        torch.testing.assert_close(module.weight.detach(), p["weight"], rtol=0, atol=1e-12)
+        torch.testing.assert_close(module.bias.detach(), p["bias"], rtol=0, atol=1e-12)
+
+
+def test_first_update_by_hand() -> None:
+    """m = 0.1 g, v = 0.001 g²: the step is rate · 0.1 / √0.001 · sign(g), about 3.16 rates."""
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(module.weight)
+    optimizer = make_optimizer(module, OptimConfig(peak_rate=0.01, decay=0.0, epsilon=0.0))
+    module.weight.grad = torch.tensor([[-4.0]])
+    optimizer.step()
+    assert module.weight.item() == pytest.approx(1 + 0.01 * 0.1 / 0.001**0.5)
+
+
+def test_a_rate_of_zero_moves_nothing_but_remembers() -> None:
+    module = model()
+    optimizer = make_optimizer(module, OptimConfig(**CONFIG))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    before = module.weight.detach().clone()
+    walk(module, optimizer, gradients(1))
+    assert torch.equal(module.weight.detach(), before)
+    assert optimizer_tensors(module, optimizer)["weight/exp_avg"].any()
+
+
+def test_decay_is_of_matrices_and_embeddings_only() -> None:
+    """The published exclusions, by name, are exactly the parameters of one dimension."""
+    sizes = BertConfig(vocab_size=9, width=4, n_layers=1, n_heads=1, feed_forward_width=4, max_positions=4)
+    objective = MaskedLM(Bert(sizes), MaskedLMConfig())
+    for name, p in objective.named_parameters():
+        assert decays(name, p) == (not ("norm" in name or name.endswith("bias"))), name
+    optimizer = make_optimizer(objective, OptimConfig())
+    decayed, plain = optimizer.param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+    names = {id(p): name for name, p in objective.named_parameters()}
+    assert "encoder.embeddings.positions.weight" in {names[id(p)] for p in decayed["params"]}
+    assert {names[id(p)] for p in plain["params"]} == {
+        n for n, p in objective.named_parameters() if p.dim() == 1
+    }
+    assert len(decayed["params"]) + len(plain["params"]) == len(names)
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = model()
+    module.weight.requires_grad_(False)
+    (group,) = make_optimizer(module, OptimConfig()).param_groups
+    assert [id(p) for p in group["params"]] == [id(module.bias)]
+
+
+def test_a_parameter_without_gradient_stays_as_it_is() -> None:
+    module = model()
+    optimizer = make_optimizer(module, OptimConfig(**CONFIG))
+    before = module.weight.detach().clone()
+    module.bias.grad = torch.ones(2, dtype=torch.float64)
+    optimizer.step()
+    assert torch.equal(module.weight.detach(), before)
+    assert set(optimizer_tensors(module, optimizer)) == {"bias/exp_avg", "bias/exp_avg_sq"}
+
+
+@pytest.mark.parametrize("kind", ["bert_adam", "adamw"])
+def test_state_there_and_back_goes_on_bit_for_bit(kind: Any) -> None:
+    steps = gradients(6)
+    config = OptimConfig(kind=kind, **CONFIG)
+    whole = model()
+    walk(whole, make_optimizer(whole, config), steps)
+    first = model()
+    before = make_optimizer(first, config)
+    walk(first, before, steps[:3])
+    tensors = {name: t.clone() for name, t in optimizer_tensors(first, before).items()}
+    second = model(seed=1)
+    second.load_state_dict(first.state_dict())
+    after = make_optimizer(second, config)
+    load_optimizer_tensors(second, after, tensors)
+    walk(second, after, steps[3:])
+    assert torch.equal(second.weight, whole.weight)
+    assert torch.equal(second.bias, whole.bias)
+
+
+def test_state_of_an_unknown_parameter_is_not_swallowed() -> None:
+    module = model()
+    with pytest.raises(KeyError, match="other"):
+        load_optimizer_tensors(
+            module, make_optimizer(module, OptimConfig()), {"other/exp_avg": torch.zeros(1)}
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"peak_rate": 0.0},
+        {"warmup_share": -1.0},
+        {"decay": -0.1},
+        {"clip_norm": -1.0},
+        {"beta1": 1.0},
+        {"beta2": -0.1},
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"optim.*{next(iter(options))}"):
+        OptimConfig(**options)
