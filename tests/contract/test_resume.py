@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from systems_under_test import tiny_recipe
 import firth.training.trainer as trainer_module
 from firth.config import to_toml
 from firth.errors import CheckpointError, TrainingError
+from firth.jobs.prepare import prepare
 from firth.jobs.pretrain import pretrain, replay, resume
 from firth.systems import SYSTEMS
 from firth.training.checkpoint import list_checkpoints
@@ -247,3 +249,14 @@ def test_two_processes_equal_one_with_the_same_micro_batches(
     for ours, theirs in zip(one, two, strict=True):
         for name in ("mlm_loss", "nsp_loss", "loss"):
             assert theirs[name] == pytest.approx(ours[name], rel=1e-5), (ours, theirs)
+
+
+def test_a_run_does_not_go_on_with_other_text(
+    tiny_corpus: Path, tiny_text: Path, tiny_vocab: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    pretrain(tiny_recipe("bert", tmp_path / "corpus"), tmp_path / "run", silent)
+    shutil.rmtree(tmp_path / "corpus")
+    prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.3, workers=1)
+    with pytest.raises(CheckpointError, match="trained on other data"):
+        resume(tmp_path / "run", silent)

@@ -125,6 +125,12 @@ class Corpus:
                 f"{tokenizer.fingerprint[:12]}: prepare the corpus again with the tokenizer you want to use"
             )
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the checksums of all shards: the same text made by the same tokenizer in the same way."""
+        infos = (*self.manifest.train, *self.manifest.dev)
+        return hashlib.sha256("".join(digest for info in infos for digest in info.sha256).encode()).hexdigest()
+
     def shards(self, split: Split) -> tuple[ShardInfo, ...]:
         return self.manifest.train if split == "train" else self.manifest.dev
 

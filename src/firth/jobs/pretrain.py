@@ -224,7 +224,8 @@ def _assemble(
     )  # fmt: skip
     trainer = Trainer(
         objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim, rate=rate,
-        flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model, dtype=machine.dtype,
+        flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
+        data_hash=corpus.fingerprint, dtype=machine.dtype,
         device=machine.device, world=world, tell=tell,
     )  # fmt: skip
     return trainer, loader

@@ -62,6 +62,7 @@ class State:
     elapsed_s: float = 0.0
     best: float | None = None
     best_step: int = 0
+    data_hash: str = ""
     pending: dict[str, float] = field(default_factory=dict)
 
 
@@ -72,6 +73,7 @@ class Trainer:
     ``dev``: makes this process's held-out micro-batches of an evaluation, or None. ``rate``: learning rate
     of a step, counted from 0. ``flops``: model floating-point operations of a batch, forward and backward.
     ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
+    ``data_hash``: of what ``source`` reads; a run cannot go on with other data.
     """
 
     objective: Objective
@@ -83,6 +85,7 @@ class Trainer:
     flops: Callable[[Batch], float]
     run: Path
     save_model: Callable[[Path, dict[str, Any]], None]
+    data_hash: str = ""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
     world: World = World()
@@ -92,7 +95,7 @@ class Trainer:
         self.objective.to(self.device)
         self.optimizer = make_optimizer(self.objective, self.optim)
         self.trainable = [p for p in self.objective.parameters() if p.requires_grad]
-        self.state = State()
+        self.state = State(data_hash=self.data_hash)
         self.carries: list[Carry | None] = [None] * (self.config.micro_batches // self.world.size)
 
     def fit(self) -> bool:
@@ -278,8 +281,12 @@ class Trainer:
         if path is None:
             return False
         self.objective.load_state_dict(load_model(path))
-        data = read_json(path / "train" / "state.json")
-        self.state = State(**data)
+        self.state = State(**read_json(path / "train" / "state.json"))
+        if self.state.data_hash != self.data_hash:
+            raise CheckpointError(
+                f"{path} was trained on other data ({self.state.data_hash[:12]}, now {self.data_hash[:12]}): "
+                f"put the data back as it was, or begin a new run with --model {path}"
+            )
         load_optimizer_tensors(
             self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors")
         )
