@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from firth.packed import (
@@ -106,6 +106,10 @@ def test_in_order_where_it_is_known(lengths: list[int], in_order: bool) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=4))
+@example([1, 32])
+@example([33])
+@example([512])
+@example([513])
 def test_max_length_is_a_bucket_above_the_longest(lengths: list[int]) -> None:
     rows = Rows.from_lengths(lengths)
     longest = max(lengths)

@@ -66,3 +66,11 @@ def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
     assert [event["step"] for event in read_log(path)] == [1, 2]
+
+
+def test_a_process_that_does_not_lead_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = Log(None, 40)
+    log.write("train", 1, loss=2.0)
+    log.close()
+    assert list(tmp_path.iterdir()) == []
