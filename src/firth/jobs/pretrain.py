@@ -1,6 +1,7 @@
 """``firth pretrain``: recipe -> objects -> run."""
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import torch
 
 from firth.config import override, read_toml, to_toml, write_text
 from firth.data.batch import Batch, Objective
+from firth.data.config import DataConfig
 from firth.data.loader import Loader, Place
-from firth.data.shards import Corpus
+from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, read_model, read_weights, write_model
 from firth.jobs.recipe import Pretrain, read_recipe
@@ -174,12 +176,22 @@ def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callab
         tell("the corpus has no held-out text: nothing is evaluated, and the last model is kept")
 
 
-def make_loader(recipe: Pretrain, corpus: Corpus, split: Any = "train", slots: int | None = None) -> Loader:
-    """The stream of micro-batches of a recipe, or with ``split="dev"`` of its held-out text."""
+def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
+    """The stream of micro-batches of a recipe."""
+    return _loader(recipe, corpus, recipe.data, recipe.train.micro_batches, "train")
+
+
+def make_dev_loader(recipe: Pretrain, corpus: Corpus, slots: int) -> Loader:
+    """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
+    data = dataclasses.replace(recipe.data, length=recipe.data.lengths[-1], long_length=0)
+    return _loader(recipe, corpus, data, slots, "dev")
+
+
+def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, slots: int, split: Split) -> Loader:
     return Loader(
-        corpus, recipe.data, recipe.masking, recipe.row.layout(corpus.tokenizer),
-        predict=recipe.row.predict, budget_tokens=recipe.train.batch_tokens,
-        slots=slots or recipe.train.micro_batches, seed=recipe.train.seed, total_steps=recipe.train.steps, split=split,
+        corpus, data, recipe.masking, recipe.row.layout(corpus.tokenizer), predict=recipe.row.predict,
+        budget_tokens=recipe.train.batch_tokens, slots=slots, seed=recipe.train.seed,
+        total_steps=recipe.train.steps, split=split,
     )  # fmt: skip
 
 
@@ -209,7 +221,7 @@ def _assemble(
     objective = make_objective(recipe, corpus)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
-        held_out = make_loader(recipe, corpus, "dev", slots=world.size)
+        held_out = make_dev_loader(recipe, corpus, world.size)
 
         def dev() -> Iterator[Batch]:
             return held_out.one_epoch(recipe.train.eval_batches, world.rank, world.size)

@@ -53,58 +53,53 @@ def vocabulary_loss(
     The matrix products run in autocast's type if that is on, the softmax and the sums in float32 at least.
     """
     kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        x, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (x, weight))
+    compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     needed = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad)
-    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, needed)
+    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, needed, compute)
     return loss, correct
 
 
 @torch.library.custom_op("firth::vocabulary_loss", mutates_args=())
 def _vocabulary_loss(
-    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool
+    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool, compute: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    loss, correct = _zero(x), _zero(x)
+    loss, correct = _zero(weight), _zero(weight)
     grad_x, grad_weight, grad_bias = _gradients(x, weight, bias, needs_grad)
-    if not len(x):
-        return loss, correct, grad_x, grad_weight.zero_(), grad_bias
-    chunks = x.split(max(1, _CHUNK_LOGITS // len(weight)))
-    for i, (part, part_label) in enumerate(zip(chunks, label.split(len(chunks[0])), strict=True)):
-        logits = (part @ weight.T).to(loss.dtype).add_(bias)
-        target = logits.gather(1, part_label[:, None])
-        correct += (logits.argmax(1) == part_label).sum()
+    matrix, rows = weight.to(compute), max(1, _CHUNK_LOGITS // len(weight))
+    for start in range(0, len(x), rows):
+        part, answer = x[start : start + rows].to(compute), label[start : start + rows, None]
+        logits = (part @ matrix.T).to(loss.dtype).add_(bias)
+        target = logits.gather(1, answer)
+        correct += (logits.argmax(1, keepdim=True) == answer).sum()
         total = logits.logsumexp(1, keepdim=True)
         loss += (total - target).sum()
         if not needs_grad:
             continue
         probability = logits.sub_(total).exp_()
-        probability.scatter_add_(1, part_label[:, None], torch.full_like(target, -1.0))
+        probability.scatter_add_(1, answer, torch.full_like(target, -1.0))
         grad_bias += probability.sum(0)
-        grad_logits = probability.to(x.dtype)
-        start = i * len(chunks[0])
-        torch.mm(grad_logits, weight, out=grad_x[start : start + len(part)])
-        if i:
-            grad_weight.addmm_(grad_logits.T, part)
-        else:
-            torch.mm(grad_logits.T, part, out=grad_weight)
+        grad_logits = probability.to(compute)
+        grad_x[start : start + rows] = grad_logits @ matrix
+        # Summed over chunks in the weight's own type: in bfloat16 each chunk would round the sum.
+        grad_weight += grad_logits.T @ part
     return loss, correct, grad_x, grad_weight, grad_bias
 
 
-def _zero(x: Tensor) -> Tensor:
-    return torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+def _zero(weight: Tensor) -> Tensor:
+    return torch.zeros((), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
 
 
 def _gradients(x: Tensor, weight: Tensor, bias: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
     if not needed:
-        return x.new_empty(0), x.new_empty(0), bias.new_empty(0)
-    return torch.empty_like(x), torch.empty_like(weight), torch.zeros_like(bias)
+        return x.new_empty(0), weight.new_empty(0), bias.new_empty(0)
+    return torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
 
 
 @_vocabulary_loss.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool
+    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool, compute: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _zero(x), _zero(x), *_gradients(x, weight, bias, needs_grad)
+    return _zero(weight), _zero(weight), *_gradients(x, weight, bias, needs_grad)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -114,13 +109,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     grad_x, grad_weight, grad_bias = ctx.saved_tensors
-    return (
-        grad_x * grad.to(grad_x.dtype),
-        grad_weight * grad.to(grad_weight.dtype),
-        grad_bias * grad,
-        None,
-        None,
-    )
+    return grad_x * grad.to(grad_x.dtype), grad_weight * grad, grad_bias * grad, None, None, None
 
 
 _vocabulary_loss.register_autograd(_backward, setup_context=_save)
