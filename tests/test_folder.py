@@ -110,9 +110,9 @@ def test_a_run_folder_means_its_model(tmp_path: Path) -> None:
     assert find_model(str(tmp_path / "run" / "model")) == tmp_path / "run" / "model"
 
 
-def test_a_folder_that_a_kill_left_aside_is_brought_back(tmp_path: Path) -> None:
+def test_a_folder_that_a_kill_left_aside_is_read_where_it_is(tmp_path: Path) -> None:
     written(tmp_path / "run" / ".model.old")
-    assert find_model(tmp_path / "run") == tmp_path / "run" / "model"
+    assert find_model(tmp_path / "run") == tmp_path / "run" / ".model.old"
 
 
 def test_a_folder_written_whole_reads_with_its_manifest(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ The comment that ``--show-recipe`` prints beside a key stands once, in the field
 import copy
 import dataclasses
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -231,6 +232,12 @@ def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError(f"--set {text!r}: {name!r} is a value, not a table")
         target[last] = path[1]
     return result
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

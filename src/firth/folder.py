@@ -24,7 +24,7 @@ from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.systems import SYSTEMS, TASKS, System
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import load_tensors, recover, save_tensors
+from firth.training.checkpoint import MANIFEST, check_folder, load_tensors, save_tensors
 
 FORMAT = "firth-model"
 VERSION = 1
@@ -52,6 +52,12 @@ class Loaded:
         return getattr(self.objective.encoder.config, "max_positions", None)
 
 
+def _names(system_name: str, task: str) -> tuple[Rename, ...] | None:
+    """The foreign tensor names of a folder, or None where it holds ours."""
+    system = SYSTEMS[system_name]
+    return system.names if task == PRETRAINING else system.task_names
+
+
 def firth_version() -> str:
     return importlib.metadata.version("firth")
 
@@ -65,12 +71,12 @@ def write_model(
     provenance: dict[str, Any],
 ) -> None:
     """Write the files of a model folder into an existing empty folder."""
-    system, config = SYSTEMS[system_name], objective.encoder.config
+    names, config = _names(system_name, task), objective.encoder.config
     state = objective.state_dict()
-    if system.names is not None:
-        state = to_theirs(state, expand(system.names, config.n_layers))
+    if names is not None:
+        state = to_theirs(state, expand(names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)
-    if system.names is not None:
+    if names is not None:
         sizes = hf_bert.config_to_hf(config, _architecture(system_name, task, objective), tokenizer.pad_id)
         if task == "classify":
             labels = objective.config.labels
@@ -114,7 +120,7 @@ def _card(system_name: str, task: str, objective: Objective, provenance: dict[st
         *(f"{key}: {value}" for key, value in to_dict(objective.encoder.config).items()),
     ]  # fmt: skip
     lines = [f"- {fact}" for fact in facts]
-    others = " or `transformers.AutoModel.from_pretrained(folder)`" if SYSTEMS[system_name].names else ""
+    others = " or `transformers.AutoModel.from_pretrained(folder)`" if _names(system_name, task) else ""
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
     return "\n".join([
         "---", "library_name: transformers", "tags: [firth]", "---", "",
@@ -126,22 +132,24 @@ def _card(system_name: str, task: str, objective: Objective, provenance: dict[st
 
 def find_model(path: str | Path) -> Path:
     """The model folder that a path means: itself, or the ``model/`` of a run folder."""
-    folder = Path(path)
-    for candidate in (folder, folder / "model"):
-        recover(candidate)
+    folder = Path(path).resolve()
+    # A run may be replacing its model at this moment, or was killed while it did: then the older one is there.
+    for candidate in (folder, folder / "model", folder / ".model.old"):
         if (candidate / "firth.json").is_file() or (candidate / "config.json").is_file():
             return candidate
     if not folder.exists():
-        raise ConfigError(f"{folder}: no such model folder")
+        raise ConfigError(f"{path}: no such model folder")
     if (folder / "recipe.toml").is_file():
-        raise CheckpointError(f"{folder} is a run without a model yet: let it train, or resume it")
-    raise CheckpointError(f"{folder} is not a model folder: it has no config.json")
+        raise CheckpointError(f"{path} is a run without a model yet: let it train, or resume it")
+    raise CheckpointError(f"{path} is not a model folder: it has no config.json")
 
 
 def read_model(path: str | Path) -> Loaded:
     """Load a model folder (or a run's ``model/``), strictly: every tensor named and shaped as expected."""
     folder = find_model(path)
     about = read_about(folder)
+    if (folder / MANIFEST).is_file():
+        check_folder(folder, only=(WEIGHTS, "config.json", "tokenizer.json"))
     try:
         system_name, task = about["system"], about["task"]
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):
@@ -151,7 +159,8 @@ def read_model(path: str | Path) -> Loaded:
         system = SYSTEMS[system_name]
         sizes = read_json(folder / "config.json")
         where = str(folder / "config.json")
-        if system.names is not None:
+        names = _names(system_name, task)
+        if names is not None:
             config = hf_bert.config_from_hf(sizes, where)
         else:
             config = from_dict(system.config, {k: v for k, v in sizes.items() if k != "model_type"}, where)
@@ -168,7 +177,7 @@ def read_model(path: str | Path) -> Loaded:
         )
     # Weights come from the file at once: making the modules draws nothing that counts.
     objective = make(system.encoder(config), options)
-    objective.load_state_dict(read_weights(folder, objective, system.names, config))
+    objective.load_state_dict(read_weights(folder, objective, names, config))
     objective.eval()
     return Loaded(system_name, task, objective, tokenizer, about.get("provenance", {}))
 

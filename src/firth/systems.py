@@ -49,8 +49,10 @@ class System:
 
     ``fixed``: configuration fields that make the system what it is. ``instances``: the plans it can be
     trained on, its own first. ``predict``: masked pieces or the next token. ``names``: foreign tensor
-    names of its model folder, or None where the folder holds ours. ``no_gradient``: parameters that its
-    own pre-training does not reach (by prefix), with the reason.
+    names of its model folder, or None where the folder holds ours; ``task_names``: the same for a
+    fine-tuned model (left-to-right BERT has none: other tools would pool the first token, which knows
+    nothing there). ``no_gradient``: parameters that its own pre-training does not reach (by prefix), with
+    the reason.
     """
 
     config: type[Any]
@@ -62,6 +64,7 @@ class System:
     predict: Literal["masked", "next"]
     flops: Callable[[Any, Batch], float]
     names: tuple[Rename, ...] | None = None
+    task_names: tuple[Rename, ...] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     no_gradient: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,6 +80,7 @@ SYSTEMS: dict[str, System] = {
         predict="masked",
         flops=_transformer_flops,
         names=hf_bert.NAMES,
+        task_names=hf_bert.NAMES,
         fixed={"causal": False},
     ),
     "bert-ltr": System(

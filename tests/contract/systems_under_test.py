@@ -36,7 +36,7 @@ def tiny_recipe(system: str, corpus: Path, *settings: str) -> Pretrain:
 def tiny_parts(system: str, corpus_folder: Path, *settings: str) -> tuple[Pretrain, nn.Module, Loader]:
     recipe = tiny_recipe(system, corpus_folder, *settings)
     corpus = Corpus(corpus_folder)
-    return recipe, make_objective(recipe, corpus), make_loader(recipe, corpus)
+    return recipe, make_objective(recipe), make_loader(recipe, corpus)
 
 
 def some_batches(loader: Loader, n: int) -> list[Batch]:

@@ -18,7 +18,8 @@ from systems_under_test import tiny_recipe
 
 import firth.training.trainer as trainer_module
 from firth.config import to_toml
-from firth.errors import CheckpointError, TrainingError
+from firth.errors import CheckpointError, ConfigError, TrainingError
+from firth.jobs.lock import lock
 from firth.jobs.prepare import prepare
 from firth.jobs.pretrain import pretrain, replay, resume
 from firth.systems import SYSTEMS
@@ -79,7 +80,7 @@ PROGRAM = """
 import sys, tomllib
 from pathlib import Path
 from firth.jobs.pretrain import pretrain, resume
-from firth.jobs.recipe import read_recipe
+from firth.jobs.recipe import read_resolved_recipe
 import firth.training.checkpoint as checkpoint
 
 run, recipe = Path(sys.argv[1]), Path(sys.argv[2])
@@ -96,7 +97,7 @@ tell = lambda text: print(text, flush=True)
 if run.exists():
     outcome = resume(run, tell)
 else:
-    outcome = pretrain(read_recipe(tomllib.loads(recipe.read_text()), [], "recipe"), run, tell)
+    outcome = pretrain(read_resolved_recipe(tomllib.loads(recipe.read_text()), "recipe"), run, tell)
 print("finished", outcome.finished, outcome.step, flush=True)
 """
 
@@ -201,7 +202,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
     with pytest.raises(CheckpointError, match="the disk is full.*untouched"):
         pretrain(recipe, tmp_path / "cut", silent)
     monkeypatch.undo()
-    assert [step for step, _ in list_checkpoints(tmp_path / "cut" / "checkpoints")] == [5]
+    assert [step for step, _ in list_checkpoints(tmp_path / "cut" / "checkpoints")] == [0, 5]
     assert resume(tmp_path / "cut", silent).finished
     assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
 
@@ -210,7 +211,7 @@ def test_a_loss_that_is_no_number_names_its_batch(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tiny_recipe("bert", tiny_corpus)
-    original = trainer_module.Trainer._forward
+    original = trainer_module.Trainer.forward
 
     def breaks(self: Any, batch: Any, carry: Any) -> Any:
         step = original(self, batch, carry)
@@ -218,14 +219,16 @@ def test_a_loss_that_is_no_number_names_its_batch(
             step.losses["mlm"].mul_(float("nan"))
         return step
 
-    monkeypatch.setattr(trainer_module.Trainer, "_forward", breaks)
+    monkeypatch.setattr(trainer_module.Trainer, "forward", breaks)
     with pytest.raises(TrainingError, match=r"step 7, batch \d:\d+:\d+:\d+") as caught:
         pretrain(recipe, tmp_path / "run", silent)
     monkeypatch.undo()
     place = str(caught.value).split("--replay ")[1].split(".")[0].split()[0]
     shown = replay(tmp_path / "run", place, silent)
     assert shown["place"] == place
-    assert all(row.startswith("[CLS]") and row.endswith("[SEP]") for row in shown["rows"])
+    assert all(row["text"].startswith("[CLS]") and row["text"].endswith("[SEP]") for row in shown["rows"])
+    seen = [(row["text"].split()[at], answer) for row in shown["rows"] for at, answer in row["mlm"]]
+    assert sum(piece == "[MASK]" for piece, _ in seen) > len(seen) / 2
     assert set(shown["losses"]) == {"mlm", "nsp"}
 
 
@@ -237,18 +240,9 @@ def test_two_processes_equal_one_with_the_same_micro_batches(
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
     (tmp_path / "program.py").write_text(PROGRAM)
     pretrain(recipe, tmp_path / "one", silent)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-         str(tmp_path / "program.py"), str(tmp_path / "two"), str(tmp_path / "recipe.toml")],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+    done = torchrun(tmp_path / "program.py", tmp_path / "two", tmp_path / "recipe.toml")
     assert done.returncode == 0, done.stderr[-3000:]
-    one, two = read_log(tmp_path / "one" / "log.jsonl"), read_log(tmp_path / "two" / "log.jsonl")
-    assert [(e["event"], e["step"]) for e in one] == [(e["event"], e["step"]) for e in two]
-    for ours, theirs in zip(one, two, strict=True):
-        for name in ("mlm_loss", "nsp_loss", "loss"):
-            assert theirs[name] == pytest.approx(ours[name], rel=1e-5), (ours, theirs)
+    check_equal_curves(tmp_path / "one", tmp_path / "two", ("mlm_loss", "nsp_loss", "loss"))
 
 
 def test_a_run_does_not_go_on_with_other_text(
@@ -258,5 +252,106 @@ def test_a_run_does_not_go_on_with_other_text(
     pretrain(tiny_recipe("bert", tmp_path / "corpus"), tmp_path / "run", silent)
     shutil.rmtree(tmp_path / "corpus")
     prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.3, workers=1)
-    with pytest.raises(CheckpointError, match="trained on other data"):
+    with pytest.raises(CheckpointError, match="made with another corpus"):
         resume(tmp_path / "run", silent)
+    # Moved is not changed.
+    shutil.rmtree(tmp_path / "corpus")
+    shutil.copytree(tiny_corpus, tmp_path / "moved")
+    assert resume(tmp_path / "run", silent, corpus=tmp_path / "moved").finished
+
+
+def test_a_run_does_not_go_on_by_another_recipe(tiny_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pretrain(tiny_recipe("bert", tiny_corpus), run, silent)
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace('kind = "bert_adam"', 'kind = "adamw"'))
+    with pytest.raises(CheckpointError, match=r"made with another optim\.kind"):
+        resume(run, silent)
+    (run / "recipe.toml").write_text(text.replace("keep_checkpoints = 2", "keep_checkpoints = 5"))
+    assert resume(run, silent).finished
+
+
+@pytest.mark.parametrize("what", ["deleted", "damaged"])
+def test_without_a_whole_checkpoint_nothing_is_touched(what: str, tiny_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pretrain(tiny_recipe("bert", tiny_corpus), run, silent)
+    if what == "deleted":
+        shutil.rmtree(run / "checkpoints")
+    else:
+        for _, path in list_checkpoints(run / "checkpoints"):
+            (path / "train" / "optimizer.safetensors").write_bytes(b"")
+    before = {str(p): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with pytest.raises(CheckpointError, match="no undamaged checkpoint. Its best model is untouched"):
+        resume(run, silent)
+    assert {str(p): p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_from_a_model_does_not_need_it_again(tiny_corpus: Path, tmp_path: Path) -> None:
+    pretrain(tiny_recipe("bert", tiny_corpus), tmp_path / "base", silent)
+    settings = (f"model={tmp_path}/base", "train.seed=7")
+    recipe = tiny_recipe("bert", tiny_corpus, *settings)
+    pretrain(recipe, tmp_path / "whole", silent)
+    with pytest.MonkeyPatch.context() as patch:
+        original = trainer_module.Trainer.train_step
+        patch.setattr(
+            trainer_module.Trainer, "train_step", lambda self, b: _die() if self.state.step == 3 else original(self, b)
+        )
+        with pytest.raises(Killed):
+            pretrain(recipe, tmp_path / "cut", silent)
+    shutil.rmtree(tmp_path / "base")
+    assert resume(tmp_path / "cut", silent).finished
+    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+
+
+def _die() -> Any:
+    raise Killed
+
+
+def test_one_process_at_a_time_in_a_run(tiny_corpus: Path, tmp_path: Path) -> None:
+    with lock(tmp_path / "run"), pytest.raises(ConfigError, match="in use by another firth process"):
+        pretrain(tiny_recipe("bert", tiny_corpus), tmp_path / "run", silent)
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_stop_and_one_goes_on_in_the_middle_of_a_stream(
+    tiny_corpus: Path, tmp_path: Path, one_thread: None
+) -> None:
+    """The same batches at another world size, recurrent state included: each belongs to its micro-batch."""
+    recipe = tiny_recipe("lstm", tiny_corpus)
+    pretrain(recipe, tmp_path / "one", silent)
+    (tmp_path / "recipe.toml").write_text(to_toml(tiny_recipe("lstm", tiny_corpus)))
+    program = PROGRAM.replace("outcome = pretrain(", STOP_AT_SEVEN + "    outcome = pretrain(")
+    (tmp_path / "program.py").write_text(program)
+    done = torchrun(tmp_path / "program.py", tmp_path / "two", tmp_path / "recipe.toml")
+    assert "finished False 7" in done.stdout, done.stderr[-3000:]
+    heard: list[str] = []
+    assert resume(tmp_path / "two", heard.append).finished
+    assert any("processes 2 -> 1" in text for text in heard)
+    check_equal_curves(tmp_path / "one", tmp_path / "two", ("lm_loss", "loss"))
+
+
+STOP_AT_SEVEN = """import os, signal
+    from firth.training.trainer import Trainer
+    step = Trainer.train_step
+    def asks(self, batches):
+        if self.state.step == 6 and self.world.leads:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batches)
+    Trainer.train_step = asks
+"""
+
+
+def torchrun(program: Path, run: Path, recipe: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, run, recipe],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+
+
+def check_equal_curves(one: Path, two: Path, names: tuple[str, ...]) -> None:
+    first, second = read_log(one / "log.jsonl"), read_log(two / "log.jsonl")
+    assert [(e["event"], e["step"]) for e in first] == [(e["event"], e["step"]) for e in second]
+    for ours, theirs in zip(first, second, strict=True):
+        for name in names:
+            assert theirs[name] == pytest.approx(ours[name], rel=1e-5), (ours, theirs)

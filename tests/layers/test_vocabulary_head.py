@@ -111,7 +111,7 @@ def test_without_gradients_none_are_made() -> None:
     again, _ = vocabulary_loss(*frozen, label)
     assert not again.requires_grad
     torch.testing.assert_close(loss, again)
-    _, _, *grads = vocabulary._vocabulary_loss(*frozen, label, False)
+    _, _, *grads = vocabulary._vocabulary_loss(*frozen, label, False, torch.float64)
     assert [g.numel() for g in grads] == [0, 0, 0]
 
 
@@ -144,7 +144,7 @@ def test_operator_keeps_its_promises(n: int, needs_grad: bool) -> None:
     x, label = inputs(n, torch.float32)
     if not needs_grad:
         x = [p.detach() for p in x]
-    torch.library.opcheck(vocabulary._vocabulary_loss, (*x, label, needs_grad))
+    torch.library.opcheck(vocabulary._vocabulary_loss, (*x, label, needs_grad, torch.float64))
 
 
 def test_head_by_its_equations() -> None:

@@ -201,27 +201,34 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         check_folder(tmp_path / "x")
 
 
-def save(folder: Path, step: int, keep: int = 2, carries: dict[str, dict[str, Tensor]] | None = None) -> Path:
+def save(folder: Path, step: int, keep: int = 2, carry: dict[str, Tensor] | None = None) -> Path:
     def save_model(target: Path) -> None:
         (target / "config.json").write_text("{}")
 
     return save_checkpoint(
         folder, step, save_model=save_model, state={"step": step}, optimizer={"w/exp_avg": torch.arange(4.0)},
-        carries=carries or {}, keep=keep,
+        carry=carry or {}, keep=keep,
     )  # fmt: skip
 
 
 def test_a_checkpoint_holds_all_that_was_given(tmp_path: Path) -> None:
-    carry = {"rank-0": {"0/hidden": torch.ones(2, 3)}, "rank-1": {"0/hidden": torch.zeros(2, 3)}}
-    path = save(tmp_path, 7, carries=carry)
+    carry = {"0/hidden": torch.ones(2, 3), "1/hidden": torch.zeros(2, 3)}
+    path = save(tmp_path, 7, carry=carry)
     assert path == tmp_path / "step-7"
     check_folder(path)
     assert json.loads((path / "train" / "state.json").read_text()) == {"step": 7}
     assert load_tensors(path / "train" / "optimizer.safetensors")["w/exp_avg"].tolist() == [0, 1, 2, 3]
-    for rank, tensors in carry.items():
-        assert torch.equal(
-            load_tensors(path / "train" / f"{rank}.safetensors")["0/hidden"], tensors["0/hidden"]
-        )
+    found = load_tensors(path / "train" / "carry.safetensors")
+    assert found.keys() == carry.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in carry.items())
+
+
+def test_checkpoints_of_a_course_that_was_left_go(tmp_path: Path) -> None:
+    """After damage a run goes on from an older step: what it saves there counts, not the later ones."""
+    for step in (5, 10, 15):
+        save(tmp_path, step, keep=5)
+    save(tmp_path, 7, keep=2)
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [5, 7]
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -238,7 +245,7 @@ def test_a_failed_save_costs_no_older_checkpoint(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(CheckpointError, match="disk is full"):
-        save_checkpoint(tmp_path, 2, save_model=fail, state={}, optimizer={}, carries={}, keep=1)
+        save_checkpoint(tmp_path, 2, save_model=fail, state={}, optimizer={}, carry={}, keep=1)
     assert names(tmp_path) == ["step-1"]
     check_folder(tmp_path / "step-1")
 

@@ -45,7 +45,7 @@ def pretrain(
     model
         A size such as bert-tiny, bert-mini, bert-base, lstm-small; or the folder of a model to go on from.
     corpus
-        The folder made by firth prepare.
+        The folder made by firth prepare; with --resume, where it is now.
     out
         The folder for the run; must be new.
     steps
@@ -64,7 +64,7 @@ def pretrain(
         Processor threads for the arithmetic.
     """
     flags = {
-        "RECIPE": recipe, "--model": model, "--corpus": corpus, "--out": out, "--steps": steps, "--seed": seed,
+        "RECIPE": recipe, "--model": model, "--out": out, "--steps": steps, "--seed": seed,
         "--set": settings, "--show-recipe": show_recipe or None,
     }  # fmt: skip
     given = [name for name, value in flags.items() if value is not None]
@@ -77,7 +77,7 @@ def pretrain(
 
         torch.set_num_threads(threads)
     if resume is not None:
-        return _replay(resume, replay) if replay is not None else _resume(resume)
+        return _replay(resume, replay) if replay is not None else _resume(resume, corpus)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
     keys = {"model": model, "data.corpus": corpus, "train.steps": steps, "train.seed": seed}
@@ -106,11 +106,11 @@ def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
-def _resume(run: Path) -> int:
+def _resume(run: Path, corpus: str | None) -> int:
     from firth.jobs import pretrain as job
 
     try:
-        return _report(job.resume(run), job.recipe_of(run))
+        return _report(job.resume(run, corpus=corpus), job.recipe_of(run))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(run)) from None
 

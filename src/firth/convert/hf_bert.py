@@ -35,6 +35,7 @@ ACTIVATION_NAMES = {
     "relu": "relu",
     "tanh": "tanh",
     "linear": "linear",
+    "": "linear",
 }
 
 _SELF = "bert.encoder.layer.{i}.attention.self."

@@ -74,7 +74,7 @@ def plan_pairs(
     for document in range(n_documents):
         target, end, i = targets[document], firsts[document + 1], firsts[document]
         while i < end:
-            j = min(bisect_left(offsets, offsets[i] + target, i + 1, end), end)
+            j = bisect_left(offsets, offsets[i] + target, i + 1, end)
             middle = i + 1 + int(split_at[i] * (j - i - 1)) if j - i >= 2 else i + 1
             a_begin, a_end = offsets[i], offsets[middle]
             if j - i == 1 or is_random[i]:
@@ -84,7 +84,7 @@ def plan_pairs(
                 first, last = firsts[chosen], firsts[chosen + 1]
                 s = first + int(starts[i] * (last - first))
                 needed = max(target - (a_end - a_begin), 1)
-                stop = min(bisect_left(offsets, offsets[s] + needed, s + 1, last), last)
+                stop = bisect_left(offsets, offsets[s] + needed, s + 1, last)
                 b_begin, b_end, label, following = offsets[s], offsets[stop], 1, middle
             else:
                 b_begin, b_end, label, following = a_end, offsets[j], 0, j
@@ -123,8 +123,6 @@ def _truncate(
         return a_begin, a_end, b_begin, b_end
     keep_a = min(size_a, max(room - size_b, room - room // 2))
     keep_b = room - keep_a
-    if keep_b > size_b:
-        keep_a, keep_b = room - size_b, size_b
     front_a, front_b = _heads(size_a - keep_a, bits_a), _heads(size_b - keep_b, bits_b)
     return a_begin + front_a, a_begin + front_a + keep_a, b_begin + front_b, b_begin + front_b + keep_b
 

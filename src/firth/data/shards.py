@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import from_dict, read_json, to_dict, write_json
+from firth.config import file_sha256, from_dict, read_json, to_dict, write_json
 from firth.errors import ConfigError, CorpusError, InputError
 from firth.text.tokenizer import Tokenizer
 
@@ -41,11 +41,12 @@ class ShardInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A text file that the corpus was made from."""
+    """A text file that the corpus was made from, for training or (``split="dev"``) held out."""
 
     path: str
     bytes: int
     sha256: str
+    split: Split = "train"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,11 +103,6 @@ def write_shard(
     )  # fmt: skip
 
 
-def file_sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class Corpus:
     """An opened corpus folder. Each shard is checked against its checksums when it is first used."""
 
@@ -129,7 +125,8 @@ class Corpus:
     def fingerprint(self) -> str:
         """SHA-256 over the checksums of all shards: the same text made by the same tokenizer in the same way."""
         infos = (*self.manifest.train, *self.manifest.dev)
-        return hashlib.sha256("".join(digest for info in infos for digest in info.sha256).encode()).hexdigest()
+        parts = [self.manifest.tokenizer, *(part for info in infos for part in (info.name, *info.sha256))]
+        return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
     def shards(self, split: Split) -> tuple[ShardInfo, ...]:
         return self.manifest.train if split == "train" else self.manifest.dev
@@ -144,6 +141,11 @@ class Corpus:
                 arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
             except (OSError, ValueError) as error:
                 raise CorpusError(f"{path} cannot be read: {error}") from None
+        if info.name not in self._checked and info.tokens and arrays[0].max() >= self.tokenizer.size:
+            raise CorpusError(
+                f"{part_path(self.folder, info.name, 'ids')} holds piece {arrays[0].max():,}, but the tokenizer "
+                f"beside it has {self.tokenizer.size:,}: prepare the corpus again"
+            )
         self._checked.add(info.name)
         return Shard(info.name, arrays[0], arrays[1].astype(np.int64), arrays[2].astype(np.int64))
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import from_dict, to_dict
+from firth.config import file_sha256, from_dict, to_dict, write_text
 from firth.data.shards import (
     FORMAT,
     PARTS,
@@ -27,15 +27,16 @@ from firth.data.shards import (
     Manifest,
     ShardInfo,
     Source,
-    file_sha256,
+    Split,
     part_path,
     write_manifest,
     write_shard,
 )
 from firth.errors import ConfigError, CorpusError, InputError
+from firth.jobs.lock import holds_something, lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
-from firth.text.corpus import CorpusReader, ReadReport, find_files
+from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.records import Document
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Tokenizer
@@ -91,29 +92,55 @@ def prepare(
     out = Path(out)
     if not 0 <= holdout < 1:
         raise ConfigError(f"holdout={holdout}: expected at least 0 and less than 1")
+    if out.exists() and not (out / PROGRESS).is_file() and (not out.is_dir() or holds_something(out)):
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
     reader = CorpusReader(paths, errors)
     dev_reader = CorpusReader(dev, errors) if dev else None
     made = Tokenizer.load(tokenizer)
-    share = 0.0 if dev else holdout
+    share = 0.0 if dev else float(holdout)
     options = json.dumps({"lines": lines, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
-    files = [*find_files(paths), *(find_files(dev) if dev else [])]
-    sources = tuple(Source(path=str(p), bytes=p.stat().st_size, sha256=file_sha256(p)) for p in files)
-    header = {
-        "version": VERSION,
-        "tokenizer": made.fingerprint,
-        "options": options,
-        "sources": [asdict(s) for s in sources],
-    }
-    done = _open_folder(out, header, made)
+    sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
+    header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
+    with lock(out):
+        done = _open_folder(out, header, made)
+        return _fill(out, header, done, made, lines, workers or cpu_count(), reader, dev_reader, share)
+
+
+def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
+    """What each file is, by its checksum; InputError for what is not a file that stays."""
+    sources = []
+    with Progress("hashing", sum(path.stat().st_size for path in files), "B") as progress:
+        for path in files:
+            if not path.is_file():
+                raise InputError(f"{path} is not a regular file (a pipe?): write the text to a file first")
+            try:
+                digest = file_sha256(path)
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+            sources.append(asdict(Source(path=str(path), bytes=path.stat().st_size, sha256=digest, split=split)))
+            progress.advance(path.stat().st_size)
+    return sources
+
+
+def _fill(
+    out: Path,
+    header: dict[str, Any],
+    done: dict[str, ShardInfo],
+    made: Tokenizer,
+    lines: Lines,
+    workers: int,
+    reader: CorpusReader,
+    dev_reader: CorpusReader | None,
+    share: float,
+) -> PrepareReport:
+    """Make every shard that is not done, then the manifest."""
     blocks = _blocks(reader, "train", share)
     if dev_reader:
         blocks = _chain(blocks, _blocks(dev_reader, "dev", 0.0))
     total = reader.total_bytes + (dev_reader.total_bytes if dev_reader else 0)
     try:
         with Progress("preparing", total, "B") as progress:
-            infos = _make_all(
-                blocks, done, out, lines, made, workers or cpu_count(), (reader, dev_reader), progress
-            )
+            infos = _make_all(blocks, done, out, lines, workers, (reader, dev_reader), progress)
     except InputError:
         # With no shard finished there is nothing to go on from, only to be in the way.
         if not list(out.glob("*.npy")):
@@ -136,14 +163,15 @@ def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dic
             raise ConfigError(
                 f"{out} holds an unfinished corpus of other text, options or tokenizer: delete it or choose another"
             )
-        infos = [from_dict(ShardInfo, json.loads(line), str(progress)) for line in rest if line.endswith("}")]
-        return {info.name: info for info in infos if _is_whole(out, info)}
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+        # A kill may have cut the last line short: written anew, so that the next one does not continue it.
+        whole = [line for line in rest if line.endswith("}")]
+        write_text(progress, "\n".join([first, *whole]) + "\n")
+        infos = [from_dict(ShardInfo, json.loads(line), str(progress)) for line in whole]
         tokenizer.save(out / "tokenizer")
-        progress.write_text(json.dumps(header) + "\n", "utf-8")
+        return {info.name: info for info in infos if _is_whole(out, info)}
+    try:
+        write_text(progress, json.dumps(header) + "\n")
+        tokenizer.save(out / "tokenizer")
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
     return {}
@@ -180,7 +208,6 @@ def _make_all(
     done: dict[str, ShardInfo],
     out: Path,
     lines: Lines,
-    tokenizer: Tokenizer,
     workers: int,
     readers: tuple[CorpusReader, CorpusReader | None],
     progress: Progress,
@@ -279,7 +306,10 @@ def _finish(
     held = tuple(info for info in infos if info.name.startswith("dev"))
     reports: list[ReadReport] = [r.report for r in (reader, dev_reader) if r is not None]
     if not sum(info.tokens for info in train):
+        n_held = sum(info.documents for info in held)
         shutil.rmtree(out)
+        if n_held:
+            raise InputError(f"all {n_held} documents were held out: lower --holdout, or give --dev files")
         raise InputError(
             f"{', '.join(s['path'] for s in header['sources'][:3])}: no text found: only blanks or empty files"
         )

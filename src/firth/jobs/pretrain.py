@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,14 @@ from firth.data.batch import Batch, Objective
 from firth.data.config import DataConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
-from firth.errors import ConfigError
+from firth.errors import ConfigError, FirthError
 from firth.folder import PRETRAINING, read_model, read_weights, write_model
-from firth.jobs.recipe import Pretrain, read_recipe
+from firth.jobs.lock import holds_something, lock
+from firth.jobs.recipe import Pretrain, identity, read_recipe, read_resolved_recipe
 from firth.jobs.run_report import write_run_report
 from firth.machine import Machine, find_machine
 from firth.systems import looks_like_path
-from firth.training.distributed import barrier, join_world, leave_world
+from firth.training.distributed import World, barrier, join_world, leave_world
 from firth.training.schedules import warmup_linear
 from firth.training.trainer import Trainer
 
@@ -51,82 +54,100 @@ def resolve(data: dict[str, Any], overrides: list[str], where: str) -> Pretrain:
     if not folder:
         raise ConfigError(f"{where}: data.corpus is missing: give --corpus, a folder made by firth prepare")
     corpus = Corpus(str(folder))
-    recipe = read_recipe(data, overrides, where, vocab_size=corpus.tokenizer.size)
-    if recipe.encoder.vocab_size != corpus.tokenizer.size:
-        raise ConfigError(
-            f"{where}: encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
-            f"{corpus.tokenizer.size:,} pieces"
-        )
-    return recipe
+    return read_recipe(data, overrides, where, vocab_size=corpus.tokenizer.size)
 
 
 def pretrain(recipe: Pretrain, out: str | Path, tell: Callable[[str], None] = say) -> Outcome:
     """Start a run in folder ``out``, which must not exist yet."""
     run = Path(out)
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        hint = (
-            f"to go on with it: firth pretrain --resume {run}" if (run / RECIPE).is_file() else "it is no run"
-        )
+    if run.exists() and (not run.is_dir() or holds_something(run)):
+        hint = f"to go on with it: firth pretrain --resume {run}" if (run / RECIPE).is_file() else "it is no run"
         raise ConfigError(f"{run} exists already ({hint}); choose another folder for a new run")
-    return _run(recipe, run, tell, new=True)
+    return _run(recipe, run, tell)
 
 
-def resume(run: str | Path, tell: Callable[[str], None] = say) -> Outcome:
-    """Go on with a run from its newest undamaged checkpoint, bit for bit as if it had not stopped."""
+def resume(run: str | Path, tell: Callable[[str], None] = say, *, corpus: str | Path | None = None) -> Outcome:
+    """Go on with a run from its newest undamaged checkpoint, bit for bit as if it had not stopped.
+
+    ``corpus``: where the corpus is now, if it was moved.
+    """
     run = Path(run)
-    return _run(recipe_of(run), run, tell, new=False)
+    recipe = recipe_of(run)
+    if corpus is not None:
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
+    return _run(recipe, run, tell)
 
 
 def recipe_of(run: Path) -> Pretrain:
     """The resolved recipe that a run was started with."""
     if not (run / RECIPE).is_file():
         raise ConfigError(f"{run} is not a run: it has no {RECIPE}")
-    return read_recipe(read_toml(run / RECIPE), [], str(run / RECIPE))
+    return read_resolved_recipe(read_toml(run / RECIPE), str(run / RECIPE))
 
 
 def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> dict[str, Any]:
     """One micro-batch of a run made again, with the loss that the run's newest weights give it.
 
-    Returns the rows as text, what was asked for in each, and the mean loss of each term.
+    Returns the rows as text; for each row what was asked for (place in the row, answer); and the mean
+    loss of each term, None where it is not a finite number.
     """
     run = Path(run)
     recipe = recipe_of(run)
     with deterministic():
-        trainer, loader = _assemble(recipe, run, find_machine(recipe.train.precision), tell)
+        trainer, loader = _assemble(recipe, run, find_machine(recipe.train.precision), World(), tell)
         trainer.resume(partial(_weights, trainer.objective, recipe))
         batch = loader.batch_at(Place.parse(place))
         trainer.objective.eval()
         with torch.no_grad():
-            step = trainer.objective(batch.to(trainer.device), None)
-    pieces = loader.corpus.tokenizer.pieces
-    bounds = batch.tokens.rows.offsets.tolist()
-    rows = [
-        " ".join(pieces[i] for i in batch.tokens.ids[a:b].tolist())
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+            step = trainer.forward(batch.to(trainer.device), None)
     counts = batch.counts()
     losses = {term: float(value) / max(counts[term], 1) for term, value in step.losses.items()}
-    asked = {term: target.label.tolist() for term, target in batch.targets.items()}
-    return {"place": place, "step": trainer.state.step, "rows": rows, "losses": losses, "labels": asked}
+    return {
+        "place": place,
+        "step": trainer.state.step,
+        "rows": _rows_in_words(batch, loader.corpus.tokenizer.pieces),
+        "losses": {term: loss if math.isfinite(loss) else None for term, loss in losses.items()},
+    }
 
 
-def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], *, new: bool) -> Outcome:
+def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
+    """Each row's pieces, and what was asked for at which place of it."""
+    bounds = batch.tokens.rows.offsets.tolist()
+    rows: list[dict[str, Any]] = []
+    for number, (a, b) in enumerate(pairwise(bounds)):
+        row: dict[str, Any] = {"text": " ".join(pieces[i] for i in batch.tokens.ids[a:b].tolist())}
+        for term, target in batch.targets.items():
+            pairs = list(zip(target.index.tolist(), target.label.tolist(), strict=True))
+            if term == "nsp":
+                row["nsp"] = pairs[number][1]
+            else:
+                row[term] = [[index - a, pieces[label]] for index, label in pairs if a <= index < b]
+        rows.append(row)
+    return rows
+
+
+def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
     world = join_world()
     try:
-        with deterministic():
+        with deterministic(), lock(run) if world.leads else contextlib.nullcontext():
             machine = find_machine(recipe.train.precision)
-            trainer, _ = _assemble(recipe, run, machine, tell if world.leads else _silent)
-            trainer.world = world
+            # A run is new until its first state is on disk: then there is a log as well.
+            new = not (run / "log.jsonl").exists() and not (run / "checkpoints").exists()
+            trainer, _ = _assemble(recipe, run, machine, world, tell if world.leads else _silent)
             if world.leads:
                 _describe(recipe, trainer, machine, tell)
-            if new and world.leads:
-                _make_run_folder(run, recipe)
             barrier(world)
-            if not new and trainer.resume(partial(_weights, trainer.objective, recipe)) and world.leads:
-                tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
+            if new:
+                if world.leads:
+                    write_text(run / RECIPE, to_toml(recipe, comments=True))
+                trainer.begin()
+            else:
+                trainer.resume(partial(_weights, trainer.objective, recipe))
+                if world.leads:
+                    tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
             finished = trainer.fit()
-        if world.leads and finished:
-            _report(run, recipe, tell)
+            if world.leads and finished:
+                _report(run, recipe, tell)
         return Outcome(run, finished, trainer.state.step, trainer.state.best)
     finally:
         leave_world()
@@ -135,7 +156,7 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], *, new: bool)
 def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
     try:
         tell(f"curves and numbers: {write_run_report(run, recipe)}")
-    except ConfigError as error:
+    except (FirthError, OSError) as error:
         tell(f"no report.html: {error}")
 
 
@@ -158,14 +179,6 @@ def deterministic() -> Iterator[None]:
         options.fill_uninitialized_memory = before[1]
 
 
-def _make_run_folder(run: Path, recipe: Pretrain) -> None:
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        write_text(run / RECIPE, to_toml(recipe, comments=True))
-    except OSError as error:
-        raise ConfigError(f"{run} cannot be written: {error.strerror}") from None
-
-
 def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callable[[str], None]) -> None:
     n_parameters = sum(p.numel() for p in trainer.objective.parameters())
     tell(
@@ -178,57 +191,67 @@ def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callab
 
 def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     """The stream of micro-batches of a recipe."""
-    return _loader(recipe, corpus, recipe.data, recipe.train.micro_batches, "train")
+    return _loader(recipe, corpus, recipe.data, "train")
 
 
-def make_dev_loader(recipe: Pretrain, corpus: Corpus, slots: int) -> Loader:
+def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
     data = dataclasses.replace(recipe.data, length=recipe.data.lengths[-1], long_length=0)
-    return _loader(recipe, corpus, data, slots, "dev")
+    return _loader(recipe, corpus, data, "dev")
 
 
-def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, slots: int, split: Split) -> Loader:
+def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, split: Split) -> Loader:
     return Loader(
         corpus, data, recipe.masking, recipe.row.layout(corpus.tokenizer), predict=recipe.row.predict,
-        budget_tokens=recipe.train.batch_tokens, slots=slots, seed=recipe.train.seed,
+        budget_tokens=recipe.train.batch_tokens, slots=recipe.train.micro_batches, seed=recipe.train.seed,
         total_steps=recipe.train.steps, split=split,
     )  # fmt: skip
 
 
-def make_objective(recipe: Pretrain, corpus: Corpus) -> Objective:
-    """The objective with fresh weights (a function of the seed), or with those of the model folder that is named."""
+def make_objective(recipe: Pretrain) -> Objective:
+    """The objective with fresh weights: a function of the recipe's seed."""
     torch.manual_seed(recipe.train.seed)
-    objective = recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
-    if looks_like_path(recipe.model):
-        loaded = read_model(recipe.model)
-        corpus.check_tokenizer(loaded.tokenizer, f"that of {recipe.model}")
-        missing, _ = objective.load_state_dict(loaded.objective.state_dict(), strict=False)
-        if missing:
-            raise ConfigError(f"{recipe.model} lacks {', '.join(missing[:3])}: its objective is another one")
-    return objective
+    return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
+
+
+def _load_base(objective: Objective, folder: str, corpus: Corpus) -> None:
+    """The weights of the model that a run goes on from; next-sentence prediction may be left behind."""
+    loaded = read_model(folder)
+    corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
+    expected, found = objective.state_dict(), loaded.objective.state_dict()
+    other = [name for name in expected.keys() ^ found.keys() if not (name.startswith("nsp.") and name in found)]
+    if other:
+        raise ConfigError(f"{folder} has another objective: it differs in {', '.join(sorted(other)[:3])}")
+    objective.load_state_dict({name: found[name] for name in expected})
 
 
 def _assemble(
-    recipe: Pretrain, run: Path, machine: Machine, tell: Callable[[str], None]
+    recipe: Pretrain, run: Path, machine: Machine, world: World, tell: Callable[[str], None]
 ) -> tuple[Trainer, Loader]:
     corpus = Corpus(recipe.data.corpus)
-    world = join_world()
+    if recipe.encoder.vocab_size != corpus.tokenizer.size:
+        raise ConfigError(
+            f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
+            f"{corpus.tokenizer.size:,} pieces"
+        )
     if recipe.train.micro_batches % world.size:
         raise ConfigError(
             f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes"
         )
     loader = make_loader(recipe, corpus)
-    objective = make_objective(recipe, corpus)
+    objective = make_objective(recipe)
+    if looks_like_path(recipe.model) and not (run / "checkpoints").exists():
+        _load_base(objective, recipe.model, corpus)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
-        held_out = make_dev_loader(recipe, corpus, world.size)
+        held_out = make_dev_loader(recipe, corpus)
 
         def dev() -> Iterator[Batch]:
             return held_out.one_epoch(recipe.train.eval_batches, world.rank, world.size)
 
     def save_model(folder: Path, facts: dict[str, Any]) -> None:
-        provenance = {"recipe": to_toml(recipe), "corpus": corpus.manifest.tokenizer, **facts}
-        write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, provenance)
+        origin = {"recipe": identity(recipe), "tokenizer": corpus.manifest.tokenizer, "corpus": corpus.fingerprint}
+        write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts)
 
     rate = partial(
         warmup_linear, peak_rate=recipe.optim.peak_rate, warmup_steps=recipe.optim.warmup_steps(recipe.train.steps),
@@ -237,7 +260,7 @@ def _assemble(
     trainer = Trainer(
         objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim, rate=rate,
         flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
-        data_hash=corpus.fingerprint, dtype=machine.dtype,
+        identity={"corpus": corpus.fingerprint, **identity(recipe)}, dtype=machine.dtype,
         device=machine.device, world=world, tell=tell,
     )  # fmt: skip
     return trainer, loader

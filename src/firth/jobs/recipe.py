@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firth.config import from_dict, option, override, required, unknown_key
+from firth.config import from_dict, option, override, required, to_dict, unknown_key
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, read_model
@@ -34,14 +34,12 @@ class Pretrain:
                 f"{' or '.join(map(repr, row.instances))}"
             )
         if getattr(self.objective, "next_sentence", False) and self.data.instances != "pairs":
-            raise ConfigError(
-                f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}"
-            )
+            raise ConfigError(f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}")
+        if self.data.instances == "pairs" and getattr(self.encoder, "n_segments", 2) < 2:
+            raise ConfigError("encoder.n_segments=1: data.instances='pairs' needs two, one for each text")
         positions = getattr(self.encoder, "max_positions", None)
         if positions is not None and max(self.data.lengths) > positions:
-            raise ConfigError(
-                f"data.length={max(self.data.lengths)} is above encoder.max_positions={positions}"
-            )
+            raise ConfigError(f"data.length={max(self.data.lengths)} is above encoder.max_positions={positions}")
         for name, value in row.fixed.items():
             if getattr(self.encoder, name) != value:
                 raise ConfigError(f"encoder.{name}={getattr(self.encoder, name)}: {self.system} has {value}")
@@ -62,27 +60,63 @@ def read_recipe(
     What is not said follows from the model: the system, its sizes, its own instance plan.
     ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
     """
-    plain = override(dict(data), overrides)
+    plain = _checked(override(dict(data), overrides), where)
+    system, sizes = _model(plain["model"])
+    if plain.setdefault("system", system) != system:
+        raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
+    if looks_like_path(plain["model"]):
+        for key, value in plain["encoder"].items():
+            if key in sizes and sizes[key] != value and key not in ("dropout", "attention_dropout"):
+                raise ConfigError(f"{where}: encoder.{key}={value}, but {plain['model']} has {sizes[key]}")
+    row = SYSTEMS[system]
+    given = {} if vocab_size is None else {"vocab_size": vocab_size}
+    plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
+    plain["data"].setdefault("instances", row.instances[0])
+    if "next_sentence" in {f.name for f in dataclasses.fields(row.objective_config)}:
+        plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
+    return _built(plain, where)
+
+
+def read_resolved_recipe(data: Mapping[str, Any], where: str) -> Pretrain:
+    """The recipe that a run stores: complete, so that nothing else needs to be there to read it."""
+    plain = _checked(dict(data), where)
+    if plain.get("system") not in SYSTEMS:
+        raise ConfigError(f"{where}: system={plain.get('system')!r}: expected one of {', '.join(SYSTEMS)}")
+    return _built(plain, where)
+
+
+def _checked(plain: dict[str, Any], where: str) -> dict[str, Any]:
+    """Known keys at the top, a model, and a table wherever one belongs."""
     known = [f.name for f in dataclasses.fields(Pretrain)]
     for key in plain:
         if key not in known:
             raise unknown_key(key, [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))], where)
     if not isinstance(plain.get("model"), str) or not plain["model"]:
         raise ConfigError(f"{where}: key 'model' is missing: give a size such as --model bert-mini")
-    system, sizes = _model(plain["model"])
-    if plain.setdefault("system", system) != system:
-        raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
-    row = SYSTEMS[system]
     for table in _TABLES:
         if not isinstance(plain.setdefault(table, {}), dict):
             raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
-    given = {} if vocab_size is None else {"vocab_size": vocab_size}
-    plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
-    plain["data"].setdefault("instances", row.instances[0])
-    if "next_sentence" in {f.name for f in dataclasses.fields(row.objective_config)}:
-        plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
-    kinds = {"encoder": row.config, "objective": row.objective_config}
-    return from_dict(Pretrain, plain, where, kinds=kinds)
+    return plain
+
+
+def _built(plain: dict[str, Any], where: str) -> Pretrain:
+    row = SYSTEMS[plain["system"]]
+    return from_dict(Pretrain, plain, where, kinds={"encoder": row.config, "objective": row.objective_config})
+
+
+# What may change between a run and its resumption: where things are, and how often to look and to save.
+_FREE = ("model", "data.corpus", "data.workers", "train.keep_checkpoints", "train.save_every", "train.tensorboard")
+
+
+def identity(recipe: Pretrain) -> dict[str, Any]:
+    """The options that make a run what it is, by dotted key."""
+    plain = to_dict(recipe)
+    flat = {
+        (f"{table}.{key}" if isinstance(value, dict) else table): inner
+        for table, value in plain.items()
+        for key, inner in (value.items() if isinstance(value, dict) else [("", value)])
+    }
+    return {key: value for key, value in flat.items() if key not in _FREE}
 
 
 def _model(name: str) -> tuple[str, dict[str, Any]]:

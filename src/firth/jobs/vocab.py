@@ -127,6 +127,8 @@ class _Folder:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         try:
+            if isinstance(error, OSError):
+                raise error
             if kind is None:
                 os.replace(self._temporary, self.out)
         except OSError as failure:

@@ -122,7 +122,8 @@ def _weights(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
     scores = (q @ k.transpose(-1, -2)).mul_(1 / math.sqrt(q.shape[-1]))
     if hidden is not None:
         scores.masked_fill_(hidden, -math.inf)
-    return scores.softmax(-1)
+    # The type is named, so that autocast computes forward and backward alike.
+    return scores.softmax(-1, dtype=scores.dtype)
 
 
 @torch.library.custom_op("firth::attend", mutates_args=())

@@ -41,6 +41,8 @@ class BertConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
         if self.width % self.n_heads:
             raise ConfigError(f"width={self.width} is not a multiple of n_heads={self.n_heads}")
+        if self.norm_epsilon <= 0 or self.init_range < 0:
+            raise ConfigError(f"norm_epsilon={self.norm_epsilon}, init_range={self.init_range}: expected above 0")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 0 and less than 1")

@@ -20,5 +20,7 @@ class LstmConfig:
         for name in ("vocab_size", "width", "n_layers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.init_range < 0:
+            raise ConfigError(f"init_range={self.init_range}: expected 0 or more")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout={self.dropout}: expected at least 0 and less than 1")

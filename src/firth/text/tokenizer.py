@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+from firth.config import write_text
 from firth.errors import TokenizerError
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -161,7 +161,7 @@ class Tokenizer:
     def save(self, folder: Path, *, max_length: int | None = None) -> None:
         """Write tokenizer.json, tokenizer_config.json and vocab.txt, as `transformers` reads them too.
 
-        ``max_length`` (tokens, specials included) is what the model can read.
+        ``max_length`` (tokens, specials included) is what the model can read. OSError if it cannot be written.
         """
         config: dict[str, object] = {
             # Any other class of transformers would replace our normaliser by its own.
@@ -177,13 +177,10 @@ class Tokenizer:
         }
         if max_length is not None:
             config["model_max_length"] = max_length
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / "tokenizer.json", self._backend.to_str(pretty=True) + "\n")
-            _write(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
-            _write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
-        except OSError as error:
-            raise TokenizerError(f"{folder}: the tokenizer cannot be written: {error.strerror}") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "tokenizer.json", self._backend.to_str(pretty=True) + "\n")
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -330,13 +327,3 @@ def _read(file: Path) -> str:
         raise TokenizerError(f"{file}: not UTF-8 at byte {error.start}; is this a vocabulary?") from None
     except OSError as error:
         raise TokenizerError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    """All of the file or nothing of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text.encode())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

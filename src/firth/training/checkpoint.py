@@ -10,11 +10,10 @@ checkpoints/step-1000/
 """
 
 import errno
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from firth.config import file_sha256
 from firth.errors import CheckpointError, FirthError
 
 MANIFEST = "manifest.json"
@@ -42,7 +42,6 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         for entry in [*temporary.rglob("*"), temporary]:
             _sync(entry)
         _swap(temporary, path)
-        _sync(path.parent)
     except OSError as error:
         raise CheckpointError(_why(path, error)) from None
     except SafetensorError as error:
@@ -70,6 +69,8 @@ def _swap(new: Path, path: Path) -> None:
     if path.exists():
         os.rename(path, old)
     os.rename(new, path)
+    # On disk before the older one goes, or a power cut could take both.
+    _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -88,14 +89,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _write_manifest(folder: Path) -> None:
     files = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _digest(path)}
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -115,13 +111,15 @@ def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     return files
 
 
-def check_folder(folder: Path) -> None:
-    """Compare every file with the manifest; CheckpointError names the first that differs."""
+def check_folder(folder: Path, only: Sequence[str] = ()) -> None:
+    """Compare files (all, or ``only`` these) with the manifest; CheckpointError names the first that differs."""
     for name, (size, digest) in _read_manifest(folder).items():
         path = folder / name
+        if only and name not in only:
+            continue
         if not path.is_file():
             raise CheckpointError(f"{path} is missing")
-        if path.stat().st_size != size or _digest(path) != digest:
+        if path.stat().st_size != size or file_sha256(path) != digest:
             raise CheckpointError(f"{path} does not match its checksum: it is damaged")
 
 
@@ -132,10 +130,14 @@ def save_checkpoint(
     save_model: Callable[[Path], None],
     state: dict[str, Any],
     optimizer: dict[str, Tensor],
-    carries: dict[str, dict[str, Tensor]],
+    carry: dict[str, Tensor],
     keep: int,
 ) -> Path:
-    """Write ``step-N`` whole, then delete the oldest beyond ``keep``. ``carries``: by rank name."""
+    """Write ``step-N`` whole, then delete the oldest beyond ``keep``.
+
+    Checkpoints of later steps go too: they are of a course that the run has left (they were damaged).
+    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``.
+    """
 
     def fill(folder: Path) -> None:
         save_model(folder)
@@ -143,13 +145,14 @@ def save_checkpoint(
         train.mkdir()
         (train / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
         save_tensors(train / "optimizer.safetensors", optimizer)
-        for rank, tensors in carries.items():
-            save_tensors(train / f"{rank}.safetensors", tensors)
+        save_tensors(train / "carry.safetensors", carry)
 
     path = checkpoints / f"step-{step}"
     write_folder(path, fill)
-    for _, old in list_checkpoints(checkpoints)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    kept = [old for number, old in list_checkpoints(checkpoints) if number <= step][-keep:]
+    for _, old in list_checkpoints(checkpoints):
+        if old not in kept:
+            shutil.rmtree(old, ignore_errors=True)
     return path
 
 
@@ -183,5 +186,5 @@ def newest_checkpoint(checkpoints: Path, tell: Callable[[str], None]) -> Path | 
             check_folder(path)
             return path
         except FirthError as error:
-            tell(f"{error}; trying the checkpoint before it")
+            tell(f"{error}; looking for an older checkpoint")
     return None

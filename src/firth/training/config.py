@@ -27,12 +27,12 @@ class OptimConfig:
             raise ConfigError(f"optim.peak_rate={self.peak_rate}: expected more than 0")
         if not 0 <= self.warmup_share <= 1:
             raise ConfigError(f"optim.warmup_share={self.warmup_share}: expected a share of the steps, 0 to 1")
+        if self.epsilon < 0:
+            raise ConfigError(f"optim.epsilon={self.epsilon}: expected 0 or more")
         if self.decay < 0 or self.clip_norm < 0:
             raise ConfigError("optim.decay and clip_norm: expected 0 or more")
         if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
-            raise ConfigError(
-                f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1"
-            )
+            raise ConfigError(f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1")
 
     def warmup_steps(self, total_steps: int) -> int:
         """Steps of the warm-up in a run of ``total_steps`` (rounded down, as the published code does)."""
@@ -64,3 +64,5 @@ class TrainConfig:
         for name in ("eval_every", "eval_batches", "save_every", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name}={getattr(self, name)}: expected 0 or more")
+        if self.seed >= 1 << 63:
+            raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")

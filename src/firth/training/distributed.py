@@ -27,7 +27,11 @@ def join_world() -> World:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        cards = torch.cuda.device_count()
+        if cards:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)
+        enough = cards >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        dist.init_process_group("nccl" if cards and enough else "gloo")
     return World(dist.get_rank(), dist.get_world_size())
 
 
@@ -44,23 +48,22 @@ def sum_over_ranks(values: dict[str, float], world: World) -> dict[str, float]:
     keys = sorted(values)
     total = torch.tensor([values[key] for key in keys], dtype=torch.float64)
     if dist.get_backend() == "nccl":
-        total = total.float().cuda()
+        total = total.cuda()
     dist.all_reduce(total)
     return dict(zip(keys, total.tolist(), strict=True))
 
 
 def sum_gradients(parameters: Iterable[Tensor], world: World) -> None:
-    """Gradients summed over all processes, in place, as one flat message. A missing one counts as zeros."""
-    if world.size == 1:
+    """Gradients summed over all processes, in place, as one flat message.
+
+    A parameter that the loss does not reach has none, in every process alike, and stays as it is.
+    """
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if world.size == 1 or not grads:
         return
-    params = list(parameters)
-    for p in params:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    grads = [p.grad for p in params if p.grad is not None]
-    flat = torch.cat([g.flatten() for g in grads])
+    flat = torch.cat([grad.flatten() for grad in grads])
     dist.all_reduce(flat)
-    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+    for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
         grad.copy_(part.view_as(grad))
 
 

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM as a wish to stop after the current step."""
 
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -13,6 +14,9 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
+        # Signals go to the main thread alone; elsewhere a run cannot be asked to stop.
+        if threading.current_thread() is not threading.main_thread():
+            return self
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._on_signal)
         return self

@@ -1,6 +1,6 @@
 """``log.jsonl``: one event a line, always; TensorBoard beside it if asked for."""
 
-import io
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -16,23 +16,19 @@ class Log:
     """Appends events to a file. ``offset`` is its length in bytes, for a checkpoint to remember.
 
     Opening at an offset cuts the file back to it: what a killed run wrote after its last checkpoint
-    will be written again. A path of None takes the events and keeps nothing (processes that do not lead).
+    will be written again. ``step`` is that of the checkpoint (TensorBoard forgets what came after it). A path
+    of None takes the events and keeps nothing (processes that do not lead).
     """
 
-    def __init__(self, path: Path | None, offset: int = 0, tensorboard: bool = False):
-        self._file: BinaryIO = io.BytesIO()
-        self._writer = None
-        if path is None:
-            return
-        path.touch()
-        if path.stat().st_size < offset:
-            raise CheckpointError(
-                f"{path} has {path.stat().st_size} bytes, the checkpoint says {offset}: it was cut"
-            )
-        self._writer = _tensorboard(path.parent) if tensorboard else None
-        self._file = path.open("r+b")
-        self._file.truncate(offset)
-        self._file.seek(offset)
+    def __init__(self, path: Path | None, offset: int = 0, tensorboard: bool = False, step: int = 0):
+        length = path.stat().st_size if path is not None and path.exists() else 0
+        if path is not None and length < offset:
+            raise CheckpointError(f"{path} has {length} bytes, the checkpoint says {offset}: it was cut")
+        self._writer = _tensorboard(path.parent, step) if path is not None and tensorboard else None
+        self._file: BinaryIO = open(path or os.devnull, "ab")  # noqa: SIM115  # closed by close
+        if path is not None:
+            self._file.truncate(offset)
+            self._file.seek(offset)
 
     @property
     def offset(self) -> int:
@@ -41,8 +37,14 @@ class Log:
     def write(self, event: str, step: int, **values: Any) -> None:
         """One event, e.g. ``write("train", 20, mlm_loss=6.1)``; numbers go to TensorBoard too."""
         line = {"event": event, "step": step, **values}
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._file.name} could not be written: {error.strerror}. "
+                f"Make room, then resume: checkpoints are whole"
+            ) from None
         if self._writer:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
@@ -55,17 +57,19 @@ class Log:
         return self.offset
 
     def close(self) -> None:
-        self._file.close()
         if self._writer:
             self._writer.close()
+        # A full disk was reported when the line was written; what closing could add to that is nothing new.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ConfigError("train.tensorboard needs TensorBoard: pip install 'firth[track]'") from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=step)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -61,9 +61,7 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
     groups = [group for group in groups if group["params"]]
     betas = (config.beta1, config.beta2)
     if config.kind == "bert_adam":
-        optimizer: torch.optim.Optimizer = BertAdam(
-            groups, lr=config.peak_rate, betas=betas, eps=config.epsilon
-        )
+        optimizer: torch.optim.Optimizer = BertAdam(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon)
         return optimizer
     return torch.optim.AdamW(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon, fused=True)
 
@@ -78,13 +76,10 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def load_optimizer_tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
-) -> None:
+def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Put back what ``optimizer_tensors`` gave; a tensor without its parameter is our own mistake."""
     params = dict(model.named_parameters())
     for key, tensor in tensors.items():
         name, entry = key.rsplit("/", 1)
-        optimizer.state[params[name]][entry] = (
-            tensor.to(params[name].device) if entry != "step" else tensor.clone()
-        )
+        # The count of steps too: a fused optimiser wants it where the parameter is.
+        optimizer.state[params[name]][entry] = tensor.to(params[name].device)

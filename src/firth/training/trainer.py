@@ -62,7 +62,8 @@ class State:
     elapsed_s: float = 0.0
     best: float | None = None
     best_step: int = 0
-    data_hash: str = ""
+    identity: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
 
 
@@ -70,10 +71,10 @@ class State:
 class Trainer:
     """Everything a run needs, put together by the job.
 
-    ``dev``: makes this process's held-out micro-batches of an evaluation, or None. ``rate``: learning rate
-    of a step, counted from 0. ``flops``: model floating-point operations of a batch, forward and backward.
-    ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
-    ``data_hash``: of what ``source`` reads; a run cannot go on with other data.
+    ``dev``: makes this process's held-out micro-batches of an evaluation (slots as in a step), or None.
+    ``rate``: learning rate of a step, counted from 0. ``flops``: model floating-point operations of a batch,
+    forward and backward. ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
+    ``identity``: what the run is of (options, a hash of the text); a run goes on only as what it was.
     """
 
     objective: Objective
@@ -85,7 +86,7 @@ class Trainer:
     flops: Callable[[Batch], float]
     run: Path
     save_model: Callable[[Path, dict[str, Any]], None]
-    data_hash: str = ""
+    identity: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
     world: World = World()
@@ -95,7 +96,7 @@ class Trainer:
         self.objective.to(self.device)
         self.optimizer = make_optimizer(self.objective, self.optim)
         self.trainable = [p for p in self.objective.parameters() if p.requires_grad]
-        self.state = State(data_hash=self.data_hash)
+        self.state = State(identity=self.identity, environment=self._environment())
         self.carries: list[Carry | None] = [None] * (self.config.micro_batches // self.world.size)
 
     def fit(self) -> bool:
@@ -117,7 +118,11 @@ class Trainer:
         """The run's log, cut back to the checkpoint; only the leading process writes one."""
         if not self.world.leads:
             return Log(None)
-        return Log(self.run / "log.jsonl", self.state.log_offset, self.config.tensorboard)
+        path, offset = self.run / "log.jsonl", self.state.log_offset
+        length = path.stat().st_size if path.exists() else 0
+        if length < offset:
+            self.tell(f"{path} is shorter than it was ({length:,} bytes, not {offset:,}): earlier events are missing")
+        return Log(path, min(offset, length), self.config.tensorboard, self.state.step)
 
     def _loop(
         self, steps: Iterator[tuple[list[Batch], Place]], log: Log, stop: StopRequest, progress: Progress
@@ -151,71 +156,74 @@ class Trainer:
 
     def train_step(self, batches: list[Batch]) -> dict[str, float]:
         """One update from this process's micro-batches; returns sums and counts over all processes."""
-        local: dict[str, float] = {}
-        for batch in batches:
-            for term in self.objective.weights:
-                local[f"{term}_count"] = local.get(f"{term}_count", 0) + batch.counts().get(term, 0)
-        counts = sum_over_ranks(local, self.world)
+        counts = sum_over_ranks(_counts(batches, list(self.objective.weights)), self.world)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
+        bad: list[str] = []
         for number, batch in enumerate(batches):
             slot = number * self.world.size + self.world.rank
             torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
-            step = self._forward(batch.to(self.device), None if batch.starts_stream else self.carries[number])
+            step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries[number])
             loss = torch.zeros((), device=self.device)
             for term, weight in self.objective.weights.items():
                 loss = loss + weight * step.losses[term] / max(counts[f"{term}_count"], 1)
             if not torch.isfinite(loss):
-                raise TrainingError(self._not_finite(f"the loss is {loss.item()}", [batch]))
+                bad.append(batch.place)
             loss.backward()
-            self.carries[number] = (
-                None if step.carry is None else {k: v.detach() for k, v in step.carry.items()}
-            )
+            self.carries[number] = None if step.carry is None else {k: v.detach() for k, v in step.carry.items()}
             for kind, values in (("loss", step.losses), ("correct", step.correct)):
                 for term, value in values.items():
                     key = f"{term}_{kind}"
                     totals[key] = totals[key] + value.detach() if key in totals else value.detach()
+        # All processes stop together, or those without a bad batch would wait for the others for ever.
+        if any_rank(bool(bad), self.world):
+            raise TrainingError(self._not_finite("the loss is not a number", bad))
         sum_gradients(self.trainable, self.world)
         norm = nn.utils.clip_grad_norm_(self.trainable, self.optim.clip_norm or float("inf"))
         if not torch.isfinite(norm):
-            raise TrainingError(self._not_finite(f"the gradient's norm is {norm.item()}", batches))
+            raise TrainingError(self._not_finite("the gradient is not finite", [b.place for b in batches]))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(self.state.step)
         self.optimizer.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
-    def _forward(self, batch: Batch, carry: Carry | None) -> Step:
+    def forward(self, batch: Batch, carry: Carry | None) -> Step:
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             step: Step = self.objective(batch, carry)
             return step
 
-    def _not_finite(self, what: str, batches: list[Batch]) -> str:
-        places = ", ".join(batch.place for batch in batches)
+    def _not_finite(self, what: str, places: list[str]) -> str:
+        if not places:
+            return f"{what} in step {self.state.step + 1}, in a batch of another process: see its message"
         return (
-            f"{what} in step {self.state.step + 1}, batch {places}. Look at that batch with: "
-            f"firth pretrain --resume {self.run} --replay {batches[0].place}. "
+            f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. Look at that batch with: "
+            f"firth pretrain --resume {self.run} --replay {places[0]}. "
             f"Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
             f"optim.warmup_share={self.optim.warmup_share:g} too little, or {self.dtype} too coarse: try float32"
         )
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Loss per prediction and share of right ones of each term on held-out text, over all processes."""
+        """Loss per prediction and share of right ones of each term on held-out text, over all processes.
+
+        Empty if there is nothing to predict there.
+        """
         assert self.dev is not None
         self.objective.eval()
-        sums = {
-            f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")
-        }
-        carry: Carry | None = None
-        for batch in self.dev():
-            step = self._forward(batch.to(self.device), None if batch.starts_stream else carry)
-            carry = step.carry
+        sums = {f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")}
+        carries: list[Carry | None] = [None] * len(self.carries)
+        for number, batch in enumerate(self.dev()):
+            slot = number % len(carries)
+            step = self.forward(batch.to(self.device), None if batch.starts_stream else carries[slot])
+            carries[slot] = step.carry
             for term in self.objective.weights:
                 sums[f"{term}_loss"] += float(step.losses[term])
                 sums[f"{term}_correct"] += float(step.correct[term])
                 sums[f"{term}_count"] += batch.counts().get(term, 0)
         self.objective.train()
-        return self._means(sum_over_ranks(sums, self.world))
+        sums = sum_over_ranks(sums, self.world)
+        # Held-out text with nothing to predict in it says nothing: a loss of zero would be unbeatable.
+        return self._means(sums) if all(sums[f"{term}_count"] for term in self.objective.weights) else {}
 
     def _means(self, sums: dict[str, float]) -> dict[str, float]:
         means, total = {}, 0.0
@@ -234,7 +242,9 @@ class Trainer:
             log.write("dev", self.state.step, **scores)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
             progress.message(f"step {self.state.step}  held-out: {shown}")
-        if not scores or self.state.best is None or scores["loss"] < self.state.best:
+        # A score that is not a number is never the best, and any number beats it.
+        best = self.state.best
+        if not scores or best is None or not best <= scores["loss"]:
             self.state.best, self.state.best_step = scores.get("loss"), self.state.step
             if self.world.leads:
                 write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
@@ -251,60 +261,94 @@ class Trainer:
             f"{format_count(rates['flops_per_s'])}FLOP/s"
         )
         rate = self.rate(self.state.step - 1)
-        log.write(
-            "train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates
-        )
+        log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
+
+    def begin(self) -> None:
+        """Save the state before the first step, so that a run can always be resumed."""
+        with contextlib.closing(Log(self.run / "log.jsonl" if self.world.leads else None)) as log:
+            self._save(log)
 
     def _save(self, log: Log) -> None:
-        numbered = {f"{i}/{k}": v for i, carry in enumerate(self.carries) for k, v in (carry or {}).items()}
-        by_rank = gather_tensors(numbered, self.world)
+        size = self.world.size
+        mine = {f"{i}/{k}": v for i, carry in enumerate(self.carries) for k, v in (carry or {}).items()}
+        by_rank = gather_tensors(mine, self.world)
         if self.world.leads:
             self.state.log_offset = log.sync()
+            # By number among all micro-batches of the step, whichever process had it.
+            carry = {
+                f"{int(number) * size + rank}/{name}": tensor
+                for rank, tensors in enumerate(by_rank)
+                for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
+            }
             save_checkpoint(
                 self.run / "checkpoints",
                 self.state.step,
                 save_model=lambda folder: self._save_model(folder, {}),
                 state=dataclasses.asdict(self.state),
                 optimizer=optimizer_tensors(self.objective, self.optimizer),
-                carries={f"rank-{rank}": tensors for rank, tensors in enumerate(by_rank) if tensors},
+                carry=carry,
                 keep=self.config.keep_checkpoints,
             )
         barrier(self.world)
 
-    def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> bool:
-        """Go back to the newest undamaged checkpoint; False if there is none.
+    def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> None:
+        """Go back to the newest undamaged checkpoint.
 
-        ``load_model(folder)``: the objective's state dict from a model folder.
+        ``load_model(folder)``: the objective's state dict from a model folder. CheckpointError if no
+        checkpoint is whole, or if the run is of something else than it was: then nothing is touched.
         """
-        recover(self.run / "model")
         path = newest_checkpoint(self.run / "checkpoints", self.tell)
         if path is None:
-            return False
-        self.objective.load_state_dict(load_model(path))
-        self.state = State(**read_json(path / "train" / "state.json"))
-        if self.state.data_hash != self.data_hash:
             raise CheckpointError(
-                f"{path} was trained on other data ({self.state.data_hash[:12]}, now {self.data_hash[:12]}): "
-                f"put the data back as it was, or begin a new run with --model {path}"
+                f"{self.run} has no undamaged checkpoint. Its best model is untouched: "
+                f"begin a new run from it with --model {self.run}/"
             )
-        load_optimizer_tensors(
-            self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors")
-        )
-        self._load_carries(path / "train" / f"rank-{self.world.rank}.safetensors", path)
-        return True
+        found = State(**read_json(path / "train" / "state.json"))
+        keys = sorted(found.identity | self.identity)
+        other = [key for key in keys if found.identity.get(key) != self.identity.get(key)]
+        if other:
+            raise CheckpointError(
+                f"{path} was made with another {', '.join(other[:5])}: put it back as it was, "
+                f"or begin a new run from it with --model {path}"
+            )
+        now = self._environment()
+        before = found.environment
+        changed = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
+        if changed:
+            self.tell(f"not as when the run began, so the end will not be equal bit for bit: {', '.join(changed)}")
+        if self.world.leads:
+            recover(self.run / "model")
+        self.objective.load_state_dict(load_model(path))
+        self.state = dataclasses.replace(found, environment=now)
+        load_optimizer_tensors(self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors"))
+        self._load_carries(load_tensors(path / "train" / "carry.safetensors"))
 
-    def _load_carries(self, file: Path, checkpoint: Path) -> None:
-        if not file.exists():
-            if any(checkpoint.glob("train/rank-*.safetensors")):
-                raise CheckpointError(
-                    f"{checkpoint} was saved by fewer processes than {self.world.size}: use as many"
-                )
-            return
+    def _load_carries(self, tensors: dict[str, Tensor]) -> None:
+        """Each process takes the recurrent state of its own micro-batches, however many saved it."""
         slots: list[Carry] = [{} for _ in self.carries]
-        for key, tensor in load_tensors(file).items():
+        for key, tensor in tensors.items():
             number, name = key.split("/", 1)
-            slots[int(number)][name] = tensor.to(self.device)
+            if int(number) % self.world.size == self.world.rank:
+                slots[int(number) // self.world.size][name] = tensor.to(self.device)
         self.carries = [slot or None for slot in slots]
+
+    def _environment(self) -> dict[str, Any]:
+        """What bit-equality depends on besides the run itself."""
+        return {
+            "torch": torch.__version__,
+            "device": self.device.type,
+            "numbers": str(self.dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "processes": self.world.size,
+        }
+
+
+def _counts(batches: list[Batch], terms: list[str]) -> dict[str, float]:
+    counts = dict.fromkeys((f"{term}_count" for term in terms), 0.0)
+    for batch in batches:
+        for term in terms:
+            counts[f"{term}_count"] += batch.counts().get(term, 0)
+    return counts
 
 
 class _Meter:
