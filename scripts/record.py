@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 import firth
 from firth.config import write_json
 from firth.data.shards import Corpus
-from firth.jobs.pretrain import recipe_of
+from firth.jobs.pretrain import make_dev_loader, recipe_of
+from firth.jobs.recipe import Pretrain
 from firth.machine import find_machine
 from firth.training.log import read_log
 
@@ -42,9 +43,9 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
     chosen = []
     for ids in sorted((s for s in sentences if 8 <= len(s) <= 32), key=lambda s: rank(tokenizer.decode(s))):
         text = tokenizer.decode(ids)
-        words = [i for i, piece in enumerate(ids) if not tokenizer.continues[piece] and tokenizer.pieces[piece].isalpha()]
-        # A whole word of one piece: what follows does not continue it.
-        words = [i for i in words if i + 1 == len(ids) or not tokenizer.continues[ids[i + 1]]]
+        # Whole words of one piece: letters, and what follows does not continue them.
+        after = [*(tokenizer.continues[piece] for piece in ids[1:]), False]
+        words = [i for i, piece in enumerate(ids) if tokenizer.pieces[piece].isalpha() and not after[i]]
         if len(words) < 6:
             continue
         at = words[int.from_bytes(rank(text), "little") % len(words)]
@@ -57,6 +58,27 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
         {"text": text, "was": truth, "best": [[c.piece, round(c.probability, 3)] for c in blanks[0].candidates]}
         for (text, truth), blanks in zip(chosen, answers, strict=True)
     ]
+
+
+@torch.no_grad()
+def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, dict[str, float]]:
+    """On all held-out text, in rows of each length that the run had: mean losses and shares right, float32."""
+    found = {}
+    for length in recipe.data.lengths:
+        data = dataclasses.replace(recipe.data, length=length, long_length=0)
+        loader = make_dev_loader(dataclasses.replace(recipe, data=data), corpus)
+        sums: dict[str, float] = {}
+        for batch in loader.one_epoch():
+            step = model.loaded.objective(batch)
+            for term, count in batch.counts().items():
+                for name, value in (("loss", step.losses[term]), ("accuracy", step.correct[term]), ("count", count)):
+                    sums[f"{term}_{name}"] = sums.get(f"{term}_{name}", 0.0) + float(value)
+        found[f"rows of {length}"] = {
+            name: round(value / sums[f"{name.split('_')[0]}_count"], 4)
+            for name, value in sums.items()
+            if not name.endswith("count")
+        } | {name: value for name, value in sums.items() if name.endswith("count")}
+    return found
 
 
 def plot(events: list[dict[str, Any]], name: str) -> None:
@@ -102,6 +124,7 @@ def main(run: Path, name: str) -> None:
         "minutes": round(train[-1]["elapsed_s"] / 60, 1),
         "median_tokens_per_s": rates[len(rates) // 2],
         "best": min(dev, key=lambda e: e["loss"]),
+        "held_out": scores(firth.load(run), recipe, corpus),
         "curve": dev,
         "examples": examples(firth.load(run), corpus),
         "recipe": dataclasses.asdict(recipe),

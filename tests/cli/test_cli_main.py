@@ -12,7 +12,7 @@ import firth.cli.app
 from firth.cli import main
 from firth.errors import CheckpointError, ConfigError
 
-VERBS = ["vocab", "prepare", "pretrain", "fill-mask", "embed"]
+VERBS = ["demo", "vocab", "prepare", "pretrain", "fill-mask", "embed"]
 
 
 def run(*command: str, **options: object) -> "subprocess.CompletedProcess[str]":

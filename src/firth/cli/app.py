@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
+from firth.cli.demo import demo
 from firth.cli.embed import embed
 from firth.cli.fill_mask import fill_mask
 from firth.cli.prepare import prepare
@@ -14,7 +15,7 @@ from firth.errors import UsageError
 
 app = App(
     name="firth",
-    help="Pre-train, fine-tune and use BERT and its predecessors on the machine you have.",
+    help="Pre-train BERT and its predecessors on your own text, and use them, on the machine you have.",
     help_format="plaintext",
     version=lambda: importlib.metadata.version("firth"),
     result_action="return_value",
@@ -23,7 +24,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=""),
 )
-_VERBS: tuple[Callable[..., int | None], ...] = (vocab, prepare, pretrain, fill_mask, embed)  # as the road goes
+_VERBS: tuple[Callable[..., int | None], ...] = (demo, vocab, prepare, pretrain, fill_mask, embed)  # as the road goes
 for _number, _verb in enumerate(_VERBS):
     app.command(_verb, sort_key=_number)
 

@@ -1,0 +1,134 @@
+"""What a pre-trained model has learnt, looked at without labels: blanks it fills, sentences it finds alike."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from firth.data.hashing import seed_of
+from firth.inference.model import MASK, Candidate, Model
+from firth.text.records import Document
+from firth.text.sentences import split_sentences
+from firth.text.tokenizer import Encoded, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence and the document it stands in."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilledBlank:
+    """A sentence with one word replaced by ``[MASK]``, that word, and what the model would write, best first."""
+
+    text: str
+    truth: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def right(self) -> bool:
+        return self.candidates[0].piece == self.truth
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """A sentence and those whose vectors are nearest to its own, with their cosines, nearest first."""
+
+    query: Sentence
+    nearest: tuple[tuple[Sentence, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """All sentences' nearest ones. ``same_document``: how often the nearest is of the query's own document.
+
+    ``chance``: how often a sentence drawn at random would be.
+    """
+
+    neighbours: list[Neighbours]
+    same_document: float
+    chance: float
+
+
+def new_sentences(held: Iterable[Document], train: Iterable[Document]) -> list[Sentence]:
+    """The sentences of ``held``, each once, that do not also stand in ``train``."""
+    known = {text for document in train for text in _sentences(document)}
+    found = {text: document.where for document in held for text in _sentences(document) if text not in known}
+    return [Sentence(text, where) for text, where in found.items()]
+
+
+def _sentences(document: Document) -> list[str]:
+    return [text for paragraph in document.paragraphs for text in split_sentences(paragraph)]
+
+
+def of_length(
+    sentences: Sequence[Sentence], tokenizer: Tokenizer, *, fewest: int, most: int
+) -> list[Sentence]:
+    """The sentences that have from ``fewest`` to ``most`` pieces, in an order that their text decides."""
+    sizes = map(len, tokenizer.ids_many([s.text for s in sentences]))
+    kept = [s for s, size in zip(sentences, sizes, strict=True) if fewest <= size <= most]
+    return sorted(kept, key=lambda s: seed_of("order", s.text))
+
+
+def fill_blanks(model: Model, sentences: Sequence[Sentence], top_k: int) -> list[FilledBlank]:
+    """One word of each sentence, chosen by a hash of the sentence, as the model would fill it in.
+
+    Only words that are one piece of letters are chosen; a sentence without such a word is left out.
+    """
+    tokenizer, tasks = model.loaded.tokenizer, list[tuple[str, str]]()
+    encoded = tokenizer.encode_many([s.text for s in sentences])
+    for sentence, row in zip(sentences, encoded, strict=True):
+        places = _whole_words(row, tokenizer)
+        if places and MASK not in sentence.text:
+            place = places[seed_of("blank", sentence.text) % len(places)]
+            start, end = row.offsets[place]
+            text = f"{sentence.text[:start]}{MASK}{sentence.text[end:]}"
+            tasks.append((text, tokenizer.pieces[row.ids[place]]))
+    answers = model.fill_mask([text for text, _ in tasks], top_k)
+    return [
+        FilledBlank(text, truth, blanks[0].candidates)
+        for (text, truth), blanks in zip(tasks, answers, strict=True)
+    ]
+
+
+def commonest_word(texts: Sequence[str], tokenizer: Tokenizer) -> str:
+    """The word of one piece that the texts use most often: the best guess of one who does not read them."""
+    counts: Counter[int] = Counter()
+    for row in tokenizer.encode_many(texts):
+        counts.update(row.ids[place] for place in _whole_words(row, tokenizer))
+    return tokenizer.pieces[min(counts, key=lambda i: (-counts[i], i))] if counts else ""
+
+
+def _whole_words(row: Encoded, tokenizer: Tokenizer) -> list[int]:
+    """Places of the pieces that are whole words of letters."""
+    sizes = Counter(row.words)
+    return [
+        place
+        for place, (piece, word) in enumerate(zip(row.ids, row.words, strict=True))
+        if sizes[word] == 1 and tokenizer.pieces[piece].isalpha()
+    ]
+
+
+def find_alike(model: Model, sentences: Sequence[Sentence], n_nearest: int) -> Alike:
+    """Each sentence's nearest others by the cosine of their mean top-layer vectors.
+
+    The mean over all sentences is taken away first: what all of them share would make all of them alike.
+    """
+    vectors = model.embed([s.text for s in sentences])
+    vectors = vectors - vectors.mean(0)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -np.inf)
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, : min(n_nearest, len(sentences) - 1)]
+    found = [
+        Neighbours(query, tuple((sentences[j], float(cosines[i, j])) for j in order[i]))
+        for i, query in enumerate(sentences)
+    ]
+    same = [n.nearest[0][0].where == n.query.where for n in found if n.nearest]
+    sizes = np.array(list(Counter(s.where for s in sentences).values()))
+    pairs = max(len(sentences) * (len(sentences) - 1), 1)
+    return Alike(found, float(np.mean(same)) if same else 0.0, float((sizes * (sizes - 1)).sum() / pairs))
