@@ -59,7 +59,7 @@ def pretrain(
     resume
         Go on with the run in this folder.
     replay
-        With --resume: print the rows, labels and losses of one micro-batch (phase:epoch:shard:batch) as JSON.
+        With --resume: print the rows, labels and losses of one micro-batch (phase:epoch:group:batch) as JSON.
     threads
         Processor threads for the arithmetic.
     """

@@ -23,7 +23,7 @@ class Batch:
     """One micro-batch.
 
     ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``). ``place`` says where in the data it
-    comes from, ``phase:epoch:shard:batch``, enough to make it again. ``starts_stream``: recurrent
+    comes from, ``phase:epoch:group:batch``, enough to make it again. ``starts_stream``: recurrent
     state begins anew here.
     """
 

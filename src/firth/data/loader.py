@@ -1,7 +1,7 @@
 """The stream of micro-batches: a pure function of its options, so any place in it can be entered at once.
 
-The stream runs over phases (row lengths), epochs, shards in a random order, and the batches of a
-shard. Rank r of a world takes every world-th micro-batch. A ``Place`` is all there is to save.
+The stream runs over phases (row lengths), epochs, groups of shards in a random order, and the batches of
+a group, mixed. Rank r of a world takes every world-th micro-batch. A ``Place`` is all there is to save.
 """
 
 import itertools
@@ -16,37 +16,40 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.data.hashing import permutation, seed_of
 from firth.data.instances import Instances, plan_documents, plan_pairs
 from firth.data.masking import Masker
-from firth.data.rows import Batches, NextTokenBatches, RowBatches, StreamBatches, cut_batches, row_lengths
+from firth.data.rows import Batches, MixedBatches, NextTokenBatches, RowBatches, StreamBatches, cut_batches, row_lengths
 from firth.data.shards import Corpus, Shard, Split
 from firth.errors import ConfigError, CorpusError
 from firth.text.layouts import Layout
 
-_KEPT_SHARDS = 2
+# Shards whose batches are mixed: a shard is a stretch of the text as it was read, of one author or kind, and a
+# model that saw one after the other would forget.
+MIXED_SHARDS = 16
+_KEPT_GROUPS = 2
 _AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where the next micro-batch stands: numbers of phase, epoch, shard (in the epoch's order), batch."""
+    """Where the next micro-batch stands: numbers of phase, epoch, group of shards (in the epoch's order), batch."""
 
     phase: int = 0
     epoch: int = 0
-    shard: int = 0
+    group: int = 0
     batch: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "Place":
         """``"0:0:3:17"``, as batches carry it and errors print it."""
         try:
-            phase, epoch, shard, batch = map(int, text.split(":"))
+            phase, epoch, group, batch = map(int, text.split(":"))
         except ValueError:
             raise ConfigError(
-                f"{text!r} is no place in the data: expected phase:epoch:shard:batch, e.g. 0:0:3:17"
+                f"{text!r} is no place in the data: expected phase:epoch:group:batch, e.g. 0:0:3:17"
             ) from None
-        return cls(phase, epoch, shard, batch)
+        return cls(phase, epoch, group, batch)
 
     def __str__(self) -> str:
-        return f"{self.phase}:{self.epoch}:{self.shard}:{self.batch}"
+        return f"{self.phase}:{self.epoch}:{self.group}:{self.batch}"
 
 
 def _following(places: Sequence[Place]) -> Place:
@@ -85,26 +88,29 @@ class Loader:
         # The step before which each phase ends (the last one never does).
         self.phase_ends = (round(total_steps * (1 - data.long_share)),)
         self.infos = [info for info in corpus.shards(split) if info.tokens]
+        # A stream is cut from one shard; the state of its rows would not survive another between.
+        self.group_size = 1 if data.instances == "streams" else MIXED_SHARDS
+        self.n_groups = -(-len(self.infos) // self.group_size)
         self._made: dict[tuple[int, int, int], Batches] = {}
         self._lock = threading.Lock()
 
     def batch_at(self, place: Place) -> Batch:
         """The micro-batch at a place, made anew."""
-        if not 0 <= place.phase < len(self.data.lengths) or not 0 <= place.shard < len(self.infos):
+        if not 0 <= place.phase < len(self.data.lengths) or not 0 <= place.group < self.n_groups:
             raise ConfigError(
-                f"{place} is not in this data: {len(self.data.lengths)} phases, {len(self.infos)} shards"
+                f"{place} is not in this data: {len(self.data.lengths)} phases, {self.n_groups} groups of shards"
             )
         batches = self._batches(place)
         if not 0 <= place.batch < len(batches):
-            raise ConfigError(f"{place} is not in this data: that shard has {len(batches)} batches")
+            raise ConfigError(f"{place} is not in this data: that group has {len(batches)} batches")
         return batches[place.batch]
 
     def one_epoch(self, limit: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """This rank's share of the first epoch's micro-batches (of the first ``limit``, if not 0), in order."""
         places = (
-            Place(shard=number, batch=i)
-            for number in range(len(self.infos))
-            for i in range(len(self._batches(Place(shard=number))))
+            Place(group=number, batch=i)
+            for number in range(self.n_groups)
+            for i in range(len(self._batches(Place(group=number))))
         )
         for place in itertools.islice(places, rank, limit or None, world):
             yield self.batch_at(place)
@@ -150,60 +156,57 @@ class Loader:
             step += 1
 
     def _existing(self, place: Place) -> Place:
-        """The place itself, or the next one that has a batch when a shard or an epoch is at its end."""
+        """The place itself, or the next one that has a batch when a group or an epoch is at its end."""
         empty = 0
         while place.batch >= len(self._batches(place)):
             empty = empty + 1 if place.batch == 0 else 0
-            if empty > len(self.infos):
+            if empty > self.n_groups:
                 raise CorpusError(
                     f"{self.corpus.folder} has too little text for data.length={self.data.lengths[place.phase]} and "
                     f"train.batch_tokens={self.budget_tokens}: give more text or lower them"
                 )
-            place = replace(place, shard=place.shard + 1, batch=0)
-            if place.shard == len(self.infos):
-                place = replace(place, epoch=place.epoch + 1, shard=0)
+            place = replace(place, group=place.group + 1, batch=0)
+            if place.group == self.n_groups:
+                place = replace(place, epoch=place.epoch + 1, group=0)
         return place
 
     def _batches(self, place: Place) -> Batches:
-        """The batches of the place's shard; the last two that were asked for are kept."""
+        """The batches of the place's group; the last two that were asked for are kept."""
         if not self.infos:
             raise CorpusError(f"{self.corpus.folder} has no {self.split} text")
-        key = (place.phase, place.epoch, place.shard)
+        key = (place.phase, place.epoch, place.group)
         with self._lock:
             if key not in self._made:
-                while len(self._made) >= _KEPT_SHARDS:
+                while len(self._made) >= _KEPT_GROUPS:
                     del self._made[next(iter(self._made))]
-                self._made[key] = self._make(place)
+                self._made[key] = self._make_group(place)
             return self._made[key]
 
-    def _make(self, place: Place) -> Batches:
+    def _make_group(self, place: Place) -> MixedBatches:
+        seed = seed_of(self.seed, self.split, place.phase)
+        order = permutation(seed_of(seed, place.epoch, "shards"), len(self.infos))
+        first = place.group * self.group_size
+        parts = [self._make(place, seed, int(number)) for number in order[first : first + self.group_size]]
+        mixed = seed_of(seed, place.epoch, place.group, "mix") if len(parts) > 1 else None
+        return MixedBatches.of(parts, mixed, f"{place.phase}:{place.epoch}:{place.group}")
+
+    def _make(self, place: Place, seed: int, number: int) -> Batches:
         # With fixed copies of the data, epoch n + d repeats epoch n.
         epoch = place.epoch % self.data.duplicates if self.data.duplicates else place.epoch
-        seed = seed_of(self.seed, self.split, place.phase)
-        number = int(permutation(seed_of(seed, place.epoch, "shards"), len(self.infos))[place.shard])
-        shard = self.corpus.open(self.infos[number])
-        length = self.data.lengths[place.phase]
-        where = f"{place.phase}:{place.epoch}:{place.shard}"
+        shard, length = self.corpus.open(self.infos[number]), self.data.lengths[place.phase]
         if self.data.instances == "streams":
             return StreamBatches.cut(
-                shard,
-                self.layout,
-                length=length,
-                budget_tokens=self.budget_tokens,
-                slots=self.slots,
-                place=where,
+                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots
             )
         shard_seed = seed_of(seed, shard.name)
         instances = self._plan(shard, length, shard_seed, epoch)
         order_seed = seed_of(shard_seed, place.epoch, "order")
         cuts = cut_batches(row_lengths(instances, self.layout), self.budget_tokens, order_seed)
         if self.predict == "next":
-            return NextTokenBatches(shard, instances, cuts, self.layout, where)
+            return NextTokenBatches(shard, instances, cuts, self.layout)
         tokenizer = self.corpus.tokenizer
         masker = Masker(self.masking, tokenizer.mask_id, tokenizer.continues, length)
-        return RowBatches(
-            shard, instances, cuts, self.layout, masker, seed_of(shard_seed, epoch, "mask"), where
-        )
+        return RowBatches(shard, instances, cuts, self.layout, masker, seed_of(shard_seed, epoch, "mask"))
 
     def _plan(self, shard: Shard, length: int, seed: int, epoch: int) -> Instances:
         if self.data.instances == "documents":

@@ -5,7 +5,7 @@ models; ``StreamBatches`` cuts one long stream into columns for models with recu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -107,7 +107,6 @@ class RowBatches:
     layout: Layout
     masker: Masker
     seed: int
-    place: str
 
     def __len__(self) -> int:
         return len(self.cuts)
@@ -120,7 +119,7 @@ class RowBatches:
         targets = {"mlm": _target(index, label)}
         if self.instances.random_next is not None:
             targets["nsp"] = _target(np.arange(len(chosen)), self.instances.random_next[chosen])
-        return Batch(_tokens(rows, seen, self.layout), targets, f"{self.place}:{number}")
+        return Batch(_tokens(rows, seen, self.layout), targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,6 @@ class NextTokenBatches:
     instances: Instances
     cuts: list[np.ndarray]
     layout: Layout
-    place: str
 
     def __len__(self) -> int:
         return len(self.cuts)
@@ -142,7 +140,7 @@ class NextTokenBatches:
         has_next[rows.starts + rows.lengths - 1] = False
         index = np.flatnonzero(has_next)
         targets = {"lm": _target(index, rows.ids[index + 1])}
-        return Batch(_tokens(rows, rows.ids, self.layout), targets, f"{self.place}:{number}")
+        return Batch(_tokens(rows, rows.ids, self.layout), targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +152,10 @@ class StreamBatches:
 
     columns: np.ndarray
     length: int
-    place: str
 
     @classmethod
     def cut(
-        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, place: str
+        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int
     ) -> "StreamBatches":
         """The shard's documents, each ended by the layout's last piece, as columns; the tail is left out."""
         ends = np.repeat(shard.document_tokens[1:], len(layout.last))
@@ -172,7 +169,7 @@ class StreamBatches:
             if size > 1
             else stream[:0].reshape(slots, 1, 0)
         )
-        return cls(columns, length, place)
+        return cls(columns, length)
 
     def __len__(self) -> int:
         slots, _, size = self.columns.shape
@@ -187,7 +184,30 @@ class StreamBatches:
         rows = Rows.from_lengths([end - begin] * len(ids))
         tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
         target = _target(np.arange(ids.size), columns[:, begin + 1 : end + 1].ravel())
-        return Batch(tokens, {"lm": target}, f"{self.place}:{number}", starts_stream=time == 0)
+        return Batch(tokens, {"lm": target}, starts_stream=time == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedBatches:
+    """The batches of several shards in one random order. ``order``: (n, 2), number of the part and batch in it."""
+
+    parts: list[Batches]
+    order: np.ndarray
+    place: str
+
+    @classmethod
+    def of(cls, parts: list[Batches], seed: int | None, place: str) -> "MixedBatches":
+        """All batches of the parts, shuffled by the seed; in their own order without one."""
+        pairs = [(part, number) for part, batches in enumerate(parts) for number in range(len(batches))]
+        order = np.array(pairs, np.int64).reshape(-1, 2)
+        return cls(parts, order if seed is None else order[permutation(seed, len(order))], place)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, number: int) -> Batch:
+        part, inner = self.order[number].tolist()
+        return replace(self.parts[part][inner], place=f"{self.place}:{number}")
 
 
 def _target(index: np.ndarray, label: np.ndarray) -> Target:
