@@ -247,7 +247,7 @@ def test_places_are_written_and_read() -> None:
             Place.parse(text)
 
 
-@pytest.mark.parametrize("place", [Place(1), Place(shard=3), Place(batch=10_000), Place(batch=-1), Place(-1)])
+@pytest.mark.parametrize("place", [Place(1), Place(group=3), Place(batch=10_000), Place(batch=-1), Place(-1)])
 def test_places_outside_the_data_are_refused(folder: Path, place: Place) -> None:
     with pytest.raises(ConfigError, match="is not in this data"):
         loader(folder).batch_at(place)

@@ -13,6 +13,7 @@ from firth.data.config import MaskingConfig
 from firth.data.instances import Instances, plan_documents, plan_pairs
 from firth.data.masking import Masker
 from firth.data.rows import (
+    MixedBatches,
     NextTokenBatches,
     RowBatches,
     StreamBatches,
@@ -64,9 +65,7 @@ def test_packing_equals_a_loop_over_rows(layout: Layout, make: Any) -> None:
         else:
             first += layout.between
             second = [*SHARD.ids[slice(*instances.b[number])].tolist(), *layout.last]
-            special += (
-                [1] * len(layout.between) + [0] * (len(second) - len(layout.last)) + [1] * len(layout.last)
-            )
+            special += [1] * len(layout.between) + [0] * (len(second) - len(layout.last)) + [1] * len(layout.last)
         expected_ids += first + second
         expected_segments += [0] * len(first) + [1] * len(second)
         expected_special += special
@@ -111,7 +110,7 @@ def test_no_rows_make_no_batches() -> None:
 def masked_batches(instances: Instances, share: float = 0.3) -> RowBatches:
     masker = Masker(MaskingConfig(share=share), 99, np.zeros(110, bool), 20)
     cuts = cut_batches(row_lengths(instances, BERT), 60, 3)
-    return RowBatches(SHARD, instances, cuts, BERT, masker, 5, "0:1:2")
+    return RowBatches(SHARD, instances, cuts, BERT, masker, 5)
 
 
 def test_masked_batches_say_what_was_there() -> None:
@@ -131,7 +130,6 @@ def test_masked_batches_say_what_was_there() -> None:
         assert batch.tokens.rows.lengths.tolist() == plain.lengths.tolist()
         assert batch.targets["nsp"].index.tolist() == list(range(len(chosen)))
         assert batch.targets["nsp"].label.tolist() == instances.random_next[chosen].tolist()
-        assert batch.place == f"0:1:2:{number}"
         assert batch.counts() == {"mlm": len(target.label), "nsp": len(chosen)}
         rows_seen += len(chosen)
     assert rows_seen == len(instances.key)
@@ -144,9 +142,7 @@ def test_windows_have_no_next_sentence_target() -> None:
 def test_a_row_is_the_same_in_whatever_batch_it_comes() -> None:
     instances = pairs()
     made = masked_batches(instances)
-    alone = RowBatches(
-        SHARD, instances, [np.array([i]) for i in range(len(instances.key))], BERT, made.masker, 5, "0:1:2"
-    )
+    alone = RowBatches(SHARD, instances, [np.array([i]) for i in range(len(instances.key))], BERT, made.masker, 5)
     for batch, chosen in zip(made, made.cuts, strict=False):
         parts = batch.tokens.ids.split(batch.tokens.rows.lengths.tolist())
         for row, part in zip(chosen.tolist(), parts, strict=True):
@@ -156,20 +152,18 @@ def test_a_row_is_the_same_in_whatever_batch_it_comes() -> None:
 def test_next_token_batches_ask_for_every_token_but_the_first() -> None:
     instances = windows()
     cuts = cut_batches(row_lengths(instances, BERT), 40, 3)
-    made = NextTokenBatches(SHARD, instances, cuts, BERT, "0:0:0")
+    made = NextTokenBatches(SHARD, instances, cuts, BERT)
     for number in range(len(made)):
         batch = made[number]
         ids = batch.tokens.ids
         index, label = batch.targets["lm"].index, batch.targets["lm"].label
         assert sorted(set(range(len(ids))) - set(index.tolist())) == batch.tokens.rows.last.tolist()
         assert torch.equal(label, ids[index + 1])
-        assert torch.equal(
-            batch.tokens.rows.row_of_token()[index], batch.tokens.rows.row_of_token()[index + 1]
-        )
+        assert torch.equal(batch.tokens.rows.row_of_token()[index], batch.tokens.rows.row_of_token()[index + 1])
 
 
 def stream(length: int = 5, budget: int = 15, slots: int = 2) -> StreamBatches:
-    return StreamBatches.cut(SHARD, STREAM, length=length, budget_tokens=budget, slots=slots, place="0:0:0")
+    return StreamBatches.cut(SHARD, STREAM, length=length, budget_tokens=budget, slots=slots)
 
 
 def whole_stream() -> list[int]:
@@ -215,10 +209,10 @@ def test_streams_go_on_in_every_slot(length: int, budget: int, slots: int) -> No
 
 
 def test_a_short_stream_has_fewer_columns_and_an_empty_one_none() -> None:
-    small = StreamBatches.cut(shard([[3]]), STREAM, length=8, budget_tokens=80, slots=1, place="0:0:0")
+    small = StreamBatches.cut(shard([[3]]), STREAM, length=8, budget_tokens=80, slots=1)
     assert small.columns.shape == (1, 2, 2) and len(small) == 1
     for slots in (3, 4):
-        none = StreamBatches.cut(shard([[2]]), STREAM, length=8, budget_tokens=80, slots=slots, place="0:0:0")
+        none = StreamBatches.cut(shard([[2]]), STREAM, length=8, budget_tokens=80, slots=slots)
         assert len(none) == 0
 
 
@@ -228,3 +222,16 @@ def test_lists_are_packed() -> None:
     assert (tokens.ids.tolist(), tokens.segments.tolist()) == ([1, 2, 3, 4], [0, 0, 1, 0])
     assert tokens.rows.offsets.tolist() == [0, 3, 4]
     assert pack_lists([[1]]).segments is None
+
+
+def test_mixing_keeps_every_batch_once_and_says_where_it_stands() -> None:
+    parts = [masked_batches(pairs()), masked_batches(windows()), masked_batches(windows(), share=0.1)]
+    mixed = MixedBatches.of(list(parts), 7, "0:1:2")
+    assert len(mixed) == sum(len(part) for part in parts)
+    assert mixed[3].place == "0:1:2:3"
+    expected = sorted(part[i].tokens.ids.tolist() for part in parts for i in range(len(part)))
+    assert sorted(mixed[i].tokens.ids.tolist() for i in range(len(mixed))) == expected
+    first = mixed.order[: len(mixed) // 2, 0]
+    assert set(first.tolist()) == {0, 1, 2}, "each part is met early"
+    unmixed = MixedBatches.of(list(parts), None, "")
+    assert unmixed.order[:, 0].tolist() == sorted(unmixed.order[:, 0].tolist())
