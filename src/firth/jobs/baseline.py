@@ -27,6 +27,7 @@ def tfidf_predictions(
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV, StratifiedKFold
         from sklearn.pipeline import make_pipeline
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
         raise ConfigError("the comparison with TF-IDF needs scikit-learn: pip install 'firth[report]'") from None
     fewest = min(Counter(labels.tolist()).values())
@@ -38,5 +39,7 @@ def tfidf_predictions(
     )
     folds = StratifiedKFold(min(_FOLDS, fewest), shuffle=True, random_state=seed)
     search = GridSearchCV(model, {"logisticregression__C": _STRENGTHS}, cv=folds)
-    search.fit(list(texts), labels)
+    # So small a problem gains nothing by threads, which wait for one another when the machine is busy.
+    with threadpool_limits(1):
+        search.fit(list(texts), labels)
     return np.asarray(search.predict(list(test)), np.int64)

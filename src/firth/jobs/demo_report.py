@@ -83,9 +83,8 @@ def write_demo_report(path: Path, found: Findings, settings: "DemoSettings") -> 
 
 
 def _summary(report: Report, found: Findings, settings: "DemoSettings") -> None:
-    n = settings.per_class[-1]
-    (ours, _), (fresh, _), (tfidf, _) = (summarised(found.scores, start, n) for start in STARTS)
-    best = max((ours, PRETRAINED), (fresh, FRESH), (tfidf, TFIDF))[1]
+    few, many = settings.per_class[0], settings.per_class[-1]
+    best = max(STARTS, key=lambda start: summarised(found.scores, start, many)[0])
     report.text(
         f"Firth read the documentation that this Python carries ({found.n_train_characters / 1e6:.1f} million "
         f"characters), learned a vocabulary of {settings.vocab_size:,} word pieces from it, and pre-trained a "
@@ -93,9 +92,17 @@ def _summary(report: Report, found: Findings, settings: "DemoSettings") -> None:
         f"help to tell, from few labelled examples, which part of the library a docstring comes from?"
     )
     report.text(
-        f"With {n} labelled docstrings of each of the {len(found.labels)} parts, the pre-trained BERT is right on "
-        f"{ours:.1%} of the test docstrings, the same BERT without pre-training on {fresh:.1%}, and TF-IDF with "
-        f"logistic regression on {tfidf:.1%}. Best here: {best}. Guessing would give {1 / len(found.labels):.1%}."
+        f"From {many} labelled docstrings of each of the {len(found.labels)} parts, {_in_words(found, many)}. "
+        f"From {few} of each, {_in_words(found, few)}. Best with {many}: {best}. Guessing would give "
+        f"{1 / len(found.labels):.1%}."
+    )
+
+
+def _in_words(found: Findings, per_class: int) -> str:
+    ours, fresh, tfidf = (summarised(found.scores, start, per_class)[0] for start in STARTS)
+    return (
+        f"the pre-trained BERT is right on {ours:.1%} of the test docstrings, the same BERT without pre-training on "
+        f"{fresh:.1%}, and TF-IDF with logistic regression on {tfidf:.1%}"
     )
 
 
@@ -126,8 +133,9 @@ def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> No
     report.text(
         f"Both BERTs learn for {settings.tune_steps} updates of up to {settings.tune_tokens} tokens, with a highest "
         f"rate of {settings.tune_rate:g}; weights without pre-training are drawn with BERT's deviation of "
-        f"{settings.fresh_init_range:g}. All this was chosen beforehand on docstrings of the training side. TF-IDF "
-        "counts words and pairs of words (damped); the strength of its penalty is chosen by cross-validation on "
+        f"{settings.fresh_init_range:g}. Rate and deviation were compared on docstrings of the training side; the "
+        "number of updates is set by the time, and the BERT without pre-training may gain from more. TF-IDF counts "
+        "words and pairs of words (damped); the strength of its penalty is chosen by cross-validation on "
         "each draw's training examples."
     )
 

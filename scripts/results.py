@@ -1,0 +1,83 @@
+"""Write docs/results.md from the JSON files in docs/results/, so that no number is typed by hand.
+
+.venv/bin/python scripts/results.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+OUT = Path("docs/results")
+
+HEAD = """# Results
+
+Recorded runs. Every number comes from a JSON file beside this page, and the command at the head of each
+section repeats it. `make models` trains the models (weights are not in the repository);
+`scripts/record.py` records them; `scripts/results.py` writes this page.
+"""
+
+
+def run_section(title: str, name: str) -> str:
+    facts: dict[str, Any] = json.loads((OUT / f"{name}.json").read_text("utf-8"))
+    corpus, encoder = facts["corpus"], facts["recipe"]["encoder"]
+    train, optim = facts["recipe"]["train"], facts["recipe"]["optim"]
+    lines = [
+        f"## {title}\n",
+        f"```\n{facts['command']}\n```\n",
+        f"{encoder['n_layers']} layers, {encoder['width']} wide, {encoder['vocab_size']:,} cased pieces; "
+        f"{facts['steps']:,} steps of {train['batch_tokens'] * train['micro_batches']:,} tokens "
+        f"({optim['kind']}, rate {optim['peak_rate']:g}), at most; {corpus['tokens'] / 1e6:.1f} M tokens of text in "
+        f"{corpus['documents']:,} documents, {corpus['held_out_tokens'] / 1e6:.2f} M held out. "
+        f"{facts['minutes']:.0f} minutes on {facts['machine']} ({facts['median_tokens_per_s']:,.0f} tokens/s in the "
+        f"median), torch {facts['torch']}, commit {facts['commit']}.\n",
+        f"![curves](results/{name}.png)\n",
+        "On all held-out text, by the length of the rows (the last tenth of the steps was at the longer one):\n",
+        "| | masked-LM loss | masked-LM accuracy | next-sentence accuracy | next-sentence loss |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {k} | {x['mlm_loss']:.3f} | {x['mlm_accuracy']:.1%} | {x['nsp_accuracy']:.1%} | {x['nsp_loss']:.3f} |"
+            for k, x in facts["held_out"].items()
+        ),
+        "\nBlanks in held-out sentences, chosen by a hash, with the three likeliest pieces:\n",
+        "| sentence | was | best |",
+        "|---|---|---|",
+        *(
+            f"| {clean(e['text'])} | {e['was']} | {', '.join(f'{clean(b)} {p:.0%}' for b, p in e['best'][:3])} |"
+            for e in facts["examples"]
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def clean(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def demo_section() -> str:
+    facts: dict[str, Any] = json.loads((OUT / "demo.json").read_text("utf-8"))
+    sizes = [str(n) for n in facts["settings"]["settings"]["per_class"]]
+    lines = [
+        "## The demo\n",
+        "```\nmake demo; .venv/bin/python scripts/demo_picture.py demo\n```\n",
+        "Which part of the standard library does a docstring come from? Test accuracy, mean ± deviation over "
+        f"{facts['settings']['settings']['draws']} draws of the labels ({facts['settings']['numbers']}; "
+        f"{sum(facts['seconds'].values()) / 60:.0f} minutes in all on a machine that had other work too).\n",
+        f"| labels a class | {' | '.join(sizes)} |",
+        f"|---|{'---|' * len(sizes)}",
+        *(
+            f"| {start} | {' | '.join(f'{100 * x[n][0]:.1f} ± {100 * x[n][1]:.1f}' for n in sizes)} |"
+            for start, x in facts["accuracy"].items()
+        ),
+        "\n![accuracy over labels](images/demo.png)\n",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sections = [
+        run_section("A mini BERT on English articles and novels", "bert-mini-en"),
+        run_section("A mini BERT on Korean articles", "bert-mini-ko"),
+        demo_section(),
+    ]
+    Path("docs/results.md").write_text("\n".join([HEAD, *sections]), "utf-8")
