@@ -90,10 +90,9 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._wrote and kind is None:
-            self._write(
-                f"{self.title}  done  {format_count(self.done)} {self.unit} in "
-                f"{format_duration(time.monotonic() - self._started_at_s)}"
-            )
+            ended = "done" if not self.total or self.done >= self.total else "stopped"
+            took = format_duration(time.monotonic() - self._started_at_s)
+            self._write(f"{self.title}  {ended}  {format_count(self.done)} {self.unit} in {took}")
         if self._live and self._wrote:
             self._stream.write("\n")
             self._stream.flush()

@@ -242,6 +242,7 @@ def _make_all(
             finish(waiting[0])
             waiting.popleft()
             progress.advance(0, f"{len(infos)} shards")
+        progress.advance(max((progress.total or 0) - progress.done, 0))
     except KeyboardInterrupt:
         # What the workers are at would have to be made again: wait for it, and keep it.
         progress.message("stopping when the shards in hand are written")

@@ -1,0 +1,44 @@
+"""Progress lines: amounts, rates, time left; silence for short work."""
+
+import io
+import time
+
+import pytest
+
+from firth.progress import Progress, format_count, format_duration
+
+
+def test_durations_and_counts_are_short() -> None:
+    assert [format_duration(s) for s in (0, 59.6, 75.2, 7261)] == ["0:00", "1:00", "1:15", "2:01:01"]
+    assert [format_count(n) for n in (0, 7, 1234, 2.5e6, 3e9)] == ["0", "7", "1.23k", "2.5M", "3G"]
+
+
+def test_a_line_says_share_rate_and_time_left() -> None:
+    progress = Progress("reading", 200, "B", stream=io.StringIO())
+    progress.done = 50
+    line = progress.line(progress._started_at_s + 10, "note")
+    assert line.split("  ") == ["reading", " 25%", "50/200 B", "5 B/s", "0:30 left", "note"]
+
+
+def test_work_that_was_done_before_does_not_count_as_fast() -> None:
+    progress = Progress("training", 100, "steps", done=80, stream=io.StringIO())
+    progress.done = 90
+    assert "1 steps/s" in progress.line(progress._started_at_s + 10)
+
+
+def test_short_work_is_silent() -> None:
+    stream = io.StringIO()
+    with Progress("reading", 10, "B", stream=stream) as progress:
+        progress.advance(10)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("done", "expected"), [(10, "done"), (4, "stopped")])
+def test_the_last_line_says_how_it_ended(done: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    stream = io.StringIO()
+    with Progress("reading", 10, "B", stream=stream) as progress:
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + 5)
+        progress.advance(done)
+    assert expected in stream.getvalue().splitlines()[-1]
