@@ -16,7 +16,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 # Small blocks: the text of the tests is to be several shards.
-PROGRAM = "import sys, firth.jobs.prepare as p; p.BLOCK_CHARACTERS = 8000; from firth.cli import main; sys.exit(main())"
+# Ctrl-C reaches a command that a terminal started; a background job inherits that it is ignored.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import firth.jobs.prepare as p
+p.BLOCK_CHARACTERS = 8000
+from firth.cli import main
+sys.exit(main())
+"""
 COMMAND = [sys.executable, "-c", PROGRAM]
 
 

@@ -133,8 +133,9 @@ def test_a_finished_run_has_nothing_left_to_do(firth, tiny_run: Path) -> None:
 def test_replay_prints_a_batch_as_json(firth, tiny_run: Path) -> None:
     result = firth("pretrain", "--resume", tiny_run, "--replay", "0:0:0:1")
     shown = json.loads(result.out)
-    assert shown["place"] == "0:0:0:1" and shown["rows"][0].startswith("[CLS] ")
-    assert set(shown["losses"]) == set(shown["labels"]) == {"mlm", "nsp"}
+    assert shown["place"] == "0:0:0:1" and shown["rows"][0]["text"].startswith("[CLS] ")
+    assert set(shown["losses"]) == {"mlm", "nsp"}
+    assert all(set(row) == {"text", "mlm", "nsp"} for row in shown["rows"])
 
 
 @pytest.mark.parametrize("place", ["0:0:0", "a:b:c:d", "0:0:0:99999", "9:0:0:0", "0:0:0:-1"])

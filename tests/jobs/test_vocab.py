@@ -118,6 +118,7 @@ def test_workers_change_nothing(tmp_path: Path, text: Path, monkeypatch: pytest.
 
 
 SCRIPT = """
+import signal
 import sys
 from firth.jobs import vocab
 
@@ -133,6 +134,8 @@ def endless(paths, errors):
     return Reader()
 
 if __name__ == "__main__":
+    # A background job inherits that Ctrl-C is ignored; a command that a terminal started does not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     vocab.CorpusReader = endless
     vocab.build_vocab(["x"], sys.argv[1], size=100, workers=2)
 """
