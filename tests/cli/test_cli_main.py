@@ -134,3 +134,11 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         result = run(*MAIN, "--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (result.returncode, result.stderr) == (1, "firth: the disk is full\n")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_wait_without_spinning_unless_told_otherwise(given: str | None, expected: str) -> None:
+    code = "import os; from firth.cli import main; main(['--version']); print(os.environ['OMP_WAIT_POLICY'])"
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    assert run(sys.executable, "-c", code, env=environment).stdout.splitlines()[-1] == expected
