@@ -19,15 +19,16 @@ import torch
 from matplotlib.figure import Figure
 
 import firth
-from firth.config import write_json
+from firth.config import read_json, write_json
 from firth.data.shards import Corpus
 from firth.jobs.pretrain import make_dev_loader, recipe_of
 from firth.jobs.recipe import Pretrain
-from firth.machine import find_machine
+from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log
 
 OUT = Path("docs/results")
 N_EXAMPLES = 12
+HELD_OUT_BATCHES = 120
 
 
 def rank(text: str) -> bytes:
@@ -62,13 +63,13 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, dict[str, float]]:
-    """On all held-out text, in rows of each length that the run had: mean losses and shares right, float32."""
+    """On held-out text, in rows of each length that the run had: mean losses and shares right, float32."""
     found = {}
     for length in recipe.data.lengths:
         data = dataclasses.replace(recipe.data, length=length, long_length=0)
         loader = make_dev_loader(dataclasses.replace(recipe, data=data), corpus)
         sums: dict[str, float] = {}
-        for batch in loader.one_epoch():
+        for batch in loader.one_epoch(HELD_OUT_BATCHES):
             step = model.loaded.objective(batch)
             for term, count in batch.counts().items():
                 for name, value in (("loss", step.losses[term]), ("accuracy", step.correct[term]), ("count", count)):
@@ -108,12 +109,14 @@ def main(run: Path, name: str) -> None:
     corpus = Corpus(recipe.data.corpus)
     rates = sorted(e["tokens_per_s"] for e in train)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
+    made = read_json(checkpoint / "train" / "state.json")["environment"]
     OUT.mkdir(parents=True, exist_ok=True)
     facts = {
         "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
         "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {find_machine(recipe.train.precision).path}",
-        "torch": torch.__version__,
+        "machine": f"{platform.machine()}, {made['threads']} processor threads, {made['numbers']}",
+        "torch": made["torch"],
         "python": platform.python_version(),
         "corpus": {
             "tokens": sum(i.tokens for i in corpus.manifest.train),
