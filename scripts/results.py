@@ -31,6 +31,7 @@ def run_section(title: str, name: str) -> str:
         f"{facts['minutes']:.0f} minutes on {facts['machine']} ({facts['median_tokens_per_s']:,.0f} tokens/s in the "
         f"median), torch {facts['torch']}, commit {facts['commit']}.\n",
         f"![curves](results/{name}.png)\n",
+        "Training curves jump where the rows become longer; held-out text is scored at the longer length throughout.\n",
         "On held-out text ({:,} predictions), by the length of the rows (the last tenth of the steps was at the longer "
         "one):\n".format(int(next(iter(facts["held_out"].values()))["mlm_count"])),
         "| | masked-LM loss | masked-LM accuracy | next-sentence accuracy | next-sentence loss |",
