@@ -36,7 +36,7 @@ class _Moves:
             for f in fields(self)  # type: ignore[arg-type]  # only dataclasses use this
             if isinstance(value := getattr(self, f.name), (Tensor, _Moves)) and f.name != "groups"
         }
-        return replace(self, **moved)  # type: ignore[type-var]
+        return replace(self, **moved)  # type: ignore[type-var]  # only dataclasses use this
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Encoder(nn.Module):
     ``config``: its sizes. ``widths``: of layers 0 (embeddings) to L. ``layer_groups()``: all parameters
     bottom to top, a partition that serves freezing, layer-wise rates and gradual unfreezing at once.
     Calling it: ``encoder(tokens, keep=(-1,))`` gives ``Hidden`` with the layers asked for; systems with
-    recurrent state also take ``carry``.
+    recurrent state also take ``carry``. What raises here is for each system's encoder to say.
     """
 
     config: Any

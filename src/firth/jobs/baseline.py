@@ -27,7 +27,7 @@ def tfidf_predictions(
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV, StratifiedKFold
         from sklearn.pipeline import make_pipeline
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
     except ImportError:
         raise ConfigError("the comparison with TF-IDF needs scikit-learn: pip install 'firth[report]'") from None
     fewest = min(Counter(labels.tolist()).values())

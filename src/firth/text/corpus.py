@@ -319,9 +319,9 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
 
 def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:
     if suffix == ".gz":
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]  # read as one
     if suffix == ".xz":
-        return lzma.LZMAFile(raw)  # type: ignore[return-value]
+        return lzma.LZMAFile(raw)  # type: ignore[return-value]  # read as one
     return raw
 
 
