@@ -1,0 +1,124 @@
+"""Whether a classifier's probabilities can be believed, and the one number (a temperature) that mends them."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """The predictions of one range of confidence; well calibrated means ``confidence`` equals ``accuracy``."""
+
+    confidence: float
+    accuracy: float
+    count: int
+
+
+def softmax(logits: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n K"]:
+    """Probabilities of the classes, in float64; safe for logits of any finite size."""
+    _check_table("logits", logits)
+    weights = np.exp(_below_largest(logits))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def reliability(
+    probabilities: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"], n_bins: int = 15
+) -> list[ReliabilityBin]:
+    """The rows of a reliability diagram: equal ranges of confidence, lowest first, those without a prediction left out.
+
+    Confidence is the probability of the likeliest class; range m of M holds (m-1)/M < confidence <= m/M.
+    Source: Guo et al. 2017, §2.
+    """
+    _check("probabilities", probabilities, gold)
+    if n_bins < 1:
+        raise ValueError(f"n_bins is {n_bins}; expected at least 1")
+    if probabilities.min() < 0 or probabilities.max() > 1 + 1e-6:
+        raise ValueError("expected probabilities from 0 to 1; softmax makes them from logits")
+    confidence = probabilities.max(-1)
+    right = probabilities.argmax(-1) == gold
+    # Rounding may leave a probability a hair above 1.
+    number = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
+    chosen = (number == i for i in np.unique(number))
+    return [ReliabilityBin(float(confidence[at].mean()), float(right[at].mean()), int(at.sum())) for at in chosen]
+
+
+def expected_calibration_error(
+    probabilities: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"], n_bins: int = 15
+) -> float:
+    """Mean distance of accuracy and confidence over the bins of ``reliability``, weighted by count, 0 to 1.
+
+    Source: Guo et al. 2017, §2.
+    """
+    gaps = [abs(row.accuracy - row.confidence) * row.count for row in reliability(probabilities, gold, n_bins)]
+    return sum(gaps) / len(gold)
+
+
+def fit_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
+    """The temperature T, 0.05 to 20, for which softmax(logits / T) gives the gold classes the most probability.
+
+    Source: Guo et al. 2017, §4.2 (temperature scaling). It is 1 where no other is better, as with a single class.
+    Differs: bounded, for logits that are all right want T = 0.
+    """
+    _check("logits", logits, gold)
+    below = _below_largest(logits)
+    bounds = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
+    # Convex in 1/T, so with a single valley in log T, where both ends are equally far from 1.
+    found = minimize_scalar(lambda log_t: _loss(below, gold, math.exp(log_t)), bounds=bounds, method="bounded")
+    return math.exp(found.x) if found.fun < _loss(below, gold, 1.0) else 1.0
+
+
+def cross_fitted(
+    logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"], folds: int = 5, seed: int = 0
+) -> Float[np.ndarray, "n K"]:
+    """Calibrated probabilities of a labelled set, each example's temperature fitted on the other folds.
+
+    So their calibration error is that of data the temperature has not seen. Folds are drawn at random by ``seed``;
+    there are at most as many as examples, and a single example keeps temperature 1.
+    """
+    _check("logits", logits, gold)
+    if folds < 2:
+        raise ValueError(f"folds is {folds}; expected at least 2")
+    probabilities = softmax(logits)
+    n = len(gold)
+    if n == 1:
+        return probabilities
+    for held_out in np.array_split(np.random.default_rng(seed).permutation(n), min(folds, n)):
+        others = np.setdiff1d(np.arange(n), held_out)
+        temperature = fit_temperature(logits[others], gold[others])
+        weights = np.exp(_below_largest(logits[held_out]) / temperature)
+        probabilities[held_out] = weights / weights.sum(-1, keepdims=True)
+    return probabilities
+
+
+def _below_largest(logits: np.ndarray) -> np.ndarray:
+    """How far each logit lies below the largest of its row: at most 0, and small enough to divide and add up."""
+    logits = logits.astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.maximum(logits - logits.max(-1, keepdims=True), -1e100)
+
+
+def _loss(below: np.ndarray, gold: np.ndarray, temperature: float) -> float:
+    """Mean negative log likelihood."""
+    scaled = below / temperature
+    return float(np.mean(np.log(np.exp(scaled).sum(-1)) - scaled[np.arange(len(gold)), gold]))
+
+
+def _check(name: str, table: np.ndarray, gold: np.ndarray) -> None:
+    _check_table(name, table)
+    if gold.shape != table.shape[:1]:
+        raise ValueError(f"expected one gold class for each row: got {name} {table.shape} and gold {gold.shape}")
+    if gold.min() < 0 or gold.max() >= table.shape[1]:
+        wrong = gold[(gold < 0) | (gold >= table.shape[1])][0]
+        raise ValueError(f"gold class {wrong} is not one of the {table.shape[1]} classes, 0 to {table.shape[1] - 1}")
+
+
+def _check_table(name: str, table: np.ndarray) -> None:
+    if table.ndim != 2 or not table.size:
+        raise ValueError(f"expected {name} of shape (examples, classes), at least one of each: got {table.shape}")
+    if not np.isfinite(table).all():
+        raise ValueError(f"{name} of row {np.argwhere(~np.isfinite(table))[0][0]} are not all finite numbers")
