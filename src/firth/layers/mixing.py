@@ -1,0 +1,156 @@
+"""From the layers of an encoder to one vector a token, and from the pieces of a word to one vector a word.
+
+Source: Peters et al. 2018 (ELMo), eq. 1, for the weighted sum; Devlin et al. 2018, Table 7, for the others.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from firth.errors import ConfigError
+
+MixKind = Literal["one", "sum", "weighted", "concat"]
+PoolKind = Literal["first", "mean", "last"]
+
+# ELMo's, added to the variance of a layer.
+NORM_EPSILON = 1e-12
+
+
+class OneLayer(nn.Module):
+    """A layer as it is."""
+
+    def __init__(self, layers: tuple[int, ...], width: int):
+        super().__init__()
+        self.layers, self.width = layers, width
+
+    def forward(self, layers: dict[int, Float[Tensor, "T _"]]) -> Float[Tensor, "T width"]:
+        return layers[self.layers[0]]
+
+
+class LayerSum(nn.Module):
+    """The sum of layers of one width."""
+
+    def __init__(self, layers: tuple[int, ...], width: int):
+        super().__init__()
+        self.layers, self.width = layers, width
+
+    def forward(self, layers: dict[int, Float[Tensor, "T _"]]) -> Float[Tensor, "T width"]:
+        first, *rest = (layers[number] for number in self.layers)
+        return sum(rest, first)
+
+
+class LayerConcat(nn.Module):
+    """Layers side by side, in the order in which they were asked for; their widths may differ."""
+
+    def __init__(self, layers: tuple[int, ...], width: int):
+        super().__init__()
+        self.layers, self.width = layers, width
+
+    def forward(self, layers: dict[int, Float[Tensor, "T _"]]) -> Float[Tensor, "T width"]:
+        return torch.cat([layers[number] for number in self.layers], dim=1)
+
+
+class WeightedSum(nn.Module):
+    """γ Σ s_j h_j with s = softmax(scalars): all learned; at the start the mean of the layers.
+
+    Source: Peters et al. 2018, eq. 1. ``layer_norm`` first brings each layer to mean 0 and variance 1
+    over all tokens and features of the batch together, without gain (allenai/bilm-tf, elmo.py): a
+    token's vector then depends a little on what else is in the batch.
+    """
+
+    def __init__(self, layers: tuple[int, ...], width: int, *, layer_norm: bool = False):
+        super().__init__()
+        self.layers, self.width, self.layer_norm = layers, width, layer_norm
+        self.scalars = nn.Parameter(torch.zeros(len(layers)))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def weights(self) -> Float[Tensor, " L"]:
+        """The share of each of ``layers``: at least 0, together 1."""
+        return self.scalars.softmax(0)
+
+    def forward(self, layers: dict[int, Float[Tensor, "T _"]]) -> Float[Tensor, "T width"]:
+        chosen = [layers[number] for number in self.layers]
+        if self.layer_norm:
+            chosen = [_normalised(layer) for layer in chosen]
+        first, *rest = (weight * layer for weight, layer in zip(self.weights(), chosen, strict=True))
+        return self.gamma * sum(rest, first)
+
+
+# What ``make_mix`` returns: ``width`` of the result, and ``layers``, the numbers of those it reads.
+LayerMix = OneLayer | LayerSum | WeightedSum | LayerConcat
+
+
+def make_mix(kind: MixKind, layers: Sequence[int], widths: Sequence[int], *, layer_norm: bool = False) -> LayerMix:
+    """A module from an encoder's layers ``{number: (T, H)}`` to one vector a token ``(T, width)``.
+
+    ``layers``: numbers 0 (embeddings) to L, or from the top: -1 is L. ``widths``: of all the encoder's
+    layers, 0 to L. ``layer_norm`` (see ``WeightedSum``) is for "weighted" only.
+    """
+    numbers = _layer_numbers(layers, len(widths))
+    chosen = [widths[number] for number in numbers]
+    if kind not in get_args(MixKind):
+        raise ConfigError(f"mix {kind!r} of layers: expected one of {', '.join(get_args(MixKind))}")
+    if layer_norm and kind != "weighted":
+        raise ConfigError(f"mix {kind!r} with layer_norm: only 'weighted' has it; leave layer_norm out")
+    if kind == "one" and len(numbers) > 1:
+        raise ConfigError(
+            f"mix 'one' of the layers {list(layers)}: expected a single layer; name one, or choose another mix"
+        )
+    if kind == "concat":
+        return LayerConcat(numbers, sum(chosen))
+    if len(set(chosen)) > 1:
+        raise ConfigError(
+            f"mix {kind!r} of the layers {list(numbers)} with widths {chosen}: expected one width; "
+            "choose layers of equal width, or the mix 'concat'"
+        )
+    if kind == "weighted":
+        return WeightedSum(numbers, chosen[0], layer_norm=layer_norm)
+    return OneLayer(numbers, chosen[0]) if kind == "one" else LayerSum(numbers, chosen[0])
+
+
+def pool_words(
+    x: Float[Tensor, "T H"], first: Int[Tensor, " W"], last: Int[Tensor, " W"], how: PoolKind
+) -> Float[Tensor, "W H"]:
+    """Vectors of words from those of their pieces: the first's, the last's, or the mean of all.
+
+    Word w is the pieces ``first[w]`` to ``last[w]``, both included. Means are summed in float32 or finer.
+    """
+    n_pieces = last - first + 1
+    if bool((n_pieces < 1).any()):
+        word = int((n_pieces < 1).nonzero()[0])
+        raise ValueError(f"word {word} is the pieces {int(first[word])} to {int(last[word])}: expected at least one")
+    if how == "first":
+        return x.index_select(0, first)
+    if how == "last":
+        return x.index_select(0, last)
+    if how != "mean":
+        raise ConfigError(f"pooling {how!r} of a word's pieces: expected one of {', '.join(get_args(PoolKind))}")
+    word_of_piece = torch.arange(len(first), device=x.device).repeat_interleave(n_pieces)
+    before = n_pieces.cumsum(0) - n_pieces
+    place = torch.arange(len(word_of_piece), device=x.device) - before.index_select(0, word_of_piece)
+    pieces = x.index_select(0, first.index_select(0, word_of_piece) + place)
+    fine = torch.promote_types(x.dtype, torch.float32)
+    sums = pieces.new_zeros(len(first), x.shape[1], dtype=fine).index_add(0, word_of_piece, pieces.to(fine))
+    return (sums / n_pieces[:, None]).to(x.dtype)
+
+
+def _normalised(layer: Float[Tensor, "T H"]) -> Float[Tensor, "T H"]:
+    variance, mean = torch.var_mean(layer, correction=0)
+    return (layer - mean) * (variance + NORM_EPSILON).rsqrt()
+
+
+def _layer_numbers(layers: Sequence[int], n_widths: int) -> tuple[int, ...]:
+    """``layers`` counted from 0, in their order."""
+    for layer in layers:
+        if not -n_widths <= layer < n_widths:
+            raise ConfigError(
+                f"layer {layer} of an encoder with layers 0 (embeddings) to {n_widths - 1}: expected one of these, "
+                f"or -1 (the top) to -{n_widths}"
+            )
+    numbers = tuple(layer % n_widths for layer in layers)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"a mix of the layers {list(layers)}: expected at least one, each once")
+    return numbers

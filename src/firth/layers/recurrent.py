@@ -1,0 +1,62 @@
+"""A bidirectional LSTM over packed rows: no rectangle, so short rows cost no more than their words."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from firth.packed import Rows
+
+
+def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
+    """The order of tokens in which a recurrence reads them, and how many rows it has at each step.
+
+    The first tokens of all rows, longest row first, then the second tokens, and so on: step t is the
+    first ``sizes[t]`` of those rows. ``order`` is on the device of ``rows``, ``sizes`` on the host.
+    """
+    lengths, longest_first = rows.lengths.cpu().long().sort(descending=True, stable=True)
+    steps = torch.arange(int(lengths[0]))
+    sizes = (lengths > steps[:, None]).sum(1)
+    step_of_token = steps.repeat_interleave(sizes)
+    row_of_token = torch.arange(rows.n_tokens) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    begins = rows.first.cpu().long().index_select(0, longest_first)
+    return (begins.index_select(0, row_of_token) + step_of_token).to(rows.offsets.device), sizes
+
+
+class BiLSTM(nn.Module):
+    """LSTM layers that read each row in both directions; the output is [forward ; backward] of the top layer.
+
+    Source: Peters et al. 2017, §2.1 (two layers below a tagger); Devlin et al. 2018, §5.3 (on frozen
+    layers). ``width`` is of one direction. Dropout falls on the input of each layer, fresh for each word;
+    none on recurrent connections or the output. At the start: recurrent matrices orthogonal and input
+    matrices Glorot-uniform, gate by gate; biases 0, of the forget gate 1.
+    """
+
+    def __init__(self, width_in: int, width: int, n_layers: int, dropout: float):
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(
+            nn.LSTM(width_in if number == 0 else 2 * width, width, bidirectional=True) for number in range(n_layers)
+        )
+        for name, parameter in self.named_parameters():
+            _initialise(name, parameter.data)
+
+    def forward(self, x: Float[Tensor, "W H"], rows: Rows) -> Float[Tensor, "W width"]:
+        if len(x) != rows.n_tokens:
+            raise ValueError(f"{len(x)} vectors for rows of {rows.n_tokens} words")
+        order, sizes = by_time(rows)
+        x = x.index_select(0, order)
+        for layer in self.layers:
+            x = layer(PackedSequence(self.dropout(x), sizes))[0].data
+        return x.index_select(0, order.argsort())
+
+
+def _initialise(name: str, values: Tensor) -> None:
+    gates = values.chunk(4)  # input, forget, cell, output
+    if "weight" in name:
+        for gate in gates:
+            (nn.init.orthogonal_ if "_hh_" in name else nn.init.xavier_uniform_)(gate)
+        return
+    values.zero_()
+    if "_ih_" in name:  # torch adds two biases
+        gates[1].fill_(1)

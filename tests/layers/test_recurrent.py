@@ -1,0 +1,150 @@
+"""The BiLSTM over packed rows against torch's own LSTM on one row at a time."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from firth.layers.recurrent import BiLSTM, by_time
+from firth.packed import Rows
+
+LENGTHS = [[1], [4], [1, 1, 1], [2, 5, 1], [5, 2, 2, 7, 1, 7]]
+
+
+def test_order_by_hand() -> None:
+    """Rows of tokens 0-1, 2-4 and 5."""
+    order, sizes = by_time(Rows.from_lengths([2, 3, 1]))
+    assert order.tolist() == [2, 0, 5, 3, 1, 4]
+    assert sizes.tolist() == [3, 2, 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
+def test_order_reads_every_row_forward_once(lengths: list[int]) -> None:
+    rows = Rows.from_lengths(lengths)
+    order, sizes = by_time(rows)
+    assert sorted(order.tolist()) == list(range(rows.n_tokens))
+    steps = order.split(sizes.tolist())
+    for number, step in enumerate(steps):
+        assert rows.positions[step].tolist() == [number] * len(step)
+    # The rows of a step are the first ones of the step before, in the same order.
+    of_row = rows.row_of_token()
+    for step, following in zip(steps, steps[1:], strict=False):
+        assert torch.equal(of_row[step][: len(following)], of_row[following])
+
+
+def one_row_at_a_time(layer: BiLSTM, x: Tensor, rows: Rows) -> Tensor:
+    """torch's LSTM of all layers with the same weights, on (length, 1, H)."""
+    first = layer.layers[0]
+    assert isinstance(first, nn.LSTM)
+    whole = nn.LSTM(first.input_size, first.hidden_size, len(layer.layers), bidirectional=True).double()
+    state = {
+        name.replace("_l0", f"_l{number}"): value
+        for number, part in enumerate(layer.layers)
+        for name, value in part.named_parameters()
+    }
+    parts = x.split(rows.lengths.tolist())
+    outs = [torch.func.functional_call(whole, state, (part[:, None],))[0][:, 0] for part in parts]
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_output_and_gradients_equal_one_row_at_a_time(lengths: list[int], n_layers: int) -> None:
+    torch.manual_seed(0)
+    rows = Rows.from_lengths(lengths)
+    layer = BiLSTM(3, 4, n_layers, dropout=0.0).double()
+    x = torch.randn(rows.n_tokens, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(rows.n_tokens, 8, dtype=torch.float64)
+    inputs = [x, *layer.parameters()]
+    found, expected = layer(x, rows), one_row_at_a_time(layer, x, rows)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for one, other in zip(
+        torch.autograd.grad(found, inputs, weight), torch.autograd.grad(expected, inputs, weight), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_each_half_has_seen_its_side_of_the_row_only() -> None:
+    torch.manual_seed(0)
+    rows = Rows.from_lengths([3, 4])
+    layer = BiLSTM(2, 3, 1, dropout=0.0)
+    x = torch.randn(7, 2)
+    changed = x.clone()
+    changed[4] += 1  # the second word of the second row
+    differs = (layer(x, rows) != layer(changed, rows)).unflatten(1, (2, 3)).any(2)
+    assert differs[:, 0].tolist() == [False] * 4 + [True] * 3
+    assert differs[:, 1].tolist() == [False] * 3 + [True] * 2 + [False] * 2
+
+
+def test_initial_parameters() -> None:
+    torch.manual_seed(0)
+    layer = BiLSTM(6, 5, 2, dropout=0.0)
+    for name, parameter in layer.named_parameters():
+        gates = parameter.detach().chunk(4)
+        for number, gate in enumerate(gates):
+            if "weight_hh" in name:
+                torch.testing.assert_close(gate @ gate.T, torch.eye(5), rtol=0, atol=1e-5)
+            elif "weight_ih" in name:
+                limit = (6 / (gate.shape[0] + gate.shape[1])) ** 0.5
+                assert 0.8 * limit < gate.abs().max() <= limit
+            else:
+                assert gate.tolist() == [1.0 if number == 1 and "bias_ih" in name else 0.0] * 5
+
+
+def test_dropout_falls_on_the_input_of_every_layer_in_training() -> None:
+    """With all recurrent parts zero, a layer is a function of its dropped input alone."""
+    torch.manual_seed(0)
+    rows = Rows.from_lengths([200])
+    layer = BiLSTM(1, 1, 1, dropout=0.5)
+    for name, parameter in layer.named_parameters():
+        parameter.data.fill_(0.0 if "hh" in name or "bias" in name else 1.0)
+    # The forget gate of an LSTM still carries its cell: shut it.
+    for suffix in ("", "_reverse"):
+        getattr(layer.layers[0], f"bias_ih_l0{suffix}").data[1] = -100.0
+    out = layer(torch.ones(200, 1), rows)
+    zero, doubled = torch.tensor(0.0), torch.tensor(2.0)
+    kept = torch.sigmoid(doubled) * torch.tanh(torch.sigmoid(doubled) * torch.tanh(doubled))
+    is_zero, is_kept = torch.isclose(out, zero), torch.isclose(out, kept)
+    assert bool((is_zero | is_kept).all())
+    assert 60 < int(is_zero[:, 0].sum()) < 140
+    assert torch.equal(is_zero[:, 0], is_zero[:, 1])  # both directions read the same word
+    layer.eval()
+    assert torch.equal(layer(torch.ones(200, 1), rows), layer(torch.ones(200, 1), rows))
+
+
+def test_dropout_between_layers() -> None:
+    """All of the second layer's input dropped: its output is that of zeros, whatever the first one says."""
+    torch.manual_seed(0)
+    rows = Rows.from_lengths([3, 2])
+    layer = BiLSTM(2, 2, 2, dropout=1.0)
+    for name, parameter in layer.named_parameters():
+        if name.startswith("layers.0.bias"):
+            parameter.data.fill_(1.0)  # the first layer's output is not zero even for zeros
+    assert layer(torch.randn(5, 2), rows).abs().max() == 0
+
+
+def test_dropout_is_repeatable() -> None:
+    rows = Rows.from_lengths([3, 5])
+    layer, x = BiLSTM(4, 3, 2, dropout=0.5), torch.randn(8, 4)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(layer(x, rows))
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+
+
+def test_bfloat16_input_under_autocast() -> None:
+    torch.manual_seed(0)
+    rows = Rows.from_lengths([3, 5])
+    layer, x = BiLSTM(4, 3, 2, dropout=0.0), torch.randn(8, 4)
+    exact = layer(x, rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = layer(x.bfloat16(), rows)
+    torch.testing.assert_close(low.float(), exact, rtol=0, atol=0.02)
+
+
+def test_vectors_that_are_not_those_of_the_rows() -> None:
+    with pytest.raises(ValueError, match="7 vectors for rows of 8 words"):
+        BiLSTM(2, 2, 1, dropout=0.0)(torch.zeros(7, 2), Rows.from_lengths([3, 5]))
