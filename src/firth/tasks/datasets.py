@@ -1,0 +1,616 @@
+"""THE table of published data sets: what each is, where its files are, how they are read, what scores it.
+
+File names and columns are those of the publication; where a re-cut copy with simple names (``train.tsv``) is
+common, it is looked for next. Nothing in this module imports torch.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+from firth.config import write_text
+from firth.errors import ConfigError, InputError
+from firth.tasks.readers.choices import read_arc, read_arc_csv, read_dream, read_swag
+from firth.tasks.readers.files import Problems, bare_suffix, checked, convert, read_csv, read_lines
+from firth.tasks.readers.questions import read_squad
+from firth.tasks.readers.tagging import in_bio, read_conll, read_conllu, read_klue_ner
+from firth.tasks.readers.texts import Columns, Kind, Rule, TextFormat, read_texts
+from firth.text.records import Record, Tagged, Text
+
+R = TypeVar("R", bound=Record)
+DataKind = Literal["classify", "multilabel", "regress", "tag", "answer", "choose"]
+Read = Callable[[Path, Problems], Iterable[Record]]
+# Tried in order, bare and packed; * as in a shell; a tuple in place of a name means all of its files together.
+Names = tuple[str | tuple[str, ...], ...]
+
+_PACKED = ("", ".gz", ".xz")
+
+
+class Source(NamedTuple):
+    """The files of one split, and how they are read."""
+
+    names: Names
+    read: Read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """One published data set.
+
+    ``splits``: train and dev at least (dev may fall back to the test file where no other is published).
+    ``labels``: in the published order, or None where those of the training rows are taken, sorted.
+    ``metrics``: the first is the one to choose models by. ``unit``: what has a tag.
+    """
+
+    kind: DataKind
+    splits: Mapping[str, Source]
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...] | None = None
+    unit: Literal["word", "character"] = "word"
+    note: str = ""
+
+# -- how the files of the table are read -------------------------------------------------------------------
+
+
+def _texts(
+    text: int | str,
+    second: int | str | None = None,
+    label: int | str | None = None,
+    *,
+    id: int | str | None = None,
+    group: int | str | None = None,
+    kind: Kind = "classify",
+    left_out: tuple[Rule, ...] = (),
+    renamed: tuple[tuple[str, str], ...] = (),
+    only: tuple[int | str, str] | None = None,
+) -> Read:
+    """Columns by name in files with a header, by number in files without; no label column: test rows."""
+    layout = TextFormat(
+        columns=Columns(text=text, second=second, label=label, id=id, group=group),
+        kind=kind,
+        header=isinstance(text, str),
+        left_out=left_out,
+        renamed=renamed,
+        only=only,
+    )
+    return partial(read_texts, layout=layout, labelled=label is not None)
+
+
+def _splits(read: Read, train: Names, dev: Names, test: Names = ()) -> dict[str, Source]:
+    splits = {"train": Source(train, read), "dev": Source(dev, read), "test": Source(test, read)}
+    return {split: source for split, source in splits.items() if source.names}
+
+
+def _glue(folder: str, read: Read, test: Read) -> dict[str, Source]:
+    """The three files of a GLUE task, in its own folder or one above."""
+
+    def names(file: str) -> Names:
+        return (file, f"{folder}/{file}")
+
+    return {
+        "train": Source(names("train.tsv"), read),
+        "dev": Source(names("dev.tsv"), read),
+        "test": Source(names("test.tsv"), test),
+    }
+
+
+def _mnli() -> dict[str, Source]:
+    read = _texts("sentence1", "sentence2", "gold_label", id="index", group="promptID")
+    test = _texts("sentence1", "sentence2", id="index")
+    files = {
+        "train": ("train.tsv", read),
+        "dev": ("dev_matched.tsv", read),
+        "dev_mismatched": ("dev_mismatched.tsv", read),
+        "test": ("test_matched.tsv", test),
+        "test_mismatched": ("test_mismatched.tsv", test),
+    }
+    return {split: Source((name, f"MNLI/{name}"), reader) for split, (name, reader) in files.items()}
+
+
+def _xnli(language: str) -> Dataset:
+    """One language of XNLI: machine-translated training pairs, development and test pairs by people."""
+    renamed = (("contradictory", "contradiction"),)
+    pairs = _texts(
+        "sentence1", "sentence2", "gold_label", id="pairID", group="promptID", only=("language", language)
+    )
+    train = f"multinli.train.{language}.tsv"
+    return Dataset(
+        kind="classify",
+        splits={
+            "train": Source((train, f"multinli/{train}"), _texts("premise", "hypo", "label", renamed=renamed)),
+            "dev": Source(("xnli.dev.tsv",), pairs),
+            "test": Source(("xnli.test.tsv",), pairs),
+        },
+        metrics=("accuracy",),
+        labels=_NLI,
+        note=f"rows in the language {language!r}; the other languages of the files are passed over",
+    )
+
+
+def _read_entities(read: Callable[[Path, Problems], Iterable[Tagged]], path: Path, problems: Problems) -> list[Tagged]:
+    return in_bio(read(path, problems), problems)
+
+
+def _read_trec(path: Path, problems: Problems, *, fine: bool) -> Iterator[Text]:
+    """Lines ``COARSE:fine question``. The published files (.label) are Latin-1."""
+    encoding = "latin-1" if bare_suffix(path) == ".label" else "utf-8"
+
+    def make(item: tuple[int, str]) -> Text:
+        number, line = item
+        name, space, question = line.partition(" ")
+        if not space or ":" not in name or not question.strip():
+            raise InputError(f"{path}:{number}: found {line[:60]!r}, expected COARSE:fine, a space and a question")
+        return Text(question, name if fine else name.partition(":")[0], f"{path}:{number}")
+
+    lines = ((n, line) for n, line in read_lines(path, problems, encoding=encoding) if line.strip())
+    return checked(path, convert(lines, make, problems), problems)
+
+
+def _read_ag_news(path: Path, problems: Problems) -> Iterator[Text]:
+    """CSV of class number, title and description as published; or TSV of text and class name."""
+    if bare_suffix(path) != ".csv":
+        return read_texts(path, problems, TextFormat(columns=Columns(text=0, label=1), header=False))
+
+    def make(line: tuple[int, list[str]]) -> Text:
+        number, fields = line
+        numbers = [str(i) for i in range(1, len(_AG_NEWS) + 1)]
+        if len(fields) != 3 or fields[0] not in numbers:
+            raise InputError(f"{path}:{number}: found {fields[:1]} and {len(fields)} columns, expected class 1-4 and 3")
+        return Text(f"{fields[1]} {fields[2]}".strip(), _AG_NEWS[int(fields[0]) - 1], f"{path}:{number}")
+
+    return checked(path, convert(read_csv(path), make, problems), problems)
+
+
+def _read_arc(path: Path, problems: Problems) -> Iterator[Record]:
+    return (read_arc_csv if bare_suffix(path) == ".csv" else read_arc)(path, problems)
+
+
+# -- the table ---------------------------------------------------------------------------------------------
+
+_BINARY = ("0", "1")
+_NLI = ("contradiction", "entailment", "neutral")  # the order of google-research/bert
+_RTE = ("entailment", "not_entailment")
+_AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
+_UPOS = (
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM",
+    "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X",
+)  # fmt: skip
+_XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
+
+
+def _bio(*types: str) -> tuple[str, ...]:
+    return ("O", *(f"{prefix}-{name}" for name in types for prefix in "BI"))
+
+
+_SNLI = _texts(
+    "sentence1", "sentence2", "gold_label", id="pairID", group="captionID", left_out=("no gold label",)
+)
+_SQUAD1 = partial(read_squad, unanswerable=False)
+_CONLL = partial(_read_entities, read_conll)
+_KLUE_NER = partial(_read_entities, read_klue_ner)
+
+DATASETS: dict[str, Dataset] = {
+    "glue/cola": Dataset(
+        kind="classify",
+        splits=_glue("CoLA", _texts(3, label=1), _texts("sentence", id="index")),
+        metrics=("mcc", "accuracy"),
+        labels=_BINARY,
+    ),
+    "glue/sst2": Dataset(
+        kind="classify",
+        splits=_glue("SST-2", _texts("sentence", label="label"), _texts("sentence", id="index")),
+        metrics=("accuracy",),
+        labels=_BINARY,
+    ),
+    "glue/mrpc": Dataset(
+        kind="classify",
+        splits=_glue(
+            "MRPC",
+            _texts("#1 String", "#2 String", "Quality"),
+            _texts("#1 String", "#2 String", id="index"),
+        ),
+        metrics=("f1", "accuracy"),
+        labels=_BINARY,
+    ),
+    "glue/qqp": Dataset(
+        kind="classify",
+        splits=_glue(
+            "QQP",
+            _texts("question1", "question2", "is_duplicate", id="id", left_out=("short row", "empty text")),
+            _texts("question1", "question2", id="id"),
+        ),
+        metrics=("f1", "accuracy"),
+        labels=_BINARY,
+        note="rows with missing columns or questions are left out, as the GLUE baselines do",
+    ),
+    "glue/stsb": Dataset(
+        kind="regress",
+        splits=_glue(
+            "STS-B",
+            _texts("sentence1", "sentence2", "score", id="index", kind="regress"),
+            _texts("sentence1", "sentence2", id="index"),
+        ),
+        metrics=("pearson", "spearman"),
+    ),
+    "glue/mnli": Dataset(
+        kind="classify",
+        splits=_mnli(),
+        metrics=("accuracy",),
+        labels=_NLI,
+        note="dev is the matched half; dev_mismatched is a split of its own",
+    ),
+    "glue/qnli": Dataset(
+        kind="classify",
+        splits=_glue(
+            "QNLI", _texts("question", "sentence", "label", id="index"), _texts("question", "sentence", id="index")
+        ),
+        metrics=("accuracy",),
+        labels=_RTE,
+    ),
+    "glue/rte": Dataset(
+        kind="classify",
+        splits=_glue(
+            "RTE", _texts("sentence1", "sentence2", "label", id="index"), _texts("sentence1", "sentence2", id="index")
+        ),
+        metrics=("accuracy",),
+        labels=_RTE,
+    ),
+    "glue/wnli": Dataset(
+        kind="classify",
+        splits=_glue(
+            "WNLI", _texts("sentence1", "sentence2", "label", id="index"), _texts("sentence1", "sentence2", id="index")
+        ),
+        metrics=("accuracy",),
+        labels=_BINARY,
+    ),
+    "snli": Dataset(
+        kind="classify",
+        splits=_splits(
+            _SNLI,
+            ("snli_1.0_train.txt", "snli_1.0_train.jsonl"),
+            ("snli_1.0_dev.txt", "snli_1.0_dev.jsonl"),
+            ("snli_1.0_test.txt", "snli_1.0_test.jsonl"),
+        ),
+        metrics=("accuracy",),
+        labels=_NLI,
+        note='pairs whose annotators did not agree (gold label "-") are left out, as published',
+    ),
+    "xnli": _xnli("en"),
+    **{f"xnli/{language}": _xnli(language) for language in _XNLI_LANGUAGES},
+    "squad1": Dataset(
+        kind="answer",
+        splits=_splits(_SQUAD1, ("train-v1.1.json", "train.json"), ("dev-v1.1.json", "dev.json")),
+        metrics=("squad_f1", "exact_match"),
+    ),
+    "squad2": Dataset(
+        kind="answer",
+        splits=_splits(read_squad, ("train-v2.0.json", "train.json"), ("dev-v2.0.json", "dev.json")),
+        metrics=("squad_f1", "exact_match"),
+        note="some questions have no answer",
+    ),
+    "korquad1": Dataset(
+        kind="answer",
+        splits=_splits(
+            _SQUAD1, ("KorQuAD_v1.0_train.json", "train.json"), ("KorQuAD_v1.0_dev.json", "dev.json")
+        ),
+        metrics=("char_f1", "exact_match"),
+        note="F1 is over characters, as in the official scorer",
+    ),
+    "swag": Dataset(
+        kind="choose",
+        splits={
+            **_splits(read_swag, ("train.csv",), ("val.csv", "dev.csv")),
+            "test": Source(("test.csv",), partial(read_swag, labelled=False)),
+        },
+        metrics=("accuracy",),
+    ),
+    "dream": Dataset(
+        kind="choose",
+        splits=_splits(read_dream, ("train.json",), ("dev.json",), ("test.json",)),
+        metrics=("accuracy",),
+    ),
+    "arc": Dataset(
+        kind="choose",
+        splits=_splits(
+            _read_arc,
+            ("ARC-Challenge-Train.jsonl", "ARC-Easy-Train.jsonl", "train.jsonl", "train.csv"),
+            ("ARC-Challenge-Dev.jsonl", "ARC-Easy-Dev.jsonl", "dev.jsonl", "dev.csv"),
+            ("ARC-Challenge-Test.jsonl", "ARC-Easy-Test.jsonl", "test.jsonl", "test.csv"),
+        ),
+        metrics=("accuracy",),
+        note="the folder decides: challenge or easy",
+    ),
+    "conll2003": Dataset(
+        kind="tag",
+        splits=_splits(
+            _CONLL, ("eng.train", "train.txt"), ("eng.testa", "valid.txt", "dev.txt"), ("eng.testb", "test.txt")
+        ),
+        metrics=("entity_f1", "tag_accuracy"),
+        labels=_bio("PER", "ORG", "LOC", "MISC"),
+        note="published in IOB1, read as BIO",
+    ),
+    "ud-pos": Dataset(
+        kind="tag",
+        splits=_splits(
+            read_conllu,
+            ("*-ud-train.conllu", "train.conllu"),
+            ("*-ud-dev.conllu", "dev.conllu"),
+            ("*-ud-test.conllu", "test.conllu"),
+        ),
+        metrics=("tag_accuracy",),
+        labels=_UPOS,
+        note="universal parts of speech of any treebank of Universal Dependencies 2",
+    ),
+    "klue/ner": Dataset(
+        kind="tag",
+        splits=_splits(_KLUE_NER, ("klue-ner-v1.1_train.tsv", "train.tsv"), ("klue-ner-v1.1_dev.tsv", "dev.tsv")),
+        metrics=("entity_f1", "char_f1"),
+        labels=_bio("PS", "LC", "OG", "DT", "TI", "QT"),
+        unit="character",
+        note="scored on the characters that are no space, as the official baseline does",
+    ),
+    "klue/nli": Dataset(
+        kind="classify",
+        splits=_splits(
+            _texts("premise", "hypothesis", "gold_label", id="guid"),
+            ("klue-nli-v1.1_train.json", "train.json"),
+            ("klue-nli-v1.1_dev.json", "dev.json"),
+        ),
+        metrics=("accuracy",),
+        labels=("entailment", "contradiction", "neutral"),
+    ),
+    "klue/sts": Dataset(
+        kind="regress",
+        splits=_splits(
+            _texts("sentence1", "sentence2", "labels.real-label", id="guid", kind="regress"),
+            ("klue-sts-v1.1_train.json", "train.json"),
+            ("klue-sts-v1.1_dev.json", "dev.json"),
+        ),
+        metrics=("pearson", "spearman"),
+        note="the score is real-label, as in the official baseline",
+    ),
+    "klue/tc": Dataset(
+        kind="classify",
+        splits=_splits(
+            _texts("title", label="label", id="guid"),
+            ("ynat-v1.1_train.json", "train.json"),
+            ("ynat-v1.1_dev.json", "dev.json"),
+        ),
+        metrics=("macro_f1", "accuracy"),
+        labels=("정치", "경제", "사회", "생활문화", "세계", "IT과학", "스포츠"),
+    ),
+    "kornli": Dataset(
+        kind="classify",
+        splits=_splits(
+            _texts("sentence1", "sentence2", "gold_label"),
+            (("multinli.train.ko.tsv", "snli_1.0_train.ko.tsv"), "train.tsv"),
+            ("xnli.dev.ko.tsv", "dev.tsv"),
+            ("xnli.test.ko.tsv", "test.tsv"),
+        ),
+        metrics=("accuracy",),
+        labels=_NLI,
+    ),
+    "korsts": Dataset(
+        kind="regress",
+        splits=_splits(
+            _texts("sentence1", "sentence2", "score", kind="regress"),
+            ("sts-train.tsv", "train.tsv"),
+            ("sts-dev.tsv", "dev.tsv"),
+            ("sts-test.tsv", "test.tsv"),
+        ),
+        metrics=("spearman", "pearson"),
+    ),
+    "nsmc": Dataset(
+        kind="classify",
+        splits=_splits(
+            _texts("document", label="label", id="id", left_out=("empty text",)),
+            ("ratings_train.txt",),
+            ("ratings_dev.txt", "ratings_test.txt"),
+            ("ratings_test.txt",),
+        ),
+        metrics=("accuracy",),
+        labels=_BINARY,
+        note="no dev file is published: the test file, unless there is ratings_dev.txt; rows without text are left out",
+    ),
+    "trec": Dataset(
+        kind="classify",
+        splits=_splits(
+            partial(_read_trec, fine=False),
+            ("train_5500.label", "train.txt"),
+            ("dev.txt", "TREC_10.label", "test.txt"),
+            ("TREC_10.label", "test.txt"),
+        ),
+        metrics=("accuracy",),
+        labels=("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
+        note="no dev file is published: the test file, unless there is dev.txt",
+    ),
+    "trec/fine": Dataset(
+        kind="classify",
+        splits=_splits(
+            partial(_read_trec, fine=True),
+            ("train_5500.label", "train.txt"),
+            ("dev.txt", "TREC_10.label", "test.txt"),
+            ("TREC_10.label", "test.txt"),
+        ),
+        metrics=("accuracy",),
+        note="no dev file is published: the test file, unless there is dev.txt",
+    ),
+    "ag-news": Dataset(
+        kind="classify",
+        splits=_splits(
+            _read_ag_news, ("train.csv", "train.tsv"), ("dev.csv", "dev.tsv", "test.csv"), ("test.csv", "test.tsv")
+        ),
+        metrics=("accuracy",),
+        labels=_AG_NEWS,
+        note="no dev file is published: the test file, unless there is dev.csv or dev.tsv",
+    ),
+    "sms-spam": Dataset(
+        kind="classify",
+        splits=_splits(_texts(1, label=0), ("SMSSpamCollection", "train.tsv"), ("dev.tsv",)),
+        metrics=("macro_f1", "accuracy"),
+        labels=("ham", "spam"),
+        note="published as one file without splits",
+    ),
+    "movie-reviews": Dataset(
+        kind="classify",
+        splits=_splits(_texts("text", label="label", id="id"), ("train.tsv",), ("dev.tsv",)),
+        metrics=("accuracy",),
+        labels=("neg", "pos"),
+        note="polarity v2.0 as a table of label, id and text",
+    ),
+}
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def dataset(name: str) -> Dataset:
+    """A row of the table; ConfigError names the nearest one."""
+    if name in DATASETS:
+        return DATASETS[name]
+    near = difflib.get_close_matches(name, DATASETS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(DATASETS)}"
+    raise ConfigError(f"unknown data set {name!r}: {hint}")
+
+
+def read_dataset(name: str, folder: Path, split: str, problems: Problems) -> list[Record]:
+    """All records of a split. A label that the data set does not have is an error at its row."""
+    row = dataset(name)
+    if split not in row.splits:
+        raise ConfigError(f"{name} has no split {split!r}; expected one of {', '.join(row.splits)}")
+    source = row.splits[split]
+    paths = _find(source.names, folder, f"{name}, {split}")
+    problems.note(f"{name}, {split}: {', '.join(map(str, paths))}")
+    records = [record for path in paths for record in source.read(path, problems)]
+    return records if row.labels is None else check_labels(records, row.labels, problems)
+
+
+def splits_in(name: str, folder: Path) -> list[str]:
+    """The splits of a data set whose files are in a folder."""
+    return [split for split, source in dataset(name).splits.items() if _first_files(source.names, folder)]
+
+
+def _first_files(names: Names, folder: Path) -> list[Path]:
+    """The files of the first alternative that is there, or none."""
+    for alternative in names:
+        together = (alternative,) if isinstance(alternative, str) else alternative
+        found = [path for path in (_one_file(folder, name) for name in together) if path is not None]
+        if len(found) == len(together):
+            return found
+    return []
+
+
+def _find(names: Names, folder: Path, what: str) -> list[Path]:
+    """The files of the first alternative that is there."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; expected the folder that holds the files of {what}")
+    if found := _first_files(names, folder):
+        return found
+    looked_for = ", ".join(name if isinstance(name, str) else " with ".join(name) for name in names)
+    raise InputError(f"{folder}: found no file of {what}; looked for {looked_for} (bare, .gz or .xz)")
+
+
+def _one_file(folder: Path, name: str) -> Path | None:
+    for packed in _PACKED:
+        found = sorted(folder.glob(name + packed)) if "*" in name else [folder / (name + packed)]
+        found = [path for path in found if path.is_file()]
+        if len(found) > 1:
+            several = ", ".join(path.name for path in found)
+            raise InputError(f"{folder}: found {several}, expected one {name}; move the others")
+        if found:
+            return found[0]
+    return None
+
+
+def labels_of(records: Iterable[Record]) -> tuple[str, ...]:
+    """The labels or tags that occur, sorted; none for scores, answers and choices."""
+    return tuple(sorted({label for record in records for label in _labels(record)}))
+
+
+def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems) -> list[R]:
+    """The records whose labels (or tags) are all among ``labels``; each other one is an error at its row."""
+    known = tuple(labels)
+
+    def make(record: R) -> R:
+        for label in _labels(record):
+            if label not in known:
+                shown = ", ".join(known[:20]) + (" …" if len(known) > 20 else "")
+                raise InputError(
+                    f"{record.where}: found the label {label!r}, expected one of the {len(known)} known ({shown}); "
+                    "correct it, or add it to the training data"
+                )
+        return record
+
+    return list(convert(records, make, problems))
+
+
+def _labels(record: Record) -> tuple[str, ...]:
+    match record:
+        case Text(label=str(label)):
+            return (label,)
+        case Text(label=tuple(labels)):
+            return labels
+        case Tagged(tags=tuple(tags)):
+            return tags
+    return ()
+
+
+# -- GLUE submissions --------------------------------------------------------------------------------------
+
+
+class _Submission(NamedTuple):
+    """A file of a GLUE submission: its name, the data set its labels are from, and its number of rows."""
+
+    file: str
+    name: str
+    n_rows: int
+
+
+_SUBMISSIONS: dict[str, _Submission] = {
+    "glue/cola": _Submission("CoLA.tsv", "glue/cola", 1063),
+    "glue/sst2": _Submission("SST-2.tsv", "glue/sst2", 1821),
+    "glue/mrpc": _Submission("MRPC.tsv", "glue/mrpc", 1725),
+    "glue/qqp": _Submission("QQP.tsv", "glue/qqp", 390_965),
+    "glue/stsb": _Submission("STS-B.tsv", "glue/stsb", 1379),
+    "glue/mnli": _Submission("MNLI-m.tsv", "glue/mnli", 9796),
+    "glue/mnli-mismatched": _Submission("MNLI-mm.tsv", "glue/mnli", 9847),
+    "glue/qnli": _Submission("QNLI.tsv", "glue/qnli", 5463),
+    "glue/rte": _Submission("RTE.tsv", "glue/rte", 3000),
+    "glue/wnli": _Submission("WNLI.tsv", "glue/wnli", 146),
+    "glue/ax": _Submission("AX.tsv", "glue/mnli", 1104),
+}
+_STSB_RANGE = (0.0, 5.0)
+
+
+def write_glue_submission(name: str, predictions: Sequence[str | float], folder: Path) -> Path:
+    """``index<TAB>prediction`` for each test row in order, under the file name that the GLUE site expects.
+
+    STS-B's scores are cut to 0 to 5. Written whole or not at all. Raises ConfigError for another number
+    of rows than the test set has, and for a label that the task does not have.
+    """
+    if name not in _SUBMISSIONS:
+        raise ConfigError(f"unknown GLUE task {name!r}; expected one of {', '.join(_SUBMISSIONS)}")
+    submission = _SUBMISSIONS[name]
+    if len(predictions) != submission.n_rows:
+        n = len(predictions)
+        raise ConfigError(f"{name}: found {n} predictions, expected one for each of the {submission.n_rows} test rows")
+    labels = DATASETS[submission.name].labels
+    rows = [f"{i}\t{_prediction(name, i, value, labels)}\n" for i, value in enumerate(predictions)]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / submission.file
+    write_text(path, "index\tprediction\n" + "".join(rows))
+    return path
+
+
+def _prediction(name: str, row: int, value: str | float, labels: tuple[str, ...] | None) -> str:
+    if labels is None:
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"{name}: found {value!r} for row {row}, expected a finite number")
+        return f"{min(max(value, _STSB_RANGE[0]), _STSB_RANGE[1]):.4f}"
+    if value not in labels:
+        raise ConfigError(f"{name}: found {value!r} for row {row}, expected one of {', '.join(labels)}")
+    return str(value)

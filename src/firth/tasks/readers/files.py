@@ -1,0 +1,249 @@
+"""Opening labelled data: lines, tables and JSON from plain, .gz and .xz files; and what to do with bad rows.
+
+Labelled data is small and every row counts, so reading is strict where the corpus reader is lenient: a
+byte that is not UTF-8 is an error and no line is ever cut. Lines end with \\n or \\r\\n.
+"""
+
+import csv
+import gzip
+import json
+import lzma
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, TypeVar
+
+from firth.errors import InputError
+from firth.text.records import Record
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+R = TypeVar("R", bound=Record)
+
+KEPT_MESSAGES = 20
+_NO_LIMIT = 2**31 - 1  # characters of a CSV field; the csv module's own limit would refuse long documents
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+_OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
+
+
+class Problems:
+    """What reading has met: bad rows, rows that the data set's own rules leave out, and decisions to report.
+
+    A bad row stops the reading, unless ``skip_bad``: then it is left out, counted, and the first
+    messages are kept. Only sound rows are ever handed on.
+    """
+
+    def __init__(self, *, skip_bad: bool = False):
+        self.skip_bad = skip_bad
+        self.n_bad = 0
+        self.messages: list[str] = []
+        self.left_out: Counter[str] = Counter()
+        self.notes: list[str] = []
+
+    def add(self, error: InputError) -> None:
+        """A bad row."""
+        if not self.skip_bad:
+            raise error
+        self.n_bad += 1
+        if len(self.messages) < KEPT_MESSAGES:
+            self.messages.append(str(error))
+
+    def leave_out(self, reason: str) -> None:
+        """A row that the data set's own rule does not count."""
+        self.left_out[reason] += 1
+
+    def note(self, text: str) -> None:
+        """A decision that the user should see."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def report(self) -> list[str]:
+        """Everything met, one line each."""
+        lines = [*self.notes]
+        lines += [f"left out by the rule of the data set: {n} ({reason})" for reason, n in self.left_out.items()]
+        if self.n_bad:
+            lines.append(f"bad rows left out: {self.n_bad}; the first {len(self.messages)}:")
+            lines += [f"  {message}" for message in self.messages]
+        return lines
+
+
+def bare_suffix(path: Path) -> str:
+    """The suffix that names the format: ``.tsv`` of ``a.tsv.gz``."""
+    bare = path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path
+    return bare.suffix.lower()
+
+
+def read_lines(
+    path: Path, problems: Problems | None = None, *, encoding: str = "utf-8"
+) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of every line, blank ones too.
+
+    A line that cannot be decoded goes to ``problems`` if given (formats with one row a line), else it
+    is raised. A missing, empty or broken file is an InputError.
+    """
+    number = 0
+    for number, raw in enumerate(_raw_lines(path), 1):
+        try:
+            line = raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            bad = InputError(
+                f"{path}:{number}: found the byte 0x{raw[error.start]:02x} at column {error.start + 1}, "
+                f"expected {encoding.upper()} text; convert the file to UTF-8"
+            )
+            if problems is None:
+                raise bad from None
+            problems.add(bad)
+            continue
+        if number == 1:
+            line = line.removeprefix("\ufeff")
+        yield number, line.removesuffix("\n").removesuffix("\r")
+    if not number:
+        raise InputError(f"{path}: the file is empty, expected at least one example")
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    suffix = path.suffix.lower()
+    if suffix in _OTHER_PACKED:
+        raise InputError(f"{path}: {suffix} cannot be read; unpack it, or pack it as .gz or .xz")
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file):
+                if number == 0 and line.startswith(_UTF16):
+                    raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; convert the file to UTF-8")
+                yield line
+    except _BROKEN_ARCHIVE as error:
+        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; check the path") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _open(path: Path) -> BufferedIOBase:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return gzip.open(path, "rb")
+    if suffix == ".xz":
+        return lzma.open(path, "rb")
+    return open(path, "rb")
+
+
+def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields); a quotation mark is text like any other. Blank lines are passed over."""
+    for number, line in read_lines(path, problems, encoding=encoding):
+        if line.strip():
+            yield number, line.split("\t")
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(number of the row's first line, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines."""
+    csv.field_size_limit(_NO_LIMIT)
+    # The reader wants the ends of lines inside quoted fields.
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    try:
+        while True:
+            first = reader.line_num + 1
+            row = next(reader, None)
+            if row is None:
+                return
+            if any(field.strip() for field in row):
+                yield first, row
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not valid CSV ({error}); check the quotation marks") from None
+
+
+def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of a file with one JSON object a line."""
+
+    def parse(item: tuple[int, str]) -> tuple[int, dict[str, Any]]:
+        number, line = item
+        return number, _object(line, f"{path}:{number}")
+
+    lines = ((number, line) for number, line in read_lines(path, problems) if line.strip())
+    return convert(lines, parse, problems)
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "cannot be parsed"
+        raise InputError(f"{where}: not JSON ({reason}); expected one object a line") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: found {kind_of(value)}, expected a JSON object")
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """A whole JSON document."""
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply to be parsed as JSON") from None
+
+
+def convert(items: Iterable[Item], make: Callable[[Item], Made], problems: Problems) -> Iterator[Made]:
+    """``make`` of every item; the InputErrors it raises go to ``problems``."""
+    for item in items:
+        try:
+            made = make(item)
+        except InputError as error:
+            problems.add(error)
+            continue
+        yield made
+
+
+def checked(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]:
+    """The records, with ids that occur once; InputError when there is none at all."""
+    seen: dict[str, str] = {}
+    n_records = 0
+    for record in records:
+        if record.id and record.id in seen:
+            problems.add(
+                InputError(
+                    f"{record.where}: found the id {record.id!r} again (first at {seen[record.id]}); "
+                    "expected every id once: rename or remove one"
+                )
+            )
+            continue
+        if record.id:
+            seen[record.id] = record.where
+        n_records += 1
+        yield record
+    if not n_records:
+        raise InputError(f"{path}: no usable example in this file; check its format")
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls the kind of a value."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def text_field(row: dict[str, Any], key: str, where: str, *, may_be_empty: bool = False) -> str:
+    """The text under a key of a JSON object."""
+    if key not in row:
+        keys = ", ".join(map(repr, list(row)[:8])) or "none"
+        raise InputError(f"{where}: found no {key!r} (keys: {keys}); add it")
+    value = row[key]
+    if not isinstance(value, str):
+        raise InputError(f"{where}: found {kind_of(value)} for {key!r}, expected text")
+    if not may_be_empty and not value.strip():
+        raise InputError(f"{where}: found an empty {key!r}, expected text; fill it in or remove the row")
+    return value
+
+
+def list_field(row: dict[str, Any], key: str, where: str) -> list[Any]:
+    """The list under a key of a JSON object."""
+    if key not in row:
+        keys = ", ".join(map(repr, list(row)[:8])) or "none"
+        raise InputError(f"{where}: found no {key!r} (keys: {keys}); add it")
+    if not isinstance(row[key], list):
+        raise InputError(f"{where}: found {kind_of(row[key])} for {key!r}, expected a list")
+    return row[key]

@@ -1,0 +1,384 @@
+"""Words or characters with tags: CoNLL columns, CoNLL-U, JSONL, the characters of KLUE-NER, and bare text.
+
+Readers hand on the tags as they stand in the file; ``in_bio`` finds their scheme, checks their order and
+writes entities in BIO.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from firth.errors import InputError
+from firth.tasks.readers.files import (
+    Problems,
+    checked,
+    convert,
+    kind_of,
+    list_field,
+    read_jsonl,
+    read_lines,
+    text_field,
+)
+from firth.tasks.tags import OUTSIDE, check, scheme_of, split_tag, to_bio
+from firth.text.records import Tagged
+
+DOCUMENT_START = "-DOCSTART-"
+_WORD = re.compile(r"\w+|[^\w\s]")
+_KLUE_HEADER = "##"
+
+
+def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
+    """The same sentences with their entities in BIO (plain tags stay); what was found is noted.
+
+    The scheme is that of all sentences together. A sentence that breaks it goes to ``problems``.
+    """
+    kept = list(records)
+    scheme = scheme_of(record.tags for record in kept if record.tags is not None)
+    problems.note(f"tags are {scheme}" + (", converted to BIO" if scheme in ("IOB1", "BIOES") else ""))
+
+    def make(record: Tagged) -> Tagged:
+        if record.tags is None or scheme == "plain":
+            return record
+        problem = check(record.tags, scheme)
+        if problem:
+            raise InputError(f"{record.where}: {problem} (the scheme of the file); correct the tags")
+        return replace(record, tags=to_bio(record.tags, scheme))
+
+    return list(convert(kept, make, problems))
+
+
+@dataclass(slots=True)
+class _Block:
+    """The lines of one sentence with their numbers, and the document (or the name) they belong to."""
+
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    group: str = ""
+    id: str = ""
+
+
+def _joined(words: list[str], glued: Collection[int] = ()) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Words as a text with spaces between them (none behind those that are ``glued``), and their spans."""
+    text, spans = "", []
+    for i, word in enumerate(words):
+        spans.append((len(text), len(text) + len(word)))
+        text += word if i in glued or i == len(words) - 1 else word + " "
+    return text, tuple(spans)
+
+
+def _check_tag(tag: str, labels: Collection[str] | None, where: str) -> str:
+    if not tag:
+        raise InputError(f"{where}: found no tag; add it")
+    if labels is not None and tag not in labels:
+        raise InputError(f"{where}: found the tag {tag!r}, expected one of {', '.join(sorted(labels))}")
+    return tag
+
+
+# -- CoNLL -------------------------------------------------------------------------------------------------
+
+
+def read_conll(
+    path: Path,
+    problems: Problems,
+    *,
+    word: int = 0,
+    tag: int = -1,
+    labels: Collection[str] | None = None,
+    labelled: bool = True,
+) -> Iterator[Tagged]:
+    """Sentences of word lines, apart by blank lines; columns by tabs if the first word's line has one, else by spaces.
+
+    ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A line of ``-DOCSTART-`` begins
+    a document. A comment stands before the first word of a sentence and begins with "# ".
+    """
+    places = (word, tag if labelled else word)
+
+    def make(sentence: _Columns) -> Tagged:
+        rows = [_conll_row(f"{path}:{n}", columns, sentence.width, places) for n, columns in sentence.lines]
+        text, spans = _joined([row[0] for row in rows])
+        tags = tuple(_check_tag(found, labels, where) for _, found, where in rows) if labelled else None
+        return Tagged(text, spans, tags, rows[0][2], group=sentence.group)
+
+    return checked(path, convert(_conll_sentences(path), make, problems), problems)
+
+
+@dataclass(slots=True)
+class _Columns:
+    """The lines of one sentence as columns, with their numbers; ``width``: columns of the file's first word."""
+
+    lines: list[tuple[int, list[str]]]
+    width: int
+    group: str
+
+
+def _conll_sentences(path: Path) -> Iterator[_Columns]:
+    lines, group, width, separator = list[tuple[int, list[str]]](), "", 0, None
+    for number, line in read_lines(path):
+        columns = line.split(separator)
+        if not line.strip() or line.startswith(DOCUMENT_START):
+            if lines:
+                yield _Columns(lines, width, group)
+                lines = []
+            group = f"{path.name}:{number}" if line.strip() else group
+        elif not lines and _is_comment(line, len(columns), width):
+            continue
+        else:
+            if not width:
+                separator = "\t" if "\t" in line else None
+                columns = line.split(separator)
+                width = len(columns)
+            lines.append((number, columns))
+    if lines:
+        yield _Columns(lines, width, group)
+
+
+def _is_comment(line: str, n_columns: int, width: int) -> bool:
+    """A word may be "#" itself: a line with as many columns as the others is one, unless it says "name = value"."""
+    return line.startswith("# ") and (n_columns != width or " = " in line)
+
+
+def _conll_row(where: str, columns: list[str], width: int, places: tuple[int, int]) -> tuple[str, str, str]:
+    """(word, tag, where)."""
+    if len(columns) != width:
+        raise InputError(f"{where}: found {len(columns)} columns, expected {width} as before; correct the line")
+    n_needed = max(place + 1 if place >= 0 else -place for place in places)
+    same = places[0] != places[1] and places[0] % width == places[1] % width
+    if width < n_needed or same:
+        raise InputError(
+            f"{where}: found {width} column(s), expected a word in column {places[0]} and its tag in column "
+            f"{places[1]}; name the columns, or separate them by tabs or spaces"
+        )
+    word, tag = (columns[place].strip() for place in places)
+    if not word:
+        raise InputError(f"{where}: found an empty word; fill it in or remove the line")
+    return word, tag, where
+
+
+def read_conllu(
+    path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
+) -> Iterator[Tagged]:
+    """Sentences of CoNLL-U with the universal parts of speech (UPOS) of their syntactic words.
+
+    Multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out as the format means them to be: the
+    words of the former follow, the latter are not in the text. ``# newdoc`` begins a document.
+    """
+
+    def make(block: _Block) -> Tagged:
+        return _conllu_sentence(path, block, labels, labelled)
+
+    return checked(path, convert(_conllu_blocks(path), make, problems), problems)
+
+
+def _conllu_blocks(path: Path) -> Iterator[_Block]:
+    block, n_words = _Block(), 0
+    for number, line in read_lines(path):
+        if not line.strip():
+            if n_words:
+                yield block
+                block, n_words = _Block(group=block.group), 0
+            continue
+        if line.startswith("# newdoc"):
+            name = line.partition("=")[2].strip()
+            block.group = name or f"{path.name}:{number}"
+        n_words += not line.startswith("#")
+        block.lines.append((number, line))
+    if n_words:
+        yield block
+
+
+def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, labelled: bool) -> Tagged:
+    words, tags, glued, sentence_id = list[str](), list[str](), set[int](), ""
+    inside: tuple[int, bool, str] | None = None  # multi-word token: its last word, glued behind, its form
+    for number, line in block.lines:
+        where = f"{path}:{number}"
+        if line.startswith("#"):
+            sentence_id = line.partition("=")[2].strip() if line.startswith("# sent_id") else sentence_id
+            continue
+        columns = line.split("\t")
+        if len(columns) != 10:
+            raise InputError(f"{where}: found {len(columns)} columns, expected the 10 of CoNLL-U, apart by tabs")
+        name, form, tag, space = columns[0], columns[1], columns[3], columns[9]
+        if re.fullmatch(r"\d+\.\d+", name):
+            continue
+        if re.fullmatch(r"\d+-\d+", name):
+            inside = (int(name.partition("-")[2]), "SpaceAfter=No" in space, form)
+            continue
+        if name != str(len(words) + 1):
+            raise InputError(f"{where}: found the word number {name!r}, expected {len(words) + 1}; correct the numbers")
+        words.append(form)
+        if labelled:
+            tags.append(_check_tag("" if tag == "_" else tag, labels, where))
+        if _is_glued(len(words), form, space, inside):
+            glued.add(len(words) - 1)
+        if inside and len(words) == inside[0]:
+            inside = None
+    first = next(number for number, line in block.lines if not line.startswith("#"))
+    text, spans = _joined(words, glued)
+    return Tagged(text, spans, tuple(tags) if labelled else None, f"{path}:{first}", sentence_id, block.group)
+
+
+def _is_glued(number: int, form: str, space: str, inside: tuple[int, bool, str] | None) -> bool:
+    """Whether no space follows a word; within a multi-word token, where its form goes on behind the word."""
+    if inside is None:
+        return "SpaceAfter=No" in space
+    last, glued_behind, whole = inside
+    return glued_behind if number == last else form in whole
+
+
+# -- JSONL -------------------------------------------------------------------------------------------------
+
+
+def read_tagged_jsonl(
+    path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
+) -> Iterator[Tagged]:
+    """Objects of ``tokens`` and ``tags`` (or ``ner_tags``), or of ``text`` and ``entities`` with start, end, label.
+
+    A text is cut into words at white space and punctuation, and at the borders of its entities; ``end`` is
+    the character behind the entity, and its tags are BIO. ``id`` and ``group`` are read where they are.
+    """
+
+    def make(item: tuple[int, dict[str, Any]]) -> Tagged:
+        number, row = item
+        where = f"{path}:{number}"
+        record = _from_tokens(row, where, labelled) if "tokens" in row else _from_text(row, where, labelled)
+        for tag in record.tags or ():
+            _check_tag(tag, labels, where)
+        return replace(record, where=where, id=str(row.get("id", "")), group=str(row.get("group", "")))
+
+    return checked(path, convert(read_jsonl(path, problems), make, problems), problems)
+
+
+def _from_tokens(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
+    tokens = list_field(row, "tokens", where)
+    bad = [token for token in tokens if not isinstance(token, str) or not token.strip()]
+    if bad or not tokens:
+        found = f"{bad[0]!r} in 'tokens'" if bad else "no tokens"
+        raise InputError(f"{where}: found {found}, expected words; correct the row")
+    text, spans = _joined(tokens)
+    if not labelled:
+        return Tagged(text, spans)
+    tags = list_field(row, "ner_tags" if "ner_tags" in row and "tags" not in row else "tags", where)
+    if len(tags) != len(tokens):
+        raise InputError(f"{where}: found {len(tags)} tags, expected one for each of the {len(tokens)} tokens")
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise InputError(f"{where}: found {kind_of(tag)} as tag, expected a name such as B-PER; write the names")
+    return Tagged(text, spans, tuple(tags))
+
+
+def _from_text(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
+    text = text_field(row, "text", where)
+    entities = _entities(row, text, where) if labelled else []
+    borders = sorted({border for start, end, _ in entities for border in (start, end)})
+    spans = _words_of(text, borders)
+    if not labelled:
+        return Tagged(text, spans)
+    tags = [OUTSIDE] * len(spans)
+    for start, end, label in entities:
+        inside = [i for i, (a, b) in enumerate(spans) if start <= a and b <= end]
+        for i in inside:
+            tags[i] = f"{'B' if i == inside[0] else 'I'}-{label}"
+    return Tagged(text, spans, tuple(tags))
+
+
+def _words_of(text: str, borders: list[int]) -> tuple[tuple[int, int], ...]:
+    """The words of a text, cut further at ``borders``."""
+    spans = []
+    for match in _WORD.finditer(text):
+        cuts = [match.start(), *(b for b in borders if match.start() < b < match.end()), match.end()]
+        spans += list(zip(cuts, cuts[1:], strict=False))
+    return tuple(spans)
+
+
+def _entities(row: dict[str, Any], text: str, where: str) -> list[tuple[int, int, str]]:
+    """(start, end, label) in the order of the text."""
+    found = []
+    for i, entity in enumerate(list_field(row, "entities", where)):
+        place = f"{where}: entities[{i}]"
+        if not isinstance(entity, dict):
+            raise InputError(f"{place}: found {kind_of(entity)}, expected an object with start, end and label")
+        start, end, label = entity.get("start"), entity.get("end"), text_field(entity, "label", place)
+        if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
+            raise InputError(
+                f"{place}: found characters {start!r} to {end!r}, expected a stretch of the text's {len(text)}; "
+                "correct start and end (characters from 0, end behind the last)"
+            )
+        if not text[start:end].strip():
+            raise InputError(f"{place}: found only white space, expected a word; correct start and end")
+        found.append((start, end, label))
+    found.sort()
+    for (_, end, label), (start, _, next_label) in zip(found, found[1:], strict=False):
+        if start < end:
+            raise InputError(
+                f"{where}: found the entities {label!r} and {next_label!r} overlapping at character {start}, "
+                "expected them apart; keep one"
+            )
+    return found
+
+
+# -- characters and bare text ------------------------------------------------------------------------------
+
+
+def read_klue_ner(
+    path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
+) -> Iterator[Tagged]:
+    """Sentences of KLUE-NER: ``## id<TAB>annotated text``, then a line of character and tag for each character.
+
+    Spans are the characters that are no space, as the official scores are computed (KLUE-baseline
+    klue_ner.py); ``tags.fill_gaps`` gives tags to the spaces. Differs: where a B- stands on a space (two
+    sentences of the published file) the character behind it takes the B-.
+    """
+
+    def make(block: _Block) -> Tagged:
+        return _klue_sentence(path, block, labels, labelled)
+
+    return checked(path, convert(_klue_blocks(path), make, problems), problems)
+
+
+def _klue_blocks(path: Path) -> Iterator[_Block]:
+    block = _Block()
+    for number, line in read_lines(path):
+        if line in ("", "\t"):
+            if block.lines:
+                yield block
+                block = _Block()
+        elif line.startswith(_KLUE_HEADER) and not block.lines:
+            name, tab, _ = line.removeprefix(_KLUE_HEADER).partition("\t")
+            block.id = name.strip() if tab else ""
+        else:
+            block.lines.append((number, line))
+    if block.lines:
+        yield block
+
+
+def _klue_sentence(path: Path, block: _Block, labels: Collection[str] | None, labelled: bool) -> Tagged:
+    text, spans, tags, held = "", list[tuple[int, int]](), list[str](), ""
+    for number, line in block.lines:
+        where = f"{path}:{number}"
+        columns = line.split("\t")
+        if len(columns) != 1 + labelled and len(columns) != 2:
+            raise InputError(f"{where}: found {len(columns)} columns, expected a character, a tab and its tag")
+        if len(columns[0]) != 1:
+            raise InputError(f"{where}: found {columns[0]!r}, expected one character")
+        tag = _check_tag(columns[1].strip(), labels, where) if labelled else OUTSIDE
+        if not columns[0].isspace():
+            spans.append((len(text), len(text) + 1))
+            tags.append(held if held and tag == f"I-{split_tag(held)[1]}" else tag)
+            held = ""
+        elif tag.startswith("B-"):
+            held = tag
+        text += columns[0]
+    if not spans:
+        raise InputError(f"{path}:{block.lines[0][0]}: found only spaces, expected a sentence; remove it")
+    return Tagged(text, tuple(spans), tuple(tags) if labelled else None, f"{path}:{block.lines[0][0]}", block.id)
+
+
+def read_words(path: Path, problems: Problems) -> Iterator[Tagged]:
+    """Sentences to be tagged: one a line, words apart by white space. Blank lines are passed over."""
+    lines = ((number, line) for number, line in read_lines(path, problems) if line.strip())
+    records = (
+        Tagged(line, tuple(match.span() for match in re.finditer(r"\S+", line)), None, f"{path}:{number}")
+        for number, line in lines
+    )
+    return checked(path, records, problems)

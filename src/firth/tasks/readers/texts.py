@@ -1,0 +1,386 @@
+"""Texts and pairs with a label, several labels or a number: TSV, CSV, JSONL, or one JSON list.
+
+TSV is split at tabs and nothing else, as the published data sets are: a quotation mark is text. CSV is
+quoted as RFC 4180 says. A TSV, CSV or .txt file may have a header; every row has as many fields as the first.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from firth.errors import ConfigError, InputError
+from firth.tasks.readers.files import (
+    Problems,
+    bare_suffix,
+    checked,
+    convert,
+    kind_of,
+    read_csv,
+    read_json,
+    read_jsonl,
+    read_tsv,
+)
+from firth.text.records import Label, Text
+
+Kind = Literal["classify", "multilabel", "regress"]
+Form = Literal["tsv", "csv", "jsonl", "json"]
+Rule = Literal["empty text", "short row", "no gold label"]
+Column = int | str
+
+# The names that are understood without being told, in the order they are looked for.
+KNOWN_NAMES: dict[str, tuple[str, ...]] = {
+    "text": ("text", "sentence", "text_a", "sentence1", "premise", "document"),
+    "second": ("second", "text_b", "sentence2", "hypothesis"),
+    "label": ("label", "labels", "gold_label", "score"),
+    "id": ("id", "guid"),
+    "group": ("group",),
+}
+MULTILABEL_SEPARATOR = "|"
+NO_GOLD_LABEL = "-"
+_FORMS: dict[str, Form] = {
+    ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Where each part of an example stands: a column's number from 0, its name in the header, or a JSON key.
+
+    A key with dots leads into an object: ``labels.label``. What is None is looked for by ``KNOWN_NAMES``
+    if no column at all is given, and is not read otherwise.
+    """
+
+    text: Column | None = None
+    second: Column | None = None
+    label: Column | None = None
+    id: Column | None = None
+    group: Column | None = None
+
+    def given(self) -> dict[str, Column]:
+        """The parts whose column is named."""
+        parts = {part: getattr(self, part) for part in KNOWN_NAMES}
+        return {part: column for part, column in parts.items() if column is not None}
+
+
+def parse_columns(text: str) -> Columns:
+    """``"text=2,label=0"`` or ``"text=sentence,second=sentence2,label=gold,id=idx"`` as columns."""
+    example = "for example text=sentence,label=gold or, by numbers from 0, text=2,label=0"
+    columns: dict[str, Column] = {}
+    for pair in text.split(","):
+        part, equals, column = (piece.strip() for piece in pair.partition("="))
+        if not equals or not column:
+            raise ConfigError(f"columns {text!r}: found {pair!r}, expected part=column, {example}")
+        if part not in KNOWN_NAMES:
+            raise ConfigError(f"columns {text!r}: unknown part {part!r}; expected one of {', '.join(KNOWN_NAMES)}")
+        if part in columns:
+            raise ConfigError(f"columns {text!r}: {part!r} is given twice")
+        columns[part] = int(column) if column.isascii() and column.isdecimal() else column
+    if "text" not in columns:
+        raise ConfigError(f"columns {text!r}: the column of the text is missing, {example}")
+    return Columns(**columns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextFormat:
+    """How a file of texts is laid out. The defaults are worked out from the file and reported.
+
+    ``left_out``: what the rules of a published data set do not count. ``renamed``: published spelling ->
+    label. ``only``: (column, value) of the rows that are read at all, in files of several languages.
+    """
+
+    columns: Columns = Columns()
+    kind: Kind = "classify"
+    form: Form | None = None
+    header: bool | None = None
+    encoding: str = "utf-8"
+    left_out: tuple[Rule, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    only: tuple[Column, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row, whatever it was read from: ``part`` and ``only`` are values, None where the row has none."""
+
+    where: str
+    parts: dict[str, Any]
+    only: Any = None
+
+
+def read_texts(
+    path: Path,
+    problems: Problems,
+    layout: TextFormat | None = None,
+    *,
+    labels: Collection[str] | None = None,
+    labelled: bool = True,
+) -> Iterator[Text]:
+    """The examples of a file. ``labels``: those that may occur. Not ``labelled``: labels are not looked at."""
+    layout = layout or TextFormat()
+    form = layout.form or _form_of(path)
+    if form in ("jsonl", "json"):
+        rows = _json_rows(path, form, problems, layout, labelled)
+    else:
+        rows = _table_rows(path, form, problems, layout, labelled)
+    known = None if labels is None else frozenset(labels)
+    records = convert(_kept(rows, layout, problems), lambda row: _record(row, layout, known, labelled), problems)
+    return checked(path, records, problems)
+
+
+def _form_of(path: Path) -> Form:
+    suffix = bare_suffix(path)
+    if suffix not in _FORMS:
+        raise InputError(f"{path}: cannot tell the format by {suffix!r}; expected one of {' '.join(_FORMS)} (.gz, .xz)")
+    return _FORMS[suffix]
+
+
+def _kept(rows: Iterator[_Row], layout: TextFormat, problems: Problems) -> Iterator[_Row]:
+    """The rows that the data set counts."""
+    for row in rows:
+        if layout.only is not None and row.only != layout.only[1]:
+            continue
+        if "no gold label" in layout.left_out and row.parts.get("label") == NO_GOLD_LABEL:
+            problems.leave_out("no gold label")
+        elif "empty text" in layout.left_out and _has_empty_text(row.parts):
+            problems.leave_out("empty text")
+        else:
+            yield row
+
+
+def _has_empty_text(parts: dict[str, Any]) -> bool:
+    return any(isinstance(parts.get(part), str) and not parts[part].strip() for part in ("text", "second"))
+
+
+def _record(row: _Row, layout: TextFormat, labels: frozenset[str] | None, labelled: bool) -> Text:
+    parts, where = row.parts, row.where
+    second = None if parts.get("second") is None else _text(parts["second"], "second text", where)
+    return Text(
+        text=_text(parts["text"], "text", where),
+        label=_label(parts.get("label"), layout, labels, where) if labelled else None,
+        where=where,
+        second=second,
+        id=_name(parts.get("id")),
+        group=_name(parts.get("group")),
+    )
+
+
+def _text(value: Any, what: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: found {kind_of(value)} as {what}, expected text")
+    if not value.strip():
+        raise InputError(f"{where}: found an empty {what}; fill it in or remove the row")
+    return value
+
+
+def _name(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _label(value: Any, layout: TextFormat, labels: frozenset[str] | None, where: str) -> Label:
+    if layout.kind == "regress":
+        return _number(value, where)
+    if layout.kind == "multilabel":
+        several = value.split(MULTILABEL_SEPARATOR) if isinstance(value, str) and value else value or []
+        if not isinstance(several, list):
+            raise InputError(f"{where}: found {kind_of(value)} as labels, expected a list of labels")
+        found = tuple(_one_label(v, layout, labels, where) for v in several)
+        if len(set(found)) < len(found):
+            raise InputError(f"{where}: found the labels {list(found)}, expected each once; remove the repeated one")
+        return found
+    return _one_label(value, layout, labels, where)
+
+
+def _one_label(value: Any, layout: TextFormat, labels: frozenset[str] | None, where: str) -> str:
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    elif isinstance(value, int):
+        value = str(value)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise InputError(f"{where}: found no label; add it, or remove the row")
+    if not isinstance(value, str):
+        raise InputError(f"{where}: found {kind_of(value)} as label, expected a name or a whole number")
+    label = dict(layout.renamed).get(value, value).strip()
+    if labels is not None and label not in labels:
+        raise InputError(f"{where}: found the label {label!r}, expected one of {', '.join(sorted(labels))}")
+    return label
+
+
+def _number(value: Any, where: str) -> float:
+    if value is None or value == "":
+        raise InputError(f"{where}: found no score; add it, or remove the row")
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{where}: found {value!r} as score, expected a finite number")
+    return number
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def _table_rows(
+    path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool
+) -> Iterator[_Row]:
+    lines = read_csv(path) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
+    first = next(lines, None)
+    if first is None:
+        raise InputError(f"{path}: found only blank lines, expected at least one example")
+    number, fields = first
+    names = [field.strip() for field in fields]
+    has_header = _has_header(names, layout, path, problems)
+    where = f"{path}:{number}"
+    places = _places(names, has_header, layout, labelled, where)
+    problems.note(f"{path}: {_described(places, names, has_header)}")
+    only = None if layout.only is None else _place(layout.only[0], names, has_header, where)
+
+    def make(line: tuple[int, list[str]]) -> _Row:
+        number, fields = line
+        if len(fields) != len(names):
+            hint = "a tab within a text?" if form == "tsv" else "a comma outside of quotation marks?"
+            raise InputError(
+                f"{path}:{number}: found {len(fields)} columns, expected {len(names)} as in line {first[0]}; "
+                f"correct the row ({hint})"
+            )
+        parts = {part: fields[place] for part, place in places.items()}
+        return _Row(f"{path}:{number}", parts, None if only is None else fields[only])
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        if not has_header:
+            yield first
+        for line in lines:
+            if "short row" in layout.left_out and len(line[1]) < len(names):
+                problems.leave_out("short row")
+            else:
+                yield line
+
+    yield from convert(rows(), make, problems)
+
+
+def _has_header(names: list[str], layout: TextFormat, path: Path, problems: Problems) -> bool:
+    if layout.header is not None:
+        return layout.header
+    if any(isinstance(column, str) for column in layout.columns.given().values()):
+        return True
+    known = {name for part in KNOWN_NAMES.values() for name in part}
+    return any(name.lower() in known for name in names)
+
+
+def _places(
+    names: list[str], has_header: bool, layout: TextFormat, labelled: bool, where: str
+) -> dict[str, int]:
+    """Part -> column number."""
+    columns = layout.columns.given()
+    if not columns:
+        columns = _known_columns(names, has_header, labelled, where)
+    if not labelled:
+        columns.pop("label", None)
+    elif "label" not in columns:
+        raise InputError(
+            f"{where}: no column of labels among {names}; name it, for example columns text=0,label=1"
+        )
+    return {part: _place(column, names, has_header, where) for part, column in columns.items()}
+
+
+def _known_columns(names: list[str], has_header: bool, labelled: bool, where: str) -> dict[str, Column]:
+    if not has_header:
+        if len(names) == 1 and not labelled:
+            return {"text": 0}
+        raise InputError(
+            f"{where}: found {len(names)} columns without known names ({_shortened(names)}); say which is which, "
+            "for example columns text=0,label=1 (numbers from 0, or names of the header)"
+        )
+    lower = [name.lower() for name in names]
+    columns: dict[str, Column] = {}
+    for part, known in KNOWN_NAMES.items():
+        present = [name for name in known if name in lower]
+        _check_one(part, present, where)
+        if present:
+            columns[part] = lower.index(present[0])
+    if "text" not in columns:
+        raise InputError(
+            f"{where}: no column of texts among {names}; name it, for example columns text={names[0]}"
+        )
+    return columns
+
+
+def _check_one(part: str, present: list[str], where: str) -> None:
+    if len(present) > 1:
+        found = " and ".join(map(repr, present))
+        raise InputError(f"{where}: found {found}, expected one {part}; say which, as in columns {part}={present[0]}")
+
+
+def _place(column: Column, names: list[str], has_header: bool, where: str) -> int:
+    if isinstance(column, int):
+        if column >= len(names):
+            raise InputError(
+                f"{where}: found {len(names)} columns ({_shortened(names)}), expected one with the number {column}; "
+                "columns are counted from 0"
+            )
+        return column
+    if not has_header:
+        raise InputError(f"{where}: the column {column!r} is a name, but the file is read without header")
+    if names.count(column) != 1:
+        found = f"{where}: found {names.count(column) or 'no'} column {column!r} in the header"
+        raise InputError(f"{found} ({_shortened(names)}), expected one; correct the name or the header")
+    return names.index(column)
+
+
+def _shortened(names: list[str]) -> str:
+    return " | ".join(name if len(name) <= 30 else name[:29] + "…" for name in names)
+
+
+def _described(places: dict[str, int], names: list[str], has_header: bool) -> str:
+    if has_header:
+        return "first line is a header; " + ", ".join(f"{part} from {names[i]!r}" for part, i in places.items())
+    return "no header; " + ", ".join(f"{part} from column {i}" for part, i in places.items())
+
+
+# -- JSON --------------------------------------------------------------------------------------------------
+
+
+def _json_rows(
+    path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool
+) -> Iterator[_Row]:
+    if form == "jsonl":
+        objects = ((f"{path}:{number}", row) for number, row in read_jsonl(path, problems))
+    else:
+        document = read_json(path)
+        if not isinstance(document, list):
+            raise InputError(f"{path}: found {kind_of(document)}, expected a list of objects")
+        objects = ((f"{path}: [{i}]", row) for i, row in enumerate(document))
+
+    def make(item: tuple[str, Any]) -> _Row:
+        where, row = item
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: found {kind_of(row)}, expected an object")
+        parts = _json_parts(row, layout, labelled, where)
+        return _Row(where, parts, None if layout.only is None else _dotted(row, str(layout.only[0])))
+
+    return convert(objects, make, problems)
+
+
+def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: str) -> dict[str, Any]:
+    given = layout.columns.given()
+    keys = {part: (str(column),) for part, column in given.items()} or KNOWN_NAMES
+    parts: dict[str, Any] = {}
+    for part, names in keys.items():
+        present = [name for name in names if _dotted(row, name) is not None]
+        _check_one(part, present, where)
+        if present:
+            parts[part] = _dotted(row, present[0])
+        elif part == "text" or (part in given and part != "label") or (part == "label" and labelled):
+            what = " or ".join(map(repr, names))
+            raise InputError(f"{where}: found no {what} (keys: {', '.join(map(repr, row)) or 'none'}); add the {part}")
+    return parts
+
+
+def _dotted(row: dict[str, Any], key: str) -> Any:
+    """The value under ``a`` or ``a.b``; None where there is none."""
+    value: Any = row
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

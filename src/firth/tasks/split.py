@@ -1,0 +1,72 @@
+"""Splits and samples of labelled data by hashing: the same on every machine, whatever the order of the records."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from firth.data.hashing import seed_of
+from firth.errors import ConfigError, InputError
+from firth.text.records import Choice, Question, Record, Tagged, Text
+
+R = TypeVar("R", bound=Record)
+
+
+def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]]:
+    """(for training, held out): about ``share`` of the records, at least one on each side.
+
+    Records of one group, and records without group whose texts are equal, stay on one side. Whole groups
+    are held out in the order of their hash until the share is reached; both sides keep the order given.
+    """
+    if not 0.0 < share < 1.0:
+        raise ConfigError(f"share={share}: expected more than 0 and less than 1")
+    sizes = Counter(_key(record) for record in records)
+    if len(sizes) < 2:
+        raise InputError(
+            f"{len(records)} examples are all of one article, dialogue or document: expected two at least, to hold one "
+            "out; take more examples (data.limit)"
+        )
+    held = _first_keys(sizes, max(1, round(share * len(records))), seed_of("hold out"), most=len(sizes) - 1)
+    return [r for r in records if _key(r) not in held], [r for r in records if _key(r) in held]
+
+
+def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
+    """``n`` of the records (all if there are fewer), drawn by hash, in the order given.
+
+    Groups are taken whole until ``n`` is reached, so there may be a few more; of records without group
+    exactly ``n`` are taken.
+    """
+    if n < 1:
+        raise ConfigError(f"limit={n}: expected at least 1")
+    units, seen = [], Counter[str]()
+    for record in records:
+        key = _key(record)
+        seen[key] += 1
+        units.append(key if record.group else f"{key}/{seen[key]}")
+    taken = _first_keys(Counter(units), n, seed, most=len(units))
+    return [record for record, unit in zip(records, units, strict=True) if unit in taken]
+
+
+def _key(record: Record) -> str:
+    """What decides on which side a record stands."""
+    if record.group:
+        return f"group/{record.group}"
+    match record:
+        case Text():
+            return f"text/{record.text}/{record.second or ''}"
+        case Tagged():
+            return f"text/{record.text}"
+        case Question():
+            return f"text/{record.context}"
+        case Choice():
+            return f"text/{record.text}/{record.question}/{record.choices}"
+
+
+def _first_keys(sizes: Mapping[str, int], n: int, seed: int, most: int) -> set[str]:
+    """Keys in the order of their hash until they have ``n`` records, at most ``most`` keys."""
+    keys, n_taken = set[str](), 0
+    for key in sorted(sizes, key=lambda key: (seed_of(seed, key), key)):
+        if n_taken >= n or len(keys) == most:
+            break
+        keys.add(key)
+        n_taken += sizes[key]
+    return keys

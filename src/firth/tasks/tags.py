@@ -1,0 +1,131 @@
+"""Tags of words that mark entities: which scheme, which order is possible, and conversion between schemes.
+
+Schemes: IOB1 (B- where a chunk follows another of its label), BIO (every chunk begins with B-), BIOES
+(last words E-, single words S-), plain (tags without order, such as parts of speech). A B- that IOB1 does
+not need is let pass, for it means the same (the published CoNLL-2003 training file has one).
+Source: Ramshaw and Marcus 1995 (IOB1); Tjong Kim Sang and Veenstra 1999 (the other schemes).
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal
+
+from firth.errors import InputError
+
+Scheme = Literal["IOB1", "BIO", "BIOES", "plain"]
+
+OUTSIDE = "O"
+# Prefix -> (prefixes that may follow with any label, those that may follow with the same label only).
+# The beginning of a sentence counts as a word outside, and so does its end.
+_FOLLOWERS: dict[str, dict[str, tuple[str, str]]] = {
+    "IOB1": {"O": ("OIB", ""), "I": ("OIB", ""), "B": ("OIB", "")},
+    "BIO": {"O": ("OB", ""), "B": ("OB", "I"), "I": ("OB", "I")},
+    "BIOES": {"O": ("OBS", ""), "B": ("", "IE"), "I": ("", "IE"), "E": ("OBS", ""), "S": ("OBS", "")},
+}
+# Prefixes that go on with a chunk when the tag before has the same label.
+_GOES_ON = {"IOB1": "I", "BIO": "I", "BIOES": "IE"}
+# (first of its chunk, last of its chunk) -> prefix.
+_WRITTEN = {
+    "BIO": {(True, True): "B", (True, False): "B", (False, False): "I", (False, True): "I"},
+    "BIOES": {(True, True): "S", (True, False): "B", (False, False): "I", (False, True): "E"},
+}
+_PREFIXES = frozenset("BIES")
+# A file has millions of steps between a few hundred pairs of tags.
+_remembered = lru_cache(maxsize=1 << 14)
+
+
+@_remembered
+def split_tag(tag: str) -> tuple[str, str]:
+    """``"B-PER"`` -> ``("B", "PER")``, ``"O"`` -> ``("O", "")``; a tag without prefix -> ``("", tag)``."""
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    if len(tag) > 2 and tag[1] == "-" and tag[0] in _PREFIXES:
+        return tag[0], tag[2:]
+    return "", tag
+
+
+@_remembered
+def allowed(previous: str | None, following: str | None, scheme: Scheme) -> bool:
+    """Whether one tag may follow another; None stands for the beginning and the end of a sentence."""
+    if scheme == "plain":
+        return True
+    before, label = split_tag(previous or OUTSIDE)
+    after, next_label = split_tag(following or OUTSIDE)
+    with_any, with_same = _FOLLOWERS[scheme].get(before, ("", ""))
+    return bool(after) and (after in with_any or (after in with_same and label == next_label))
+
+
+def check(tags: Sequence[str], scheme: Scheme) -> str | None:
+    """What is wrong with the first impossible step of a sentence, or None."""
+    for number, (previous, tag) in enumerate(zip((None, *tags), (*tags, None), strict=True), 1):
+        if not allowed(previous, tag, scheme):
+            before = f"after {previous}" if previous else "at the beginning of a sentence"
+            if tag is None:
+                return f"found {previous} at the end of a sentence, which {scheme} does not allow"
+            return f"found {tag} {before} (word {number}), which {scheme} does not allow"
+    return None
+
+
+def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
+    """The scheme of a whole file's tags: the one that they break least often.
+
+    Tags that never begin with B-, I-, E- or S- are plain (all O: BIO). E- and S- exist in BIOES only.
+    """
+    kept = list(sentences)
+    prefixes = {split_tag(tag)[0] for tags in kept for tag in tags}
+    if not prefixes & _PREFIXES:
+        return "plain" if "" in prefixes else "BIO"
+    if prefixes & {"E", "S"}:
+        return "BIOES"
+    steps = [step for tags in kept for step in zip((OUTSIDE, *tags), tags, strict=False)]
+    # Where a chunk begins: I- breaks BIO; B- breaks IOB1, unless it parts two chunks of one label.
+    n_against_bio = sum(not allowed(a, b, "BIO") for a, b in steps)
+    n_against_iob1 = sum(split_tag(b)[0] == "B" and split_tag(a)[1] != split_tag(b)[1] for a, b in steps)
+    return "IOB1" if n_against_iob1 < n_against_bio else "BIO"
+
+
+def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
+    """A sentence's tags in BIO. Raises InputError if they break their scheme."""
+    return _convert(tags, scheme, "BIO")
+
+
+def to_bioes(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
+    """A sentence's tags in BIOES. Raises InputError if they break their scheme."""
+    return _convert(tags, scheme, "BIOES")
+
+
+def _convert(tags: Sequence[str], source: Scheme, target: Literal["BIO", "BIOES"]) -> tuple[str, ...]:
+    if source == "plain":
+        return tuple(tags)
+    problem = check(tags, source)
+    if problem:
+        raise InputError(f"{problem}; correct the tags")
+    goes_on = [_continues(a, b, source) for a, b in zip((OUTSIDE, *tags), (*tags, OUTSIDE), strict=True)]
+    converted = []
+    for i, tag in enumerate(tags):
+        label = split_tag(tag)[1]
+        converted.append(f"{_WRITTEN[target][not goes_on[i], not goes_on[i + 1]]}-{label}" if label else OUTSIDE)
+    return tuple(converted)
+
+
+@_remembered
+def _continues(previous: str, tag: str, scheme: Scheme) -> bool:
+    label, (prefix, next_label) = split_tag(previous)[1], split_tag(tag)
+    return prefix in _GOES_ON[scheme] and bool(label) and label == next_label
+
+
+def fill_gaps(length: int, spans: Sequence[tuple[int, int]], tags: Sequence[str]) -> tuple[str, ...]:
+    """A BIO tag for each of a text's ``length`` characters, from the tags of spans.
+
+    A character between spans (a space) belongs to an entity if the entity goes on behind it.
+    """
+    characters = [OUTSIDE] * length
+    previous, end = OUTSIDE, 0
+    for (start, stop), tag in zip(spans, tags, strict=True):
+        label = split_tag(tag)[1]
+        inside = f"I-{label}" if label else OUTSIDE
+        if _continues(previous, tag, "BIO"):
+            characters[end:start] = [inside] * (start - end)
+        characters[start:stop] = [tag, *[inside] * (stop - start - 1)]
+        previous, end = tag, stop
+    return tuple(characters)

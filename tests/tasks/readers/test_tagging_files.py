@@ -1,0 +1,261 @@
+"""Sentences with tags, from every format; their spans, documents, and what is refused."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firth.errors import InputError
+from firth.tasks.readers import tagging
+from firth.tasks.readers.files import Problems
+from firth.tasks.readers.tagging import (
+    in_bio,
+    read_conll,
+    read_conllu,
+    read_klue_ner,
+    read_tagged_jsonl,
+    read_words,
+)
+from firth.tasks.tags import fill_gaps
+from firth.text.records import Tagged
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "data"
+Reader = Callable[..., Iterator[Tagged]]
+
+
+def file(folder: Path, text: str, name: str = "a.conll") -> Path:
+    path = folder / name
+    path.write_text(text, "utf-8", newline="")
+    return path
+
+
+def test_conll_sentences_documents_and_a_hash_that_is_a_word() -> None:
+    path = FIXTURES / "iob1.conll"
+    first, second, third = read_conll(path, Problems())
+    assert first.words == ("EU", "rejects", "German", ".")
+    assert first.text == "EU rejects German ."
+    assert first.tags == ("I-ORG", "O", "I-MISC", "O")
+    assert first.where == f"{path}:3"
+    assert second.words == ("#", "Bonn", "Paris")
+    assert first.group == second.group == "iob1.conll:1"
+    assert third.group == "iob1.conll:12" and third.words == ("Peter",)
+
+
+def test_entities_become_bio_by_the_scheme_of_the_file() -> None:
+    problems = Problems()
+    records = in_bio(read_conll(FIXTURES / "iob1.conll", problems), problems)
+    assert [record.tags for record in records] == [
+        ("B-ORG", "O", "B-MISC", "O"),
+        ("O", "B-LOC", "B-LOC"),
+        ("B-PER",),
+    ]
+    assert problems.notes == ["tags are IOB1, converted to BIO"]
+
+
+def test_a_sentence_that_breaks_the_scheme_is_named(tmp_path: Path) -> None:
+    path = file(tmp_path, "a B-X\nb I-X\n\nc O\nd I-X\n\ne B-Y\n")
+    with pytest.raises(InputError, match=r":4: found I-X after O \(word 2\), which BIO does not allow"):
+        in_bio(read_conll(path, Problems()), Problems())
+    problems = Problems(skip_bad=True)
+    assert [r.words for r in in_bio(read_conll(path, problems), problems)] == [("a", "b"), ("e",)]
+    assert problems.n_bad == 1
+
+
+def test_plain_tags_stay_as_they_are(tmp_path: Path) -> None:
+    problems = Problems()
+    records = in_bio(read_conll(file(tmp_path, "a DT\nb NN\n"), problems), problems)
+    assert records[0].tags == ("DT", "NN") and problems.notes == ["tags are plain"]
+
+
+def test_conll_columns_separators_and_comments(tmp_path: Path) -> None:
+    path = file(tmp_path, "# id = 1\n1\tNew York\tB-LOC\tx\n# not a comment\n", "t.conll")
+    with pytest.raises(InputError, match=r":3: found 1 columns, expected 4"):
+        list(read_conll(path, Problems(), word=1, tag=2))
+    path = file(tmp_path, "# id = 1\r\n1\tNew York\tB-LOC\tx\r\n\r\n# text = b\r\n1\tb\tO\ty\r\n")
+    records = list(read_conll(path, Problems(), word=1, tag=2))
+    assert [r.words for r in records] == [("New York",), ("b",)]
+    assert [r.tags for r in records] == [("B-LOC",), ("O",)]
+    path = file(tmp_path, "a   x  O\nb x\tO\n\n# # O\nc x O")
+    assert [r.words for r in read_conll(path, Problems())] == [("a", "b"), ("#", "c")]
+    # "name = value" is a comment even where it has as many columns as a word line.
+    path = file(tmp_path, "a x O\n\n# id = 7\n# newpar\nb x O\n")
+    assert [r.words for r in read_conll(path, Problems())] == [("a",), ("b",)]
+
+
+def test_conll_without_tags(tmp_path: Path) -> None:
+    (record,) = read_conll(file(tmp_path, "a\nb\n"), Problems(), labelled=False)
+    assert record.words == ("a", "b") and record.tags is None
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("a x O\nb O\n", {}, r":2: found 2 columns, expected 3"),
+        ("a\n", {}, r":1: found 1 column\(s\), expected a word in column 0 and its tag in column -1"),
+        ("a O\n", {"tag": 2}, r":1: found 2 column\(s\), .* tag in column 2"),
+        ("a\t\n", {}, r":1: found no tag"),
+        ("\tO\n", {}, r":1: found an empty word"),
+        ("a B-PER\nb B-ORG\n", {"labels": {"O", "B-PER"}}, r":2: found the tag 'B-ORG', expected one of B-PER, O"),
+        ("-DOCSTART- O\n\n", {}, r": no usable example"),
+    ],
+)
+def test_bad_conll(tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_conll(file(tmp_path, text), Problems(), **options))
+
+
+def test_a_bad_line_costs_its_sentence_and_no_other(tmp_path: Path) -> None:
+    problems = Problems(skip_bad=True)
+    path = file(tmp_path, "a O\n\nb O\nc\n\nd O\n")
+    assert [r.words for r in read_conll(path, problems)] == [("a",), ("d",)]
+    assert problems.messages == [f"{path}:4: found 1 columns, expected 2 as before; correct the line"]
+
+
+def test_conllu_words_texts_and_documents() -> None:
+    path = FIXTURES / "words.conllu"
+    first, second, third = read_conllu(path, Problems())
+    assert first.text == "I didn't go."
+    assert first.words == ("I", "did", "n't", "go", ".")
+    assert first.tags == ("PRON", "AUX", "PART", "VERB", "PUNCT")
+    assert (first.id, first.where) == ("d1-1", f"{path}:4")
+    assert [r.group for r in (first, second, third)] == ["d1", "d1", "d2"]
+    (record, *_) = read_conllu(path, Problems(), labelled=False)
+    assert record.tags is None
+
+
+ROW = "1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\tYes\tINTJ\n", r":1: found 3 columns, expected the 10 of CoNLL-U"),
+        (ROW + ROW.replace("1", "3", 1), r":2: found the word number '3', expected 2"),
+        (ROW.replace("INTJ", "_"), r":1: found no tag"),
+        (ROW.replace("INTJ", "NNP"), r":1: found the tag 'NNP', expected one of INTJ"),
+        (f"# sent_id = s\n{ROW}\n# sent_id = s\n{ROW}", r":5: found the id 's' again"),
+    ],
+)
+def test_bad_conllu(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_conllu(file(tmp_path, text), Problems(), labels={"INTJ"}))
+
+
+def test_jsonl_of_tokens(tmp_path: Path) -> None:
+    path = file(
+        tmp_path,
+        '{"tokens": ["New", "York"], "ner_tags": ["B-LOC", "I-LOC"], "id": 3, "group": "d"}\n'
+        '{"tokens": ["a"], "tags": ["O"]}\n',
+        "a.jsonl",
+    )
+    first, second = read_tagged_jsonl(path, Problems())
+    assert first == Tagged("New York", ((0, 3), (4, 8)), ("B-LOC", "I-LOC"), f"{path}:1", "3", "d")
+    assert second.tags == ("O",)
+
+
+def test_jsonl_of_entities_cuts_words_at_their_borders(tmp_path: Path) -> None:
+    path = file(
+        tmp_path,
+        '{"text": "김철수는 New York-based.", "entities": ['
+        '{"start": 5, "end": 13, "label": "LC"}, {"start": 0, "end": 3, "label": "PS"}]}\n',
+        "a.jsonl",
+    )
+    (record,) = read_tagged_jsonl(path, Problems())
+    assert record.words == ("김철수", "는", "New", "York", "-", "based", ".")
+    assert record.tags == ("B-PS", "O", "B-LC", "I-LC", "O", "O", "O")
+    (record,) = read_tagged_jsonl(path, Problems(), labelled=False)
+    assert record.words[0] == "김철수는" and record.tags is None
+
+
+@given(st.data())
+def test_entities_come_back_from_their_tags(data: st.DataObject) -> None:
+    text = data.draw(st.text("ab가 .-", min_size=1, max_size=12))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
+    entities = [(a, b, "X") for a, b in zip(cuts[::2], cuts[1::2], strict=False) if text[a:b].strip()]
+    row = {"text": text, "entities": [{"start": a, "end": b, "label": x} for a, b, x in entities]}
+    if not text.strip():
+        return
+    record = tagging._from_text(row, "f:1", True)
+    found = []
+    for (start, end), tag in zip(record.spans, record.tags or (), strict=True):
+        if tag.startswith("B-"):
+            found.append([start, end])
+        elif tag.startswith("I-"):
+            found[-1][1] = end
+    stripped = [(a + len(text[a:b]) - len(text[a:b].lstrip()), a + len(text[a:b].rstrip())) for a, b, _ in entities]
+    assert found == [list(pair) for pair in stripped]
+    assert "".join(record.words) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"tokens": ["a", "b"], "tags": ["O"]}', r":1: found 1 tags, expected one for each of the 2 tokens"),
+        ('{"tokens": ["a"]}', r":1: found no 'tags'"),
+        ('{"tokens": ["a"], "ner_tags": [0]}', r":1: found a number as tag"),
+        ('{"tokens": [], "tags": []}', r":1: found no tokens"),
+        ('{"tokens": ["a", " "], "tags": ["O", "O"]}', r":1: found ' ' in 'tokens'"),
+        ('{"text": "ab"}', r":1: found no 'entities'"),
+        ('{"text": "", "entities": []}', r":1: found an empty 'text'"),
+        ('{"text": "a", "entities": [{"start": 1, "end": 3, "label": "X"}]}', r"\[0\]: found characters 1 to 3"),
+        ('{"text": "ab", "entities": [{"start": 1, "end": 1, "label": "X"}]}', r"found characters 1 to 1"),
+        ('{"text": "ab", "entities": [{"start": true, "end": 2, "label": "X"}]}', r"found characters True to 2"),
+        ('{"text": "a b", "entities": [{"start": 1, "end": 2, "label": "X"}]}', r"found only white space"),
+        (
+            '{"text": "abc", "entities": [{"start": 0, "end": 2, "label": "X"}, {"start": 1, "end": 3, "label": "Y"}]}',
+            r":1: found the entities 'X' and 'Y' overlapping at character 1",
+        ),
+        ('{"text": "abc", "entities": [[0, 2, "X"]]}', r"entities\[0\]: found a list, expected an object"),
+    ],
+)
+def test_bad_jsonl(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_tagged_jsonl(file(tmp_path, line + "\n", "a.jsonl"), Problems()))
+
+
+def test_klue_characters_without_their_spaces() -> None:
+    path = FIXTURES / "klue.tsv"
+    first, second = read_klue_ner(path, Problems())
+    assert first.text == "5 km 앞 김#"
+    assert first.words == ("5", "k", "m", "앞", "김", "#")
+    # The B- on the space before 김 has moved to 김.
+    assert first.tags == ("B-QT", "I-QT", "I-QT", "O", "B-PS", "O")
+    assert (first.id, first.where) == ("klue-ner-v1_dev_00001", f"{path}:4")
+    assert fill_gaps(len(first.text), first.spans, first.tags or ())[:5] == ("B-QT", "I-QT", "I-QT", "I-QT", "O")
+    assert second.words == ("네",)
+    assert [r.tags for r in read_klue_ner(path, Problems(), labelled=False)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("## x\ty\nab\tO\n", r":2: found 'ab', expected one character"),
+        ("## x\ty\na\n", r":2: found 1 columns, expected a character, a tab and its tag"),
+        ("## x\ty\n \tO\n", r":2: found only spaces"),
+        ("a\tO\n\nb\tB-X\n", r":3: found the tag 'B-X', expected one of O"),
+    ],
+)
+def test_bad_klue(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_klue_ner(file(tmp_path, text), Problems(), labels={"O"}))
+
+
+def test_words_of_bare_text(tmp_path: Path) -> None:
+    path = file(tmp_path, "  Hello,  world!\n\n두 줄\n", "a.txt")
+    first, second = read_words(path, Problems())
+    assert first == Tagged("  Hello,  world!", ((2, 8), (10, 16)), None, f"{path}:1")
+    assert second.words == ("두", "줄") and second.where == f"{path}:3"
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [(read_conll, "iob1.conll"), (read_conllu, "words.conllu"), (read_klue_ner, "klue.tsv")],
+)
+def test_spans_are_in_order_and_hold_no_white_space_at_their_ends(read: Reader, name: str) -> None:
+    for record in read(FIXTURES / name, Problems()):
+        borders = [place for span in record.spans for place in span]
+        assert borders == sorted(borders) and borders[-1] <= len(record.text)
+        assert all(word and word == word.strip() for word in record.words)

@@ -1,0 +1,101 @@
+"""Held-out parts and samples: stable under order, never tearing a group."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firth.errors import ConfigError, InputError
+from firth.tasks.split import hold_out, limit
+from firth.text.records import Answer, Choice, Question, Tagged, Text
+
+# Few different texts and groups, so that equal ones meet.
+TEXTS = st.lists(
+    st.builds(
+        Text,
+        st.sampled_from("abcdefg"),
+        st.sampled_from(["x", "y"]),
+        second=st.sampled_from([None, "s"]),
+        group=st.sampled_from(["", "", "g", "h"]),
+    ),
+    max_size=30,
+)
+
+
+def key(record: Text) -> object:
+    return record.group or (record.text, record.second)
+
+
+@given(TEXTS, st.floats(0.01, 0.99))
+def test_hold_out_parts_the_records_without_tearing(records: list[Text], share: float) -> None:
+    if len({key(r) for r in records}) < 2:
+        with pytest.raises(InputError, match="expected two at least"):
+            hold_out(records, share)
+        return
+    train, held = hold_out(records, share)
+    assert train and held
+    assert sorted(map(repr, train + held)) == sorted(map(repr, records))
+    assert not {key(r) for r in train} & {key(r) for r in held}
+
+
+@given(TEXTS.filter(lambda records: len({key(r) for r in records}) > 1), st.randoms())
+def test_hold_out_does_not_depend_on_order(records: list[Text], rng: random.Random) -> None:
+    other = list(records)
+    rng.shuffle(other)
+    assert sorted(map(repr, hold_out(records)[1])) == sorted(map(repr, hold_out(other)[1]))
+
+
+def test_hold_out_takes_the_share_and_keeps_the_order() -> None:
+    records = [Text(str(i)) for i in range(200)]
+    train, held = hold_out(records, 0.1)
+    assert len(held) == 20
+    assert [int(r.text) for r in train] == sorted(int(r.text) for r in train)
+    assert [int(r.text) for r in held] == sorted(int(r.text) for r in held)
+    assert hold_out(records, 0.1) == (train, held)
+    # Recorded: the same on every machine and in every version.
+    assert [r.text for r in held[:4]] == ["0", "3", "10", "37"]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0])
+def test_hold_out_refuses_a_share_of_nothing_or_all(share: float) -> None:
+    with pytest.raises(ConfigError, match="more than 0 and less than 1"):
+        hold_out([Text("a"), Text("b")], share)
+
+
+def test_every_kind_of_record_stays_with_its_equals() -> None:
+    kinds = [
+        lambda i: Tagged(f"word {i}", ((0, 4),)),
+        lambda i: Question("who?", f"context {i}", (Answer("c", 0),)),
+        lambda i: Choice("t", f"question {i}", ("a", "b"), 0),
+    ]
+    for make in kinds:
+        train, held = hold_out([make(i) for i in range(10) for _ in range(3)], 0.3)
+        assert len(held) == 9
+        assert not set(map(repr, train)) & set(map(repr, held))
+
+
+@given(TEXTS, st.integers(1, 40), st.integers(0, 5))
+def test_limit_takes_exactly_n_of_records_without_group(records: list[Text], n: int, seed: int) -> None:
+    alone = [Text(r.text, r.label) for r in records]
+    taken = limit(alone, n, seed)
+    assert len(taken) == min(n, len(alone))
+    places = iter(alone)
+    assert all(any(record is other for other in places) for record in taken)  # in the order given
+
+
+@given(TEXTS, st.integers(1, 40), st.integers(0, 5))
+def test_limit_takes_whole_groups(records: list[Text], n: int, seed: int) -> None:
+    taken = limit(records, n, seed)
+    assert len(taken) >= min(n, len(records))
+    for group in ("g", "h"):
+        assert sum(r.group == group for r in taken) in (0, sum(r.group == group for r in records))
+
+
+def test_limit_depends_on_the_seed_and_grows_by_adding() -> None:
+    records = [Text(str(i)) for i in range(100)]
+    small, large = limit(records, 10, seed=1), limit(records, 30, seed=1)
+    assert set(small) < set(large)
+    assert limit(records, 10, seed=2) != small
+    with pytest.raises(ConfigError, match="limit=0"):
+        limit(records, 0, seed=1)
