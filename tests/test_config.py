@@ -249,7 +249,7 @@ def test_a_recipe_can_be_given_by_settings_alone(recipe: Pretrain) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [CausalLMConfig(), ClassifyConfig(labels=("a = b", '"[x]"', "한국어", "new\nline"), dropout=0.0)],
+    [CausalLMConfig(), ClassifyConfig(labels=("a = b", '"[x]"', "한국어", "new\nline"), label_smoothing=0.25)],
 )
 def test_odd_values_there_and_back(tmp_path: Path, config: Any) -> None:
     for comments in (False, True):

@@ -14,9 +14,18 @@ from firth.errors import CheckpointError, ConfigError, TokenizerError
 from firth.folder import PRETRAINING, find_model, read_model, write_model
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
-from firth.systems import SYSTEMS
+from firth.systems import SYSTEMS, TASKS
 from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig
+from firth.tasks.config import (
+    AnswerConfig,
+    ChooseConfig,
+    ClassifyConfig,
+    FeatureConfig,
+    MultiLabelConfig,
+    RegressConfig,
+    TagConfig,
+    WindowConfig,
+)
 from firth.text.tokenizer import SPECIALS, Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors, write_folder
 
@@ -38,8 +47,28 @@ def pretraining(system_name: str, **options: Any) -> nn.Module:
 
 def classifier() -> Classifier:
     torch.manual_seed(0)
-    config = ClassifyConfig(labels=("나쁨", "good"), dropout=0.25)
+    config = ClassifyConfig(labels=("나쁨", "good"), features=FeatureConfig(dropout=0.25))
     return Classifier(Bert(BertConfig(vocab_size=len(PIECES), **BERT_SIZES)), config).eval()
+
+
+# Options that say something of their own at every place where a task has such a place.
+_FEATURES = FeatureConfig(layers=(-1, 0), mix="weighted", pool="mean", words="last", lstm_layers=1, lstm_width=4)
+_WINDOWS = WindowConfig(length=12, stride=3, long="cut", merge="max")
+TASK_OPTIONS: dict[str, Any] = {
+    "classify": ClassifyConfig(
+        labels=("나쁨", "good"), label_smoothing=0.1, class_weights=(1.0, 2.5), temperature=1.5, features=_FEATURES
+    ),
+    "multilabel": MultiLabelConfig(labels=("a",), threshold=0.35, windows=_WINDOWS),
+    "regress": RegressConfig(lowest=-1.5, highest=5.0, windows=_WINDOWS),
+    "tag": TagConfig(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="BIOES", unit="character", crf=True),
+    "answer": AnswerConfig(can_refuse=True, threshold=-2.25, n_best=5, windows=_WINDOWS, features=_FEATURES),
+    "choose": ChooseConfig(temperature=0.5, features=FeatureConfig(dropout=0.3)),
+}
+
+
+def fine_tuned(task: str, options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return TASKS[task].model(Bert(BertConfig(vocab_size=len(PIECES), **BERT_SIZES)), options).eval()
 
 
 def written(
@@ -79,6 +108,49 @@ def test_what_was_written_is_read(
     assert loaded.max_length == (16 if system.startswith("bert") else None)
 
 
+@pytest.mark.parametrize("task", list(TASKS))
+def test_every_task_is_read_with_all_its_options(tmp_path: Path, task: str) -> None:
+    objective = fine_tuned(task, TASK_OPTIONS[task])
+    loaded = read_model(written(tmp_path / "m", "bert", objective, task))
+    assert loaded.task == task and type(loaded.objective) is type(objective)
+    assert loaded.objective.config == TASK_OPTIONS[task]
+    found, expected = loaded.objective.state_dict(), objective.state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "architecture"),
+    [
+        ("classify", ClassifyConfig(labels=("n", "y")), "BertForSequenceClassification"),
+        ("tag", TagConfig(labels=("O", "B-X")), "BertForTokenClassification"),
+        ("answer", AnswerConfig(), "BertForQuestionAnswering"),
+        ("choose", ChooseConfig(windows=_WINDOWS), "BertForMultipleChoice"),
+        # What no other tool computes has our own names, so that none reads it as something else.
+        ("tag", TagConfig(labels=("O", "B-X"), crf=True), None),
+        ("tag", TagConfig(labels=("O", "B-X"), features=FeatureConfig(mix="weighted")), None),
+        ("tag", TagConfig(labels=("O", "B-X"), features=FeatureConfig(words="mean")), None),
+        ("answer", AnswerConfig(features=FeatureConfig(layers=(-2,))), None),
+        ("classify", ClassifyConfig(labels=("n", "y"), features=FeatureConfig(pool="mean")), None),
+    ],
+)
+def test_only_published_heads_have_the_names_of_other_tools(
+    tmp_path: Path, task: str, options: Any, architecture: str | None
+) -> None:
+    folder = written(tmp_path / "m", "bert", fine_tuned(task, options), task)
+    config = json.loads((folder / "config.json").read_text())
+    names = set(load_tensors(folder / "model.safetensors"))
+    if architecture is None:
+        assert config["model_type"] == "firth-bert" and "architectures" not in config
+        assert "head.weight" in names and not [n for n in names if n.startswith("bert.")]
+    else:
+        assert (config["model_type"], config["architectures"]) == ("bert", [architecture])
+        assert "bert.pooler.dense.weight" in names and "head.weight" not in names
+        # Their head for answers has no dropout.
+        assert config.get("classifier_dropout") == (None if task == "answer" else 0.1)
+    assert read_model(folder).objective.config == options
+
+
 def test_files_of_a_folder(tmp_path: Path) -> None:
     folder = written(tmp_path / "m", objective=classifier(), task="classify")
     expected = {
@@ -93,6 +165,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     assert {p.name for p in folder.iterdir()} == expected
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == {"0": "나쁨", "1": "good"}
+    assert config["classifier_dropout"] == 0.25
     assert config["label2id"] == {"나쁨": 0, "good": 1}
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 16
     assert "bert" in (folder / "README.md").read_text()

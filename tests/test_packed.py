@@ -14,6 +14,7 @@ from firth.packed import (
     Hidden,
     Rows,
     Tokens,
+    Words,
     from_padded,
     kept_layers,
     plan_groups,
@@ -197,3 +198,30 @@ def test_kept_layers_count_from_both_ends() -> None:
 def test_top_is_the_highest_kept_layer() -> None:
     low, high = torch.zeros(2, 3), torch.ones(2, 3)
     assert Hidden({3: high, 1: low}, Rows.from_lengths([2])).top is high
+
+
+def words_of_two_rows() -> Words:
+    return Words(
+        first=torch.tensor([0, 2, 3]), last=torch.tensor([1, 2, 4]), rows=Rows.from_lengths([2, 1]),
+        asked=torch.tensor([1, 2]), asked_rows=Rows.from_lengths([1, 1]),
+    )  # fmt: skip
+
+
+def test_words_move_with_their_tokens() -> None:
+    """To the device without storage: what was left behind would still have some."""
+    tokens = Tokens(Rows.from_lengths([3, 2]), torch.arange(5), words=words_of_two_rows())
+    moved = tokens.to("meta")
+    assert moved.words is not None and moved.segments is None
+    parts = (moved.ids, moved.words.first, moved.words.last, moved.words.asked)
+    assert {part.device.type for part in parts} == {"meta"}
+    for rows in (moved.rows, moved.words.rows, moved.words.asked_rows):
+        assert (rows.offsets.device.type, rows.positions.device.type) == ("meta", "meta")
+        # How rows are grouped is asked on the host.
+        assert rows.plan.groups.device.type == "cpu"
+
+
+def test_words_stay_as_they_are_on_their_own_device() -> None:
+    words = words_of_two_rows()
+    again = words.to("cpu")
+    assert torch.equal(again.first, words.first) and torch.equal(again.last, words.last)
+    assert again.rows.lengths.tolist() == [2, 1] and again.asked_rows.lengths.tolist() == [1, 1]

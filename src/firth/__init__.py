@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from firth.errors import FirthError, UsageError
     from firth.inference.model import Model, load
+    from firth.jobs.evaluate import evaluate, score_predictions
+    from firth.jobs.finetune import finetune
     from firth.jobs.prepare import prepare
     from firth.jobs.pretrain import pretrain, resume
     from firth.jobs.recipe import read_recipe
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "build_vocab": "firth.jobs.vocab",
+    "evaluate": "firth.jobs.evaluate",
+    "finetune": "firth.jobs.finetune",
     "FirthError": "firth.errors",
     "load": "firth.inference.model",
     "Model": "firth.inference.model",
@@ -39,12 +43,15 @@ _HOMES = {
     "pretrain": "firth.jobs.pretrain",
     "read_recipe": "firth.jobs.recipe",
     "resume": "firth.jobs.pretrain",
+    "score_predictions": "firth.jobs.evaluate",
     "Tokenizer": "firth.text.tokenizer",
     "UsageError": "firth.errors",
 }
 
 __all__ = [
     "build_vocab",
+    "evaluate",
+    "finetune",
     "FirthError",
     "load",
     "Model",
@@ -52,6 +59,7 @@ __all__ = [
     "pretrain",
     "read_recipe",
     "resume",
+    "score_predictions",
     "Tokenizer",
     "UsageError",
 ]

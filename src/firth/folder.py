@@ -10,6 +10,7 @@ README.md              model card
 import importlib.metadata
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,16 @@ class Loaded:
         return getattr(self.objective.encoder.config, "max_positions", None)
 
 
-def _names(system_name: str, task: str) -> tuple[Rename, ...] | None:
-    """The foreign tensor names of a folder, or None where it holds ours."""
+def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...] | None:
+    """The foreign tensor names of a folder, or None where it holds ours.
+
+    Other tools know fine-tuned models only with the published heads.
+    """
     system = SYSTEMS[system_name]
-    return system.names if task == PRETRAINING else system.task_names
+    if task == PRETRAINING:
+        return system.names
+    published = options.features.plain and not getattr(options, "crf", False)
+    return system.task_names.get(task) if published else None
 
 
 def firth_version() -> str:
@@ -71,17 +78,14 @@ def write_model(
     provenance: dict[str, Any],
 ) -> None:
     """Write the files of a model folder into an existing empty folder."""
-    names, config = _names(system_name, task), objective.encoder.config
+    names, config = tensor_names(system_name, task, objective.config), objective.encoder.config
     state = objective.state_dict()
     if names is not None:
         state = to_theirs(state, expand(names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)
     if names is not None:
         sizes = hf_bert.config_to_hf(config, _architecture(system_name, task, objective), tokenizer.pad_id)
-        if task == "classify":
-            labels = objective.config.labels
-            sizes["id2label"] = {str(i): label for i, label in enumerate(labels)}
-            sizes["label2id"] = {label: i for i, label in enumerate(labels)}
+        sizes |= hf_bert.task_to_hf(task, objective.config)
     else:
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
     _write(folder / "config.json", sizes)
@@ -106,8 +110,8 @@ def _write(path: Path, data: dict[str, Any]) -> None:
 
 def _architecture(system_name: str, task: str, objective: Objective) -> str:
     """The class of transformers that reads the folder."""
-    if task == "classify":
-        return "BertForSequenceClassification"
+    if task in hf_bert.ARCHITECTURES:
+        return hf_bert.ARCHITECTURES[task]
     if system_name == "bert-ltr":
         return "BertLMHeadModel"
     return "BertForPreTraining" if objective.nsp is not None else "BertForMaskedLM"
@@ -120,7 +124,8 @@ def _card(system_name: str, task: str, objective: Objective, provenance: dict[st
         *(f"{key}: {value}" for key, value in to_dict(objective.encoder.config).items()),
     ]  # fmt: skip
     lines = [f"- {fact}" for fact in facts]
-    others = " or `transformers.AutoModel.from_pretrained(folder)`" if _names(system_name, task) else ""
+    foreign = tensor_names(system_name, task, objective.config) is not None
+    others = " or `transformers.AutoModel.from_pretrained(folder)`" if foreign else ""
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
     return "\n".join([
         "---", "library_name: transformers", "tags: [firth]", "---", "",
@@ -159,15 +164,13 @@ def read_model(path: str | Path) -> Loaded:
         system = SYSTEMS[system_name]
         sizes = read_json(folder / "config.json")
         where = str(folder / "config.json")
-        names = _names(system_name, task)
+        make_config = system.objective_config if task == PRETRAINING else TASKS[task].config
+        options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
+        names = tensor_names(system_name, task, options)
         if names is not None:
             config = hf_bert.config_from_hf(sizes, where)
         else:
             config = from_dict(system.config, {k: v for k, v in sizes.items() if k != "model_type"}, where)
-        make_config, make = (
-            (system.objective_config, system.objective) if task == PRETRAINING else TASKS[task]
-        )
-        options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
     except (KeyError, TypeError, ConfigError, InputError) as error:
         raise CheckpointError(f"{folder} cannot be read as a model: {error}") from None
     tokenizer = Tokenizer.load(folder)
@@ -176,6 +179,7 @@ def read_model(path: str | Path) -> Loaded:
             f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: not of one make"
         )
     # Weights come from the file at once: making the modules draws nothing that counts.
+    make: Callable[[Any, Any], Objective] = system.objective if task == PRETRAINING else TASKS[task].model
     objective = make(system.encoder(config), options)
     objective.load_state_dict(read_weights(folder, objective, names, config))
     objective.eval()

@@ -139,12 +139,31 @@ class Rows(_Moves):
 
 
 @dataclass(frozen=True, slots=True)
+class Words(_Moves):
+    """The W words of B rows, for tasks that say something of each: pieces ``first`` to ``last`` (both included).
+
+    ``rows``: the words of each row. ``asked``: the words an answer is wanted for (the others are context), and
+    ``asked_rows`` how many of them each row has.
+    """
+
+    first: Int[Tensor, " W"]
+    last: Int[Tensor, " W"]
+    rows: Rows
+    asked: Int[Tensor, " M"]
+    asked_rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens(_Moves):
-    """What an encoder reads: T tokens in B rows; ``segments`` only for systems that have them."""
+    """What an encoder reads: T tokens in B rows; ``segments`` only for systems that have them.
+
+    ``words``: which tokens are a word, where a task asks for words.
+    """
 
     rows: Rows
     ids: Int[Tensor, " T"]
     segments: Int[Tensor, " T"] | None = None
+    words: Words | None = None
 
 
 @dataclass(frozen=True, slots=True)

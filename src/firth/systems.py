@@ -3,7 +3,7 @@
 To add a system, write its modules and add a row; every contract test then runs over it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,8 +20,38 @@ from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMC
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.streaming_lm import StreamingLM
 from firth.packed import Encoder
-from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig
+from firth.tasks.answer import Answerer, answer_answers, answer_examples
+from firth.tasks.choose import Chooser, choose_answers, choose_examples
+from firth.tasks.classify import (
+    Classifier,
+    MultiLabelClassifier,
+    Regressor,
+    classify_answers,
+    classify_examples,
+    multilabel_answers,
+    multilabel_examples,
+    regress_answers,
+    regress_examples,
+)
+from firth.tasks.config import (
+    AnswerConfig,
+    ChooseConfig,
+    ClassifyConfig,
+    MultiLabelConfig,
+    RegressConfig,
+    TagConfig,
+)
+from firth.tasks.model import TaskModel
+from firth.tasks.rows import Example, Outputs, RowMaker
+from firth.tasks.scoring import (
+    score_answers,
+    score_choices,
+    score_label_sets,
+    score_labels,
+    score_tags,
+    score_values,
+)
+from firth.tasks.tag import Tagger, tag_answers, tag_examples
 from firth.text.layouts import Layout, bert_layout, stream_layout
 from firth.text.tokenizer import Tokenizer
 
@@ -49,9 +79,9 @@ class System:
 
     ``fixed``: configuration fields that make the system what it is. ``instances``: the plans it can be
     trained on, its own first. ``predict``: masked pieces or the next token. ``names``: foreign tensor
-    names of its model folder, or None where the folder holds ours; ``task_names``: the same for a
-    fine-tuned model (left-to-right BERT has none: other tools would pool the first token, which knows
-    nothing there). ``no_gradient``: parameters that its own pre-training does not reach (by prefix), with
+    names of its model folder, or None where the folder holds ours; ``task_names``: the same for
+    fine-tuned models, by task (left-to-right BERT has none: other tools would pool the first token, which
+    knows nothing there). ``no_gradient``: parameters that its own pre-training does not reach (by prefix), with
     the reason.
     """
 
@@ -64,7 +94,7 @@ class System:
     predict: Literal["masked", "next"]
     flops: Callable[[Any, Batch], float]
     names: tuple[Rename, ...] | None = None
-    task_names: tuple[Rename, ...] | None = None
+    task_names: Mapping[str, tuple[Rename, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     no_gradient: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +110,7 @@ SYSTEMS: dict[str, System] = {
         predict="masked",
         flops=_transformer_flops,
         names=hf_bert.NAMES,
-        task_names=hf_bert.NAMES,
+        task_names=hf_bert.TASK_NAMES,
         fixed={"causal": False},
     ),
     "bert-ltr": System(
@@ -108,10 +138,47 @@ SYSTEMS: dict[str, System] = {
     ),
 }
 
-# What a model folder may hold besides a system's own objective.
-TASKS: dict[str, tuple[type[Any], Callable[[Any, Any], Objective]]] = {
-    "classify": (ClassifyConfig, Classifier)
-}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One row of the table of tasks: what a model folder may hold besides a system's own objective.
+
+    ``examples(records, maker, config)`` makes rows and targets of records; ``answers(records, examples, outputs,
+    config)`` makes predictions of the outputs of their rows; ``score(records, answers, labels)`` compares them.
+    """
+
+    config: type[Any]
+    model: Callable[[Encoder, Any], TaskModel]
+    examples: Callable[[Any, RowMaker, Any], list[Example]]
+    answers: Callable[[Any, Sequence[Example], Sequence[Outputs], Any], list[Any]]
+    score: Callable[[Any, Any, Sequence[str]], dict[str, float]]
+
+
+TASKS: dict[str, Task] = {
+    "classify": Task(
+        config=ClassifyConfig, model=Classifier,
+        examples=classify_examples, answers=classify_answers, score=score_labels,
+    ),
+    "multilabel": Task(
+        config=MultiLabelConfig, model=MultiLabelClassifier,
+        examples=multilabel_examples, answers=multilabel_answers, score=score_label_sets,
+    ),
+    "regress": Task(
+        config=RegressConfig, model=Regressor,
+        examples=regress_examples, answers=regress_answers, score=score_values,
+    ),
+    "tag": Task(
+        config=TagConfig, model=Tagger,
+        examples=tag_examples, answers=tag_answers, score=score_tags,
+    ),
+    "answer": Task(
+        config=AnswerConfig, model=Answerer,
+        examples=answer_examples, answers=answer_answers, score=score_answers,
+    ),
+    "choose": Task(
+        config=ChooseConfig, model=Chooser,
+        examples=choose_examples, answers=choose_answers, score=score_choices,
+    ),
+}  # fmt: skip
 
 
 def _bert(n_layers: int, width: int) -> dict[str, Any]:

@@ -12,7 +12,10 @@ import firth.cli.app
 from firth.cli import main
 from firth.errors import CheckpointError, ConfigError
 
-VERBS = ["demo", "vocab", "prepare", "pretrain", "fill-mask", "embed"]
+VERBS = [
+    "demo", "vocab", "prepare", "pretrain", "extend", "probe", "finetune", "evaluate", "predict", "fill-mask", "embed",
+    "study",
+]  # fmt: skip
 
 
 def run(*command: str, **options: object) -> "subprocess.CompletedProcess[str]":

@@ -1,93 +1,436 @@
-"""Fine-tuning on labelled texts: the source of batches, learning, and a model folder that answers."""
+"""Fine-tuning as a job: what is chosen, what is kept, going on after a stop, frozen encoders, calibration."""
 
-from dataclasses import replace
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from firth.data.loader import Place
-from firth.errors import InputError, LengthError
+from firth.config import read_json, read_toml, to_toml
+from firth.errors import CheckpointError, ConfigError
 from firth.folder import read_model
-from firth.jobs.finetune import LabelledRows, finetune_classifier, label_numbers, make_rows, predict_labels
-from firth.text.records import Text
-from firth.training.config import OptimConfig, TrainConfig
+from firth.inference.model import load
+from firth.inference.outputs import row_outputs
+from firth.jobs import finetune as job
+from firth.jobs import tuning
+from firth.jobs.finetune import Tuned, balanced, collapsed, finetune, resolve, resume, summary
+from firth.jobs.finetune_recipe import combinations
+from firth.jobs.tuning import Run, examples_of, freeze, make_model, rate_scales, tune, with_stored_features
+from firth.machine import find_machine
+from firth.tasks.config import TagConfig
+from firth.training import trainer
 
-LABELS = ("river", "winter")
-TEXTS = [
-    Text(text, label, f"{label}:{i}")
-    for i in range(6)
-    for label, text in (
-        ("river", f"the old farmer walked to the river{'.' * i}"),
-        ("winter", f"a young doctor wrote before winter{'!' * i}"),
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+SETTINGS = ["train.precision=float32", "train.batch_examples=8", "train.epochs=1", "optim.peak_rate=1e-3"]
+
+
+def texts(n: int, seed: int) -> str:
+    """Labelled texts that a word decides."""
+    rng = random.Random(seed)
+    found = [("river", "walked to the river"), ("winter", "wrote before winter")]
+    who = ["our teacher", "a small child", "the captain", "the queen", "my neighbour", "the baker"]
+    rows = []
+    for i in range(n):
+        label, words = found[i % 2]
+        rows.append(f"{rng.choice(who)} {words}{rng.choice('.!?') * (i // 2 % 4)}\t{label}")
+    return "\n".join(["text\tlabel", *rows]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labelled")
+    (folder / "t.tsv").write_text(texts(40, 1), "utf-8")
+    (folder / "d.tsv").write_text(texts(12, 2), "utf-8")
+    kinds = ("Ann B-PER\nLee I-PER\nwalked{} O\nto O\nOslo B-LOC\n", "in O\nOslo B-LOC\nit{} O\nrained O\n")
+    sentences = (kinds[i % 2].format(i) for i in range(20))
+    (folder / "t.conll").write_text("\n".join(sentences), "utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here; the report has tests of its own."""
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+
+
+@pytest.fixture
+def plain(tiny_run: Path, data: Path) -> dict[str, Any]:
+    """A recipe's plain data."""
+    files = {"train": str(data / "t.tsv"), "dev": str(data / "d.tsv")}
+    return {"task": "classify", "model": str(tiny_run), "data": files}
+
+
+def run(plain: dict[str, Any], out: Path, *settings: str, tell: Callable[[str], None] = QUIET) -> Tuned:
+    return finetune(*resolve(plain, [*SETTINGS, *settings], "test"), out, tell=tell)
+
+
+def without_times(results: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(results)
+    return json.loads(text, object_hook=lambda d: {k: v for k, v in d.items() if k != "elapsed_s"})
+
+
+# -- what comes of it ----------------------------------------------------------------------------------------
+
+
+def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[str, Any], tmp_path: Path) -> None:
+    tuned = run(plain, tmp_path / "out", "train.epochs=15", "optim.peak_rate=3e-3", "optim.kind=adamw")
+    results = tuned.results
+    assert results == read_json(tmp_path / "out" / "results.json")
+    assert results["dev"]["dev"]["accuracy"]["mean"] == 1
+    rows = [line.split("\t") for line in Path(plain["data"]["dev"]).read_text().splitlines()[1:]]
+    answers = load(tmp_path / "out").predict([text for text, _ in rows])
+    assert [answer.label for answer in answers] == [label for _, label in rows]
+    assert {path.name for path in (tmp_path / "out" / "runs" / "seed-1").iterdir()} == {
+        "log.jsonl", "model", "result.json", "scores.json",
+    }  # fmt: skip
+    assert not (tmp_path / "out" / "features").exists()
+
+
+def test_the_fitted_temperature_is_stored_and_used(plain: dict[str, Any], tmp_path: Path) -> None:
+    results = run(plain, tmp_path / "out").results
+    model = load(tmp_path / "out")
+    stored = model.loaded.objective.config.temperature
+    assert stored == results["calibration"]["temperature"] != 1
+    (output,) = row_outputs(
+        model.loaded.objective, examples_of(*resolve(plain, SETTINGS, "t")[1::-1], [model.record("the river")])[0]
     )
-]
-OPTIM = OptimConfig(kind="adamw", peak_rate=3e-3, warmup_share=0.1)
-TRAIN = TrainConfig(steps=30, batch_tokens=64, seed=1, precision="float32", eval_every=0, save_every=0)
+    logits = output[0]["logits"][0] / stored
+    share = np.exp(logits - logits.max())
+    assert model.predict("the river").probability == pytest.approx(float((share / share.sum()).max()), rel=1e-5)
 
 
-def source(budget: int = 12, slots: int = 1) -> LabelledRows:
-    return LabelledRows([[1] * n for n in (3, 4, 5, 6, 20, 2)], [0, 1, 0, 1, 0, 1], budget, seed=7, slots=slots)
+def test_the_same_seed_gives_the_same_model_and_the_next_another(plain: dict[str, Any], tmp_path: Path) -> None:
+    first = run(plain, tmp_path / "a", "train.seeds=2").results
+    second = run(plain, tmp_path / "b", "train.seed=2").results
+    assert [one["seed"] for one in first["runs"]] == [1, 2]
+    assert first["runs"][1]["best"] == second["runs"][0]["best"]
+    folders = [tmp_path / name for name in ("a/runs/seed-2", "b/runs/seed-2", "a/runs/seed-1")]
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in folders]
+    assert weights[0] == weights[1] != weights[2]
 
 
-def test_an_epoch_holds_each_row_once_within_the_budget() -> None:
-    rows = source()
-    for epoch in range(3):
-        cuts = rows.epoch(epoch)
-        assert sorted(np.concatenate(cuts).tolist()) == [0, 1, 2, 3, 4, 5]
-        assert all(sum(len(rows.rows[i]) for i in cut) <= 12 or len(cut) == 1 for cut in cuts)
-    assert [c.tolist() for c in rows.epoch(0)] != [c.tolist() for c in rows.epoch(1)]
+def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> None:
+    results = run(plain, tmp_path / "out", "train.seeds=2", 'grid=["optim.peak_rate=1e-6,1e-2"]').results
+    assert results["settings"] == [["optim.peak_rate=1e-6"], ["optim.peak_rate=1e-2"]]
+    runs = results["runs"]
+    assert [(one["settings"], one["seed"]) for one in runs] == [
+        (settings, seed) for settings in results["settings"] for seed in (1, 2)
+    ]
+    means = [(runs[i]["best"] + runs[i + 1]["best"]) / 2 for i in (0, 2)]
+    assert results["chosen"] == means.index(max(means))
+    chosen = runs[2 * results["chosen"] :][:2]
+    assert results["best_seed"] == max(chosen, key=lambda one: (one["best"], -one["seed"]))["seed"]
+    score = results["dev"]["dev"]["accuracy"]
+    assert len(score["values"]) == 2 and score["mean"] == pytest.approx(sum(score["values"]) / 2)
+    assert results["examples"] == {"train": 36, "held_out": 4, "dev": 12}
+    kept = tmp_path / "out" / "runs" / f"setting-{results['chosen'] + 1}-seed-{results['best_seed']}"
+    name = Path("model") / "model.safetensors"
+    assert (kept / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
-def test_labels_stay_with_their_rows() -> None:
-    batch = source().batch([4, 1])
-    assert batch.tokens.rows.lengths.tolist() == [20, 4]
-    assert batch.targets["label"].label.tolist() == [0, 1] and batch.counts() == {"label": 2}
+def test_a_fresh_model_and_a_size_without_weights(plain: dict[str, Any], tiny_vocab: Path) -> None:
+    pretrained = resolve(plain, SETTINGS, "t")
+    fresh = resolve(plain, [*SETTINGS, "fresh=true"], "t")
+    assert pretrained[1].weights is not None and fresh[1].weights is None
+    states = [make_model(base, recipe, 1).encoder.state_dict() for recipe, base, _ in (pretrained, fresh)]
+    name = next(iter(states[0]))
+    assert torch.equal(states[0][name], pretrained[1].weights[name])
+    assert not torch.equal(states[0][name], states[1][name])
+    size = resolve(plain | {"model": "bert-tiny", "tokenizer": str(tiny_vocab)}, SETTINGS, "t")
+    assert size[1].weights is None and size[1].config.width == 128
+    assert size[0].optim.peak_rate == 1e-3
+    with pytest.raises(ConfigError, match="--model bert-tiny is only a size: give --tokenizer"):
+        resolve(plain | {"model": "bert-tiny"}, SETTINGS, "t")
+    with pytest.raises(ConfigError, match="has its own; leave it out"):
+        resolve(plain | {"tokenizer": str(tiny_vocab)}, SETTINGS, "t")
 
 
-@pytest.mark.parametrize("slots", [1, 2])
-def test_the_stream_can_be_entered_at_any_place(slots: int) -> None:
-    rows = source(slots=slots)
-    stream, places, seen = rows.steps(Place(), step=0), [Place()], []
-    for _ in range(9):
-        batches, place = next(stream)
-        seen.append([b.place for b in batches])
-        places.append(place)
-    for step in range(9):
-        batches, place = next(rows.steps(places[step], step=step))
-        assert [b.place for b in batches] == seen[step] and place == places[step + 1]
-    ranks = [[b.place for b in next(rows.steps(Place(), step=0, rank=r, world=slots))[0]] for r in range(slots)]
-    assert [place for rank in ranks for place in rank] == seen[0]
+def test_smaller_models_get_a_higher_rate(plain: dict[str, Any]) -> None:
+    recipe = resolve(plain, [], "t")[0]
+    assert recipe.optim.peak_rate == pytest.approx(5e-5 * 768 / 32)
+    assert (recipe.optim.warmup_share, recipe.train.batch_examples) == (0.1, 32)
 
 
-def test_a_classifier_learns_and_its_folder_answers_as_it_does(tiny_run: Path, tmp_path: Path) -> None:
-    base = read_model(tiny_run)
-    classifier = finetune_classifier(base, TEXTS, LABELS, tmp_path / "run", optim=OPTIM, train=TRAIN)
-    given = predict_labels(classifier, base, TEXTS)
-    assert given.shape == (12, 2) and np.allclose(given.sum(1), 1, atol=1e-5)
-    assert (given.argmax(1) == label_numbers(TEXTS, LABELS)).all()
-    loaded = read_model(tmp_path / "run")
-    assert loaded.task == "classify" and loaded.objective.config.labels == LABELS
-    again = predict_labels(loaded.objective, loaded, TEXTS)  # type: ignore[arg-type]  # a Classifier
-    assert np.array_equal(again, given)
+# -- stopping and going on -----------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_weights(tiny_run: Path, tmp_path: Path) -> None:
-    def train(name: str, seed: int) -> dict[str, torch.Tensor]:
-        config = replace(TRAIN, seed=seed, steps=4)
-        return finetune_classifier(
-            read_model(tiny_run), TEXTS, LABELS, tmp_path / name, optim=OPTIM, train=config
-        ).state_dict()
+class Stop:
+    """Asks every run to stop after a number of steps that is counted over all of them."""
 
-    first, second, other = train("a", 1), train("b", 1), train("c", 2)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["head.weight"], other["head.weight"])
+    after, steps = 0, 0
+
+    @property
+    def asked(self) -> bool:
+        Stop.steps += 1
+        return Stop.steps == Stop.after
+
+    def __enter__(self) -> "Stop":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
-def test_bad_texts_are_named(tiny_run: Path) -> None:
-    base = read_model(tiny_run)
-    with pytest.raises(InputError, match="f:3: label 'summer': expected one of river, winter"):
-        label_numbers([Text("a", "summer", "f:3")], LABELS)
-    with pytest.raises(LengthError, match="f:4: 202 pieces, the model reads at most 64"):
-        make_rows(base, [Text("! " * 200, "river", "f:4")])
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def after(steps: int) -> None:
+        Stop.after, Stop.steps = steps, 0
+        monkeypatch.setattr(trainer, "StopRequest", Stop)
+
+    return after
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.seeds=2"],
+        ["train.seeds=2", "adapt.frozen_groups=-1", 'head.features={layers=[-1, -2], mix="weighted", pool="mean"}'],
+    ],
+    ids=["all", "frozen"],
+)
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_stopped_fine_tuning_goes_on_to_the_same_results(
+    plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None], settings: list[str], steps: int
+) -> None:
+    whole = run(plain, tmp_path / "whole", *settings)
+    stop_after(steps)
+    with pytest.raises(KeyboardInterrupt):
+        run(plain, tmp_path / "out", *settings)
+    assert not (tmp_path / "out" / "results.json").exists()
+    stop_after(0)
+    again = resume(tmp_path / "out", tell=QUIET)
+    assert without_times(again.results) == without_times(whole.results)
+    logs = [list(losses(tmp_path / name / "runs" / "seed-2" / "log.jsonl")) for name in ("out", "whole")]
+    assert logs[0] == logs[1] != []
+    # Once more there is nothing left to do.
+    assert resume(tmp_path / "out", tell=QUIET).results == again.results
+
+
+def losses(log: Path) -> Iterator[tuple[int, float]]:
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        yield event["step"], event.get("loss", event.get("accuracy"))
+
+
+def test_a_kill_while_the_runs_are_scored(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(plain, tmp_path / "whole")
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "calibrate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, tmp_path / "out")
+    assert without_times(resume(tmp_path / "out", tell=QUIET).results) == without_times(whole.results)
+
+
+def test_changed_data_or_another_model_are_refused(
+    plain: dict[str, Any], tiny_run: Path, tmp_path: Path, data: Path
+) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    shutil.copytree(tiny_run / "model", tmp_path / "model")
+    train = tmp_path / "data" / "t.tsv"
+    moved = {"task": "classify", "model": str(tmp_path / "model"), "data": {"train": str(train)}}
+    run(moved, tmp_path / "out")
+    text = train.read_text()
+    train.write_text(text.replace("river.", "river!", 1))
+    with pytest.raises(CheckpointError, match="out: the labelled data changed since the run began: start a new one"):
+        resume(tmp_path / "out", tell=QUIET)
+    # Where a file stands and how its lines end says nothing about the examples.
+    train.write_text(text.replace("\n", "\r\n"), newline="")
+    resume(tmp_path / "out", tell=QUIET)
+    shutil.rmtree(tmp_path / "model")
+    other = resolve(plain | {"fresh": True}, SETTINGS, "t")
+    finetune(*other, tmp_path / "other", tell=QUIET)
+    shutil.copytree(tmp_path / "other" / "model", tmp_path / "model")
+    with pytest.raises(CheckpointError, match="the model changed"):
+        resume(tmp_path / "out", tell=QUIET)
+
+
+def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
+    plain: dict[str, Any], tiny_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already .it is no run"):
+        run(plain, tmp_path / "out")
+    with pytest.raises(ConfigError, match="is not a fine-tuning"):
+        resume(tiny_run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["adapt.frozen_groups=9"], "adapt.frozen_groups=9: this encoder has 4"),
+        (['grid=["adapt.frozen_groups=0,9"]'], "adapt.frozen_groups=9: this encoder has 4"),
+        (["head.windows.length=65"], "windows.length=65: this model reads rows of at most 64"),
+        (['head.features={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
+    ],
+)
+def test_what_cannot_be_made_is_known_before_anything_is_written(
+    plain: dict[str, Any], tmp_path: Path, settings: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(plain, tmp_path / "out", *settings)
+    assert not (tmp_path / "out").exists()
+
+
+# -- the encoder ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "features"),
+    [
+        ("t.tsv", ""),
+        ("t.tsv", 'pool="max", layers=[0, -1], mix="weighted", '),
+        ("t.conll", 'layers=[-1, -2], mix="concat", words="mean", '),
+        ("t.conll", "lstm_layers=1, lstm_width=8, "),
+    ],
+)
+def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_or_not(
+    plain: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, features: str
+) -> None:
+    plain |= {"task": "tag" if file.endswith(".conll") else "classify", "data": {"train": str(data / file)}}
+    settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.features={{{features}dropout=0.0}}"]
+    stored = run(plain, tmp_path / "stored", *settings, "optim.peak_rate=1e-2").results
+    monkeypatch.setattr(tuning, "freeze", lambda model, n: freeze(model, n) and False)
+    full = run(plain, tmp_path / "full", *settings, "optim.peak_rate=1e-2").results
+    states = [read_model(tmp_path / name).objective.state_dict() for name in ("stored", "full")]
+    base = read_model(plain["model"]).objective.encoder.state_dict()
+    learnt = [name for name in states[0] if not name.startswith("encoder.")]
+    assert all(torch.equal(states[0][f"encoder.{name}"], tensor) for name, tensor in base.items())
+    assert learnt and all(torch.allclose(states[0][name], states[1][name], atol=2e-5) for name in learnt)
+    fresh = make_model(*_base_and_recipe(plain, settings), 1).state_dict()
+    assert not all(torch.allclose(states[0][name], fresh[name], atol=1e-3) for name in learnt)
+    asked = ["Ann walked to the river", "winter", ""]
+    answers = [load(tmp_path / name).predict(asked) for name in ("stored", "full")]
+    assert [_numbers(a) for a in answers[0]] == [pytest.approx(_numbers(a), abs=1e-4) for a in answers[1]]
+    assert stored["runs"][0]["best"] == pytest.approx(full["runs"][0]["best"])
+
+
+def _base_and_recipe(plain: dict[str, Any], settings: list[str]) -> tuple[Any, Any]:
+    recipe, base, _ = resolve(plain, [*SETTINGS, *settings], "t")
+    return base, recipe
+
+
+def _numbers(answer: Any) -> list[float]:
+    found = answer.probabilities
+    return list(found.values() if isinstance(found, dict) else found)
+
+
+def test_stored_features_give_the_outputs_of_the_whole_model(plain: dict[str, Any], tmp_path: Path) -> None:
+    recipe, base, labelled = resolve(plain, [*SETTINGS, "adapt.frozen_groups=-1"], "t")
+    train, _ = examples_of(base, recipe, labelled.train)
+    held, _ = examples_of(base, recipe, labelled.held)
+    one = Run(base, recipe, 1, train, held, labelled.held, find_machine("float32"), tmp_path / "features")
+    full = make_model(base, recipe, 1)
+    assert freeze(full, -1)
+    light, light_train, light_held = with_stored_features(full, one)
+    for a, b in ((light_train, train), (light_held, held)):
+        pairs = zip(row_outputs(light, a), row_outputs(full, b), strict=True)
+        assert all(np.allclose(x[0]["logits"], y[0]["logits"], atol=1e-5) for x, y in pairs)
+
+
+def test_freezing_from_below_and_slower_rates_below(plain: dict[str, Any]) -> None:
+    base, recipe = _base_and_recipe(plain, [])
+    model = make_model(base, recipe, 1)
+    assert not freeze(model, 2)
+    groups = model.encoder.layer_groups()
+    assert [any(p.requires_grad for p in group) for group in groups] == [False, False, True, True]
+    scales = rate_scales(model, 0.5)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert [scales[names[id(group[0])]] for group in groups] == [1 / 16, 1 / 8, 1 / 4, 1 / 2]
+    assert not any(name.startswith("head.") for name in scales)
+
+
+def test_layers_below_the_frozen_ones_stay_and_those_above_learn(plain: dict[str, Any], tmp_path: Path) -> None:
+    run(plain, tmp_path / "out", "adapt.frozen_groups=2")
+    before, after = read_model(plain["model"]).objective.encoder, read_model(tmp_path / "out").objective.encoder
+    pairs = zip(before.layer_groups(), after.layer_groups(), strict=True)
+    assert [all(torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in pairs] == [True, True, False, False]
+
+
+# -- small parts ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_far_below_the_others_has_collapsed() -> None:
+    runs = [{"best": score} for score in (0.90, 0.88, 0.50, 0.91)]
+    assert [collapsed(one, runs) for one in runs] == [False, False, True, False]
+    assert not collapsed(runs[2], runs[1:3]), "two runs alone do not say which is odd"
+
+
+def test_the_flag_of_a_collapsed_run_reaches_the_results(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_bad(given: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+        return tune(given, folder, tell) | {"best": 0.4 if given.seed == 2 else 0.9}
+
+    monkeypatch.setattr(job, "tune", one_bad)
+    results = run(plain, tmp_path / "out", "train.seeds=3", "train.epochs=0.1").results
+    assert [one["collapsed"] for one in results["runs"]] == [False, True, False]
+    assert results["best_seed"] == 1
+
+
+def test_summary_of_seeds() -> None:
+    found = summary([0.8, 0.9])
+    assert found["mean"] == pytest.approx(0.85) and found["sd"] == pytest.approx(0.1 / 2**0.5)
+    assert (found["best"], found["values"]) == (0.9, [0.8, 0.9])
+    assert summary([0.5])["interval"] is None
+
+
+def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None:
+    recipe, _, labelled = resolve(plain, [*SETTINGS, "train.balance=true"], "t")
+    weights = dict(zip(recipe.head.labels, balanced(labelled, recipe.head.labels), strict=True))
+    sums = {label: weights[label] * sum(r.label == label for r in labelled.train) for label in weights}
+    assert sums["river"] == pytest.approx(sums["winter"]) == pytest.approx(len(labelled.train) / 2)
+    assert recipe.head.class_weights == tuple(weights.values())
+
+
+def test_every_combination_of_a_grid() -> None:
+    found = list(combinations(["optim.peak_rate=1e-4,3e-4", "head.features.layers=[-1],[-1, -2]"]))
+    assert found == [
+        (f"optim.peak_rate={rate}", f"head.features.layers={layers}")
+        for rate in ("1e-4", "3e-4")
+        for layers in ("[-1]", "[-1, -2]")
+    ]
+    assert list(combinations([])) == [()]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data.limit=1,2", "expected a key of head, adapt, optim, train"),
+        ("train=1,2", "expected a key"),
+        ("optim.peak_rate", "expected a key"),
+        ("train.seeds=1,2", "train.seeds is the same for all settings"),
+        ("train.precision=auto,float32", "train.precision is the same for all settings"),
+    ],
+)
+def test_grids_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(combinations([text]))
+
+
+def test_a_resolved_recipe_is_itself_a_recipe(plain: dict[str, Any], tmp_path: Path) -> None:
+    recipe = resolve(plain, [*SETTINGS, "grid=[\"optim.peak_rate=1e-4,1e-3\"]"], "t")[0]
+    path = tmp_path / "r.toml"
+    path.write_text(to_toml(recipe, comments=True), "utf-8")
+    assert resolve(read_toml(path), [], "t")[0] == recipe
+
+
+def test_tags_of_a_document_are_taken_in_small_batches(plain: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    plain |= {"task": "tag", "data": {"train": str(data / "t.conll")}}
+    assert resolve(plain, [], "t")[0].train.batch_examples == 32
+    documents = (data / "t.conll").read_text().replace("\n\n", "\n\n-DOCSTART- O\n\n")
+    (tmp_path / "t.conll").write_text(documents)
+    plain |= {"data": {"train": str(tmp_path / "t.conll")}}
+    recipe = resolve(plain, [], "t")[0]
+    assert recipe.train.batch_examples == 8 and isinstance(recipe.head, TagConfig)

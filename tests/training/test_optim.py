@@ -98,6 +98,32 @@ def test_decay_is_of_matrices_and_embeddings_only() -> None:
     assert len(decayed["params"]) + len(plain["params"]) == len(names)
 
 
+def test_parameters_are_grouped_by_the_scale_of_their_rate() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 1))
+    scales = {"0.weight": 0.25, "0.bias": 0.25, "1.weight": 0.5}
+    groups = make_optimizer(module, OptimConfig(), scales).param_groups
+    names = {id(p): name for name, p in module.named_parameters()}
+    found = {(g["scale"], g["weight_decay"]): {names[id(p)] for p in g["params"]} for g in groups}
+    assert found == {
+        (1.0, 0.01): {"2.weight"},
+        (1.0, 0.0): {"1.bias", "2.bias"},
+        (0.5, 0.0): {"1.weight"},
+        (0.25, 0.01): {"0.weight"},
+        (0.25, 0.0): {"0.bias"},
+    }
+
+
+def test_groups_are_the_same_in_every_order_of_scales() -> None:
+    """A resumed run finds its optimiser as it was."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    scales = {"0.weight": 0.25, "1.weight": 0.5}
+    one = make_optimizer(module, OptimConfig(), scales).param_groups
+    other = make_optimizer(module, OptimConfig(), dict(reversed(scales.items()))).param_groups
+    assert [(g["scale"], [id(p) for p in g["params"]]) for g in one] == [
+        (g["scale"], [id(p) for p in g["params"]]) for g in other
+    ]
+
+
 def test_frozen_parameters_are_left_out() -> None:
     module = model()
     module.weight.requires_grad_(False)

@@ -52,7 +52,8 @@ def trainer_of(run: Path, batches: list[Batch], **more: Any) -> Trainer:
     run.mkdir(exist_ok=True)
     return Trainer(
         objective=more.pop("objective", Guess()), source=Fixed(batches), dev=more.pop("dev", None), config=config,
-        optim=OptimConfig(decay=0.0, clip_norm=more.pop("clip_norm", 0.0)), rate=lambda step: 0.0, flops=lambda b: 1.0,
+        optim=OptimConfig(decay=0.0, clip_norm=more.pop("clip_norm", 0.0), kind=more.pop("kind", "bert_adam")),
+        rate=more.pop("rate", lambda step: 0.0), flops=lambda b: 1.0,
         run=run, save_model=lambda folder, facts: (folder / "step").write_text(str(facts["step"])),
         tell=lambda text: None, **more,
     )  # fmt: skip
@@ -74,6 +75,47 @@ def test_a_step_without_any_prediction_changes_nothing(tmp_path: Path) -> None:
     assert torch.equal(trainer.objective.numbers.detach(), torch.zeros(8))
 
 
+@pytest.mark.parametrize("cuts", [[4], [1, 3], [2, 2], [1, 1, 1, 1]])
+def test_the_gradient_does_not_depend_on_how_a_step_is_cut(tmp_path: Path, cuts: list[int]) -> None:
+    ids = [3, 0, 5, 3]
+    batches = [batch_of(ids[sum(cuts[:i]) : sum(cuts[: i + 1])], n) for i, n in enumerate(cuts)]
+    trainer = trainer_of(tmp_path / "run", batches)
+    assert trainer.train_step(batches)["guess_count"] == 4
+    assert trainer.objective.numbers.grad.tolist() == [-0.5, 0, 0, -1, 0, -0.5, 0, 0]
+
+
+def test_steps_of_one_run_may_have_different_numbers_of_micro_batches(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)])
+    for n in (1, 3, 2):
+        sums = trainer.train_step([batch_of([0], 1)] * n)
+        assert sums["guess_count"] == n
+        assert trainer.objective.numbers.grad[0] == -2
+
+
+class TwoNumbers(Objective):
+    """Two parameters with the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.high = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+        self.weights = {"guess": 1.0}
+
+    def forward(self, batch: Batch, carry: Any = None) -> Step:
+        return Step({"guess": (self.low + self.high).sum()}, {})
+
+
+@pytest.mark.parametrize("kind", ["bert_adam", "adamw"])
+def test_scales_multiply_the_rate_of_their_parameters(tmp_path: Path, kind: Any) -> None:
+    trainer = trainer_of(
+        tmp_path / "run", [batch_of([0], 1)], objective=TwoNumbers(), scales={"low": 0.25},
+        rate=lambda step: 0.5 if step == 0 else 0.0, kind=kind,
+    )  # fmt: skip
+    assert trainer.fit()
+    low, high = trainer.objective.low.detach(), trainer.objective.high.detach()
+    assert bool((high < 0).all())
+    torch.testing.assert_close(low, 0.25 * high)
+
+
 def test_gradients_are_clipped_to_their_global_norm(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], clip_norm=0.1)
     trainer.train_step([batch_of([0], 1)])
@@ -89,6 +131,68 @@ def test_the_best_model_on_held_out_text_is_kept(tmp_path: Path, monkeypatch: py
     assert trainer.fit()
     assert (tmp_path / "run" / "model" / "step").read_text() == "2"
     assert (trainer.state.best, trainer.state.best_step) == (1.0, 2)
+
+
+def judged(run: Path, scores: list[float], **config: Any) -> Trainer:
+    """A trainer whose judge gives these scores one after the other."""
+    left = iter(scores)
+    return trainer_of(
+        run, [batch_of([0], 1)], judge=lambda: {"accuracy": next(left), "other": -1.0}, judged_by="accuracy",
+        config={"eval_every": 1, "steps": len(scores), **config},
+    )  # fmt: skip
+
+
+def test_the_judge_keeps_the_model_with_the_highest_score(tmp_path: Path) -> None:
+    trainer = judged(tmp_path / "run", [0.25, 0.75, 0.5, 0.75])
+    assert trainer.fit()
+    # Of equal scores the first.
+    assert (tmp_path / "run" / "model" / "step").read_text() == "2"
+    assert (trainer.state.best, trainer.state.best_step, trainer.state.looks_since_best) == (0.75, 2, 2)
+    events = [e for e in read_log(tmp_path / "run" / "log.jsonl") if e["event"] == "dev"]
+    assert [(e["accuracy"], e["other"]) for e in events] == [(0.25, -1), (0.75, -1), (0.5, -1), (0.75, -1)]
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path: Path) -> None:
+    trainer = judged(tmp_path / "run", [float("nan"), 0.0, float("nan"), -1.0])
+    assert trainer.fit()
+    assert (trainer.state.best, trainer.state.best_step) == (0.0, 2)
+
+
+def test_the_judge_takes_the_place_of_held_out_text(tmp_path: Path) -> None:
+    trainer = judged(tmp_path / "run", [0.5])
+    trainer.dev = lambda: iter([batch_of([0], 1)])
+    assert trainer.fit() and trainer.state.best == 0.5
+
+
+def test_patience_ends_a_run(tmp_path: Path) -> None:
+    trainer = judged(tmp_path / "run", [0.5, 0.75, 0.75, 0.5, 0.25, 0.9], patience=3)
+    assert trainer.fit()
+    assert (trainer.state.step, trainer.state.best_step) == (5, 2)
+    # It is saved where it ended.
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1][0] == 5
+
+
+def test_a_better_score_renews_the_patience(tmp_path: Path) -> None:
+    trainer = judged(tmp_path / "run", [0.5, 0.25, 0.6, 0.5, 0.7, 0.6], patience=2)
+    assert trainer.fit() and trainer.state.step == 6
+
+
+def test_a_run_that_ended_early_stays_ended_when_it_is_resumed(tmp_path: Path) -> None:
+    assert judged(tmp_path / "run", [0.5, 0.25, 0.25, 0.9], patience=2).fit()
+    again = judged(tmp_path / "run", [1.0] * 4, patience=2)
+    again.resume(lambda folder: again.objective.state_dict())
+    assert again.fit()
+    assert (again.state.step, again.state.best, again.state.best_step) == (3, 0.5, 1)
+    assert (tmp_path / "run" / "model" / "step").read_text() == "1"
+
+
+def test_patience_is_remembered_over_a_stop(tmp_path: Path) -> None:
+    """Stopped after one look without a better score: the next one ends the run."""
+    assert judged(tmp_path / "run", [0.5, 0.25], patience=2).fit()
+    again = judged(tmp_path / "run", [0.25] * 4, patience=2)
+    again.resume(lambda folder: again.objective.state_dict())
+    assert again.state.looks_since_best == 1
+    assert again.fit() and again.state.step == 3
 
 
 def test_without_held_out_text_the_last_model_is_kept(tmp_path: Path) -> None:

@@ -7,9 +7,15 @@ from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from firth.cli.demo import demo
 from firth.cli.embed import embed
+from firth.cli.evaluate import evaluate
+from firth.cli.extend import extend
 from firth.cli.fill_mask import fill_mask
+from firth.cli.finetune import finetune
+from firth.cli.predict import predict
 from firth.cli.prepare import prepare
 from firth.cli.pretrain import pretrain
+from firth.cli.probe import probe
+from firth.cli.study import study
 from firth.cli.vocab import vocab
 from firth.errors import UsageError
 
@@ -24,7 +30,9 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=""),
 )
-_VERBS: tuple[Callable[..., int | None], ...] = (demo, vocab, prepare, pretrain, fill_mask, embed)  # as the road goes
+_VERBS: tuple[Callable[..., int | None], ...] = (  # as the road goes
+    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, predict, fill_mask, embed, study,
+)  # fmt: skip
 for _number, _verb in enumerate(_VERBS):
     app.command(_verb, sort_key=_number)
 

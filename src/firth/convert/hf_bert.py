@@ -80,13 +80,47 @@ def _vocabulary_head(ours: str) -> tuple[Rename, ...]:
     )
 
 
-NAMES: tuple[Rename, ...] = (
-    *ENCODER,
-    *_vocabulary_head("mlm"),
-    *_both("cls.seq_relationship", "nsp"),
-    *_both("classifier", "head"),
-)
+NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("mlm"), *_both("cls.seq_relationship", "nsp"))
 CAUSAL_NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("lm"))
+# Fine-tuned models whose head is one linear layer on the top: by task, the names and the class that reads them.
+_CLASSIFIER = (*ENCODER, *_both("classifier", "head"))
+TASK_NAMES: dict[str, tuple[Rename, ...]] = {
+    "classify": _CLASSIFIER,
+    "multilabel": _CLASSIFIER,
+    "regress": _CLASSIFIER,
+    "tag": _CLASSIFIER,
+    "choose": _CLASSIFIER,
+    "answer": (*ENCODER, *_both("qa_outputs", "head")),
+}
+ARCHITECTURES = {
+    "classify": "BertForSequenceClassification",
+    "multilabel": "BertForSequenceClassification",
+    "regress": "BertForSequenceClassification",
+    "tag": "BertForTokenClassification",
+    "choose": "BertForMultipleChoice",
+    "answer": "BertForQuestionAnswering",
+}
+_PROBLEM_TYPES = {
+    "classify": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regress": "regression",
+}
+
+
+def task_to_hf(task: str, options: Any) -> dict[str, Any]:
+    """What ``config.json`` says of a fine-tuned model besides its sizes."""
+    about: dict[str, Any] = {}
+    if task in _PROBLEM_TYPES:
+        about["problem_type"] = _PROBLEM_TYPES[task]
+    if task == "regress":
+        about["num_labels"] = 1
+    if labels := getattr(options, "labels", ()):
+        about["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        about["label2id"] = {label: i for i, label in enumerate(labels)}
+    # Their head for answers has none.
+    if task in ARCHITECTURES and task != "answer":
+        about["classifier_dropout"] = options.features.dropout
+    return about
 
 
 def config_to_hf(config: BertConfig, architecture: str, pad_id: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def to_theirs(state: Mapping[str, Tensor], rows: Sequence[Rename]) -> dict[str, 
     result: dict[str, Tensor] = {}
     for name, tensor in state.items():
         theirs = by_ours[name]
-        for part, value in zip(theirs, tensor.chunk(len(theirs)), strict=True):
+        for part, value in zip(theirs, _chunks(tensor, len(theirs)), strict=True):
             result[part] = value.contiguous()
     return result
 
@@ -56,9 +56,14 @@ def to_ours(
     result = {}
     for ours, like in expected.items():
         theirs = by_ours[ours]
-        for part, one in zip(theirs, like.chunk(len(theirs)), strict=True):
+        for part, one in zip(theirs, _chunks(like, len(theirs)), strict=True):
             if state[part].shape != one.shape:
                 found = tuple(state[part].shape)
                 raise CheckpointError(f"{where}: {part} has shape {found}, expected {tuple(one.shape)}")
         result[ours] = torch.cat([state[part] for part in theirs]) if len(theirs) > 1 else state[theirs[0]]
     return result
+
+
+def _chunks(tensor: Tensor, n: int) -> tuple[Tensor, ...]:
+    # A number by itself (the scale of a mix of layers) has no axis to cut.
+    return tensor.chunk(n) if n > 1 else (tensor,)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from firth.packed import Carry, Encoder, Tokens
@@ -12,10 +12,13 @@ from firth.packed import Carry, Encoder, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Predictions asked for: at token or row ``index``, the answer ``label``. Nothing stands for "none"."""
+    """Predictions asked for: at token, row or example ``index``, the answer ``label``. Nothing stands for "none".
+
+    A label is the number of a class; (M, K) of 0 and 1 where each of K classes may hold; or a real number.
+    """
 
     index: Int[Tensor, " M"]
-    label: Int[Tensor, " M"]
+    label: Shaped[Tensor, "M *K"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,15 @@ class Batch:
 
     ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``). ``place`` says where in the data it
     comes from, ``phase:epoch:group:batch``, enough to make it again. ``starts_stream``: recurrent
-    state begins anew here.
+    state begins anew here. ``rows_per_example``: where a long text is several rows (on the host always),
+    None for one each.
     """
 
     tokens: Tokens
     targets: dict[str, Target]
     place: str = ""
     starts_stream: bool = False
+    rows_per_example: Int[Tensor, " E"] | None = None
 
     def counts(self) -> dict[str, int]:
         """How many predictions each term asks for."""

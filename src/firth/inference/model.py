@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -14,9 +14,12 @@ from torch import Tensor
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded, read_model
+from firth.inference.answering import AT_ONCE, answer_stream, record_of, task_model
 from firth.inference.batching import in_batches
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden, Tokens
+from firth.tasks.predictions import Prediction
+from firth.text.records import Record
 
 Pool = Literal["mean", "max", "first", "last", "summary"]
 MASK = "[MASK]"
@@ -182,6 +185,25 @@ class Model:
             joined[number].append(i)
         for windows in joined:
             yield _join([pooled[i] for i in windows], [len(rows[i]) for i in windows], pool).numpy()
+
+    def predict(self, items: Any) -> Any:
+        """What a fine-tuned model says of one item, or of each of a list of them, in order.
+
+        Items and predictions are those of the task: ``firth.inference.answering.record_of`` says what may be passed
+        in, ``firth.tasks.predictions`` what comes out. ConfigError for a model that has not learnt a task.
+        """
+        several = isinstance(items, list)
+        records = [self.record(item) for item in (items if several else [items])]
+        found = [prediction for _, prediction in answer_stream(self.loaded, records)]
+        return found if several else found[0]
+
+    def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
+        """As ``predict``, each item's record and prediction one after the other; ``at_once`` are held in memory."""
+        return answer_stream(self.loaded, (self.record(item) for item in items), at_once=at_once)
+
+    def record(self, item: Any) -> Record:
+        """An item as a record of the model's task."""
+        return record_of(self.loaded.task, item, getattr(task_model(self.loaded).config, "unit", "word"))
 
     @torch.inference_mode()
     def _encode(self, tokens: Tokens, keep: tuple[int, ...]) -> Hidden:

@@ -15,18 +15,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
+import numpy as np
 
 from firth.config import from_dict, option, read_json, to_dict, write_json, write_text
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
-from firth.folder import Loaded, read_model
+from firth.folder import read_model
 from firth.inference.model import load
+from firth.inference.outputs import row_outputs
 from firth.jobs.baseline import tfidf_predictions
 from firth.jobs.demo_report import FRESH, PRETRAINED, TFIDF, Findings, Score, summarised, write_demo_report
-from firth.jobs.finetune import finetune_classifier, label_numbers, predict_labels
+from firth.jobs.finetune_recipe import build
 from firth.jobs.prepare import prepare
 from firth.jobs.pretrain import RECIPE, pretrain, resolve, resume, say
 from firth.jobs.probes import commonest_word, fill_blanks, find_alike, new_sentences, of_length
@@ -39,14 +40,14 @@ from firth.jobs.python_docs import (
     without_texts,
 )
 from firth.jobs.recipe import Pretrain
+from firth.jobs.tuning import Run, base_of, examples_of, tune
 from firth.jobs.vocab import build_vocab
 from firth.machine import Machine, find_machine
 from firth.metrics.classification import accuracy, macro_f1
 from firth.progress import format_duration
-from firth.systems import SYSTEMS
-from firth.text.records import Document
+from firth.tasks.model import TaskModel
+from firth.text.records import Document, Text
 from firth.training.checkpoint import write_folder
-from firth.training.config import OptimConfig, TrainConfig
 from firth.training.log import read_log
 
 SEED = 12345
@@ -88,7 +89,7 @@ class DemoSettings:
     per_class: tuple[int, ...] = option((4, 16, 64), "labelled docstrings of each class to learn from")
     draws: int = option(5, "times that they are drawn, each with other weights and orders too")
     tune_steps: int = option(200, "updates of a fine-tuning")
-    tune_tokens: int = option(384, "of an update: about 20 docstrings")
+    tune_texts: int = option(20, "docstrings in an update")
     tune_rate: float = option(1e-3, "highest rate of a fine-tuning, with and without pre-training")
     fresh_init_range: float = option(0.02, "BERT's, without pre-training: there it does better than the wider one")
 
@@ -319,9 +320,9 @@ class _Demo:
     def _score(self, start: str, per_class: int, draw: int) -> Score:
         """Learn from one draw and answer the test set."""
         split = self._split(per_class, draw)
-        truth = label_numbers(split.test, self.labels)
+        truth = self._numbers(split.test)
         if start == TFIDF:
-            labels = label_numbers(split.train, self.labels)
+            labels = self._numbers(split.train)
             texts, test = [t.text for t in split.train], [t.text for t in split.test]
             predicted = tfidf_predictions(texts, labels, test, self.seed % 2**32)
         else:
@@ -329,21 +330,33 @@ class _Demo:
                 predicted = self._tune(start, split, draw, Path(folder))
         return Score(start, per_class, draw, accuracy(truth, predicted), macro_f1(truth, predicted))
 
-    def _tune(self, start: str, split: LabelledSplit, draw: int, run: Path) -> Any:
-        """Fine-tune one of the two BERTs in folder ``run``; returns the labels it gives the test texts."""
-        s, base = self.settings, read_model(self.out / "run")
+    def _numbers(self, texts: list[Text]) -> np.ndarray:
+        return np.array([self.labels.index(str(text.label)) for text in texts], np.int64)
+
+    def _tune(self, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
+        """Fine-tune one of the two BERTs in ``folder``; returns the labels it gives the test texts."""
+        s, base = self.settings, base_of(read_model(self.out / "run"), fresh=start == FRESH)
         if start == FRESH:
-            base = _with_fresh_weights(base, s.fresh_init_range, self.seed + draw)
-        classifier = finetune_classifier(
-            base, split.train, self.labels, run,
-            optim=OptimConfig(kind="adamw", peak_rate=s.tune_rate, warmup_share=s.warmup_share),
-            train=TrainConfig(
-                steps=s.tune_steps, batch_tokens=s.tune_tokens, seed=self.seed + draw, precision=s.precision,
-                eval_every=0, save_every=0,
-            ),
-            provenance={"data": "docstrings of the standard library", "test": "held out by module"},
+            base = replace(base, config=replace(base.config, init_range=s.fresh_init_range))
+        recipe = build(
+            {
+                "model": "the demo's", "task": "classify", "kind": "classify", "metric": "accuracy",
+                "head": {"labels": list(self.labels)},
+                "optim": {"kind": "adamw", "peak_rate": s.tune_rate, "warmup_share": s.warmup_share},
+                "train": {
+                    "epochs": s.tune_steps * s.tune_texts / len(split.train), "batch_examples": s.tune_texts,
+                    "precision": s.precision,
+                },
+            },
+            "the demo's settings",
         )  # fmt: skip
-        return predict_labels(classifier, base, split.test).argmax(1)
+        train, _ = examples_of(base, recipe, split.train)
+        tune(Run(base, recipe, self.seed + draw, train, [], [], self.machine, folder / "features"), folder, self.tell)
+        test, _ = examples_of(base, recipe, split.test)
+        model = read_model(folder / "model").objective
+        assert isinstance(model, TaskModel)
+        answers = recipe.row.answers(split.test, test, row_outputs(model, test), recipe.head)
+        return np.array([self.labels.index(answer.label) for answer in answers], np.int64)
 
     def look(self) -> Findings:
         """Blanks, nearest sentences and all numbers, for the report."""
@@ -390,12 +403,3 @@ _STAGES = ("text", "vocab", "corpus", "pretrain", "compare", "look")
 def _as_text(documents: list[Document]) -> str:
     """One paragraph a line, a blank line between documents."""
     return "\n\n".join("\n".join(document.paragraphs) for document in documents) + "\n"
-
-
-def _with_fresh_weights(base: Loaded, init_range: float, seed: int) -> Loaded:
-    """The same model before any training: its weights drawn anew, as a function of the seed."""
-    torch.manual_seed(seed)
-    encoder = base.objective.encoder
-    fresh = SYSTEMS[base.system_name].encoder(replace(encoder.config, init_range=init_range))
-    encoder.load_state_dict(fresh.state_dict())
-    return base

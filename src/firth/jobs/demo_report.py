@@ -131,7 +131,7 @@ def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> No
         f"{settings.draws} draws of the labelled examples, ± their standard deviation; the test set is always the same."
     )
     report.text(
-        f"Both BERTs learn for {settings.tune_steps} updates of up to {settings.tune_tokens} tokens, with a highest "
+        f"Both BERTs learn for {settings.tune_steps} updates of {settings.tune_texts} docstrings, with a highest "
         f"rate of {settings.tune_rate:g}; weights without pre-training are drawn with BERT's deviation of "
         f"{settings.fresh_init_range:g}. Rate and deviation were compared on docstrings of the training side; the "
         "number of updates is set by the time, and the BERT without pre-training may gain from more. TF-IDF counts "

@@ -1,167 +1,309 @@
-"""Fine-tuning a pre-trained encoder to sort texts into classes, by the one trainer."""
+"""``firth finetune``: labelled examples -> runs over seeds and settings -> the best model, scored once.
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import pairwise
+All choices (step, settings, seed, temperature, threshold) are made on held-out training examples; the dev
+file is scored once for each run of the chosen settings.
+
+out/
+├── recipe.toml      resolved
+├── runs/…           one folder a run: log.jsonl, model/, result.json
+├── model/           the best run's, with fitted temperature or threshold
+├── results.json     every score
+└── report.html
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
 
-from firth.data.batch import Batch, Target
-from firth.data.hashing import permutation, seed_of
-from firth.data.loader import Place
-from firth.data.rows import pack_lists
-from firth.errors import InputError, LengthError
-from firth.folder import Loaded, write_model
-from firth.inference.batching import in_batches
-from firth.jobs.pretrain import deterministic, say
+from firth.config import file_sha256, read_json, read_toml, to_dict, to_toml, write_json, write_text
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.folder import read_model
+from firth.inference.outputs import row_outputs
+from firth.jobs.calibrate import calibrate
+from firth.jobs.finetune_recipe import Finetune, build, combinations, data_config, plain_recipe, varied, with_defaults
+from firth.jobs.finetune_report import write_finetune_report
+from firth.jobs.labelled import LabelledData, read_labelled
+from firth.jobs.lock import holds_something, lock
+from firth.jobs.pretrain import RECIPE, deterministic, say
+from firth.jobs.tuning import RESULT, Base, Run, examples_of, freeze, read_base, rewrite_options, tune
 from firth.machine import find_machine
-from firth.systems import SYSTEMS
-from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig
-from firth.text.records import Text
-from firth.training.config import OptimConfig, TrainConfig
-from firth.training.schedules import warmup_linear
-from firth.training.trainer import Trainer
+from firth.metrics.bootstrap import mean_interval
+from firth.tasks.model import TaskModel
+from firth.tasks.rows import Example
+from firth.training.checkpoint import write_folder
+
+RESULTS = "results.json"
+# A run whose held-out score is so far below the median of its like has collapsed.
+_COLLAPSE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledRows:
-    """Rows in memory with the number of each one's label, as a source of micro-batches without end.
+class Tuned:
+    """How a fine-tuning ended. ``results``: what ``results.json`` says."""
 
-    Every epoch shuffles them anew by a hash of (seed, epoch) and cuts them into micro-batches of at most
-    ``budget_tokens`` tokens. A place is (epoch, batch): all that is needed to go on from there.
-    """
-
-    rows: Sequence[Sequence[int]]
-    labels: Sequence[int]
-    budget_tokens: int
-    seed: int
-    slots: int = 1
-
-    def epoch(self, number: int) -> list[np.ndarray]:
-        """The row numbers of each micro-batch of an epoch, in order."""
-        order = permutation(seed_of(self.seed, number), len(self.rows))
-        cuts, size = [0], 0
-        for at, row in enumerate(order):
-            size += len(self.rows[row])
-            if size > self.budget_tokens and at > cuts[-1]:
-                cuts.append(at)
-                size = len(self.rows[row])
-        return [order[a:b] for a, b in pairwise([*cuts, len(order)])]
-
-    def batch(self, chosen: Sequence[int] | np.ndarray, place: Place | None = None) -> Batch:
-        """The chosen rows as one micro-batch."""
-        label = torch.tensor([self.labels[i] for i in chosen])
-        tokens = pack_lists([self.rows[i] for i in chosen])
-        return Batch(tokens, {"label": Target(torch.arange(len(label)), label)}, str(place or ""))
-
-    def steps(
-        self, start: Place, *, step: int, rank: int = 0, world: int = 1
-    ) -> Generator[tuple[list[Batch], Place], None, None]:
-        """For each step from ``start`` on: this rank's micro-batches, and where the next step begins."""
-        stream = self._stream(start)
-        while True:
-            made = [next(stream) for _ in range(self.slots)]
-            last = made[-1][0]
-            yield [self.batch(rows, place) for place, rows in made[rank::world]], replace(last, batch=last.batch + 1)
-
-    def _stream(self, place: Place) -> Iterator[tuple[Place, np.ndarray]]:
-        while True:
-            cuts = self.epoch(place.epoch)
-            for number in range(place.batch, len(cuts)):
-                yield replace(place, batch=number), cuts[number]
-            place = replace(place, epoch=place.epoch + 1, batch=0)
+    out: Path
+    results: dict[str, Any]
 
 
-def finetune_classifier(
-    base: Loaded,
-    texts: Sequence[Text],
-    labels: tuple[str, ...],
-    run: Path,
-    *,
-    optim: OptimConfig,
-    train: TrainConfig,
-    head_dropout: float = 0.1,
-    provenance: dict[str, Any] | None = None,
-) -> Classifier:
-    """Train a classifier on ``texts``, starting from the encoder of ``base``, in the new folder ``run``.
+def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tuple[Finetune, Base, LabelledData]:
+    """A recipe with all that follows from the model and the labelled data filled in."""
+    plain = plain_recipe(data, overrides, where)
+    labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"])
+    base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("fresh", False)))
+    documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
+    plain = with_defaults(plain, base.config.width, documents=documents)
+    plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
+    plain["head"] = labelled.options | plain["head"]
+    _read_as_trained(plain["head"], base, labelled.notes)
+    if plain["train"].get("balance") and labelled.kind == "classify":
+        plain["head"] = {"class_weights": balanced(labelled, plain["head"]["labels"])} | plain["head"]
+    recipe = build(plain, where)
+    if recipe.kind != labelled.kind:
+        raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
+    for settings in combinations(recipe.grid):
+        varied(recipe, settings)
+    return recipe, base, labelled
 
-    The encoder is trained with the rest and belongs to the classifier afterwards. The head's first
-    weights, the order of the texts and dropout are functions of ``train.seed``. ``run/model`` is the
-    model folder. InputError for a label that is not in ``labels``, LengthError for a text that the
-    encoder cannot read whole; KeyboardInterrupt when it was asked to stop.
-    """
-    machine = find_machine(train.precision)
-    with deterministic():
-        torch.manual_seed(seed_of(train.seed, "head"))
-        classifier = Classifier(base.objective.encoder, ClassifyConfig(labels=labels, dropout=head_dropout))
-        rows = make_rows(base, texts)
-        numbers = label_numbers(texts, labels).tolist()
 
-        def save_model(folder: Path, facts: dict[str, Any]) -> None:
-            write_model(folder, base.system_name, "classify", classifier, base.tokenizer, (provenance or {}) | facts)
+def _read_as_trained(head: dict[str, Any], base: Base, notes: list[str]) -> None:
+    """Rows no longer than those of pre-training, unless a length is given: positions beyond them know nothing."""
+    longest = base.trained_length
+    windows = head.setdefault("windows", {})
+    if longest is None or not isinstance(windows, dict):
+        return
+    windows["length"] = windows.get("length") or longest
+    # Said of a resolved recipe too, which has it: a run that goes on says what it said before.
+    if windows["length"] == longest:
+        notes.append(f"rows of at most {longest} tokens, as in pre-training (head.windows.length)")
 
-        run.mkdir(parents=True, exist_ok=True)
-        trainer = Trainer(
-            objective=classifier,
-            source=LabelledRows(rows, numbers, train.batch_tokens, train.seed, train.micro_batches),
-            dev=None,
-            config=train,
-            optim=optim,
-            rate=partial(
-                warmup_linear,
-                peak_rate=optim.peak_rate,
-                warmup_steps=optim.warmup_steps(train.steps),
-                total_steps=train.steps,
-            ),
-            flops=partial(SYSTEMS[base.system_name].flops, classifier.encoder.config),
-            run=run,
-            save_model=save_model,
-            dtype=machine.dtype,
-            device=machine.device,
-            tell=say,
+
+def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
+    """Weights that make all labels count alike: n / (K · n of the label)."""
+    counts = [sum(record.label == label for record in labelled.train) for label in labels]
+    return [len(labelled.train) / (len(labels) * n) if n else 0.0 for n in counts]
+
+
+def finetune(
+    recipe: Finetune, base: Base, labelled: LabelledData, out: str | Path, tell: Callable[[str], None] = say
+) -> Tuned:
+    """Fine-tune in the new folder ``out``. KeyboardInterrupt when it was asked to stop: ``resume`` goes on."""
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or holds_something(out)):
+        hint = f"to go on with it: firth finetune --resume {out}" if (out / RECIPE).is_file() else "it is no run"
+        raise ConfigError(f"{out} exists already ({hint}); choose another folder for a new run")
+    with lock(out), deterministic():
+        work = _Finetuning(recipe, base, labelled, out, tell)
+        work.check()
+        write_text(out / RECIPE, to_toml(recipe, comments=True))
+        write_json(out / "identity.json", identity(labelled, base))
+        return work.run()
+
+
+def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
+    """Go on with a fine-tuning: runs that are done stay, the one that was stopped goes on where it was."""
+    out = Path(out)
+    if not (out / RECIPE).is_file() or not (out / "identity.json").is_file():
+        raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an identity.json")
+    recipe, base, labelled = resolve(read_toml(out / RECIPE), [], str(out / RECIPE))
+    with lock(out), deterministic():
+        found, now = read_json(out / "identity.json"), identity(labelled, base)
+        changed = [key for key in now if found.get(key) != now[key]]
+        if changed:
+            raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
+        work = _Finetuning(recipe, base, labelled, out, tell)
+        work.check()
+        return work.run()
+
+
+def identity(labelled: LabelledData, base: Base) -> dict[str, str]:
+    """Hashes of what a fine-tuning is of: the examples, and the weights it starts from."""
+    examples = hashlib.sha256()
+    for records in (labelled.train, labelled.held, *labelled.dev.values()):
+        for record in records:
+            examples.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
+    weights = hashlib.sha256(base.tokenizer.fingerprint.encode())
+    for name, tensor in sorted((base.weights or {}).items()):
+        weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return {"the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
+
+
+class _Finetuning:
+    """One fine-tuning in its folder: every run of every combination of settings, then the choice."""
+
+    def __init__(self, recipe: Finetune, base: Base, labelled: LabelledData, out: Path, tell: Callable[[str], None]):
+        self.recipe, self.base, self.labelled, self.out, self.tell = recipe, base, labelled, out, tell
+        self.machine = find_machine(recipe.train.precision)
+        self.settings = list(combinations(recipe.grid))
+        self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
+        self._examples: dict[str, tuple[list[Example], list[Example]]] = {}
+
+    def check(self) -> None:
+        """Make what all runs need once, so that what cannot be made is an error before anything is written."""
+        self._describe()
+        encoder = self.base.encoder(self.recipe.train.seed, None)
+        for settings in self.settings:
+            recipe = varied(self.recipe, settings)
+            freeze(recipe.row.model(encoder, recipe.head), recipe.adapt.frozen_groups)
+            self.base.maker(recipe.head)
+        recipe = varied(self.recipe, self.settings[0])
+        self._examples_for(recipe)
+        for records in self.labelled.dev.values():
+            examples_of(self.base, recipe, records)
+
+    def run(self) -> Tuned:
+        try:
+            runs = [self._tune(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
+        finally:
+            shutil.rmtree(self.out / "features", ignore_errors=True)
+        by_setting = [runs[i : i + len(self.seeds)] for i in range(0, len(runs), len(self.seeds))]
+        chosen = max(range(len(by_setting)), key=lambda i: _mean([run["best"] for run in by_setting[i]]))
+        scored = [self._score(chosen, run) for run in by_setting[chosen]]
+        best = max(scored, key=lambda run: (run["best"], -run["seed"]))
+        self._keep(chosen, best["seed"])
+        results = self._results(by_setting, chosen, scored, best)
+        write_json(self.out / RESULTS, results)
+        try:
+            path = write_finetune_report(self.out, self.recipe, results)
+            self.tell(f"curves and numbers: {path}")
+        except (FirthError, OSError) as error:
+            self.tell(f"no report.html: {error}")
+        return Tuned(self.out, results)
+
+    def _describe(self) -> None:
+        data, recipe = self.labelled, self.recipe
+        for note in data.notes:
+            self.tell(note)
+        splits = ", ".join(f"{len(records):,} {name}" for name, records in data.dev.items()) or "no dev file"
+        where = "the dev file" if recipe.data.choose_on == "dev" else f"{len(data.held):,} held out"
+        start = "new weights" if self.base.weights is None else "pre-trained weights"
+        self.tell(
+            f"{recipe.task}: {len(data.train):,} examples to learn from, {where} to choose on, {splits}; {start}; "
+            f"{self.machine.path}"
         )
-        if not trainer.fit():
-            raise KeyboardInterrupt(f"fine-tuning stopped after step {trainer.state.step} of {train.steps}")
-    classifier.eval()
-    return classifier
+
+    def folder(self, number: int, seed: int) -> Path:
+        """Of one run."""
+        setting = f"setting-{number + 1}-" if len(self.settings) > 1 else ""
+        return self.out / "runs" / f"{setting}seed-{seed}"
+
+    def _tune(self, number: int, seed: int) -> dict[str, Any]:
+        folder = self.folder(number, seed)
+        recipe = varied(self.recipe, self.settings[number])
+        n_runs = len(self.settings) * len(self.seeds)
+        if n_runs > 1 and not (folder / RESULT).is_file():
+            name = ", ".join([*self.settings[number], f"seed {seed}"])
+            self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
+        train, held = self._examples_for(recipe)
+        features = self.out / "features"
+        run = Run(self.base, recipe, seed, train, held, self.labelled.held, self.machine, features)
+        try:
+            result = tune(run, folder, self.tell)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
+        return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
+
+    def _examples_for(self, recipe: Finetune) -> tuple[list[Example], list[Example]]:
+        """Rows of the examples: made once for all runs that read texts alike."""
+        features = type(recipe.head.features)()
+        key = json.dumps(to_dict(dataclasses.replace(recipe.head, features=features)), sort_keys=True)
+        if key not in self._examples:
+            train, noted = examples_of(self.base, recipe, self.labelled.train)
+            held, _ = examples_of(self.base, recipe, self.labelled.held)
+            for what, n in noted.items():
+                self.tell(f"training examples {what}: {n:,}")
+            self._examples = {key: (train, held)}
+        return self._examples[key]
+
+    def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
+        """Fit what is fitted after training, and score the dev files, once."""
+        folder = self.folder(number, run["seed"])
+        done = folder / "scores.json"
+        if done.is_file():
+            return run | read_json(done)
+        recipe = varied(self.recipe, self.settings[number])
+        loaded = read_model(folder / "model")
+        model = loaded.objective
+        assert isinstance(model, TaskModel)
+        model.to(self.machine.device)
+        held = self._examples_for(recipe)[1]
+        outputs = row_outputs(model, held, budget_tokens=recipe.train.batch_tokens)
+        options, calibration = calibrate(recipe.kind, model.config, self.labelled.held, held, outputs)
+        if options != model.config:
+            rewrite_options(folder / "model", loaded, options)
+        scores: dict[str, Any] = {"calibration": calibration, "dev": {}, "held_out": {}}
+        labels = getattr(options, "labels", ())
+        answers = recipe.row.answers(self.labelled.held, held, outputs, options)
+        scores["held_out"] = recipe.row.score(self.labelled.held, answers, labels)
+        for name, records in self.labelled.dev.items():
+            examples, noted = examples_of(self.base, recipe, records)
+            for what, n in noted.items():
+                self.tell(f"{name} examples {what}: {n:,}")
+            outputs = row_outputs(model, examples, budget_tokens=recipe.train.batch_tokens)
+            answers = recipe.row.answers(records, examples, outputs, options)
+            scores["dev"][name] = recipe.row.score(records, answers, labels)
+        write_json(done, scores)
+        return run | scores
+
+    def _keep(self, number: int, seed: int) -> None:
+        """The best run's model is the fine-tuning's; the other runs keep their scores and curves."""
+        model = self.folder(number, seed) / "model"
+        if model.exists():
+
+            def copy(new: Path) -> None:
+                shutil.copytree(model, new, dirs_exist_ok=True)
+                (new / "manifest.json").unlink(missing_ok=True)
+
+            write_folder(self.out / "model", copy)
+
+    def _results(
+        self, by_setting: list[list[dict[str, Any]]], chosen: int, scored: list[dict[str, Any]], best: dict[str, Any]
+    ) -> dict[str, Any]:
+        dev = {
+            name: {metric: summary([run["dev"][name][metric] for run in scored]) for metric in scored[0]["dev"][name]}
+            for name in self.labelled.dev
+        }
+        held = {metric: summary([run["held_out"][metric] for run in scored]) for metric in scored[0]["held_out"]}
+        return {
+            "task": self.recipe.task,
+            "kind": self.recipe.kind,
+            "metric": self.recipe.metric,
+            "metrics": list(self.labelled.metrics),
+            "chosen_on": "the dev file" if self.recipe.data.choose_on == "dev" else "held-out training examples",
+            "examples": {
+                "train": len(self.labelled.train), "held_out": len(self.labelled.held),
+                **{name: len(records) for name, records in self.labelled.dev.items()},
+            },
+            "settings": [list(settings) for settings in self.settings],
+            "chosen": chosen,
+            "held_out": held,
+            "dev": dev,
+            "best_seed": best["seed"],
+            "calibration": best["calibration"],
+            "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
+            "scored": scored,
+            "notes": self.labelled.notes,
+            "model": file_sha256(self.out / "model" / "model.safetensors"),
+        }  # fmt: skip
 
 
-def make_rows(base: Loaded, texts: Sequence[Text]) -> list[list[int]]:
-    """The row of each text; LengthError for one that the encoder cannot read whole."""
-    layout = base.system.layout(base.tokenizer)
-    rows = [layout.single(ids) for ids in base.tokenizer.ids_many([text.text for text in texts])]
-    for text, row in zip(texts, rows, strict=True):
-        if base.max_length is not None and len(row) > base.max_length:
-            raise LengthError(f"{text.where}: {len(row)} pieces, the model reads at most {base.max_length}")
-    return rows
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, deviation and 95 % interval of a score over seeds, the best, and all of them."""
+    mean, deviation, half_width = mean_interval(values)
+    return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
 
 
-def predict_labels(
-    classifier: Classifier, base: Loaded, texts: Sequence[Text], budget_tokens: int = 4096
-) -> Float[np.ndarray, "n K"]:
-    """Probabilities of the labels for each text, float32, in the order of the texts."""
-    rows = make_rows(base, texts)
-    device = next(classifier.parameters()).device
-    out = np.zeros((len(rows), len(classifier.config.labels)), np.float32)
-    for numbers in in_batches([len(row) for row in rows], budget_tokens):
-        tokens = pack_lists([rows[i] for i in numbers]).to(device)
-        out[numbers] = classifier.predict(tokens).float().cpu().numpy()
-    return out
+def collapsed(run: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run stayed far below the others that differ in the seed alone."""
+    scores = sorted(other["best"] for other in like)
+    return len(scores) > 2 and run["best"] < scores[len(scores) // 2] - _COLLAPSE
 
 
-def label_numbers(texts: Sequence[Text], labels: tuple[str, ...]) -> np.ndarray:
-    """The number of each text's label, int64; InputError for one that is not in ``labels``."""
-    return np.array([_number_of(text, labels) for text in texts], np.int64)
-
-
-def _number_of(text: Text, labels: tuple[str, ...]) -> int:
-    if text.label not in labels:
-        raise InputError(f"{text.where}: label {text.label!r}: expected one of {', '.join(labels)}")
-    return labels.index(text.label)
-
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

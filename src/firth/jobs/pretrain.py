@@ -140,7 +140,7 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
             if new:
                 if world.leads:
                     write_text(run / RECIPE, to_toml(recipe, comments=True))
-                trainer.begin()
+                trainer.begin(score=looks_like_path(recipe.model))
             else:
                 trainer.resume(partial(_weights, trainer.objective, recipe))
                 if world.leads:
@@ -155,7 +155,7 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
 
 def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
     try:
-        tell(f"curves and numbers: {write_run_report(run, recipe)}")
+        tell(f"curves and numbers: {write_run_report(run, recipe, Corpus(recipe.data.corpus))}")
     except (FirthError, OSError) as error:
         tell(f"no report.html: {error}")
 
@@ -262,6 +262,7 @@ def _assemble(
         flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
         identity={"corpus": corpus.fingerprint, **identity(recipe)}, dtype=machine.dtype,
         device=machine.device, world=world, tell=tell,
+        advice=f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}.",
     )  # fmt: skip
     return trainer, loader
 

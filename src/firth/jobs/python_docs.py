@@ -203,9 +203,9 @@ def _without_repeats(examples: list[Text]) -> list[Text]:
 
     Texts that differ only in names and numbers count as equal.
     """
-    parts: dict[str, set[str | None]] = defaultdict(set)
+    parts: dict[str, set[str]] = defaultdict(set)
     for example in examples:
-        parts[_without_names(example.text)].add(example.label)
+        parts[_without_names(example.text)].add(str(example.label))
     first: dict[str, Text] = {}
     for example in examples:
         key = _without_names(example.text)
@@ -241,7 +241,7 @@ def split_labelled(
     test: list[Text] = []
     by_label: dict[str, list[Text]] = defaultdict(list)
     for text in labelled:
-        assert text.label is not None
+        assert isinstance(text.label, str)
         by_label[text.label].append(text)
     for _, texts in sorted(by_label.items()):
         pool, held = _divide(texts, min(per_class_test, len(texts) // 3))

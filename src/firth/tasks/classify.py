@@ -1,40 +1,174 @@
-"""Text classification: dropout and one linear layer on the row's summary.
+"""Classification of texts and pairs: one label, several, or a number.
 
-Source: google-research/bert run_classifier.py (specification of tasks §2).
+Source: google-research/bert run_classifier.py (specification of tasks §2, §3).
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from firth.data.batch import Batch, Objective, Step
-from firth.layers.initialise import truncated_normal_
-from firth.packed import Carry, Encoder, Tokens
-from firth.tasks.config import ClassifyConfig
+from firth.data.batch import Batch, Step
+from firth.errors import InputError
+from firth.metrics.calibration import softmax
+from firth.packed import Carry, Encoder
+from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig
+from firth.tasks.model import TaskModel, merge_rows
+from firth.tasks.predictions import Labelled, MultiLabelled, Valued
+from firth.tasks.rows import Example, Outputs, RowMaker, merge_outputs, target
+from firth.text.records import Text
 
 
-class Classifier(Objective):
-    """An encoder with a fresh head; an objective (term ``label``) that can also predict."""
+class Classifier(TaskModel):
+    """One of K labels; term ``label``."""
+
+    unit = "row"
 
     def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
-        self.encoder = encoder
         self.config = config
-        self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear(encoder.widths[-1], len(config.labels))
+        self.build(encoder, config.features, len(config.labels))
         self.weights = {"label": 1.0}
-        truncated_normal_(self.head, 0.02)
-
-    def logits(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        return self.head(self.dropout(self.encoder(tokens, keep=()).summary)).float()
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        logits, label = self.logits(batch.tokens), batch.targets["label"].label
-        loss = F.cross_entropy(logits, label, reduction="sum")
+        logits, label = merged(self, batch), batch.targets["label"].label
+        weight = torch.tensor(self.config.class_weights, device=logits.device) if self.config.class_weights else None
+        smoothing = self.config.label_smoothing
+        loss = F.cross_entropy(logits, label, weight, reduction="sum", label_smoothing=smoothing)
         return Step({"label": loss}, {"label": (logits.argmax(1) == label).sum()})
 
-    @torch.no_grad()
-    def predict(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        """Probabilities of the labels."""
-        return self.logits(tokens).softmax(1)
+
+class MultiLabelClassifier(TaskModel):
+    """Any of K labels, each by its own logistic regression; term ``label``, counted once for each label."""
+
+    unit = "row"
+
+    def __init__(self, encoder: Encoder, config: MultiLabelConfig):
+        super().__init__()
+        self.config = config
+        self.build(encoder, config.features, len(config.labels))
+        self.weights = {"label": 1.0}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        logits, label = merged(self, batch), batch.targets["label"].label
+        loss = F.binary_cross_entropy_with_logits(logits, label, reduction="sum")
+        return Step({"label": loss}, {"label": ((logits > 0) == (label > 0)).sum()})
+
+
+class Regressor(TaskModel):
+    """A number, by least squares on its raw scale; term ``value``."""
+
+    unit = "row"
+
+    def __init__(self, encoder: Encoder, config: RegressConfig):
+        super().__init__()
+        self.config = config
+        self.build(encoder, config.features, 1)
+        self.weights = {"value": 1.0}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        value = batch.targets["value"].label
+        loss = F.mse_loss(merged(self, batch)[:, 0], value, reduction="sum")
+        return Step({"value": loss}, {})
+
+
+def merged(model: Classifier | MultiLabelClassifier | Regressor, batch: Batch) -> Tensor:
+    """The logits of each text (E, K): those of its windows merged."""
+    logits = model.logits(batch.tokens)
+    if batch.rows_per_example is None:
+        return logits
+    return merge_rows(logits, batch.rows_per_example, model.config.windows.merge)
+
+
+def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyConfig) -> list[Example]:
+    """Rows of each text, and the number of its label; InputError for one that is not among the labels."""
+    numbers = {label: i for i, label in enumerate(config.labels)}
+    return _examples(texts, maker, "label", lambda text: np.int64(numbers[_known(text.label, numbers, text)]))
+
+
+def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLabelConfig) -> list[Example]:
+    """Rows of each text, and for each label whether it holds."""
+    numbers = {label: i for i, label in enumerate(config.labels)}
+
+    def holds(text: Text) -> np.ndarray:
+        row = np.zeros(len(numbers), np.float32)
+        for label in _several(text):
+            row[numbers[_known(label, numbers, text)]] = 1
+        return row
+
+    return _examples(texts, maker, "label", holds)
+
+
+def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConfig) -> list[Example]:
+    """Rows of each text, and its value."""
+
+    def value(text: Text) -> np.float32:
+        if isinstance(text.label, bool) or not isinstance(text.label, (int, float)):
+            raise InputError(f"{text.where}: value {text.label!r}: expected a number")
+        return np.float32(text.label)
+
+    return _examples(texts, maker, "value", value)
+
+
+def _examples(texts: Sequence[Text], maker: RowMaker, term: str, label: Any) -> list[Example]:
+    first = maker.tokenizer.ids_many([text.text for text in texts])
+    second = iter(maker.tokenizer.ids_many([text.second for text in texts if text.second]))
+    found = []
+    for text, ids in zip(texts, first, strict=True):
+        # An empty second text is none (google-research/bert run_classifier.py).
+        rows = maker.pair(ids, next(second)) if text.second else maker.single(ids)
+        targets = {} if text.label is None else {term: target([0], [label(text)])}
+        found.append(Example(tuple(rows), (len(rows),), targets))
+    return found
+
+
+def _several(text: Text) -> tuple[str, ...]:
+    if not isinstance(text.label, tuple):
+        raise InputError(f"{text.where}: labels {text.label!r}: expected a list of labels")
+    return text.label
+
+
+def _known(label: Any, numbers: dict[str, int], text: Text) -> str:
+    if label not in numbers:
+        raise InputError(f"{text.where}: label {label!r}: expected one of {', '.join(numbers)}")
+    return str(label)
+
+
+def text_logits(outputs: Sequence[Outputs], merge: str) -> Float[np.ndarray, "E K"]:
+    """The logits of each text, those of its windows merged."""
+    return np.stack([merge_outputs([row["logits"][0] for row in rows], merge) for rows in outputs])
+
+
+def classify_answers(
+    texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: ClassifyConfig
+) -> list[Labelled]:
+    """The likeliest label of each text."""
+    shares = softmax(text_logits(outputs, config.windows.merge) / config.temperature)
+    best = [config.labels[i] for i in shares.argmax(1)]
+    rows = [dict(zip(config.labels, row, strict=True)) for row in shares.tolist()]
+    return [Labelled(label, row[label], row) for label, row in zip(best, rows, strict=True)]
+
+
+def multilabel_answers(
+    texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: MultiLabelConfig
+) -> list[MultiLabelled]:
+    """The labels of each text whose probability reaches the threshold."""
+    found = []
+    for row in 1 / (1 + np.exp(-text_logits(outputs, config.windows.merge).astype(np.float64))):
+        shares = dict(zip(config.labels, row.tolist(), strict=True))
+        found.append(MultiLabelled(tuple(k for k, v in shares.items() if v >= config.threshold), shares))
+    return found
+
+
+def regress_answers(
+    texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: RegressConfig
+) -> list[Valued]:
+    """The value of each text, within the range seen in training."""
+    values = text_logits(outputs, config.windows.merge)[:, 0]
+    if config.lowest < config.highest:
+        values = values.clip(config.lowest, config.highest)
+    return [Valued(value) for value in values.tolist()]

@@ -1,18 +1,149 @@
-"""Options of fine-tuning tasks; no torch."""
+"""Options of fine-tuning tasks; no torch. They are stored with the model, which reads new text as it was trained to."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from firth.config import option, required
 from firth.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClassifyConfig:
-    """One of K labels for a text."""
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}={value}: expected at least 0 and less than 1")
 
-    labels: tuple[str, ...] = required("the labels, in the order of the outputs")
-    dropout: float = option(0.1, "of the summary vector before the head")
+
+def _check_labels(labels: tuple[str, ...], fewest: int = 2) -> None:
+    if len(labels) < fewest or len(set(labels)) < len(labels):
+        raise ConfigError(f"labels={list(labels)}: expected at least {fewest}, all different")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowConfig:
+    """How a text becomes rows, and what becomes of one that is longer than a row."""
+
+    length: int = option(0, "longest row, special pieces included; 0: the longest that the model reads (512 if any)")
+    stride: int = option(0, "pieces from the begin of a window to that of the next; 0: half of what fits")
+    long: Literal["windows", "cut"] = option(
+        "windows", "windows: a long text is read in overlapping windows; cut: its end is left out, as in the paper"
+    )
+    merge: Literal["mean", "max"] = option("mean", "how the outputs of a text's windows become one")
 
     def __post_init__(self) -> None:
-        if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
-            raise ConfigError(f"labels={list(self.labels)}: expected at least two, all different")
+        if self.length < 0 or self.stride < 0:
+            raise ConfigError(f"windows.length={self.length}, stride={self.stride}: expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureConfig:
+    """What a head reads of the encoder (Devlin et al. 2018, §5.3), and what stands between."""
+
+    layers: tuple[int, ...] = option((-1,), "which layers: 0 is the embedding output, -1 the top")
+    mix: Literal["one", "sum", "weighted", "concat"] = option(
+        "one", "how several layers become one; weighted: softmax of learned weights, times a learned scale"
+    )
+    words: Literal["first", "mean", "last"] = option("first", "which pieces of a word stand for it")
+    pool: Literal["summary", "mean", "max", "first", "last"] = option(
+        "summary", "what stands for a text: the system's own vector of it, or its tokens'"
+    )
+    lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head")
+    lstm_width: int = option(256, "of that LSTM, in each direction")
+    dropout: float = option(0.1, "of what the head reads")
+
+    def __post_init__(self) -> None:
+        if not self.layers or (self.mix == "one" and len(self.layers) != 1):
+            raise ConfigError(f"features.layers={list(self.layers)}, mix={self.mix!r}: one layer, or a way to mix them")
+        if self.lstm_layers < 0 or self.lstm_width < 1:
+            raise ConfigError(f"features.lstm_layers={self.lstm_layers}, lstm_width={self.lstm_width}: too few")
+        _check_share("features.dropout", self.dropout)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the head reads the encoder as published fine-tuning does: other tools then know the model."""
+        top = self.layers == (-1,) and self.mix == "one"
+        return self.pool == "summary" and self.words == "first" and not self.lstm_layers and top
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifyConfig:
+    """One of K labels for a text or a pair."""
+
+    labels: tuple[str, ...] = required("the labels, in the order of the outputs")
+    label_smoothing: float = option(0.0, "share of the target that is spread over all labels")
+    class_weights: tuple[float, ...] = option((), "of each label's examples in the loss; none: all alike")
+    temperature: float = option(1.0, "outputs are divided by it before the softmax: fitted so that shares come true")
+    windows: WindowConfig = option(WindowConfig(), "long texts")
+    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels)
+        _check_share("label_smoothing", self.label_smoothing)
+        if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
+            raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiLabelConfig:
+    """Any number of K labels for a text or a pair."""
+
+    labels: tuple[str, ...] = required("the labels, in the order of the outputs")
+    threshold: float = option(0.5, "probability from which a label holds; chosen on held-out examples")
+    windows: WindowConfig = option(WindowConfig(), "long texts")
+    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegressConfig:
+    """A real number for a text or a pair."""
+
+    lowest: float = option(0.0, "lowest value in training; predictions are not below it")
+    highest: float = option(0.0, "highest value in training; predictions stay below it")
+    windows: WindowConfig = option(WindowConfig(), "long texts")
+    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagConfig:
+    """A tag for each word of a text."""
+
+    labels: tuple[str, ...] = required("the tags, in the order of the outputs")
+    scheme: Literal["plain", "BIO", "BIOES"] = option("BIO", "plain: tags such as parts of speech, not of entities")
+    unit: Literal["word", "character"] = option("word", "what has a tag in the data")
+    crf: bool = option(False, "True: a conditional random field over the tags of a row")
+    label_smoothing: float = option(0.0, "share of the target that is spread over all tags; not with a CRF")
+    windows: WindowConfig = option(WindowConfig(), "documents; stride: the part of a row that is tagged")
+    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels)
+        _check_share("label_smoothing", self.label_smoothing)
+        if self.crf and self.label_smoothing:
+            raise ConfigError("label_smoothing has no meaning with crf=true: leave one of them out")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerConfig:
+    """The stretch of a context that answers a question. Defaults: google-research/bert run_squad.py."""
+
+    max_question: int = option(64, "pieces of the question that are read, from its begin")
+    max_answer: int = option(30, "pieces of the longest answer")
+    n_best: int = option(20, "starts and ends looked at in a window, and answers kept")
+    can_refuse: bool = option(False, "True: a question may have no answer in its context (SQuAD 2.0)")
+    threshold: float = option(0.0, "no answer is given when its score is more than this above the best answer's")
+    windows: WindowConfig = option(WindowConfig(), "long contexts")
+    features: FeatureConfig = option(FeatureConfig(dropout=0.0), "what the head reads")
+
+    def __post_init__(self) -> None:
+        if min(self.max_question, self.max_answer, self.n_best) < 1:
+            raise ConfigError("max_question, max_answer and n_best: expected at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChooseConfig:
+    """The one of several texts that fits (Devlin et al. 2018, §4.4)."""
+
+    temperature: float = option(1.0, "scores are divided by it before the softmax: fitted so that shares come true")
+    windows: WindowConfig = option(WindowConfig(), "long texts")
+    features: FeatureConfig = option(FeatureConfig(), "what the head reads")

@@ -32,6 +32,15 @@ class Layout:
         """The row of one text."""
         return [*self.first, *ids, *self.last]
 
+    def pair(self, a: Sequence[int], b: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The row of a pair, and its segments."""
+        front = [*self.first, *a, *self.between]
+        return [*front, *b, *self.last], [0] * len(front) + [1] * (len(b) + len(self.last))
+
+    def begin_of_second(self, n_first: int) -> int:
+        """The place at which the second text of a pair begins when the first has ``n_first`` pieces."""
+        return len(self.first) + n_first + len(self.between)
+
 
 def bert_layout(tokenizer: Tokenizer) -> Layout:
     """``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]`` (Devlin et al. 2018, §3)."""

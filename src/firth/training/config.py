@@ -51,6 +51,7 @@ class TrainConfig:
         "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
     )
     eval_every: int = option(1000, "steps between evaluations on held-out text; 0: only at the end")
+    patience: int = option(0, "evaluations without a better score after which training ends; 0: never")
     eval_batches: int = option(50, "micro-batches of held-out text an evaluation reads; 0: all")
     save_every: int = option(1000, "steps between checkpoints; 0: only at the end")
     keep_checkpoints: int = option(2, "newest checkpoints that are kept")
@@ -61,7 +62,7 @@ class TrainConfig:
         for name in ("steps", "batch_tokens", "micro_batches", "keep_checkpoints", "log_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        for name in ("eval_every", "eval_batches", "save_every", "seed"):
+        for name in ("eval_every", "eval_batches", "patience", "save_every", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name}={getattr(self, name)}: expected 0 or more")
         if self.seed >= 1 << 63:

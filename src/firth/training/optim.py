@@ -1,6 +1,6 @@
 """Optimisers and the grouping of parameters for weight decay."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -51,14 +51,21 @@ def decays(name: str, parameter: Tensor) -> bool:
     return parameter.dim() > 1
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """An optimiser over the trainable parameters, decayed and not decayed ones in two groups."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+def make_optimizer(
+    model: nn.Module, config: OptimConfig, scales: Mapping[str, float] | None = None
+) -> torch.optim.Optimizer:
+    """An optimiser over the trainable parameters, grouped by whether they decay and by the scale of their rate.
+
+    ``scales``: of the rate, by parameter name; 1 where none is given. Each group has its ``scale``.
+    """
+    members: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            members.setdefault((decays(name, p), (scales or {}).get(name, 1.0)), []).append(p)
     groups = [
-        {"params": [p for name, p in named if decays(name, p)], "weight_decay": config.decay},
-        {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0},
+        {"params": params, "weight_decay": config.decay if decay else 0.0, "scale": scale}
+        for (decay, scale), params in sorted(members.items(), key=lambda item: (-item[0][1], not item[0][0]))
     ]
-    groups = [group for group in groups if group["params"]]
     betas = (config.beta1, config.beta2)
     if config.kind == "bert_adam":
         optimizer: torch.optim.Optimizer = BertAdam(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon)

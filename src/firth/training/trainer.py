@@ -7,8 +7,9 @@ is bit-equal to one that was not.
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,6 +63,7 @@ class State:
     elapsed_s: float = 0.0
     best: float | None = None
     best_step: int = 0
+    looks_since_best: int = 0
     identity: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
@@ -75,6 +77,9 @@ class Trainer:
     ``rate``: learning rate of a step, counted from 0. ``flops``: model floating-point operations of a batch,
     forward and backward. ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
     ``identity``: what the run is of (options, a hash of the text); a run goes on only as what it was.
+    ``scales``: of the learning rate, by parameter. ``judge``: scores the objective on held-out examples, instead of
+    its loss on ``dev``; ``judged_by`` names the score, and the highest is the best (of losses the lowest).
+    ``advice``: what to do about a batch that breaks the training; ``{place}`` stands for it.
     """
 
     objective: Objective
@@ -87,6 +92,10 @@ class Trainer:
     run: Path
     save_model: Callable[[Path, dict[str, Any]], None]
     identity: dict[str, Any] = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict)
+    judge: Callable[[], dict[str, float]] | None = None
+    judged_by: str = "loss"
+    advice: str = ""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
     world: World = World()
@@ -94,14 +103,15 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.objective.to(self.device)
-        self.optimizer = make_optimizer(self.objective, self.optim)
+        self.optimizer = make_optimizer(self.objective, self.optim, self.scales)
         self.trainable = [p for p in self.objective.parameters() if p.requires_grad]
         self.state = State(identity=self.identity, environment=self._environment())
-        self.carries: list[Carry | None] = [None] * (self.config.micro_batches // self.world.size)
+        # By number of the micro-batch in its step: a step may have more or fewer than the one before.
+        self.carries: dict[int, Carry] = {}
 
     def fit(self) -> bool:
         """Train to the last step. False if it was asked to stop before (everything is saved then)."""
-        if self.state.step >= self.config.steps:
+        if self._done():
             return True
         rank, size = self.world.rank, self.world.size
         steps = self.source.steps(Place.parse(self.state.place), step=self.state.step, rank=rank, world=size)
@@ -144,12 +154,17 @@ class Trainer:
                 progress.advance(1, meter.note)
             if self._due(self.config.eval_every) or last:
                 self._evaluate(log, progress)
-            stopping = any_rank(stop.asked, self.world)
-            if self._due(self.config.save_every) or last or stopping:
+            leaving = self._done() or any_rank(stop.asked, self.world)
+            if self._due(self.config.save_every) or leaving:
                 self._save(log)
-            if last or stopping:
+            if leaving:
                 break
-        return self.state.step == self.config.steps
+        return self._done()
+
+    def _done(self) -> bool:
+        """Whether all steps are made, or the best score is long past."""
+        patience = self.config.patience
+        return self.state.step >= self.config.steps or bool(patience and self.state.looks_since_best >= patience)
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
@@ -163,14 +178,15 @@ class Trainer:
         for number, batch in enumerate(batches):
             slot = number * self.world.size + self.world.rank
             torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
-            step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries[number])
+            step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries.get(number))
             loss = torch.zeros((), device=self.device)
             for term, weight in self.objective.weights.items():
                 loss = loss + weight * step.losses[term] / max(counts[f"{term}_count"], 1)
             if not torch.isfinite(loss):
                 bad.append(batch.place)
             loss.backward()
-            self.carries[number] = None if step.carry is None else {k: v.detach() for k, v in step.carry.items()}
+            if step.carry is not None:
+                self.carries[number] = {k: v.detach() for k, v in step.carry.items()}
             for kind, values in (("loss", step.losses), ("correct", step.correct)):
                 for term, value in values.items():
                     key = f"{term}_{kind}"
@@ -183,7 +199,7 @@ class Trainer:
         if not torch.isfinite(norm):
             raise TrainingError(self._not_finite("the gradient is not finite", [b.place for b in batches]))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(self.state.step)
+            group["lr"] = self.rate(self.state.step) * group["scale"]
         self.optimizer.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
@@ -196,8 +212,7 @@ class Trainer:
         if not places:
             return f"{what} in step {self.state.step + 1}, in a batch of another process: see its message"
         return (
-            f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. Look at that batch with: "
-            f"firth pretrain --resume {self.run} --replay {places[0]}. "
+            f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {self.advice.format(place=places[0])} "
             f"Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
             f"optim.warmup_share={self.optim.warmup_share:g} too little, or {self.dtype} too coarse: try float32"
         )
@@ -211,10 +226,11 @@ class Trainer:
         assert self.dev is not None
         self.objective.eval()
         sums = {f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")}
-        carries: list[Carry | None] = [None] * len(self.carries)
+        n_slots = self.config.micro_batches // self.world.size
+        carries: dict[int, Carry | None] = {}
         for number, batch in enumerate(self.dev()):
-            slot = number % len(carries)
-            step = self.forward(batch.to(self.device), None if batch.starts_stream else carries[slot])
+            slot = number % n_slots
+            step = self.forward(batch.to(self.device), None if batch.starts_stream else carries.get(slot))
             carries[slot] = step.carry
             for term in self.objective.weights:
                 sums[f"{term}_loss"] += float(step.losses[term])
@@ -237,18 +253,32 @@ class Trainer:
 
     def _evaluate(self, log: Log, progress: Progress) -> None:
         """Score on held-out text; the best so far becomes the run's model. Without such text, the last is."""
-        scores = self.evaluate() if self.dev else {}
+        scores = self._scores()
         if scores and self.world.leads:
             log.write("dev", self.state.step, **scores)
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            progress.message(f"step {self.state.step}  held-out: {shown}")
-        # A score that is not a number is never the best, and any number beats it.
-        best = self.state.best
-        if not scores or best is None or not best <= scores["loss"]:
-            self.state.best, self.state.best_step = scores.get("loss"), self.state.step
+            progress.message(self._shown(scores))
+        if not scores or self._beats(scores[self.judged_by], self.state.best):
+            self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
+            self.state.looks_since_best = 0
             if self.world.leads:
                 write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
+        else:
+            self.state.looks_since_best += 1
         barrier(self.world)
+
+    def _scores(self) -> dict[str, float]:
+        """Empty without held-out text, or with nothing to predict there."""
+        return self.judge() if self.judge else self.evaluate() if self.dev else {}
+
+    def _shown(self, scores: dict[str, float]) -> str:
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        return f"step {self.state.step}  held-out: {shown}"
+
+    def _beats(self, score: float, best: float | None) -> bool:
+        """Whether a score is the best so far; one that is not a number never is, and any number beats it."""
+        if best is None or math.isnan(best):
+            return True
+        return score > best if self.judge else score < best
 
     def _save_model(self, folder: Path, scores: dict[str, float]) -> None:
         self.save_model(folder, {"step": self.state.step, "dev": scores})
@@ -263,14 +293,23 @@ class Trainer:
         rate = self.rate(self.state.step - 1)
         log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
 
-    def begin(self) -> None:
-        """Save the state before the first step, so that a run can always be resumed."""
+    def begin(self, *, score: bool = False) -> None:
+        """Save the state before the first step, so that a run can always be resumed.
+
+        ``score``: on held-out text too, for a run that goes on from a model. It is in the log, but never the best:
+        a run's model is one that it has trained.
+        """
+        # Before there is a log: until then a run that is killed begins anew.
+        scores = self._scores() if score else {}
         with contextlib.closing(Log(self.run / "log.jsonl" if self.world.leads else None)) as log:
+            if scores and self.world.leads:
+                log.write("dev", self.state.step, **scores)
+                self.tell(self._shown(scores))
             self._save(log)
 
     def _save(self, log: Log) -> None:
         size = self.world.size
-        mine = {f"{i}/{k}": v for i, carry in enumerate(self.carries) for k, v in (carry or {}).items()}
+        mine = {f"{i}/{k}": v for i, carry in self.carries.items() for k, v in carry.items()}
         by_rank = gather_tensors(mine, self.world)
         if self.world.leads:
             self.state.log_offset = log.sync()
@@ -325,12 +364,12 @@ class Trainer:
 
     def _load_carries(self, tensors: dict[str, Tensor]) -> None:
         """Each process takes the recurrent state of its own micro-batches, however many saved it."""
-        slots: list[Carry] = [{} for _ in self.carries]
+        slots: dict[int, Carry] = {}
         for key, tensor in tensors.items():
             number, name = key.split("/", 1)
             if int(number) % self.world.size == self.world.rank:
-                slots[int(number) // self.world.size][name] = tensor.to(self.device)
-        self.carries = [slot or None for slot in slots]
+                slots.setdefault(int(number) // self.world.size, {})[name] = tensor.to(self.device)
+        self.carries = slots
 
     def _environment(self) -> dict[str, Any]:
         """What bit-equality depends on besides the run itself."""

@@ -1,0 +1,60 @@
+"""Record the fine-tuning study in docs/results/: numbers as JSON, the curve over labels as a picture.
+
+    .venv/bin/python scripts/record_study.py runs/study
+
+Remarks (what the numbers say) are kept from the record before: they are written by hand.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from firth.config import read_json, write_json
+from firth.machine import find_machine
+from firth.studies.finetuning_report import label_curves
+
+OUT = Path("docs/results")
+COLOURS = ("#0072b2", "#d55e00", "#009e73")
+
+
+def main(study: Path) -> None:
+    facts = read_json(study / "study.json")
+    seconds = [json.loads(path.read_text("utf-8"))["elapsed_s"] for path in study.glob("cells/**/cell.json")]
+    file = OUT / "finetuning.json"
+    remarks: dict[str, Any] = {"tasks": [], "features": [], "labels": []}
+    if file.is_file():
+        remarks = read_json(file)["remarks"]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    write_json(file, {
+        "facts": facts, "remarks": remarks, "hours": sum(seconds) / 3600,
+        "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
+        "commit": commit.stdout.strip(),
+    })  # fmt: skip
+    plot(facts)
+
+
+def plot(facts: dict[str, Any]) -> None:
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for (start, (sizes, scores)), colour in zip(label_curves(facts).items(), COLOURS, strict=False):
+        axes.plot(sizes, scores, color=colour, marker="o", ms=4)
+        axes.annotate(start, (sizes[-1], scores[-1]), (8, 0), textcoords="offset points", color=colour, va="center")
+    axes.set_xscale("log")
+    axes.set_xlim(90, 40000)
+    axes.set_xticks([100, 300, 1000, 3000, 8000], ["100", "300", "1,000", "3,000", "8,000"])
+    axes.minorticks_off()
+    axes.set_xlabel("training examples")
+    axes.set_title("SST-2: accuracy on the dev file, %", fontsize=10, loc="left")
+    axes.grid(color="#e4e4ea", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(OUT / "finetuning-labels.png", dpi=120, facecolor="white")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,105 @@
+"""``firth evaluate``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from firth.cli.finetune import HEADERS, Header, say_notes
+from firth.cli.shared import Flag, JsonFlag, counted, print_json, print_table
+from firth.errors import ConfigError
+
+
+def evaluate(
+    model: Annotated[Path | None, Parameter(name="MODEL")] = None,
+    /,
+    *,
+    data: str | None = None,
+    task: str | None = None,
+    split: str = "dev",
+    columns: str | None = None,
+    header: Header = None,
+    form: Annotated[str, Parameter(name="--format")] = "auto",
+    skip_bad: Flag = False,
+    predictions: str | None = None,
+    gold: str | None = None,
+    odds: str | None = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score a fine-tuned model on labelled examples, or any system's predictions.
+
+    Example: firth evaluate runs/b --data test.tsv
+
+    Parameters
+    ----------
+    model
+        The folder of a fine-tuning, or of a model.
+    data
+        The file of labelled examples; with --task NAME the folder of a data set.
+    task
+        A data set such as glue/sst2; with --predictions also a kind (classify, tag, answer …).
+    split
+        Of the data set.
+    columns
+        Which column is what, such as text=2,label=0.
+    header
+        Whether the first line names the columns; found out if not given.
+    form
+        Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+    skip_bad
+        Leave bad rows out and list them; without it, the first one is an error.
+    predictions
+        A file of predictions in the order of the examples, in place of a model.
+    gold
+        With --predictions: the file, or the folder of a data set, that says what is right.
+    odds
+        With --predictions: the scores of "no answer" by question (SQuAD 2.0's na_prob file).
+    as_json
+        Print one JSON object.
+    """
+    _check(model, data, predictions, gold, odds, task)
+    from firth.jobs import evaluate as job
+    from firth.jobs.finetune_recipe import LabelledConfig
+    from firth.jobs.labelled import METRICS, kind_of_task
+    from firth.tasks.datasets import DATASETS
+
+    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
+    if predictions is not None:
+        found = job.score_predictions(str(task), str(gold), predictions, config, split=split, odds=odds or "")
+    else:
+        assert model is not None
+        found = job.evaluate(model, str(data), config, task=task or "", split=split)
+    if as_json:
+        print_json(found)
+        return
+    say_notes(found["notes"])
+    known, what = found["task"], str(data or gold)
+    what += f", {split}" if Path(what).is_dir() else ""
+    print(f"{what}: {known}, {counted(found['examples'], 'example')}")
+    print_table(_table(found["scores"], DATASETS[known].metrics if known in DATASETS else METRICS[kind_of_task(known)]))
+
+
+def _check(
+    model: Path | None, data: str | None, predictions: str | None, gold: str | None, odds: str | None, task: str | None
+) -> None:
+    """ConfigError unless it is either a model and data, or predictions and what is right."""
+    if predictions is None:
+        if model is None:
+            raise ConfigError("give a model, such as firth evaluate runs/b --data test.tsv, or --predictions FILE")
+        if data is None:
+            raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
+        alone = [flag for flag, value in (("--gold", gold), ("--odds", odds)) if value is not None]
+        if alone:
+            raise ConfigError(f"{' and '.join(alone)} belong to --predictions: leave out, or give predictions")
+        return
+    if model is not None or data is not None:
+        raise ConfigError("--predictions takes the place of a model and --data: leave those out, and give --gold")
+    if gold is None or not task:
+        missing = "--gold" if gold is None else "--task"
+        raise ConfigError(f"{missing} is missing: give --predictions FILE --gold FILE --task KIND (or a data set)")
+
+
+def _table(scores: dict[str, Any], first: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The scores, those that the task is known by first."""
+    names = dict.fromkeys([*(name for name in first if name in scores), *scores])
+    return [(name, f"{scores[name]:.4f}") for name in names]

@@ -1,0 +1,96 @@
+"""``firth extend``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter, validators
+
+from firth.cli.shared import (
+    Errors,
+    JsonFlag,
+    Texts,
+    counted,
+    on_interrupt,
+    print_json,
+    print_next,
+    print_table,
+    print_warnings,
+)
+
+if TYPE_CHECKING:
+    from firth.jobs.extend_report import Change, ExtendReport
+
+_SHOWN = 10  # of the new pieces; the report has more
+
+
+def extend(
+    model: Annotated[Path, Parameter(name="MODEL")],
+    /,
+    *texts: Texts,
+    out: Path,
+    pieces: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 2000,
+    errors: Errors = "replace",
+    as_json: JsonFlag = False,
+) -> None:
+    """Add the words of a domain to the vocabulary of a model.
+
+    Old pieces keep their ids and weights; a new one begins as the mean of the pieces that stood for it. Go on
+    training afterwards: so far the model only guesses what the new pieces mean.
+
+    Example: firth extend runs/a papers/*.txt --pieces 2000 --out extended/
+
+    Parameters
+    ----------
+    model
+        The folder of a run, or of a model.
+    texts
+        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+    out
+        The model folder to make.
+    pieces
+        Word pieces to add; fewer are added where no more are of use.
+    errors
+        Bytes that are not UTF-8 are replaced and reported, or are an error.
+    as_json
+        Print the report as one JSON object.
+    """
+    from firth.folder import PRETRAINING
+    from firth.jobs.extend import extend as extend_model
+
+    with on_interrupt("no model was written; start again with the same command"):
+        report = extend_model(model, texts, out, pieces=pieces, errors=errors)
+    if as_json:
+        print_json(report)
+        return
+    _print_report(out, report)
+    print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
+    if report.pruned_words:
+        print(f"  warning: {counted(report.pruned_words, 'occurrence')} of rare words not counted, to bound memory")
+    folder = f"{out}/"
+    if report.task != PRETRAINING:
+        print_next("firth", "finetune", "--task", report.task, "--model", folder, "--train", "FILE", "--out", "runs/b")
+        return
+    print_next("firth", "prepare", *texts, "--tokenizer", folder, "--out", "corpus/")
+    print_next("firth", "pretrain", "--model", folder, "--corpus", "corpus/", "--out", "runs/domain")
+
+
+def _print_report(out: Path, report: "ExtendReport") -> None:
+    print(f"{out}: {counted(report.added, 'new piece')}, {report.size_after:,} in all")
+    words = counted(report.text.before.words, "word")
+    print(f"on the text ({counted(report.documents, 'document')}, {words}), before and after:")
+    print_table(_change(report.text))
+    if report.held_out is not None:
+        words = counted(report.held_out.before.words, "word")
+        print(f"on held-out text ({counted(report.held_documents, 'document')}, {words}):")
+        print_table(_change(report.held_out))
+    else:
+        print("no document was held out: the text has too few")
+    print("most frequent new pieces, and what they were:")
+    print_table([(new.piece, f"{new.count:,} ×  {' '.join(new.before)}") for new in report.frequent[:_SHOWN]])
+
+
+def _change(change: "Change") -> list[tuple[str, str]]:
+    from firth.jobs.extend_report import fit_cells
+
+    after = fit_cells(change.after)
+    return [(name, f"{value} → {after[name]}") for name, value in fit_cells(change.before).items()]

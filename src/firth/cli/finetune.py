@@ -1,0 +1,202 @@
+"""``firth finetune``."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from firth.cli.shared import AtLeastOne, Flag, JsonFlag, counted, print_json, print_next, print_table, say, shell
+from firth.config import read_toml, to_toml
+from firth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from firth.jobs.finetune import Tuned
+
+Header = Annotated[bool | None, Parameter(name="--header", negative="--no-header", show_default=False)]
+HEADERS = {None: "auto", True: "yes", False: "no"}  # as the recipe says it
+# Kinds of task whose inputs are no plain lines of text.
+OBJECTS = ("answer", "choose")
+
+
+def finetune(
+    recipe: Annotated[Path | None, Parameter(name="RECIPE")] = None,
+    /,
+    *,
+    task: str | None = None,
+    model: str | None = None,
+    tokenizer: str | None = None,
+    fresh: Flag = False,
+    train: str | None = None,
+    dev: str | None = None,
+    columns: str | None = None,
+    header: Header = None,
+    form: Annotated[str | None, Parameter(name="--format")] = None,
+    data: str | None = None,
+    out: Path | None = None,
+    seeds: AtLeastOne = None,
+    seed: int | None = None,
+    grid: list[str] | None = None,
+    epochs: float | None = None,
+    limit: AtLeastOne = None,
+    skip_bad: Flag = False,
+    settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    show_recipe: Flag = False,
+    as_json: JsonFlag = False,
+    resume: Path | None = None,
+) -> None:
+    """Teach a pre-trained model a task from labelled examples.
+
+    All choices are made on held-out training examples; the dev file is scored once.
+    Ctrl-C saves everything; --resume then goes on.
+
+    Example: firth finetune --task classify --model runs/a --train t.tsv --out b
+
+    Parameters
+    ----------
+    recipe
+        A recipe file (.toml); the flags are laid over it.
+    task
+        A kind (classify, multilabel, regress, tag, answer, choose), or a data set such as glue/sst2, squad1, klue/ner.
+    model
+        The folder of a run, or of a model; or a size such as bert-mini, to start without pre-training.
+    tokenizer
+        The folder of a tokenizer, where the model is only a size.
+    fresh
+        Start from new weights of the model's sizes, to see what pre-training is worth.
+    train
+        The file to learn from, for a task that is a kind.
+    dev
+        The file that is scored at the end.
+    columns
+        Which column is what, such as text=2,label=0 or text=sentence,label=gold.
+    header
+        Whether the first line names the columns; found out if not given.
+    form
+        Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+    data
+        The folder with the files of the data set, for a task that names one.
+    out
+        The folder for the fine-tuning; must be new.
+    seeds
+        Runs that differ in the seed alone; scores are their means.
+    seed
+        Of the first run.
+    grid
+        A key and its values, such as optim.peak_rate=1e-4,3e-4; may be given several times: all combinations are tried.
+    epochs
+        Times that the training examples are read.
+    limit
+        Learn from so many examples, drawn by hash.
+    skip_bad
+        Leave bad rows out and list them; without it, the first one is an error.
+    settings
+        Any other key of the recipe, such as --set head.features.mix=weighted; may be given several times.
+    show_recipe
+        Print the recipe with all keys and their meaning, and train nothing.
+    as_json
+        Print results.json.
+    resume
+        Go on with the fine-tuning in this folder.
+    """
+    names_in = None if header is None else HEADERS[header]
+    keys = {
+        "--task": ("task", task), "--model": ("model", model), "--tokenizer": ("tokenizer", tokenizer),
+        "--fresh": ("fresh", fresh or None), "--train": ("data.train", train), "--dev": ("data.dev", dev),
+        "--columns": ("data.columns", columns), "--header": ("data.header", names_in),
+        "--format": ("data.format", form), "--data": ("data.folder", data),
+        "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed), "--grid": ("grid", grid),
+        "--epochs": ("train.epochs", epochs), "--limit": ("data.limit", limit),
+        "--skip-bad": ("data.skip_bad", skip_bad or None),
+    }  # fmt: skip
+    others = {"RECIPE": recipe, "--out": out, "--set": settings, "--show-recipe": show_recipe or None}
+    if resume is not None:
+        given = [flag for flag, (_, value) in keys.items() if value is not None]
+        given += [flag for flag, value in others.items() if value is not None]
+        if given:
+            raise ConfigError(f"--resume goes on with the recipe of the run: leave out {', '.join(given)}")
+        _resume(resume, as_json)
+        return
+    if not show_recipe and out is None:
+        raise ConfigError("--out is missing: give a new folder for the fine-tuning, such as --out runs/b")
+    # Strings, numbers and lists are written alike in JSON and in TOML, which --set reads.
+    laid_over = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.values() if value is not None]
+    _start(recipe, laid_over + (settings or []), None if show_recipe else out, as_json)
+
+
+def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: bool) -> None:
+    """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
+    data: dict[str, Any] = {} if path is None else read_toml(path)
+    where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
+    from firth.jobs import finetune as job
+
+    recipe, base, labelled = job.resolve(data, overrides, where)
+    if out is None:
+        print(to_toml(recipe, comments=True), end="")
+        return
+    try:
+        _report(job.finetune(recipe, base, labelled, out), as_json)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(out)) from None
+
+
+def _resume(out: Path, as_json: bool) -> None:
+    from firth.jobs import finetune as job
+
+    try:
+        _report(job.resume(out), as_json)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(out)) from None
+
+
+def _how_to_go_on(out: Path) -> str:
+    if not (out / "identity.json").is_file():
+        return "nothing had been written"
+    return f"what is done is saved; to go on: {shell('firth', 'finetune', '--resume', out)}"
+
+
+def _report(tuned: "Tuned", as_json: bool) -> None:
+    """Say how well the task was learnt, where the model is and what comes next."""
+    results, out = tuned.results, tuned.out
+    if as_json:
+        print_json(results)
+        return
+    examples = results["examples"]
+    print(f"{out}: {results['task']} learnt from {counted(examples['train'], 'example')}; the model is in {out}/model")
+    splits = {**results["dev"], "held out": results["held_out"]}
+    sizes = {**examples, "held out": examples["held_out"]}
+    first = [results["metric"], *results["metrics"]]
+    print_table([
+        (f"{name}, {counted(sizes[name], 'example')}", _scores(scores, first)) for name, scores in splits.items()
+    ])  # fmt: skip
+    if results["settings"] != [[]]:
+        print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
+    for run in results["runs"]:
+        if run["collapsed"]:
+            name = ", ".join([*run["settings"], f"seed {run['seed']}"])
+            print(f"  warning: {name} collapsed: {results['metric']} {run['best']:.4f}, far below the other seeds")
+    if (out / "report.html").is_file():
+        print(f"curves and numbers: {out / 'report.html'}")
+    if results["dev"]:
+        file = "questions.jsonl" if results["kind"] in OBJECTS else "lines.txt"
+        print(f"next: {shell('firth', 'predict', out)} < {file}")
+    else:
+        print_next("firth", "evaluate", out, "--data", "FILE")
+
+
+def _scores(scores: Mapping[str, Mapping[str, Any]], first: Iterable[str]) -> str:
+    """``accuracy 0.9120 ± 0.0041, …`` over the seeds, the task's own scores first."""
+    names = dict.fromkeys([*(name for name in first if name in scores), *scores])
+    return ", ".join(f"{name} {_mean(scores[name])}" for name in names)
+
+
+def _mean(score: Mapping[str, Any]) -> str:
+    deviation = f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else ""
+    return f"{score['mean']:.4f}{deviation}"
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """What reading the data met, for the person at the terminal."""
+    for note in notes:
+        say(note)

@@ -1,0 +1,274 @@
+"""``firth predict``."""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from firth.cli.finetune import HEADERS, OBJECTS, Header, say_notes
+from firth.cli.shared import check_text, counted, lines_from, on_interrupt
+from firth.errors import ConfigError, InputError
+from firth.progress import Progress
+
+if TYPE_CHECKING:
+    from firth.inference.model import Model
+    from firth.tasks.predictions import Prediction
+    from firth.tasks.readers.files import Problems
+    from firth.text.records import Record
+
+Answer = tuple["Record", "Prediction"]
+_PLAIN = ("lines", "jsonl")
+# Kinds of task whose readers know no JSON lines, or cut texts in their own way.
+_OWN_JSONL = ("tag", "answer")
+# Further test files of a data set, laid out as its own.
+_TEST_OF = {"glue/mnli-mismatched": "glue/mnli", "glue/ax": "glue/mnli"}
+
+
+def predict(
+    model: Annotated[Path, Parameter(name="MODEL")],
+    /,
+    *texts: Annotated[str, Parameter(name="TEXT")],
+    file: Annotated[Path | None, Parameter(name="--input")] = None,
+    form: Annotated[str, Parameter(name="--format")] = "auto",
+    columns: str | None = None,
+    header: Header = None,
+    out: Path | None = None,
+    task: str | None = None,
+    submission: Path | None = None,
+) -> None:
+    """Let a fine-tuned model answer, one JSON object a text, in the order of the input.
+
+    Models for texts and tags read lines, or with --format jsonl objects of "text" and
+    "second". Models for answer read objects of "question" and "context", models for
+    choose those of "text", "question" and "choices".
+
+    Example: firth predict runs/b < lines.txt > answers.jsonl
+
+    Parameters
+    ----------
+    model
+        The folder of a fine-tuning, or of a model.
+    texts
+        What to answer; stdin if none is given.
+    file
+        A file in place of stdin; labels in it are not looked at.
+    form
+        lines, jsonl, or for --input tsv, csv, conll, conllu, squad …; by the file's name if not given.
+    columns
+        Which column of --input is what, such as text=2 or text=sentence1,second=sentence2.
+    header
+        Whether the first line of --input names the columns; found out if not given.
+    out
+        A new file for the answers; without it, they go to stdout.
+    task
+        The data set that the input is the test file of, such as glue/sst2; in a submission, the model's if not given.
+    submission
+        Write the file of a GLUE submission to this folder.
+    """
+    about_a_file = {"--columns": columns, "--header": header, "--task": task, "--submission": submission}
+    _check(texts, file, [flag for flag, value in about_a_file.items() if value is not None])
+    if out is not None and submission is not None:
+        raise ConfigError("--submission writes a file of its own: leave out --out")
+    if out is not None and out.exists():
+        raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
+    from firth.inference.answering import AT_ONCE, answer_stream, task_model
+    from firth.inference.model import load
+    from firth.tasks.readers.files import Problems
+
+    loaded = load(model)
+    task_model(loaded.loaded)
+    published = task or (_learnt(loaded) if submission else "")
+    if submission and not published.startswith("glue/"):
+        raise ConfigError(f"--submission is for GLUE, not for {published!r}: say which, such as --task glue/sst2")
+    _check_task(loaded, published)
+    problems = Problems()
+    form = _format(form, file, loaded.loaded.task, published)
+    if form in _PLAIN and not (file and form == "jsonl" and loaded.loaded.task not in _OWN_JSONL):
+        records: Iterable[Record] = _plain_records(loaded, texts, file, form)
+    else:
+        records = _file_records(loaded, file, form, columns, header, published, problems)
+    # A person who types lines wants each answered at once.
+    at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
+    noted: Counter[str] = Counter()
+    answers = answer_stream(loaded.loaded, _some(records, file), at_once=at_once, noted=noted)
+    if submission is not None:
+        with on_interrupt("no submission was written"):
+            _submit(published, _shown(answers), submission)
+    elif out is not None:
+        with on_interrupt("no answers were written"), _whole_file(out) as stream:
+            n_answers = _write(_shown(answers), stream, AT_ONCE)
+        print(f"{out}: {counted(n_answers, 'answer')}")
+    else:
+        with on_interrupt("the answers so far are complete"):
+            _write(answers, sys.stdout, at_once)
+    say_notes([*problems.report(), *(f"{what}: {counted(n, 'example')}" for what, n in noted.items())])
+
+
+def _check(texts: tuple[str, ...], file: Path | None, about_a_file: list[str]) -> None:
+    if texts and file is not None:
+        raise ConfigError("give either TEXT or --input, not both")
+    if file is None and about_a_file:
+        raise ConfigError(f"{' and '.join(about_a_file)}: only with a file: name it with --input")
+
+
+def _learnt(model: "Model") -> str:
+    """The task that a model's provenance names: a kind, or a data set."""
+    recipe = model.loaded.provenance.get("recipe", {})
+    return str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
+
+
+def _check_task(model: "Model", task: str) -> None:
+    """ConfigError if a data set is of another kind than the model's task."""
+    from firth.jobs.labelled import kind_of_task
+
+    kind = kind_of_task(_TEST_OF.get(task, task)) if task else model.loaded.task
+    if kind != model.loaded.task:
+        raise ConfigError(f"--task {task} is of kind {kind}, but this is a model for {model.loaded.task}")
+
+
+def _format(form: str, file: Path | None, kind: str, published: str) -> str:
+    if form != "auto":
+        if file is None and form not in _PLAIN:
+            raise ConfigError(f"--format {form}: expected lines or jsonl; other formats are of files: give --input")
+        if form == "lines" and kind in OBJECTS:
+            raise ConfigError(f"--format lines: a model for {kind} reads JSON objects; leave it out, or give jsonl")
+        return form
+    if file is None:
+        return "jsonl" if kind in OBJECTS else "lines"
+    if published:
+        return "auto"
+    suffix = (file.with_suffix("") if file.suffix in (".gz", ".xz") else file).suffix
+    if suffix == ".jsonl":
+        return "jsonl"
+    return "lines" if suffix == ".txt" and kind not in OBJECTS else "auto"
+
+
+def _plain_records(model: "Model", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
+    """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
+    from firth.inference.answering import record_of
+
+    kind = model.loaded.task
+    unit = getattr(model.loaded.objective.config, "unit", "word")
+    name = "TEXT" if texts else str(file or "stdin")
+    for number, line in enumerate(texts or lines_from(file), start=1):
+        where = f"{name}:{number}"
+        check_text(line, where)
+        if form == "jsonl" and not line.strip():
+            continue
+        item = _fields(line, where) if form == "jsonl" else line
+        try:
+            record = record_of(kind, item, unit)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        name_of_it = item.get("id") if isinstance(item, dict) else None
+        yield dataclasses.replace(record, where=where, id="" if name_of_it is None else str(name_of_it))
+
+
+def _fields(line: str, where: str) -> dict[str, Any]:
+    """A JSON object of one line, its words and choices under the names that all readers know."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "cannot be parsed"
+        raise InputError(f"{where}: not JSON ({reason}); expected one object a line") from None
+    if not isinstance(fields, dict):
+        raise InputError(f"{where}: found {line.strip()[:60]}, expected a JSON object")
+    if "tokens" in fields and "text" not in fields:
+        fields["text"] = fields["tokens"]
+    if "context" in fields and "choices" in fields and "text" not in fields:
+        fields["text"] = fields["context"]
+    return fields
+
+
+def _file_records(
+    model: "Model", file: Path | None, form: str, columns: str | None, header: bool | None, published: str,
+    problems: "Problems",
+) -> Iterable["Record"]:  # fmt: skip
+    """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
+    from firth.jobs.finetune_recipe import LabelledConfig
+    from firth.jobs.labelled import iter_file
+    from firth.tasks.datasets import DATASETS
+
+    assert file is not None
+    data_set = DATASETS.get(_TEST_OF.get(published, published))
+    if data_set is not None and "test" in data_set.splits and form == "auto" and not columns:
+        return data_set.splits["test"].read(file, problems)
+    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
+    return iter_file(model.loaded.task, file, config, problems, labelled=False)
+
+
+def _some(records: Iterable["Record"], file: Path | None) -> Iterator["Record"]:
+    """The records; InputError if there are none."""
+    source = iter(records)
+    first = next(source, None)
+    if first is None:
+        raise InputError(f"{file or 'stdin'}: no input: give at least one line")
+    return chain([first], source)
+
+
+def _shown(answers: Iterable[Answer]) -> Iterator[Answer]:
+    """The same answers, with progress on stderr."""
+    with Progress("predicting", None, "examples") as progress:
+        for answer in answers:
+            yield answer
+            progress.advance(1)
+
+
+def _write(answers: Iterable[Answer], stream: IO[str], at_once: int) -> int:
+    """Write answers as JSONL; returns how many."""
+    n_answers = 0
+    for record, answer in answers:
+        fields = {"id": record.id} if record.id else {}
+        fields |= {name: _finite(value) for name, value in dataclasses.asdict(answer).items()}
+        print(json.dumps(fields, ensure_ascii=False, allow_nan=False), file=stream)
+        n_answers += 1
+        if n_answers % at_once == 0:
+            stream.flush()
+    stream.flush()
+    return n_answers
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity, which is the score of "no answer" where the context has not a single piece."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[str]]:
+    """A new text file that appears at ``path`` when it is whole and on disk, or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        stream = open(temporary, "x", encoding="utf-8")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from None
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _submit(task: str, answers: Iterable[Answer], folder: Path) -> None:
+    """The file of a GLUE submission; the labels alone are kept in memory."""
+    from firth.tasks.datasets import write_glue_submission
+    from firth.tasks.predictions import Labelled, Valued
+
+    found: list[str | float] = []
+    for _, answer in answers:
+        if not isinstance(answer, (Labelled, Valued)):
+            raise ConfigError(f"--submission is for GLUE, which has no task such as {task}")
+        found.append(answer.label if isinstance(answer, Labelled) else answer.value)
+    path = write_glue_submission(task, found, folder)
+    print(f"{path}: {counted(len(found), 'answer')}")

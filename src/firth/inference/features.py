@@ -1,0 +1,197 @@
+"""Frozen features: what an encoder says of a set of examples, computed once and kept on disk.
+
+Training a head on a frozen encoder then reads stored vectors instead of running the encoder again in every
+epoch. The stored vectors stand in for the encoder: its tokens are numbers of vectors.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from firth.errors import CheckpointError
+from firth.inference.batching import in_batches
+from firth.inference.outputs import unit_counts
+from firth.layers.mixing import pool_words
+from firth.packed import Encoder, Hidden, Tokens
+from firth.progress import Progress
+from firth.tasks.model import TaskModel, Unit, pool_rows
+from firth.tasks.rows import Example, Row, RowWords, collate, make_row, split_rows
+
+SUMMARY = "summary"
+
+
+class StoredEncoder(Encoder):
+    """Vectors in memory-mapped files in the place of an encoder, whose ``config`` and widths it has.
+
+    ``vectors``: (n, width) by layer number, or under ``"summary"``. Token ids are numbers of vectors.
+    """
+
+    def __init__(self, encoder: Encoder, vectors: dict[int | str, np.ndarray]):
+        super().__init__()
+        self.config, self._widths, self.vectors = encoder.config, encoder.widths, vectors
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self._widths
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        return []
+
+    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
+        layers = {n: self._read(n, tokens.ids) for n in keep}
+        first = tokens.ids.index_select(0, tokens.rows.first)
+        summary = self._read(SUMMARY, first) if SUMMARY in self.vectors else None
+        return Hidden(layers=layers, rows=tokens.rows, summary=summary)
+
+    def _read(self, name: int | str, numbers: Tensor) -> Float[Tensor, "N width"]:
+        return torch.from_numpy(self.vectors[name][numbers.cpu().numpy()]).to(numbers.device)
+
+
+def store_features(
+    model: TaskModel, examples: Sequence[Example], folder: Path, *, dtype: torch.dtype, budget_tokens: int = 4096
+) -> tuple[StoredEncoder, list[Example]]:
+    """Run the encoder of ``model`` over all rows once; the vectors go to ``folder`` as .npy files, float32.
+
+    Returns what stands in for the encoder, and the examples with rows that refer to the vectors. Only what the
+    model's head can tell apart is kept: one vector a text or word where that is all it reads. What an earlier
+    call with the same encoder, rows and features left in ``folder`` is used again. CheckpointError if the disk
+    has no room for them.
+    """
+    kind = _kept(model)
+    rows = [row for example in examples for row in example.rows]
+    counts = [_count(row, kind, model) for row in rows]
+    places = split_rows(counts)
+    names: list[int | str] = [SUMMARY] if model.features.summary else list(model.features.keep)
+    place = folder / _fingerprint(model, rows, kind, dtype)
+    if not place.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # features of something else: nobody will ask for them again
+        place.mkdir(parents=True)
+    missing = [name for name in names if not _file(place, name).exists()]
+    if missing:
+        _fill(place, model, rows, kind, missing, places, dtype, budget_tokens)
+    vectors: dict[int | str, np.ndarray] = {name: np.load(_file(place, name), mmap_mode="r") for name in names}
+    referring = iter([_referring(row, place, kind, model) for row, place in zip(rows, places, strict=True)])
+    changed = [replace(example, rows=tuple(next(referring) for _ in example.rows)) for example in examples]
+    return StoredEncoder(model.encoder, vectors), changed
+
+
+def _fill(
+    folder: Path, model: TaskModel, rows: Sequence[Row], kind: Unit, names: Sequence[int | str],
+    places: Sequence[slice], dtype: torch.dtype, budget_tokens: int,
+) -> None:  # fmt: skip
+    """Write the vectors of some layers; each file gets its name when it is whole."""
+    vectors = _open(folder, names, places[-1].stop, model.encoder.widths)
+    with Progress("features", len(rows), "rows") as progress:
+        for numbers, arrays in _encoded(model, rows, kind, names, dtype, budget_tokens):
+            for i, one in zip(numbers, arrays, strict=True):
+                for name, values in one.items():
+                    vectors[name][places[i]] = values
+            progress.advance(len(numbers))
+    for name, array in vectors.items():
+        array.flush()  # type: ignore[attr-defined]  # a memory map
+        os.replace(_unfinished(folder, name), _file(folder, name))
+
+
+def _unfinished(folder: Path, name: int | str) -> Path:
+    return folder / f".layer-{name}.npy"
+
+
+def _file(folder: Path, name: int | str) -> Path:
+    return folder / f"layer-{name}.npy"
+
+
+def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch.dtype) -> str:
+    """A name for the features of an encoder, of rows, and of the way their tokens are read; of any layers."""
+    config = model.features.config
+    digest = hashlib.sha256(repr((config.words, config.pool, kind, model.features.lstm is None, dtype)).encode())
+    for name, tensor in sorted(model.encoder.state_dict().items()):
+        digest.update(name.encode() + tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for row in rows:
+        digest.update(row.ids.tobytes() + row.segments.tobytes())
+        if row.words is not None:
+            digest.update(row.words.pieces.tobytes() + row.words.asked.tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _kept(model: TaskModel) -> Unit:
+    """What has one vector: the rows, their words, or all tokens."""
+    config = model.features.config
+    if model.unit == "word":
+        return "word"
+    # The maximum over tokens cannot be taken before layers are added up.
+    late = config.pool == "max" and config.mix in ("sum", "weighted")
+    return "token" if model.unit == "token" or config.lstm_layers or late else "row"
+
+
+def _count(row: Row, kind: Unit, model: TaskModel) -> int:
+    if kind == "word":
+        assert row.words is not None
+        return len(row.words.pieces if model.features.lstm is not None else row.words.asked)
+    return 1 if kind == "row" else len(row.ids)
+
+
+def _open(folder: Path, names: Sequence[int | str], n: int, widths: tuple[int, ...]) -> dict[int | str, np.ndarray]:
+    sizes = {name: (n, widths[-1] if name == SUMMARY else widths[int(name)]) for name in names}
+    needed = sum(4 * rows * width for rows, width in sizes.values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise CheckpointError(
+            f"{folder}: the features take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
+            "read fewer layers (head.features.layers), or fewer examples (data.limit)"
+        )
+    make: Callable[..., Any] = np.lib.format.open_memmap
+    return {name: make(_unfinished(folder, name), "w+", np.float32, shape) for name, shape in sizes.items()}
+
+
+@torch.inference_mode()
+def _encoded(
+    model: TaskModel, rows: Sequence[Row], kind: Unit, names: Sequence[int | str], dtype: torch.dtype,
+    budget_tokens: int,
+) -> Iterator[tuple[list[int], list[dict[int | str, np.ndarray]]]]:  # fmt: skip
+    """Numbers of rows, and the vectors of each by layer."""
+    device = next(model.encoder.parameters()).device
+    config, keep = model.features.config, [name for name in names if isinstance(name, int)]
+    model.encoder.eval()
+    for numbers in in_batches([len(row.ids) for row in rows], budget_tokens):
+        tokens = collate([Example((rows[i],), (1,), {}) for i in numbers]).tokens.to(device)
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            hidden: Hidden = model.encoder(tokens, keep=keep)
+        found: dict[int | str, Tensor] = {number: layer for number, layer in hidden.layers.items()}  # noqa: C416  # the type of keys is wider
+        if model.features.summary:
+            assert hidden.summary is not None
+            found = {SUMMARY: hidden.summary}
+        counts = unit_counts(tokens, kind)
+        if kind == "row" and not model.features.summary:
+            found = {n: pool_rows(x.float(), tokens.rows, config.pool) for n, x in found.items()}
+        if kind == "word":
+            assert tokens.words is not None
+            words = tokens.words
+            found = {n: pool_words(x.float(), words.first, words.last, config.words) for n, x in found.items()}
+            if model.features.lstm is None:
+                found = {n: x.index_select(0, words.asked) for n, x in found.items()}
+            else:
+                counts = words.rows.lengths.tolist()
+        parts = split_rows(counts)
+        arrays = {name: values.float().cpu().numpy() for name, values in found.items()}
+        yield numbers, [{name: values[part] for name, values in arrays.items()} for part in parts]
+
+
+def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
+    """A row whose tokens are the vectors of the original one."""
+    numbers = np.arange(place.start, place.stop, dtype=np.int32)
+    words = None
+    if kind == "word":
+        assert row.words is not None
+        pieces = np.stack([np.arange(len(numbers))] * 2, 1)
+        words = RowWords(pieces, row.words.asked if model.features.lstm is not None else np.arange(len(numbers)))
+    # Segments say nothing here; places of tokens in the row are as they were.
+    return make_row(numbers, words=words) if kind != "token" else replace(row, ids=numbers)

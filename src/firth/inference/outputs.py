@@ -1,0 +1,54 @@
+"""The outputs of a task model for many examples: rows of similar length together, results in order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from firth.inference.batching import in_batches
+from firth.packed import Tokens
+from firth.progress import Progress
+from firth.tasks.model import TaskModel, Unit
+from firth.tasks.rows import Example, Outputs, collate, split_rows
+
+
+@torch.inference_mode()
+def row_outputs(
+    model: TaskModel,
+    examples: Sequence[Example],
+    *,
+    budget_tokens: int = 4096,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> list[Outputs]:
+    """For each example the outputs of each of its rows.
+
+    ``dtype``: what matrix products compute in. The model is left in the mode (training or not) it was in.
+    """
+    device = next(model.parameters()).device
+    rows = [replace(example, rows=(row,), candidates=(1,), targets={}) for example in examples for row in example.rows]
+    found: list[dict[str, np.ndarray]] = [{}] * len(rows)
+    was_training = model.training
+    model.eval()
+    for numbers in in_batches([len(row.rows[0].ids) for row in rows], budget_tokens):
+        tokens = collate([rows[i] for i in numbers]).tokens
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            outputs = model.outputs(tokens.to(device))
+        arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
+        for i, part in zip(numbers, split_rows(unit_counts(tokens, model.unit)), strict=True):
+            found[i] = {name: values[part] for name, values in arrays.items()}
+        if progress:
+            progress.advance(len(numbers))
+    model.train(was_training)
+    return [found[part] for part in split_rows([len(example.rows) for example in examples])]
+
+
+def unit_counts(tokens: Tokens, unit: Unit) -> list[int]:
+    """How many units each row has."""
+    if unit == "row":
+        return [1] * tokens.rows.n_rows
+    if unit == "token":
+        return tokens.rows.lengths.tolist()
+    assert tokens.words is not None
+    return tokens.words.asked_rows.lengths.tolist()

@@ -1,0 +1,84 @@
+"""What is fitted on held-out examples after training: a temperature, or a threshold."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from firth.metrics.calibration import cross_fitted, expected_calibration_error, fit_temperature, reliability, softmax
+from firth.metrics.classification import multilabel_scores
+from firth.metrics.question_answering import best_threshold, squad_v2
+from firth.tasks.answer import answer_answers
+from firth.tasks.choose import choose_scores
+from firth.tasks.classify import text_logits
+from firth.tasks.rows import Example, Outputs
+
+_THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
+
+
+def calibrate(
+    kind: str, options: Any, records: Sequence[Any], examples: Sequence[Example], outputs: Sequence[Outputs]
+) -> tuple[Any, dict[str, Any]]:
+    """The task's options with what was fitted, and figures that show what it does.
+
+    Classification and choices: a temperature, with the calibration error before and after (cross-fitted: each
+    example's temperature comes from the others). Several labels: the threshold with the best micro F1.
+    Questions that may have no answer: the threshold with the best F1. Other tasks stay as they are.
+    """
+    if kind == "classify":
+        gold = np.array([options.labels.index(record.label) for record in records])
+        return _tempered(options, text_logits(outputs, options.windows.merge), gold)
+    if kind == "choose":
+        gold = np.array([record.label for record in records])
+        scores = [choose_scores(e, rows, options.windows.merge) for e, rows in zip(examples, outputs, strict=True)]
+        if len({len(row) for row in scores}) > 1:
+            # Questions with fewer choices than others: a choice that is not there has no chance.
+            most = max(map(len, scores))
+            scores = [np.pad(row, (0, most - len(row)), constant_values=row.min() - 1e4) for row in scores]
+        return _tempered(options, np.stack(scores), gold)
+    if kind == "multilabel":
+        return _multilabel(options, records, outputs)
+    if kind == "answer" and options.can_refuse:
+        return _refusing(options, records, examples, outputs)
+    return options, {}
+
+
+def _tempered(options: Any, logits: np.ndarray, gold: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    before, after = softmax(logits), cross_fitted(logits, gold)
+    temperature = fit_temperature(logits, gold)
+    figures = {
+        "temperature": temperature,
+        "error_before": expected_calibration_error(before, gold),
+        "error_after": expected_calibration_error(after, gold),
+        "reliability_before": [list(dataclasses.astuple(row)) for row in reliability(before, gold)],
+        "reliability_after": [list(dataclasses.astuple(row)) for row in reliability(after, gold)],
+    }
+    return dataclasses.replace(options, temperature=temperature), figures
+
+
+def _multilabel(options: Any, records: Sequence[Any], outputs: Sequence[Outputs]) -> tuple[Any, dict[str, Any]]:
+    logits = text_logits(outputs, options.windows.merge).astype(np.float64)
+    shares = 1 / (1 + np.exp(-logits))
+    gold = np.array([[label in record.label for label in options.labels] for record in records])
+    scores = {t: multilabel_scores(gold, shares >= t)["micro_f1"] for t in _THRESHOLDS}
+    # Among equals the one nearest to a half.
+    best = max(_THRESHOLDS, key=lambda t: (scores[t], -abs(t - 0.5)))
+    return dataclasses.replace(options, threshold=best), {"threshold": best, "micro_f1": scores[best]}
+
+
+def _refusing(
+    options: Any, records: Sequence[Any], examples: Sequence[Example], outputs: Sequence[Outputs]
+) -> tuple[Any, dict[str, Any]]:
+    always = dataclasses.replace(options, threshold=float(np.finfo(np.float64).max))
+    answers = answer_answers(records, examples, outputs, always)
+    gold = {str(i): [a.text for a in record.answers or ()] for i, record in enumerate(records)}
+    texts = {str(i): next((s.text for s in a.n_best if s.text), "") for i, a in enumerate(answers)}
+    found = {str(i): a.no_answer_score for i, a in enumerate(answers)}
+    refusals = {name: min(score, 1e9) for name, score in found.items() if score is not None}
+    best, threshold = best_threshold(gold, texts, refusals)
+    given = {name: "" if refusals[name] > threshold else text for name, text in texts.items()}
+    if squad_v2(gold, given)["f1"] < best - 1e-9:
+        # The official search says 0 where no answer at all is best, which is meant for probabilities.
+        threshold = min(refusals.values()) - 1
+    return dataclasses.replace(options, threshold=threshold), {"threshold": threshold, "f1": best / 100}

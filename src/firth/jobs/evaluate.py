@@ -1,0 +1,191 @@
+"""``firth evaluate``: a model on labelled data, or any system's predictions against what is right."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from firth.errors import ConfigError, InputError
+from firth.folder import PRETRAINING, read_model
+from firth.inference.answering import answer_records, chunks, task_model
+from firth.jobs.finetune_recipe import LabelledConfig
+from firth.jobs.labelled import kind_of_task, read_file
+from firth.machine import find_machine
+from firth.progress import Progress
+from firth.systems import TASKS
+from firth.tasks.datasets import DATASETS, check_labels, labels_of, read_dataset
+from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
+from firth.tasks.readers.files import Problems, read_json, read_lines
+from firth.tasks.readers.tagging import in_bio, read_conll
+from firth.text.records import Question, Record, Tagged
+
+
+def evaluate(
+    model: str | Path, data: str, config: LabelledConfig, *, task: str = "", split: str = "dev"
+) -> dict[str, Any]:
+    """Scores of a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
+
+    Returns ``scores``, ``examples`` and ``notes``. ConfigError if the model has not learnt a task or another one.
+    """
+    loaded = read_model(model)
+    if loaded.task == PRETRAINING:
+        raise ConfigError(f"{model} has not learnt a task yet: fine-tune it with firth finetune --model {model}")
+    if task and kind_of_task(task) != loaded.task:
+        raise ConfigError(f"{model} is a model for {loaded.task}, but {task} is a task of kind {kind_of_task(task)}")
+    problems = Problems(skip_bad=config.skip_bad)
+    records = read_gold(task or loaded.task, data, config, problems, split)
+    objective = task_model(loaded)
+    if labels := getattr(objective.config, "labels", ()):
+        records = check_labels(records, labels, problems)
+    objective.to(find_machine("float32").device)
+    answers, noted = [], dict[str, int]()
+    with Progress("evaluating", len(records), "examples") as progress:
+        for some in chunks(records, 1024):
+            found, cut = answer_records(loaded, some)
+            answers += found
+            noted = {what: noted.get(what, 0) + cut.get(what, 0) for what in noted.keys() | cut.keys()}
+            progress.advance(len(some))
+    scores = TASKS[loaded.task].score(records, answers, getattr(objective.config, "labels", ()))
+    notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in noted.items())]
+    return {"task": task or loaded.task, "scores": scores, "examples": len(records), "notes": notes}
+
+
+def read_gold(task: str, data: str, config: LabelledConfig, problems: Problems, split: str = "dev") -> list[Any]:
+    """Labelled records: a file of a kind, or a split of a data set (``data`` is its folder, or one of its files)."""
+    if task not in DATASETS:
+        return read_file(kind_of_task(task), data, config, problems)
+    if split not in DATASETS[task].splits:
+        raise ConfigError(f"--split {split}: {task} has {', '.join(DATASETS[task].splits)}")
+    if Path(data).is_file():
+        return list(DATASETS[task].splits[split].read(Path(data), problems))
+    return list(read_dataset(task, Path(data), split, problems))
+
+
+def score_predictions(
+    task: str, gold: str, predictions: str, config: LabelledConfig, *, split: str = "dev", odds: str = ""
+) -> dict[str, Any]:
+    """Scores of a file of predictions, whoever made them.
+
+    Predictions are in the order of the gold examples: the JSONL of ``firth predict``, one label (or number) a
+    line, GLUE's ``index<TAB>prediction`` with header, CoNLL columns with the predicted tag last; for questions
+    SQuAD's JSON object of answers by id, with its null odds in the file ``odds``.
+    """
+    kind = kind_of_task(task)
+    problems = Problems(skip_bad=config.skip_bad)
+    records = read_gold(task, gold, config, problems, split)
+    path = Path(predictions)
+    answers: list[Any]
+    if kind == "answer" and path.suffix == ".json":
+        answers = _squad_answers(path, records, Path(odds) if odds else None)
+    elif kind == "tag" and path.suffix != ".jsonl":
+        answers = _conll_tags(path, records, problems)
+    else:
+        answers = _answers(kind, path, records)
+    found = (DATASETS[task].labels if task in DATASETS else None) or _labels(records, answers, problems)
+    _check_answers(kind, answers, found, path)
+    return {
+        "task": task, "scores": TASKS[kind].score(records, answers, found), "examples": len(records),
+        "notes": problems.report(),
+    }  # fmt: skip
+
+
+def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problems) -> tuple[str, ...]:
+    """The labels of the gold examples, and those that are predicted alone: these are wrong wherever they stand."""
+    gold = labels_of(records)
+    predicted = {answer.label for answer in answers if isinstance(answer, Labelled)}
+    predicted.update(label for answer in answers if isinstance(answer, MultiLabelled) for label in answer.labels)
+    strange = sorted(predicted - set(gold))
+    if strange:
+        problems.note(f"predicted, but not a label of any gold example: {', '.join(strange)}")
+    return tuple(sorted({*gold, *strange}))
+
+
+def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
+    lines = [(number, line) for number, line in read_lines(path) if line.strip()]
+    if lines and lines[0][1].split("\t")[0] in ("index", "id"):
+        lines = lines[1:]
+    if len(lines) != len(records):
+        raise InputError(f"{path}: {len(lines)} predictions for {len(records)} examples; expected one each, in order")
+    answers = [_answer(kind, line, f"{path}:{number}") for number, line in lines]
+    for answer, record, (number, _) in zip(answers, records, lines, strict=True):
+        if isinstance(record, Tagged) and len(answer.tags) != len(record.spans):
+            raise InputError(
+                f"{path}:{number}: found {len(answer.tags)} tags, expected one for each of the {len(record.spans)} "
+                f"words of {record.where}"
+            )
+    return answers
+
+
+def _answer(kind: str, line: str, where: str) -> Any:
+    """One line as a prediction: an object as ``firth predict`` writes it, or the bare value in the last column."""
+    value: Any = line.rstrip("\r").split("\t")[-1]
+    if line.lstrip().startswith("{"):
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{where}: not JSON ({error})") from None
+        key = _KEYS[kind]
+        if key not in found:
+            raise InputError(f"{where}: found no {key!r}, expected the object that firth predict writes")
+        value = found[key]
+    try:
+        return _MAKE[kind](value)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: found {value!r}, expected {_KEYS[kind]}") from None
+
+
+_KEYS = {
+    "classify": "label", "multilabel": "labels", "regress": "value", "tag": "tags", "answer": "text", "choose": "choice"
+}  # fmt: skip
+_MAKE: dict[str, Any] = {
+    "classify": lambda v: Labelled(str(v), 1.0, {}),
+    "multilabel": lambda v: MultiLabelled(tuple(v.split("|") if isinstance(v, str) else map(str, v)), {}),
+    "regress": lambda v: Valued(_finite(v)),
+    "tag": lambda v: TaggedText(tuple(map(str, v)), (), ()),
+    "answer": lambda v: Answered(str(v), 0, 0, 1.0, None, ()),
+    "choose": lambda v: Chosen(int(v), "", ()),
+}
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if number - number != 0:
+        raise ValueError(value)
+    return number
+
+
+def _squad_answers(path: Path, records: Sequence[Question], odds: Path | None) -> list[Answered]:
+    found = read_json(path)
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: found {type(found).__name__}, expected an object of answers by question id")
+    scores: Any = read_json(odds) if odds else {}
+    missing = [record for record in records if record.id not in found]
+    if missing:
+        raise InputError(
+            f"{path}: no answer for {len(missing)} questions, such as {missing[0].id!r} ({missing[0].where}); "
+            "expected one for each, empty for no answer"
+        )
+    answers = []
+    for record in records:
+        text, score = str(found[record.id]), scores.get(record.id)
+        n_best = (Span(text, 0, 0, 0.0, 1.0),) if text else ()
+        answers.append(Answered(text, 0, 0, 1.0, None if score is None else float(score), n_best))
+    return answers
+
+
+def _conll_tags(path: Path, records: Sequence[Tagged], problems: Problems) -> list[TaggedText]:
+    sentences = in_bio(read_conll(path, problems), problems)
+    if len(sentences) != len(records):
+        raise InputError(f"{path}: {len(sentences)} sentences for {len(records)}; expected the same ones, in order")
+    for found, record in zip(sentences, records, strict=True):
+        if len(found.spans) != len(record.spans):
+            raise InputError(f"{found.where}: {len(found.spans)} words, {record.where} has {len(record.spans)}")
+    return [TaggedText(found.tags or (), (), ()) for found in sentences]
+
+
+def _check_answers(kind: str, answers: Sequence[Any], labels: Sequence[str], path: Path) -> None:
+    if kind != "classify":
+        return
+    for number, answer in enumerate(answers, start=1):
+        if answer.label not in labels:
+            raise InputError(f"{path}: prediction {number}: {answer.label!r}: expected one of {', '.join(labels)}")

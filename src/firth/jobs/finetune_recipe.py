@@ -1,0 +1,177 @@
+"""The recipe of a fine-tuning: from TOML, flags and ``--set`` to one frozen object and back."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from firth.config import from_dict, option, override, parse_override, required, to_dict, unknown_key
+from firth.errors import ConfigError
+from firth.systems import TASKS, Task
+from firth.training.config import OptimConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledConfig:
+    """Where the labelled data is and how it is read."""
+
+    folder: str = option("", "of a published data set, for a task that names one")
+    train: str = option("", "file to learn from, for a task that is a kind")
+    dev: str = option("", "file that is scored at the end, once")
+    format: str = option("auto", "auto: by the file's name; tsv, csv, jsonl, conll, conllu, klue, squad, swag, dream …")
+    columns: str = option("", "which column is what, such as text=2,label=0 or text=sentence,label=gold")
+    header: Literal["auto", "yes", "no"] = option("auto", "whether the first line names the columns")
+    skip_bad: bool = option(False, "True: bad rows are left out, counted and listed; False: the first one is an error")
+    limit: int = option(0, "most training examples, drawn by hash; 0: all")
+    limit_seed: int = option(0, "of that draw")
+    held_out: float = option(0.1, "share of the training examples, chosen by hash, on which all choices are made")
+    choose_on: Literal["held-out", "dev"] = option(
+        "held-out", "dev: choices are made on the dev file, as papers do; its score then flatters"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptConfig:
+    """What of the encoder learns, and how fast."""
+
+    frozen_groups: int = option(
+        0, "groups of layers, from the embeddings up, that stay as they are; -1: the whole encoder, a frozen feature"
+    )
+    rate_decay: float = option(1.0, "the rate of each group of layers is this times that of the group above")
+    dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained")
+
+    def __post_init__(self) -> None:
+        if self.frozen_groups < -1:
+            raise ConfigError(f"adapt.frozen_groups={self.frozen_groups}: expected 0 or more, or -1 for all")
+        if not 0 < self.rate_decay <= 1:
+            raise ConfigError(f"adapt.rate_decay={self.rate_decay}: expected more than 0 and at most 1")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"adapt.dropout={self.dropout}: expected at least 0 and less than 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneConfig:
+    """How long and how much at a time (Devlin et al. 2018, App. A.3)."""
+
+    epochs: float = option(3.0, "times that the training examples are read")
+    batch_examples: int = option(32, "examples in an update")
+    batch_tokens: int = option(4096, "most tokens of an update that are in memory at once")
+    seed: int = option(1, "of the first run: of the head's weights, the order of examples, dropout; the next has 2")
+    seeds: int = option(1, "runs that differ in nothing but the seed")
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
+    )
+    looks_per_epoch: int = option(2, "evaluations on held-out examples, the best is kept; 0: one, at the end")
+    patience: int = option(0, "evaluations without a better score after which a run ends; 0: never")
+    balance: bool = option(False, "True: each label weighs as much as any other, however many examples it has")
+
+    def __post_init__(self) -> None:
+        for name in ("batch_examples", "batch_tokens", "seeds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"train.{name}={getattr(self, name)}: expected at least 1")
+        if self.epochs <= 0 or min(self.patience, self.seed, self.looks_per_epoch) < 0:
+            raise ConfigError("train.epochs: expected more than 0; patience, seed and looks_per_epoch: 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finetune:
+    """All options of a fine-tuning. ``head`` is of the task's own type."""
+
+    model: str = required("the folder of a run or of a model; or a size (bert-mini), to start without pre-training")
+    tokenizer: str = option("", "the folder of a tokenizer, where the model is only a size")
+    fresh: bool = option(False, "True: new weights of the model's sizes, to see what pre-training is worth")
+    task: str = required("a kind (classify, multilabel, regress, tag, answer, choose) or a data set (glue/sst2)")
+    kind: str = required("the kind of task; follows from the task")
+    metric: str = required("the score that choices are made by; follows from the task")
+    data: LabelledConfig = option(LabelledConfig(), "labelled examples")
+    head: Any = required("what stands on the encoder")
+    adapt: AdaptConfig = option(AdaptConfig(), "what of the encoder learns")
+    optim: OptimConfig = option(OptimConfig(), "optimiser")
+    train: TuneConfig = option(TuneConfig(), "length, batches, seeds")
+    grid: tuple[str, ...] = option((), "keys with several values, such as optim.peak_rate=1e-4,3e-4: all are tried")
+
+    @property
+    def row(self) -> Task:
+        return TASKS[self.kind]
+
+
+_TABLES = ("data", "head", "adapt", "optim", "train")
+# A grid that changed the data would compare what cannot be compared.
+_IN_GRID = ("head", "adapt", "optim", "train")
+_SAME_FOR_ALL = ("train.seed", "train.seeds", "train.precision")
+# Published fine-tuning of the base size: 10 % warm-up, a rate of 5e-5 (google-research/bert run_classifier.py).
+# Smaller models want more: in inverse proportion to the width, which meets the published grid of the miniatures.
+_WARMUP_SHARE, _BASE_RATE, _BASE_WIDTH = 0.1, 5e-5, 768
+# A row of a document holds several sentences: as many words in an update as 32 sentences have.
+_BATCH_DOCUMENTS = 8
+
+
+def plain_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> dict[str, Any]:
+    """A recipe's plain data with ``--set`` settings laid over it: known keys, and a table wherever one belongs."""
+    plain = override(dict(data), overrides)
+    known = [f.name for f in dataclasses.fields(Finetune)]
+    for key in plain:
+        if key not in known:
+            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))], where)
+    for table in _TABLES:
+        if not isinstance(plain.setdefault(table, {}), dict):
+            raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
+    for key, what in (("model", "--model runs/a"), ("task", "--task classify")):
+        if not isinstance(plain.get(key), str) or not plain[key]:
+            raise ConfigError(f"{where}: key {key!r} is missing: give one, such as {what}")
+    return plain
+
+
+def with_defaults(plain: dict[str, Any], width: int, *, documents: bool) -> dict[str, Any]:
+    """The published settings of fine-tuning where the recipe says nothing; ``documents``: sentences share rows."""
+    optim = {"warmup_share": _WARMUP_SHARE, "peak_rate": _BASE_RATE * _BASE_WIDTH / width} | plain["optim"]
+    train = ({"batch_examples": _BATCH_DOCUMENTS} if documents else {}) | plain["train"]
+    return {**plain, "optim": optim, "train": train}
+
+
+def build(plain: Mapping[str, Any], where: str) -> Finetune:
+    """The recipe of complete plain data."""
+    kind = plain.get("kind")
+    if kind not in TASKS:
+        raise ConfigError(f"{where}: kind={kind!r}: expected one of {', '.join(TASKS)}")
+    return from_dict(Finetune, plain, where, kinds={"head": TASKS[kind].config})
+
+
+def data_config(plain: Mapping[str, Any], where: str) -> LabelledConfig:
+    """The ``data`` table alone: labels must be read before the head can be described."""
+    return from_dict(LabelledConfig, plain["data"], where, prefix="data.")
+
+
+def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every combination of the grid's values, each as ``--set`` settings; one empty one without a grid."""
+    axes = []
+    for text in grid:
+        key, equals, values = text.partition("=")
+        if key.split(".")[0] not in _IN_GRID or "." not in key or not equals or not values:
+            raise ConfigError(
+                f"--grid {text!r}: expected a key of {', '.join(_IN_GRID)} and its values, "
+                "such as optim.peak_rate=1e-4,3e-4"
+            )
+        if key in _SAME_FOR_ALL:
+            raise ConfigError(f"--grid {text!r}: {key} is the same for all settings: give it with --set {key}=…")
+        axes.append([f"{key}={value}" for value in _values(values)])
+        parse_override(axes[-1][0])
+    return product(*axes)
+
+
+def _values(text: str) -> list[str]:
+    """Values between commas; those inside brackets belong to one list."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [value.strip() for value in found]
+
+
+def varied(recipe: Finetune, settings: Sequence[str]) -> Finetune:
+    """The recipe with one combination of the grid laid over it."""
+    return build(override(to_dict(recipe), settings), "--grid")

@@ -1,0 +1,88 @@
+"""A study as a table of cells: each is one piece of work in a folder of its own, done once, in any order.
+
+Cells run in worker processes; what each says goes to ``cell.log`` in its folder. A cell that was stopped goes
+on where it was when the same study is started again.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firth.config import read_json, write_json
+from firth.jobs.lock import lock
+from firth.jobs.workers import cpu_count, make_pool, submit
+from firth.progress import format_duration
+
+DONE = "cell.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``work(folder, **options)`` makes the cell's facts (plain data); it is a function of a module, by name."""
+
+    name: str
+    work: Callable[..., dict[str, Any]]
+    options: dict[str, Any]
+
+
+def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    """The facts of every cell by name; those that are done already are only read. Failures are told, and left out."""
+    with lock(out):
+        todo = [cell for cell in cells if not (out / cell.name / DONE).is_file()]
+        tell(f"{len(cells)} cells, {len(cells) - len(todo)} done; {workers} at a time")
+        _run(todo, out, workers, tell)
+    return {c.name: read_json(out / c.name / DONE)["facts"] for c in cells if (out / c.name / DONE).is_file()}
+
+
+def _run(todo: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> None:
+    # Each worker takes its share of the processors; libraries read this when the worker starts.
+    os.environ["OMP_NUM_THREADS"] = str(max(cpu_count() // workers, 1))
+    started_at_s, n_done = time.monotonic(), 0
+    with make_pool(workers, _begin) as pool:
+        running: dict[Future[float], Cell] = {}
+        try:
+            waiting = list(todo)
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    cell = waiting.pop(0)
+                    running[submit(pool, _run_cell, cell, out)] = cell
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    cell = running.pop(future)
+                    n_done += 1
+                    left_s = (time.monotonic() - started_at_s) / n_done * (len(todo) - n_done)
+                    problem = future.exception()
+                    state = f"failed: {problem}" if problem else f"{format_duration(future.result())}"
+                    tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
+        except KeyboardInterrupt:
+            _stop(pool)
+            raise KeyboardInterrupt("the same command goes on from there") from None
+
+
+def _stop(pool: Any) -> None:
+    """Ask the workers to save and end."""
+    for process in list(pool._processes.values()):
+        process.terminate()
+    pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Nothing but to start."""
+
+
+def _run_cell(cell: Cell, out: Path) -> float:
+    """Do a cell's work with all that it says in its log; returns the seconds it took."""
+    folder = out / cell.name
+    folder.mkdir(parents=True, exist_ok=True)
+    started_at_s = time.monotonic()
+    with open(folder / "cell.log", "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
+        facts = cell.work(folder, **cell.options)
+    elapsed_s = round(time.monotonic() - started_at_s, 1)
+    write_json(folder / DONE, {"facts": facts, "elapsed_s": elapsed_s})
+    sys.stderr.flush()
+    return elapsed_s

@@ -1,0 +1,255 @@
+"""``firth study finetuning``: what pre-training is worth on real tasks, next to what one would use instead.
+
+Three tables. *tasks*: each task with a pre-trained encoder, with the same encoder and new weights, and with counted
+words. *features*: named entities with a frozen encoder, by the layers that are read and what reads them, next to
+fine-tuning (Devlin et al. 2018, Table 7). *labels*: sentiment from a hundred labels to all.
+
+All choices are made on a tenth of the training examples; dev files are scored once a run.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firth.config import write_json, write_text
+from firth.data.hashing import seed_of
+from firth.errors import ConfigError, InputError
+from firth.jobs.baseline import commonest_tags, linear_predictions, similarity
+from firth.jobs.finetune import finetune, resolve, resume
+from firth.jobs.finetune_recipe import data_config
+from firth.jobs.labelled import LabelledData, read_labelled
+from firth.jobs.pretrain import RECIPE, say
+from firth.studies.cells import Cell, run_cells
+from firth.systems import TASKS
+from firth.tasks.predictions import Chosen, Labelled, TaggedText, Valued
+
+SEEDS = 3
+MOST_EXAMPLES = 8000
+PRETRAINED, FRESH, COUNTED = "pre-trained", "new weights", "counted words"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model."""
+
+    name: str
+    task: str
+    data: dict[str, Any]
+    base: str = "en"
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counted: bool = True
+
+
+# Rates were compared on held-out examples of SST-2 and CoLA (4,000 training examples, one seed) for both starts.
+_OPTIM = {"kind": "adamw", "peak_rate": 4e-4}
+# Rows of documents mostly tagged, with some context, rather than read twice.
+_TAGGED = {"windows": {"stride": 80}}
+
+ROWS = (
+    Row(name="SST-2", task="glue/sst2", data={"folder": "glue/SST-2"}),
+    Row(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}),
+    Row(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
+    Row(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}),
+    Row(
+        name="SNLI", task="classify",
+        data={
+            "train": "snli/train.tsv", "dev": "snli/dev.tsv",
+            "columns": "text=sentence1,second=sentence2,label=gold_label",
+        },
+    ),
+    Row(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings={"head": _TAGGED}),
+    Row(
+        name="English POS", task="ud-pos", data={"folder": "ud-english-ewt", "limit": 5000},
+        settings={"head": _TAGGED},
+    ),
+    Row(
+        name="SQuAD 1.1", task="squad1", data={"folder": "squad-v1.1", "limit": 1200},
+        settings={"train": {"epochs": 2.0, "batch_examples": 12}},
+        counted=False,
+    ),
+    Row(
+        name="ARC", task="choose",
+        data={"train": "@arc-easy/train.csv", "dev": "@arc-easy/dev.csv", "format": "arc_csv"},
+        settings={"train": {"batch_examples": 16}},
+    ),
+    Row(
+        name="movie reviews", task="movie-reviews", data={"folder": "movie-reviews", "limit": 400},
+        settings={
+            "head": {"windows": {"stride": 126}}, "train": {"batch_examples": 16, "epochs": 2.0, "looks_per_epoch": 1}
+        },
+    ),
+    Row(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="ko"),
+    Row(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="ko"),
+)  # fmt: skip
+
+_ENTITIES = next(row for row in ROWS if row.name == "CoNLL-2003")
+# With an LSTM between; a linear head alone stands more.
+_HEAD_RATE = 1e-3
+# Ways to read a frozen encoder: layers and mix, and the LSTM between encoder and head.
+FEATURES: dict[str, dict[str, Any]] = {
+    "embeddings, BiLSTM": {"layers": [0], "lstm_layers": 2},
+    "top layer, linear": {"layers": [-1], "rate": 5e-3},
+    "top layer, BiLSTM": {"layers": [-1], "lstm_layers": 2},
+    "second to top, BiLSTM": {"layers": [-2], "lstm_layers": 2},
+    "weighted sum of all, BiLSTM": {"layers": [0, 1, 2, 3, 4], "mix": "weighted", "lstm_layers": 2},
+    "last four side by side, BiLSTM": {"layers": [1, 2, 3, 4], "mix": "concat", "lstm_layers": 2},
+    "last four side by side, BiLSTM, CRF": {"layers": [1, 2, 3, 4], "mix": "concat", "lstm_layers": 2, "crf": True},
+}  # fmt: skip
+_SENTIMENT = next(row for row in ROWS if row.name == "SST-2")
+LABELS = (100, 300, 1000, 3000)
+# However few examples, a run has at least so many updates.
+_FEWEST_UPDATES = 200
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = say,
+) -> dict[str, Any]:
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``."""
+    for folder, what in ((data, "--data: the folder of the data sets"), (models, "--models: the folder of the models")):
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder ({what})")
+    cells = [cell for cell in _cells(data, models, out) if not only or any(name in cell.name for name in only)]
+    if not cells:
+        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
+    _split_arc(data, out)
+    facts = run_cells(cells, out / "cells", workers, tell)
+    write_json(out / "study.json", facts)
+    return facts
+
+
+def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
+    cells = []
+    for start in (PRETRAINED, COUNTED, FRESH):
+        for row in ROWS:
+            options = {"recipe": recipe_of(row, data, models, out)}
+            if start != COUNTED:
+                settings = [f"fresh={str(start == FRESH).lower()}"]
+                cells.append(Cell(f"tasks/{row.name}/{start}", tune_cell, options | {"settings": settings}))
+            elif row.counted:
+                cells.append(Cell(f"tasks/{row.name}/{start}", count_cell, options))
+        for n in LABELS:
+            recipe = recipe_of(_SENTIMENT, data, models, out)
+            recipe["data"] |= {"limit": n}
+            recipe["train"] |= {"epochs": max(3.0, _FEWEST_UPDATES * 32 / n)}
+            if start == COUNTED:
+                cells.append(Cell(f"labels/{n}/{start}", count_cell, {"recipe": recipe}))
+            else:
+                settings = [f"fresh={str(start == FRESH).lower()}"]
+                cells.append(Cell(f"labels/{n}/{start}", tune_cell, {"recipe": recipe, "settings": settings}))
+    for name, features in FEATURES.items():
+        recipe = recipe_of(_ENTITIES, data, models, out)
+        recipe["head"] = {
+            **recipe["head"], "crf": features.get("crf", False),
+            "features": {key: value for key, value in features.items() if key not in ("crf", "rate")},
+        }  # fmt: skip
+        rate = features.get("rate", _HEAD_RATE)
+        recipe |= {"adapt": {"frozen_groups": -1}, "optim": {"kind": "adamw", "peak_rate": rate}}
+        cells.append(Cell(f"features/{name}", tune_cell, {"recipe": recipe, "settings": []}))
+    return cells
+
+
+def recipe_of(row: Row, data: Path, models: Path, out: Path) -> dict[str, Any]:
+    """The recipe of a task with a pre-trained encoder, as plain data."""
+    where = {"folder", "train", "dev"}
+    files = {
+        key: str(out / value[1:] if value.startswith("@") else data / value) if key in where else value
+        for key, value in row.data.items()
+    }
+    return {
+        "model": str(models / row.base / "bert-mini") + "/",
+        "task": row.task,
+        "data": {"limit": MOST_EXAMPLES, **files},
+        "head": dict(row.settings.get("head", {})),
+        "optim": dict(_OPTIM),
+        "train": {"seeds": SEEDS, **row.settings.get("train", {})},
+    }
+
+
+def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Fine-tune over the seeds; the scores, and what it took."""
+    run = folder / "run"
+    if (run / RECIPE).is_file() and (run / "identity.json").is_file():
+        tuned = resume(run)
+    else:
+        tuned = finetune(*resolve(recipe, settings, str(folder)), run)
+    results = tuned.results
+    seconds = [run["elapsed_s"] for run in results["runs"]]
+    return {
+        "metric": results["metric"],
+        "examples": results["examples"],
+        "dev": results["dev"],
+        "held_out": results["held_out"],
+        "collapsed": sum(run["collapsed"] for run in results["runs"]),
+        "seconds_a_run": sum(seconds) / len(seconds),
+        "calibration": {k: v for k, v in results["calibration"].items() if not k.startswith("reliability")},
+    }
+
+
+def count_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """What counted words reach: one run, since nothing in it is drawn."""
+    data = read_labelled(recipe["task"], data_config(recipe, str(folder)), {})
+    labels = tuple(data.options.get("labels", ()))
+    dev = {}
+    for name, records in data.dev.items():
+        scores = TASKS[data.kind].score(records, counted_answers(data, records), labels)
+        dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
+    return {"metric": data.metrics[0], "dev": dev, "what": _COUNTED[data.kind]}
+
+
+_COUNTED = {
+    "classify": "TF-IDF of words and letters, logistic regression",
+    "regress": "cosine of TF-IDF vectors, no learning",
+    "choose": "cosine of TF-IDF vectors, no learning",
+    "tag": "each word's commonest tag",
+}
+
+
+def counted_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
+    """Answers without a representation, by the kind of task."""
+    known = [*data.train, *data.held]
+    if data.kind == "classify":
+        labels = data.options["labels"]
+        numbers = linear_predictions(data.train, data.held, records, labels)
+        return [Labelled(labels[int(i)], 1.0, {}) for i in numbers]
+    if data.kind == "regress":
+        fit = [text for record in known for text in (record.text, record.second)]
+        return [Valued(float(x)) for x in similarity(fit, [(r.text, r.second) for r in records])]
+    if data.kind == "choose":
+        fit = [text for record in known for text in (f"{record.text} {record.question}", *record.choices)]
+        pairs = [(f"{r.text} {r.question}", choice) for r in records for choice in r.choices]
+        scores = iter(similarity(fit, pairs).tolist())
+        best = [max((next(scores), -i) for i in range(len(r.choices))) for r in records]
+        return [Chosen(-i, "", ()) for _, i in best]
+    if data.kind == "tag":
+        return [TaggedText(tags, (), ()) for tags in commonest_tags(known, records)]
+    raise InputError(f"counted words do not answer a task of kind {data.kind}")
+
+
+def _split_arc(data: Path, out: Path) -> None:
+    """ARC's questions (the file holds the official training set only) divided by a hash: a fifth to score."""
+    place = out / "arc-easy"
+    if (place / "dev.csv").is_file():
+        return
+    source = next((f for f in (data / "arc-easy" / "dev.csv", data / "arc-easy" / "dev.csv.gz") if f.is_file()), None)
+    if source is None:
+        raise InputError(f"{data / 'arc-easy' / 'dev.csv'}: no such file")
+    text = gzip.decompress(source.read_bytes()).decode() if source.suffix == ".gz" else source.read_text("utf-8")
+    place.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, list[list[str]]] = {"train": [], "dev": []}
+    for row in csv.reader(text.splitlines(keepends=True)):
+        parts["dev" if seed_of("arc", row[0]) % 5 == 0 else "train"].append(row)
+    for name, rows in parts.items():
+        write_text(place / f"{name}.csv", "".join(_csv_line(row) for row in rows))
+
+
+def _csv_line(row: Sequence[str]) -> str:
+    return ",".join('"' + cell.replace('"', '""') + '"' for cell in row) + "\n"

@@ -1,0 +1,212 @@
+"""Extractive question answering: where in a context the answer begins and ends.
+
+Source: Devlin et al. 2018, §4.2 and §4.3; google-research/bert run_squad.py (specification of tasks §4).
+Differs: there is no padding, so the softmax runs over the tokens of the row alone; theirs includes pad
+positions, which a trained model gives next to nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from firth.data.batch import Batch, Step
+from firth.errors import ConfigError
+from firth.metrics.calibration import softmax
+from firth.packed import Carry, Encoder, Rows, Tokens
+from firth.tasks.config import AnswerConfig
+from firth.tasks.model import TaskModel
+from firth.tasks.predictions import Answered, Span
+from firth.tasks.rows import Example, Outputs, RowMaker, make_row, spans, target
+from firth.text.records import Question
+from firth.text.tokenizer import Encoded
+
+
+class Answerer(TaskModel):
+    """Begin and end of the answer among the tokens of a row, terms ``start`` and ``end``.
+
+    A row without the answer has its first token for both.
+    """
+
+    unit = "token"
+
+    def __init__(self, encoder: Encoder, config: AnswerConfig):
+        super().__init__()
+        self.config = config
+        self.build(encoder, config.features, 2)
+        # The published loss is the mean of the two.
+        self.weights = {"start": 0.5, "end": 0.5}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        logits, rows = self.logits(batch.tokens), batch.tokens.rows
+        losses, correct = {}, {}
+        for column, term in enumerate(("start", "end")):
+            target = batch.targets[term]
+            losses[term], correct[term] = pointer_loss(logits[:, column], rows, target.index, target.label)
+        return Step(losses, correct)
+
+    def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
+        """``start`` and ``end`` (T,): a score for each token."""
+        logits = self.logits(tokens)
+        return {"start": logits[:, 0], "end": logits[:, 1]}
+
+
+def pointer_loss(
+    scores: Float[Tensor, " T"], rows: Rows, chosen_rows: Int[Tensor, " R"], places: Int[Tensor, " R"]
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """Summed cross-entropy of a softmax over each row's own tokens, and how many rows point to the right one.
+
+    ``places``: for each of ``chosen_rows`` the right token's place in the row.
+    """
+    owner = rows.row_of_token()
+    highest = scores.new_full((rows.n_rows,), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
+    total = scores.new_zeros(rows.n_rows).index_add(0, owner, (scores - highest.index_select(0, owner)).exp())
+    log_total = total.log() + highest
+    right = scores.index_select(0, rows.first.index_select(0, chosen_rows) + places)
+    loss = (log_total.index_select(0, chosen_rows) - right).sum()
+    return loss, (right >= highest.index_select(0, chosen_rows)).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """How the rows of a question lie over its context.
+
+    ``offsets`` (n, 2): characters of each piece of the context. ``windows``: pieces of each row.
+    ``begin``: place in a row at which the context begins.
+    """
+
+    offsets: np.ndarray
+    windows: tuple[tuple[int, int], ...]
+    begin: int
+
+
+def answer_examples(questions: Sequence[Question], maker: RowMaker, config: AnswerConfig) -> list[Example]:
+    """Rows of each question: its first pieces and a window of the context."""
+    asked = maker.tokenizer.ids_many([q.question for q in questions])
+    # Neighbouring questions are mostly about one context: each is tokenised once.
+    known = list(dict.fromkeys(q.context for q in questions))
+    contexts = dict(zip(known, maker.tokenizer.encode_many(known), strict=True))
+    return [
+        _example(question, ids, contexts[question.context], maker, config)
+        for question, ids in zip(questions, asked, strict=True)
+    ]
+
+
+def _example(question: Question, ids: list[int], context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:
+    if len(ids) > config.max_question:
+        maker.noted[f"question cut to {config.max_question} pieces"] += 1
+        ids = ids[: config.max_question]
+    room = maker.length - maker.layout.n_special_pair - len(ids)
+    if room < 1:
+        raise ConfigError(
+            f"{question.where}: a question of {len(ids)} pieces leaves no room for its context in rows of "
+            f"{maker.length}: lower max_question, or use longer rows"
+        )
+    windows = spans(len(context.ids), room, maker.stride(room))
+    if len(windows) > 1:
+        maker.noted["read in windows"] += 1
+    rows = [make_row(*maker.layout.pair(ids, context.ids[a:b])) for a, b in windows]
+    offsets = np.array(context.offsets, np.int64).reshape(-1, 2)
+    passage = Passage(offsets, tuple(windows), maker.layout.begin_of_second(len(ids)))
+    return Example(tuple(rows), (len(rows),), _targets(question, passage, maker), passage)
+
+
+def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """In each window the places of the first answer's pieces; 0 and 0 where it is not whole."""
+    if question.answers is None:
+        return {}
+    places = np.zeros((len(passage.windows), 2), np.int64)
+    if question.answers:
+        answer = question.answers[0]
+        inside = (passage.offsets[:, 1] > answer.start) & (passage.offsets[:, 0] < answer.start + len(answer.text))
+        pieces = np.flatnonzero(inside)
+        if not len(pieces):
+            maker.noted["answer without a piece"] += 1
+        for number, (a, b) in enumerate(passage.windows):
+            if len(pieces) and a <= pieces[0] and pieces[-1] < b:
+                places[number] = passage.begin + pieces[[0, -1]] - a
+    rows = range(len(passage.windows))
+    return {"start": target(rows, places[:, 0]), "end": target(rows, places[:, 1])}
+
+
+def answer_answers(
+    questions: Sequence[Question], examples: Sequence[Example], outputs: Sequence[Outputs], config: AnswerConfig
+) -> list[Answered]:
+    """The best answer of each question over all windows of its context, by the published search."""
+    return [_answer(q, e.about, rows, config) for q, e, rows in zip(questions, examples, outputs, strict=True)]
+
+
+def _answer(question: Question, passage: Passage, outputs: Outputs, config: AnswerConfig) -> Answered:
+    found: list[tuple[float, int, int]] = []
+    for number, row in enumerate(outputs):
+        found += window_spans(row["start"], row["end"], passage, number, config)
+    # Stable, so that equal scores stay in the order of windows and ranks.
+    found.sort(key=lambda span: -span[0])
+    refusal = min(float(row["start"][0]) + float(row["end"][0]) for row in outputs)
+    spans_found = _texts(question.context, passage.offsets, found, config.n_best)
+    best = spans_found[0] if spans_found else None
+    if config.can_refuse:
+        spans_found = sorted([*spans_found, ("", 0, 0, refusal)], key=lambda span: -span[3])
+    if not spans_found:
+        spans_found = [("", 0, 0, 0.0)]
+    shares = softmax(np.array([[score for *_, score in spans_found]]))[0].tolist()
+    n_best = tuple(Span(*span, probability=p) for span, p in zip(spans_found, shares, strict=True))
+    difference = None
+    if config.can_refuse:
+        difference = refusal - best[3] if best else float("inf")
+    refused = difference is not None and difference > config.threshold
+    chosen = next((s for s in n_best if bool(s.text) != refused), n_best[0])
+    return Answered(chosen.text, chosen.start, chosen.end, chosen.probability, difference, n_best)
+
+
+def window_spans(
+    start: Float[np.ndarray, " T"], end: Float[np.ndarray, " T"], passage: Passage, number: int, config: AnswerConfig
+) -> list[tuple[float, int, int]]:
+    """(score, first piece, last piece) of a window's spans: of its best starts and ends those that make sense.
+
+    A start counts only in the window that shows most context around it. In the order of the published
+    search: starts by rank, then ends by rank.
+    """
+    a, b = passage.windows[number]
+    starts, ends = _best(start, config.n_best), _best(end, config.n_best)
+    s, e = np.repeat(starts, len(ends)), np.tile(ends, len(starts))
+    score = start[s].astype(np.float64) + end[e]
+    first, last = s - passage.begin + a, e - passage.begin + a
+    good = (s >= passage.begin) & (e >= s) & (first < b) & (last < b) & (e - s < config.max_answer)
+    rows = zip(score[good].tolist(), first[good].tolist(), last[good].tolist(), strict=True)
+    return [row for row in rows if best_window(row[1], passage.windows) == number]
+
+
+def _best(scores: np.ndarray, n: int) -> np.ndarray:
+    """The places of the n highest scores, highest first, the earlier first among equals."""
+    return np.argsort(-scores, kind="stable")[:n]
+
+
+def best_window(piece: int, windows: Sequence[tuple[int, int]]) -> int:
+    """The window in which a piece has most context: the first of the best.
+
+    Source: google-research/bert run_squad.py, _check_is_max_context: the smaller of the pieces to its left
+    and to its right, plus a hundredth of the window's length.
+    """
+    scores = [
+        min(piece - a, b - 1 - piece) + 0.01 * (b - a) if a <= piece < b else -1.0 for a, b in windows
+    ]
+    return int(np.argmax(scores))
+
+
+def _texts(
+    context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, int]], n_best: int
+) -> list[tuple[str, int, int, float]]:
+    """(text, begin, end, score) of the best spans in the raw context, each text once."""
+    kept: dict[str, tuple[str, int, int, float]] = {}
+    for score, first, last in found:
+        begin, end = int(offsets[first, 0]), int(offsets[last, 1])
+        text = context[begin:end]
+        if text and text not in kept:
+            kept[text] = (text, begin, end, score)
+            if len(kept) == n_best:
+                break
+    return list(kept.values())

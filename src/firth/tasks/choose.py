@@ -1,0 +1,107 @@
+"""Multiple choice: each choice is a text or pair of its own, scored by one vector.
+
+Source: Devlin et al. 2018, §4.4 (specification of tasks §5).
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from firth.data.batch import Batch, Step
+from firth.errors import InputError
+from firth.metrics.calibration import softmax
+from firth.packed import Carry, Encoder
+from firth.tasks.config import ChooseConfig
+from firth.tasks.model import TaskModel, merge_rows
+from firth.tasks.predictions import Chosen
+from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
+from firth.text.records import Choice
+
+
+class Chooser(TaskModel):
+    """Softmax over the scores of each question's choices, however many it has; term ``choice``."""
+
+    unit = "row"
+
+    def __init__(self, encoder: Encoder, config: ChooseConfig):
+        super().__init__()
+        self.config = config
+        self.build(encoder, config.features, 1)
+        self.weights = {"choice": 1.0}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        target = batch.targets["choice"]
+        scores = self.logits(batch.tokens)
+        if batch.rows_per_example is not None:
+            scores = merge_rows(scores, batch.rows_per_example, self.config.windows.merge)
+        loss, right = choice_loss(scores[:, 0], target.index, target.label)
+        return Step({"choice": loss}, {"choice": right})
+
+
+def choice_loss(
+    scores: Float[Tensor, " C"], begins: Int[Tensor, " E"], right: Int[Tensor, " E"]
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """Summed cross-entropy over runs of choices, and how many are answered rightly.
+
+    ``begins``: where each question's choices begin among all C; ``right``: the number of the right one.
+    """
+    ends = torch.cat([begins[1:], begins.new_tensor([scores.shape[0]])])
+    owner = torch.arange(begins.numel(), device=scores.device).repeat_interleave(
+        ends - begins, output_size=scores.shape[0]
+    )
+    highest = scores.new_full((begins.numel(),), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
+    total = scores.new_zeros(begins.numel()).index_add(0, owner, (scores - highest.index_select(0, owner)).exp())
+    chosen = scores.index_select(0, begins + right)
+    return (total.log() + highest - chosen).sum(), (chosen >= highest).sum()
+
+
+def choose_examples(records: Sequence[Choice], maker: RowMaker, config: ChooseConfig) -> list[Example]:
+    """For each choice the rows of (text, question + choice), or of (question, choice) where there is no text."""
+    pairs = [_pair(record, choice) for record in records for choice in record.choices]
+    # Texts stand in many pairs: each is tokenised once.
+    known = list(dict.fromkeys(chain.from_iterable(pairs)))
+    ids = dict(zip(known, maker.tokenizer.ids_many(known), strict=True))
+    made = iter(_rows(ids[a], ids[b], maker) for a, b in pairs)
+    found = []
+    for record in records:
+        if len(record.choices) < 2:
+            raise InputError(f"{record.where}: {len(record.choices)} choices: expected at least two")
+        if record.label is not None and not 0 <= record.label < len(record.choices):
+            raise InputError(f"{record.where}: label {record.label}: expected 0 to {len(record.choices) - 1}")
+        rows = [next(made) for _ in record.choices]
+        targets = {} if record.label is None else {"choice": target([0], [np.int64(record.label)])}
+        found.append(Example(tuple(chain.from_iterable(rows)), tuple(map(len, rows)), targets))
+    return found
+
+
+def _pair(record: Choice, choice: str) -> tuple[str, str]:
+    if not record.text:
+        return record.question, choice
+    return record.text, f"{record.question} {choice}".strip()
+
+
+def _rows(a: list[int], b: list[int], maker: RowMaker) -> list[Row]:
+    return maker.pair(a, b, window_first=True) if a else maker.single(b)
+
+
+def choose_scores(example: Example, outputs: Outputs, merge: str) -> Float[np.ndarray, " C"]:
+    """A score for each choice, those of its windows merged."""
+    scores = [row["logits"][0] for row in outputs]
+    ends = list(accumulate(example.candidates))
+    return np.concatenate([merge_outputs(scores[a:b], merge) for a, b in zip([0, *ends], ends, strict=False)])
+
+
+def choose_answers(
+    records: Sequence[Choice], examples: Sequence[Example], outputs: Sequence[Outputs], config: ChooseConfig
+) -> list[Chosen]:
+    """The choice of each question that has the highest score."""
+    found = []
+    for record, example, rows in zip(records, examples, outputs, strict=True):
+        shares = softmax(choose_scores(example, rows, config.windows.merge)[None] / config.temperature)[0]
+        best = int(shares.argmax())
+        found.append(Chosen(best, record.choices[best], tuple(shares.tolist())))
+    return found

@@ -1,0 +1,112 @@
+"""Predictions against what is right: every score that a kind of task has, as shares from 0 to 1.
+
+Names are those of ``firth.tasks.datasets``; correlations may be below 0.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from firth.errors import InputError
+from firth.metrics.classification import accuracy, binary_f1, macro_f1, matthews, multilabel_scores
+from firth.metrics.correlation import pearson, spearman
+from firth.metrics.question_answering import korquad_v1, squad_v1, squad_v2
+from firth.metrics.tagging import KLUE_NER_TAGS, conlleval, klue_ner_scores, token_accuracy
+from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, TaggedText, Valued
+from firth.text.records import Choice, Question, Tagged, Text
+
+Scores = dict[str, float]
+
+
+def score_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Sequence[str]) -> Scores:
+    """``accuracy``, ``macro_f1``, ``mcc``; with two labels also ``f1``, of the second one."""
+    numbers = {label: i for i, label in enumerate(labels)}
+    gold = np.array([numbers[_gold(text.label, text.where)] for text in texts])
+    predicted = np.array([numbers[answer.label] for answer in answers])
+    scores = {
+        "accuracy": accuracy(gold, predicted), "macro_f1": macro_f1(gold, predicted), "mcc": matthews(gold, predicted)
+    }  # fmt: skip
+    if len(labels) == 2:
+        scores["f1"] = binary_f1(gold, predicted)
+    return scores
+
+
+def score_label_sets(texts: Sequence[Text], answers: Sequence[MultiLabelled], labels: Sequence[str]) -> Scores:
+    """``micro_f1``, ``macro_f1`` and ``exact_match``."""
+    gold = np.array([[label in _gold(text.label, text.where) for label in labels] for text in texts])
+    predicted = np.array([[label in answer.labels for label in labels] for answer in answers])
+    return multilabel_scores(gold, predicted)
+
+
+def score_values(texts: Sequence[Text], answers: Sequence[Valued], labels: Sequence[str]) -> Scores:
+    """``pearson``, ``spearman`` and ``mean_absolute_error``."""
+    gold = np.array([_gold(text.label, text.where) for text in texts], np.float64)
+    predicted = np.array([answer.value for answer in answers], np.float64)
+    error = float(np.abs(gold - predicted).mean())
+    return {"pearson": pearson(gold, predicted), "spearman": spearman(gold, predicted), "mean_absolute_error": error}
+
+
+def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels: Sequence[str]) -> Scores:
+    """``tag_accuracy``; for entities ``entity_f1``, ``precision``, ``recall``.
+
+    For KLUE's tags also ``entity_macro_f1`` and ``char_f1``, as its baseline computes them, and
+    ``char_f1_without_o``, as its documentation says.
+    """
+    gold = [_gold(record.tags, record.where) for record in records]
+    predicted = [answer.tags for answer in answers]
+    scores = {"tag_accuracy": token_accuracy(gold, predicted)}
+    tags = {tag for sentence in gold for tag in sentence}
+    if any(tag[:2] in ("B-", "I-", "S-", "E-") for tag in tags) or tags == {"O"}:
+        found = conlleval(gold, predicted)
+        scores |= {"entity_f1": found.f1, "precision": found.precision, "recall": found.recall}
+        if tags <= set(KLUE_NER_TAGS) and {tag for sentence in predicted for tag in sentence} <= set(KLUE_NER_TAGS):
+            letters = [[record.text[a:b] != " " for a, b in record.spans] for record in records]
+            klue = klue_ner_scores(_only(gold, letters), _only(predicted, letters))
+            scores["entity_macro_f1"] = klue["entity_macro_f1"]
+            scores["char_f1"] = klue["character_macro_f1"]
+            scores["char_f1_without_o"] = klue["character_macro_f1_without_o"]
+    return scores
+
+
+def _only(sentences: Sequence[Sequence[str]], kept: Sequence[Sequence[bool]]) -> list[list[str]]:
+    return [[tag for tag, keep in zip(*pair, strict=True) if keep] for pair in zip(sentences, kept, strict=True)]
+
+
+def score_answers(questions: Sequence[Question], answers: Sequence[Answered], labels: Sequence[str]) -> Scores:
+    """``exact_match`` and ``squad_f1`` (of SQuAD 2.0 where a question has no answer); ``char_f1`` where all have one.
+
+    ``char_exact_match`` and ``char_f1`` are KorQuAD's. With no-answer scores also ``best_squad_f1``, what the best
+    threshold on them would reach.
+    """
+    # By place and not by id, which two questions may share.
+    gold = {str(i): [a.text for a in _gold(q.answers, q.where)] for i, q in enumerate(questions)}
+    texts = {name: answer.text for name, answer in zip(gold, answers, strict=True)}
+    if all(gold.values()):
+        words, letters = squad_v1(gold, texts), korquad_v1(gold, texts)
+        return {
+            "exact_match": words["exact_match"] / 100, "squad_f1": words["f1"] / 100,
+            "char_exact_match": letters["exact_match"] / 100, "char_f1": letters["f1"] / 100,
+        }  # fmt: skip
+    found = squad_v2(gold, texts)
+    parts = {"exact": "exact_match", "f1": "squad_f1", "HasAns_f1": "answerable_f1", "NoAns_f1": "unanswerable_f1"}
+    scores = {ours: found[theirs] / 100 for theirs, ours in parts.items() if theirs in found}
+    refusals = {name: a.no_answer_score for name, a in zip(gold, answers, strict=True)}
+    known = {name: value for name, value in refusals.items() if value is not None}
+    if len(known) == len(gold):
+        # Whether to answer is the threshold's affair: the best one is looked for over the answers themselves.
+        best = {name: next((s.text for s in a.n_best if s.text), "") for name, a in zip(gold, answers, strict=True)}
+        scores["best_squad_f1"] = squad_v2(gold, best, known)["best_f1"] / 100
+    return scores
+
+
+def score_choices(records: Sequence[Choice], answers: Sequence[Chosen], labels: Sequence[str]) -> Scores:
+    """``accuracy``."""
+    gold = np.array([_gold(record.label, record.where) for record in records])
+    return {"accuracy": accuracy(gold, np.array([answer.choice for answer in answers]))}
+
+
+def _gold(found: Any, where: str) -> Any:
+    if found is None:
+        raise InputError(f"{where}: nothing to compare with: expected a labelled example")
+    return found

@@ -1,0 +1,59 @@
+"""Examples in memory as a source of training steps."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from firth.data.batch import Batch
+from firth.data.hashing import permutation, seed_of
+from firth.data.loader import Place
+from firth.tasks.rows import Example, collate
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSource:
+    """Steps of ``batch_examples`` examples without end, each in micro-batches of at most ``budget_tokens`` tokens.
+
+    Every epoch shuffles the examples anew by a hash of (seed, epoch) and leaves out the rest that makes no
+    whole step, as published fine-tuning does (all are one step where there are fewer). A place is (epoch,
+    batch): all that is needed to go on from there.
+    """
+
+    examples: Sequence[Example]
+    batch_examples: int
+    budget_tokens: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(len(self.examples) // self.batch_examples, 1)
+
+    def steps(
+        self, start: Place, *, step: int, rank: int = 0, world: int = 1
+    ) -> Generator[tuple[list[Batch], Place], None, None]:
+        """For each step from ``start`` on: this rank's micro-batches, and where the next step begins."""
+        place = start
+        while True:
+            order = permutation(seed_of(self.seed, "epoch", place.epoch), len(self.examples))
+            for number in range(place.batch, self.steps_per_epoch):
+                chosen = order[number * self.batch_examples : (number + 1) * self.batch_examples]
+                parts = self.cut(chosen)[rank::world]
+                here = replace(place, batch=number)
+                batches = [collate([self.examples[i] for i in part], str(here)) for part in parts]
+                following = replace(place, batch=number + 1)
+                if following.batch == self.steps_per_epoch:
+                    following = replace(place, epoch=place.epoch + 1, batch=0)
+                yield batches, following
+            place = replace(place, epoch=place.epoch + 1, batch=0)
+
+    def cut(self, chosen: np.ndarray) -> list[np.ndarray]:
+        """The examples of a step as micro-batches; an example longer than the budget goes alone."""
+        cuts, size = [0], 0
+        for at, number in enumerate(chosen):
+            tokens = sum(len(row.ids) for row in self.examples[number].rows)
+            size += tokens
+            if size > self.budget_tokens and at > cuts[-1]:
+                cuts.append(at)
+                size = tokens
+        return np.split(chosen, cuts[1:])

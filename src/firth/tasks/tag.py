@@ -1,0 +1,251 @@
+"""Tags on the words of a document (Devlin et al. 2018, §5.3; specification of tasks §6).
+
+A document is read in windows: each tags the words of its core, and the words around the core are context.
+The cores of a document's windows follow one another, so every word is tagged once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from firth.data.batch import Batch, Step
+from firth.errors import InputError
+from firth.layers.crf import Crf
+from firth.metrics.tagging import entities
+from firth.packed import Carry, Encoder, Tokens
+from firth.tasks.config import TagConfig
+from firth.tasks.model import TaskModel
+from firth.tasks.predictions import Entity, TaggedText
+from firth.tasks.rows import Example, Outputs, Row, RowMaker, RowWords, make_row, target
+from firth.tasks.tags import allowed, to_bio, to_bioes
+from firth.text.records import Tagged
+
+
+class Tagger(TaskModel):
+    """A tag for each asked word: independent of its neighbours', or by a CRF over the row; term ``tag``."""
+
+    unit = "word"
+
+    def __init__(self, encoder: Encoder, config: TagConfig):
+        super().__init__()
+        self.config = config
+        self.build(encoder, config.features, len(config.labels))
+        self.crf = _crf(config) if config.crf else None
+        self.weights = {"tag": 1.0}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        logits, tag = self.logits(batch.tokens), batch.targets["tag"].label
+        right = (logits.argmax(1) == tag).sum()
+        if self.crf is None:
+            loss = F.cross_entropy(logits, tag, reduction="sum", label_smoothing=self.config.label_smoothing)
+            return Step({"tag": loss}, {"tag": right})
+        assert batch.tokens.words is not None
+        return Step({"tag": self.crf.loss(logits, tag, batch.tokens.words.asked_rows)}, {"tag": right})
+
+    def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
+        """``tag`` (M,): the number of each asked word's tag; ``probability`` (M, K)."""
+        logits = self.logits(tokens)
+        if self.crf is None:
+            return {"tag": logits.argmax(1), "probability": logits.softmax(1)}
+        assert tokens.words is not None
+        rows = tokens.words.asked_rows
+        return {"tag": self.crf.decode(logits, rows), "probability": self.crf.marginals(logits, rows)}
+
+
+def _crf(config: TagConfig) -> Crf:
+    """A CRF that never goes from tag to tag where the scheme forbids it.
+
+    A row may begin or end within an entity: it can be a window of a longer text.
+    """
+    tags, scheme = config.labels, config.scheme
+    transitions = torch.tensor([[allowed(a, b, scheme) for b in tags] for a in tags])
+    anywhere = torch.ones(len(tags), dtype=torch.bool)
+    return Crf(len(tags), transitions, anywhere, anywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWord:
+    """A word of a document: its pieces, the record it is from, and its units there.
+
+    Of words one is a unit; of characters those that share a piece are.
+    """
+
+    ids: tuple[int, ...]
+    record: int
+    first_unit: int
+    n_units: int
+
+
+def tag_examples(records: Sequence[Tagged], maker: RowMaker, config: TagConfig) -> list[Example]:
+    """One example for each window; InputError for a tag that is not among the labels."""
+    place = _word_placer(records, maker) if config.unit == "word" else _character_placer(records, maker)
+    found = []
+    for document in documents(records):
+        placed = {number: place(number) for number in document}
+        gold = {number: _numbers(records[number], words, config) for number, words in placed.items()}
+        for row, asked in _windows([word for words in placed.values() for word in words], maker):
+            tags = [gold[w.record][w.first_unit] for w in asked if gold[w.record]]
+            targets = {"tag": target(range(len(tags)), np.array(tags, np.int64))} if tags else {}
+            found.append(Example((row,), (1,), targets, tuple(asked)))
+    return found
+
+
+def documents(records: Sequence[Tagged]) -> Iterator[list[int]]:
+    """The numbers of the records of each document: those of one group that follow one another."""
+    keyed = groupby(range(len(records)), key=lambda i: records[i].group or i)
+    return (list(numbers) for _, numbers in keyed)
+
+
+def _numbers(record: Tagged, words: Sequence[PlacedWord], config: TagConfig) -> dict[int, int]:
+    """The number among the labels of each word's tag (BIO, or plain), by its first unit; empty without tags."""
+    if record.tags is None:
+        return {}
+    tags: Sequence[str] = [record.tags[word.first_unit] for word in words]
+    if config.scheme != "plain":
+        # A piece has the tag of its first character, so that an entity may be left with an I- that follows nothing:
+        # it begins there then, as in scoring (conlleval). IOB1 reads tags so.
+        try:
+            tags = (to_bio if config.scheme == "BIO" else to_bioes)(tags, "IOB1")
+        except InputError as error:
+            raise InputError(f"{record.where}: {error}") from None
+    for tag in tags:
+        if tag not in config.labels:
+            raise InputError(f"{record.where}: tag {tag!r}: expected one of {', '.join(config.labels)}")
+    return {word.first_unit: config.labels.index(tag) for word, tag in zip(words, tags, strict=True)}
+
+
+def _word_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
+    """Each word has pieces of its own; one that has none (it was dropped as unprintable) is unknown."""
+    known = list(dict.fromkeys(word for record in records for word in record.words))
+    unknown = (maker.tokenizer.unk_id,)
+    pieces = {w: tuple(ids) or unknown for w, ids in zip(known, maker.tokenizer.ids_many(known), strict=True)}
+
+    def place(number: int) -> list[PlacedWord]:
+        return [PlacedWord(pieces[word], number, unit, 1) for unit, word in enumerate(records[number].words)]
+
+    return place
+
+
+def _character_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
+    """Each piece is a word, and the characters it covers are its units.
+
+    A character without a piece (a space) belongs to none: its tag follows from its neighbours.
+    """
+    encoded = maker.tokenizer.encode_many([record.text for record in records])
+
+    def place(number: int) -> list[PlacedWord]:
+        units = records[number].spans
+        placed, unit = [], 0
+        for piece, (begin, end) in zip(encoded[number].ids, encoded[number].offsets, strict=True):
+            while unit < len(units) and units[unit][1] <= begin:
+                unit += 1
+            first = unit
+            while unit < len(units) and units[unit][0] < end:
+                unit += 1
+            if unit > first:
+                placed.append(PlacedWord((piece,), number, first, unit - first))
+        return placed
+
+    return place
+
+
+def _windows(words: Sequence[PlacedWord], maker: RowMaker) -> Iterator[tuple[Row, Sequence[PlacedWord]]]:
+    """The rows of a document, each with the words that it tags."""
+    room = maker.length - maker.layout.n_special
+    sizes = [min(len(word.ids), room) for word in words]
+    ends = np.cumsum(sizes)
+    if not words:
+        return
+    if ends[-1] > room:
+        maker.noted["document read in windows"] += 1
+    for a, b in cores(sizes, room, maker.stride(room)):
+        left, right = surround(ends, a, b, room)
+        yield _row(words[left:right], sizes[left:right], range(a - left, b - left), maker), words[a:b]
+
+
+def cores(sizes: Sequence[int], room: int, core: int) -> list[tuple[int, int]]:
+    """Words ``[a, b)`` that each row tags: all in one row if it has room, else at most ``core`` pieces each."""
+    if sum(sizes) <= room:
+        return [(0, len(sizes))]
+    found, begin, filled = [], 0, 0
+    for number, size in enumerate(sizes):
+        if filled and filled + size > core:
+            found.append((begin, number))
+            begin, filled = number, 0
+        filled += size
+    return [*found, (begin, len(sizes))]
+
+
+def surround(ends: np.ndarray, a: int, b: int, room: int) -> tuple[int, int]:
+    """Words ``[left, right)`` around the core ``[a, b)``: as many as fit, half on each side where both have some.
+
+    ``ends``: pieces up to and with each word of the document.
+    """
+    starts = np.concatenate(([0], ends))
+    spare = room - int(starts[b] - starts[a])
+    after = min(spare - spare // 2, int(starts[-1] - starts[b]))
+    before = min(spare - after, int(starts[a]))
+    after = min(spare - before, int(starts[-1] - starts[b]))
+    left = int(np.searchsorted(starts, starts[a] - before))
+    right = int(np.searchsorted(starts, starts[b] + after, side="right")) - 1
+    return left, right
+
+
+def _row(words: Sequence[PlacedWord], sizes: Sequence[int], asked: range, maker: RowMaker) -> Row:
+    # A word longer than a whole row is read as far as it goes.
+    ids = [piece for word, size in zip(words, sizes, strict=True) for piece in word.ids[:size]]
+    ends = np.cumsum(sizes) + len(maker.layout.first)
+    pieces = np.stack((ends - sizes, ends - 1), 1)
+    return make_row(maker.layout.single(ids), words=RowWords(pieces, np.array(asked, np.int64)))
+
+
+def tag_answers(
+    records: Sequence[Tagged], examples: Sequence[Example], outputs: Sequence[Outputs], config: TagConfig
+) -> list[TaggedText]:
+    """The tags of each record, and its entities in characters of its text."""
+    tags: list[list[str]] = [[""] * len(record.spans) for record in records]
+    sure: list[list[float]] = [[1.0] * len(record.spans) for record in records]
+    for example, (row,) in zip(examples, outputs, strict=True):
+        for word, number, shares in zip(example.about, row["tag"], row["probability"], strict=True):
+            for unit in range(word.first_unit, word.first_unit + word.n_units):
+                tag = _in_bio(config.labels[int(number)], config.scheme)
+                tags[word.record][unit] = tag if unit == word.first_unit else _continued(tag)
+                sure[word.record][unit] = float(shares[int(number)])
+    return [
+        _tagged(record, _filled(one), shares, config)
+        for record, one, shares in zip(records, tags, sure, strict=True)
+    ]
+
+
+def _in_bio(tag: str, scheme: str) -> str:
+    """A predicted tag as BIO says it."""
+    return f"{'BI'[tag[0] == 'E']}{tag[1:]}" if scheme == "BIOES" and tag[:2] in ("S-", "E-") else tag
+
+
+def _continued(tag: str) -> str:
+    """The tag of a word's second and further characters."""
+    return f"I-{tag[2:]}" if tag.startswith("B-") else tag
+
+
+def _filled(tags: list[str]) -> list[str]:
+    """Characters that no piece covers: inside an entity that goes on behind them, else outside."""
+    after = "O"
+    for place in range(len(tags) - 1, -1, -1):
+        tags[place] = tags[place] or (after if after.startswith("I-") else "O")
+        after = tags[place]
+    return tags
+
+
+def _tagged(record: Tagged, tags: list[str], shares: list[float], config: TagConfig) -> TaggedText:
+    found = []
+    if config.scheme != "plain":
+        for label, first, last in entities(tags):
+            begin, end = record.spans[first][0], record.spans[last - 1][1]
+            score = sum(shares[first:last]) / (last - first)
+            found.append(Entity(label, begin, end, record.text[begin:end], score))
+    return TaggedText(tuple(tags), tuple(shares), tuple(found))

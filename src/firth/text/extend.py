@@ -1,0 +1,229 @@
+"""Pieces that a vocabulary lacks for a text: which to add, and what stood for each of them before.
+
+The WordPiece trainer goes on from the vocabulary: it joins what the vocabulary breaks words into, the most
+frequent pair first. A word is read by greedy longest match (google-research/bert tokenization.py), so a joined
+piece is of use only where that takes it: each is tried on the words before it is kept.
+"""
+
+import json
+import math
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+
+import tokenizers
+
+from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT, Tokenizer
+from firth.text.wordpiece import _Merger
+
+_MIN_COUNT = 2  # occurrences; what is seen once says little of a domain
+_ENOUGH = 0.999  # of all characters: rarer ones that the vocabulary lacks are not worth an id each
+_ENCODE_AT_ONCE = 50_000  # words
+_TELL_EVERY = 10_000  # runs
+_FIRST_SIGN = 0xE000  # from here on there are more code points than any vocabulary has pieces
+
+# The tokenizer drops other control characters that ``str.split`` takes for white space.
+_SPACE = re.compile("[ \t\n\r]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a vocabulary fits a text. ``whole``: words that are one piece; ``unknown``: words that are [UNK]."""
+
+    words: int
+    pieces: int
+    whole: int
+    unknown: int
+
+    @property
+    def pieces_per_word(self) -> float:
+        return self.pieces / max(self.words, 1)
+
+
+def text_runs(texts: Sequence[str]) -> Counter[str]:
+    """Counts of what stands between blanks: no normaliser or word splitting here looks across them."""
+    return Counter(run for text in texts for run in _SPACE.split(text) if run)
+
+
+def count_words(
+    runs: Mapping[str, int], tokenizer: Tokenizer, on_progress: Callable[[int], None] | None = None
+) -> Counter[str]:
+    """Counts of words as the tokenizer's own normaliser and word splitting make them of runs.
+
+    ``on_progress`` is called with the number of different runs so far.
+    """
+    normalizer, splitter = tokenizer._backend.normalizer, tokenizer._backend.pre_tokenizer
+    words: Counter[str] = Counter()
+    for number, (run, count) in enumerate(runs.items(), start=1):
+        normal = run if normalizer is None else normalizer.normalize_str(run)
+        for word in [normal] if splitter is None else [word for word, _ in splitter.pre_tokenize_str(normal)]:
+            words[word] += count
+        if on_progress is not None and number % _TELL_EVERY == 0:
+            on_progress(number)
+    return words
+
+
+def measure(tokenizer: Tokenizer, words: Mapping[str, int]) -> Fit:
+    """How the tokenizer's vocabulary fits words with their counts."""
+    n_pieces = n_whole = n_unknown = 0
+    for count, ids in _encoded(tokenizer, words):
+        unknown = tokenizer.unk_id in ids
+        n_pieces += count * len(ids)
+        n_unknown += count * unknown
+        n_whole += count * (len(ids) == 1 and not unknown)
+    return Fit(sum(words.values()), n_pieces, n_whole, n_unknown)
+
+
+def count_pieces(tokenizer: Tokenizer, words: Mapping[str, int]) -> Counter[str]:
+    """How often each piece occurs in words with their counts."""
+    counts: Counter[str] = Counter()
+    for count, ids in _encoded(tokenizer, words):
+        for i in ids:
+            counts[tokenizer.pieces[i]] += count
+    return counts
+
+
+def _encoded(tokenizer: Tokenizer, words: Mapping[str, int]) -> Iterator[tuple[int, list[int]]]:
+    types = list(words)
+    for first in range(0, len(types), _ENCODE_AT_ONCE):
+        some = types[first : first + _ENCODE_AT_ONCE]
+        for word, ids in zip(some, tokenizer.ids_many(some), strict=True):
+            yield words[word], ids
+
+
+def greedy_pieces(piece: str, vocabulary: Collection[str]) -> list[str]:
+    """The pieces that stand for ``heart``, or for ``##attack`` inside a word: [UNK] if they cannot cover it.
+
+    Source: google-research/bert tokenization.py, WordpieceTokenizer.
+    """
+    found = list(_matches(piece, vocabulary))
+    return [UNK] if found[-1] == UNK else found
+
+
+def _matches(piece: str, vocabulary: Collection[str]) -> Iterator[str]:
+    """The longest match at each place; [UNK] and the end where there is none."""
+    inside = piece.startswith(PREFIX)
+    text, start = piece.removeprefix(PREFIX), 0
+    while start < len(text):
+        mark = PREFIX if inside or start else ""
+        ends = range(len(text), start, -1)
+        end = next((end for end in ends if mark + text[start:end] in vocabulary), None)
+        if end is None:
+            yield UNK
+            return
+        yield mark + text[start:end]
+        start = end
+
+
+def choose_pieces(
+    words: Mapping[str, int], vocabulary: Collection[str], n: int, on_progress: Callable[[int], None] | None = None
+) -> list[str]:
+    """Up to ``n`` pieces that the vocabulary lacks: characters by count, then joined pieces in the order of joining.
+
+    A piece that greedy longest match never takes, that saves nothing where it is taken, or that would make a
+    known word [UNK], is left out, and the next one tried. Fewer than ``n`` come back when no more are of use.
+    ``on_progress`` is called with the number of pieces so far.
+    """
+    known = frozenset(vocabulary)
+    broken = {
+        word: parts
+        for word, count in words.items()
+        if 0 < len(word) <= WORD_LIMIT and count > 0 and (parts := greedy_pieces(word, known)) != [word]
+    }
+    candidates = _candidates({word: words[word] for word in broken}, known)
+    chosen: list[str] = []
+    while True:
+        for piece in islice(candidates, n - len(chosen)):
+            chosen.append(piece)
+            if on_progress is not None:
+                on_progress(len(chosen))
+        saved = _savings(broken, words, known, frozenset(chosen))
+        kept = [piece for piece in chosen if saved[piece] > 0]
+        if kept == chosen:  # as many as asked for, or all there are
+            return chosen
+        chosen = kept
+
+
+def _candidates(words: Mapping[str, int], known: frozenset[str]) -> Iterator[str]:
+    """What the vocabulary lacks for words that it breaks up, each once."""
+    characters = _missing_characters(words, known)
+    yield from characters
+    letters_too = known.union(characters)
+    parts = {word: greedy_pieces(word, letters_too) for word in words}
+    yield from _joined({tuple(some): words[word] for word, some in parts.items() if some != [UNK]})
+
+
+def _missing_characters(words: Mapping[str, int], known: frozenset[str]) -> list[str]:
+    """Characters that the vocabulary lacks, in the forms they occur in, most frequent first."""
+    forms: Counter[str] = Counter()
+    for word, count in words.items():
+        forms[word[0]] += count
+        for character in word[1:]:
+            forms[PREFIX + character] += count
+    ranked = sorted(forms, key=lambda form: (-forms[form], form))
+    covered = accumulate((forms[form] for form in ranked), initial=0)
+    enough = _ENOUGH * forms.total()
+    return [
+        form
+        for form, before in zip(ranked, covered, strict=False)
+        if before < enough and forms[form] >= _MIN_COUNT and form not in known
+    ]
+
+
+def _joined(words: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+    """Pieces that the trainer makes of words in parts, in its order.
+
+    The trainer begins with the characters of words. Here each part is one: a sign that stands for it. Greedy
+    longest match divides a string in one way only, so no two strings of signs mean the same piece.
+    """
+    parts = sorted({part for word in words for part in word})
+    signs = {part: chr(_FIRST_SIGN + number) for number, part in enumerate(parts)}
+    spelled = {"".join(signs[part] for part in word): count for word, count in words.items()}
+    alphabet = [PREFIX * part.startswith(PREFIX) + sign for part, sign in signs.items()]
+    for piece in _Merger(spelled, alphabet, "frequency", _MIN_COUNT).merges(sys.maxsize):
+        first, *rest = (parts[ord(sign) - _FIRST_SIGN] for sign in piece.removeprefix(PREFIX))
+        yield first + "".join(part.removeprefix(PREFIX) for part in rest)
+
+
+def _savings(
+    broken: Mapping[str, list[str]], words: Mapping[str, int], known: frozenset[str], chosen: frozenset[str]
+) -> dict[str, float]:
+    """Pieces that each chosen one saves over all words; in a word that was [UNK], each counts as saving one.
+
+    Up to its first new piece a word is read as before. From there on, what it gains or loses against
+    the old reading is put down to the new piece that stands last.
+    """
+    vocabulary = known | chosen
+    saved: dict[str, float] = defaultdict(float)
+    for word, before in broken.items():
+        count, last, start = words[word], None, 0
+        parts = list(_matches(word, vocabulary))
+        if parts[-1] == UNK:
+            if before != [UNK]:
+                saved[next(part for part in reversed(parts) if part in chosen)] = -math.inf
+            continue
+        ends = set(accumulate(map(_length, before)))
+        for part in parts:
+            end = start + _length(part)
+            last = part if part in chosen else last
+            if before == [UNK]:
+                saved[part] += count
+            elif last is not None:
+                saved[last] += count * (len(ends.intersection(range(start + 1, end + 1))) - 1)
+            start = end
+    return saved
+
+
+def _length(piece: str) -> int:
+    """Characters of a word that a piece stands for."""
+    return len(piece.removeprefix(PREFIX))
+
+
+def extended(tokenizer: Tokenizer, pieces: Sequence[str]) -> Tokenizer:
+    """The same tokenizer with more pieces; those it has keep their ids."""
+    state = json.loads(tokenizer._backend.to_str())
+    state["model"]["vocab"] |= {piece: tokenizer.size + i for i, piece in enumerate(pieces)}
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)), "the extended vocabulary")

@@ -1,0 +1,478 @@
+"""``firth finetune`` and ``firth evaluate``: flags, refusals, bad data, stopping, what is said at the end."""
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.cli import main
+from firth.cli.finetune import _report
+from firth.jobs.finetune import Tuned, identity, resolve
+from firth.training import trainer
+
+FAST = ["--set", "train.precision=float32", "--set", "train.batch_examples=8"]
+
+
+def table(rows: list[tuple[str, str]], header: str = "text\tlabel\n") -> str:
+    return header + "".join(f"{text}\t{label}\n" for text, label in rows)
+
+
+ROWS = [(f"{text} {i}", label) for i in range(10) for text, label in (("the river", "a"), ("winter", "b"))]
+CONLL = "\n".join(f"Ann B-PER\nLee I-PER\nwalked{i} O\n" for i in range(20))
+
+
+def write(path: Path, data: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labelled")
+    write(folder / "t.tsv", table(ROWS))
+    write(folder / "d.tsv", table([("the river", "a"), ("cold winter", "b"), ("winter", "b")]))
+    write(folder / "t.conll", CONLL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny_run: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A fine-tuning with two seeds, and what was printed."""
+    out = tmp_path_factory.mktemp("tuned") / "a run"
+    tokens = ["finetune", "--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--dev", data / "d.tsv"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*map(str, tokens), "--out", str(out), "--seeds", "2", "--epochs", "1", *FAST]) == 0
+    return out, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def tagger(tiny_run: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tagger") / "run"
+    tokens = ["finetune", "--task", "tag", "--model", tiny_run, "--train", data / "t.conll", "--out", out, "--json"]
+    assert main([*map(str, tokens), "--epochs", "1", *FAST]) == 0
+    return out
+
+
+# -- what it says --------------------------------------------------------------------------------------------
+
+
+def test_the_end_says_scores_where_things_are_and_what_is_next(tuned: tuple[Path, str]) -> None:
+    out, printed = tuned
+    results = json.loads((out / "results.json").read_text())
+    first, dev, held, *rest = printed.splitlines()
+    assert first == f"{out}: classify learnt from 18 examples; the model is in {out}/model"
+    names = list(results["dev"]["dev"])
+    assert sorted(names) == ["accuracy", "f1", "macro_f1", "mcc"]
+    score = results["dev"]["dev"]["accuracy"]
+    assert dev.split("  ")[1] == "dev, 3 examples"
+    assert f"  accuracy {score['mean']:.4f} ± {score['sd']:.4f}, macro_f1 " in dev
+    assert "held out, 2 examples  accuracy " in held
+    assert rest == [f"curves and numbers: {out}/report.html", f"next: firth predict '{out}' < lines.txt"]
+    assert (out / "report.html").is_file()
+
+
+def test_json_prints_the_results(firth, tiny_run: Path, data: Path, tmp_path: Path) -> None:
+    result = firth(
+        "finetune", "--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run",
+        "--epochs", 0.5, "--json", *FAST,
+    )  # fmt: skip
+    assert result.code == 0 and json.loads(result.out) == json.loads((tmp_path / "run" / "results.json").read_text())
+
+
+def results_of(**more: Any) -> dict[str, Any]:
+    score = {"mean": 0.5, "sd": 0.25, "interval": None, "best": 0.5, "values": [0.5]}
+    run = {"seed": 1, "settings": [], "best": 0.9, "collapsed": False}
+    return {
+        "task": "squad2", "kind": "answer", "metric": "squad_f1", "metrics": ["squad_f1", "exact_match"],
+        "examples": {"train": 1200, "held_out": 1}, "dev": {}, "settings": [[]], "chosen": 0, "runs": [run],
+        "held_out": {"exact_match": score, "char_f1": score, "squad_f1": score},
+    } | more  # fmt: skip
+
+
+def test_the_scores_of_the_task_come_first_and_one_seed_has_no_deviation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _report(Tuned(tmp_path, results_of()), as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}: squad2 learnt from 1,200 examples; the model is in {tmp_path}/model",
+        "  held out, 1 example  squad_f1 0.5000, exact_match 0.5000, char_f1 0.5000",
+        f"next: firth evaluate {tmp_path} --data FILE",
+    ]
+
+
+def test_collapsed_runs_and_the_chosen_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [["optim.peak_rate=1e-4"], ["optim.peak_rate=3e-4"]]
+    runs = [
+        {"seed": seed, "settings": settings[1], "best": best, "collapsed": best < 0.5}
+        for seed, best in ((1, 0.9), (2, 0.4), (3, 0.8))
+    ]
+    dev = {"dev": results_of()["held_out"]}
+    found = results_of(settings=settings, chosen=1, runs=runs, dev=dev, examples={"train": 9, "held_out": 1, "dev": 2})
+    _report(Tuned(tmp_path, found), as_json=False)
+    printed = capsys.readouterr().out
+    assert "  chosen of 2 settings: optim.peak_rate=3e-4\n" in printed
+    warning = "optim.peak_rate=3e-4, seed 2 collapsed: squad_f1 0.4000, far below the other seeds"
+    assert f"  warning: {warning}\n" in printed and printed.count("warning: ") == 1
+    assert printed.endswith(f"next: firth predict {tmp_path} < questions.jsonl\n")
+
+
+# -- flags ---------------------------------------------------------------------------------------------------
+
+
+def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
+    firth, tiny_run: Path, data: Path, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "r.toml", 'task = "tag"\nmodel = "./x"\n[train]\nepochs = 9\nseed = 4\n')
+    result = firth(
+        "finetune", file, "--task", "classify", "--model", tiny_run, "--fresh", "--train", data / "t.tsv",
+        "--dev", data / "d.tsv", "--columns", "text=0,label=1", "--header", "--format", "tsv", "--seeds", 3,
+        "--grid", "optim.peak_rate=1e-4,3e-4", "--grid", "head.features.pool=mean,max", "--epochs", 1.5, "--limit", 7,
+        "--skip-bad", "--set", "train.patience=2", "--show-recipe",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    recipe = tomllib.loads(result.out)
+    assert (recipe["task"], recipe["model"], recipe["fresh"]) == ("classify", str(tiny_run), True)
+    wanted = {
+        "folder": "", "train": str(data / "t.tsv"), "dev": str(data / "d.tsv"), "columns": "text=0,label=1",
+        "header": "yes", "format": "tsv", "limit": 7, "skip_bad": True,
+    }  # fmt: skip
+    assert {key: recipe["data"][key] for key in wanted} == wanted
+    assert recipe["grid"] == ["optim.peak_rate=1e-4,3e-4", "head.features.pool=mean,max"]
+    train = recipe["train"]
+    assert (train["epochs"], train["seed"], train["seeds"], train["patience"]) == (1.5, 4, 3, 2)
+    assert recipe["head"]["labels"] == ["a", "b"]
+    assert "epochs = 1.5  # times that the training examples are read" in result.out
+    assert list(tmp_path.iterdir()) == [file]
+    # What is shown is itself a recipe.
+    write(file, result.out)
+    assert firth("finetune", file, "--show-recipe").out == result.out
+
+
+def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_path: Path) -> None:
+    result = firth(
+        "finetune", "--task", "classify", "--model", "bert-tiny", "--tokenizer", tiny_vocab, "--train", data / "t.tsv",
+        "--out", tmp_path / "run", "--epochs", 0.1, *FAST,
+    )  # fmt: skip
+    assert result.code == 0 and "new weights" in result.err
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts"),
+    [
+        (["--task", "clasify"], ["'clasify'", "did you mean 'classify'"]),
+        (["--task", "glue/sst"], ["did you mean 'glue/sst2'"]),
+        (["--task", "glue/sst2"], ["--task glue/sst2 is a data set", "--data"]),
+        (["--data", "folder"], ["--data is for published data sets", "--train"]),
+        (["--model", "bert-maxi"], ["'bert-maxi'", "bert-mini"]),
+        (["--model", "bert-tiny"], ["--model bert-tiny is only a size", "--tokenizer"]),
+        (["--tokenizer", "vocab"], ["--tokenizer vocab", "leave it out"]),
+        (["--model", "./nowhere"], ["nowhere", "no such model folder"]),
+        (["--train", "nowhere.tsv"], ["nowhere.tsv: no such file"]),
+        (["--columns", "text=sentence,label=label"], ["t.tsv:1", "no column 'sentence'", "text | label"]),
+        (["--columns", "txt=text"], ["unknown part 'txt'", "label"]),
+        (["--columns", "text=0,label=2", "--no-header"], ["2 columns", "number 2", "from 0"]),
+        (["--no-header"], ["t.tsv:1", "columns text=0,label=1"]),
+        (["--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
+        (["--set", "train.epocs=2"], ["'train.epocs'", "'train.epochs'"]),
+        (["--set", "head.featurs.mix=sum"], ["'head.featurs'", "'head.features'"]),
+        (["--set", "head.crf=true"], ["'head.crf'"]),
+        (["--set", "learning_rate=2"], ["'learning_rate'", "'optim.peak_rate'"]),
+        (["--set", "adapt.frozen_groups=9"], ["adapt.frozen_groups=9", "-1"]),
+        (["--epochs", "0"], ["train.epochs", "more than 0"]),
+        (["--seeds", "0"], ["--seeds", ">= 1"]),
+        (["--limit", "0"], ["--limit", ">= 1"]),
+        (["--grid", "data.limit=3,4"], ["--grid 'data.limit=3,4'", "head, adapt, optim, train"]),
+        (["--grid", "train.seeds=1,2"], ["train.seeds is the same for all settings"]),
+        (["--grid", "optim.peak_rate=1e-4,many"], ["optim.peak_rate", "'many'", "float"]),
+        (["--grid", "optim.peak_rat=1e-4"], ["'optim.peak_rat'", "'optim.peak_rate'"]),
+    ],
+)
+def test_refusals_are_one_line_and_leave_nothing(
+    firth, tiny_run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str],
+    parts: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    given = {"--task": "classify", "--model": str(tiny_run), "--train": str(data / "t.tsv"), "--out": "run"}
+    given = {flag: value for flag, value in given.items() if flag != tokens[0]}
+    if tokens in (["--task", "glue/sst2"], ["--data", "folder"]):
+        del given["--train"]
+    result = firth("finetune", *(token for pair in given.items() for token in pair), *tokens)
+    assert result.code == 2
+    assert [part for part in parts if part not in result.complaint] == [], result.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "part"),
+    [
+        ([], "--out"),
+        (["--out", "run"], "--model"),
+        (["--out", "run", "--model", "./m"], "--task"),
+        (["--out", "run", "--model", "./m", "--task", "classify"], "--train is missing"),
+        (["absent.toml", "--out", "run"], "absent.toml: no such recipe file"),
+        (["--resume", "run"], "run is not a fine-tuning"),
+        (["--resume", "run", "--seeds", "5", "--fresh", "--set", "a.b=c"], "leave out --fresh, --seeds, --set"),
+        (["r.toml", "--resume", "run"], "leave out RECIPE"),
+    ],
+)
+def test_what_is_missing_or_too_much(
+    firth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str], part: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = firth("finetune", *tokens)
+    assert result.code == 2 and part in result.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fine_tuning_in_the_way_names_the_command_that_goes_on(
+    firth, tuned: tuple[Path, str], tiny_run: Path, data: Path
+) -> None:
+    command = ["finetune", "--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tuned[0]]
+    result = firth(*command)
+    assert result.code == 2 and "firth finetune --resume" in result.complaint and str(tuned[0]) in result.complaint
+
+
+# -- bad data ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "dev", "parts"),
+    [
+        ("classify", "", None, ["t.tsv: the file is empty"]),
+        ("classify", "text\tlabel\n", None, ["t.tsv: no usable example"]),
+        ("classify", None, "", ["d.tsv: the file is empty"]),
+        ("classify", None, "text\tlabel\nx\tz\n", ["d.tsv:2", "'z'", "a, b"]),
+        ("classify", table([(text, "a") for text, _ in ROWS]), None, ["t.tsv:2", "every example has the label 'a'"]),
+        ("classify", table(ROWS) + "no label\n", None, ["t.tsv:22", "1 columns, expected 2"]),
+        ("classify", table(ROWS).encode() + b"\xff\tb\n", None, ["t.tsv:22", "0xff", "UTF-8"]),
+        ("classify", "id\ttext\tlabel\n1\tx\ta\n1\ty\tb\n", None, ["t.tsv:3", "the id '1' again", "t.tsv:2"]),
+        ("regress", table([("x", "1"), ("y", "nan")], "text\tscore\n"), None, ["t.tsv:3", "'nan'", "finite number"]),
+        ("regress", table([("x", "1"), ("y", "good")], "text\tscore\n"), None, ["t.tsv:3", "'good'"]),
+        ("tag", "Ann O\nsang O\n\nnow O\n", None, ["every word has the tag O"]),
+        ("tag", "Ann B-PER\n\nsang\n", None, ["t.tsv:3", "1 columns, expected 2"]),
+    ],
+)
+def test_bad_data_is_named_by_file_and_line(
+    firth, tiny_run: Path, tmp_path: Path, task: str, train: str | bytes | None, dev: str | None, parts: list[str]
+) -> None:
+    files = ["--train", write(tmp_path / "t.tsv", table(ROWS) if train is None else train)]
+    if dev is not None:
+        files += ["--dev", write(tmp_path / "d.tsv", dev)]
+    result = firth("finetune", "--task", task, "--model", tiny_run, *files, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert [part for part in parts if part not in result.complaint] == [], result.complaint
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_question_that_leaves_no_room_is_known_before_anything_is_written(
+    firth, tiny_run: Path, tmp_path: Path, split: str
+) -> None:
+    def squad(question: str) -> str:
+        answer = {"text": "Ann", "answer_start": 0}
+        asked = [{"id": f"{split}{i}", "question": f"{question}{i}", "answers": [answer]} for i in range(4)]
+        articles = [{"title": q["id"], "paragraphs": [{"context": f"Ann {q['id']}", "qas": [q]}]} for q in asked]
+        return json.dumps({"data": articles})
+
+    words = {"train": 1, "dev": 1} | {split: 90}
+    files = {name: write(tmp_path / f"{name}.json", squad("who " * n)) for name, n in words.items()}
+    tokens = ["--task", "answer", "--model", tiny_run, "--train", files["train"], "--dev", files["dev"]]
+    result = firth("finetune", *tokens, "--out", tmp_path / "run")
+    assert result.code == 2 and f"{split}.json: data[0]" in result.complaint
+    assert "a question of 64 pieces leaves no room" in result.complaint and "max_question" in result.complaint
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_rows_are_left_out_and_listed_on_demand(firth, tiny_run: Path, tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table(ROWS) + "one column\nthe river\ta\textra\n")
+    result = firth(
+        "finetune", "--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run",
+        "--epochs", 0.1, "--skip-bad", *FAST,
+    )  # fmt: skip
+    assert result.code == 0 and "learnt from 18 examples" in result.out
+    assert "bad rows left out: 2; the first 2:" in result.err
+    assert "t.tsv:22: found 1 columns" in result.err and "t.tsv:23: found 3 columns" in result.err
+    notes = json.loads((tmp_path / "run" / "results.json").read_text())["notes"]
+    assert "bad rows left out: 2; the first 2:" in notes
+    assert "t.tsv:23" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (table(ROWS, header=""), ["--columns", "text=0,label=1", "--no-header"]),
+        (table(ROWS, header="").replace("\n", "\r\n"), ["--columns", "text=0,label=1"]),
+        ("\ufeff" + table(ROWS).replace("\n", "\r\n"), []),
+        (table(ROWS, header="a\tb\n"), ["--columns", "text=0,label=1", "--header"]),
+        (table(ROWS, header="a\tb\n"), ["--columns", "text=a,label=b"]),
+    ],
+    ids=["no header", "crlf", "bom", "strange header", "named"],
+)
+def test_the_same_examples_however_the_file_is_written(
+    firth, tiny_run: Path, data: Path, tmp_path: Path, text: str, flags: list[str]
+) -> None:
+    train = write(tmp_path / "t.tsv", text)
+    tokens = ["--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run"]
+    result = firth("finetune", *tokens, *flags, "--epochs", 0.1, *FAST)
+    assert result.code == 0, result.err
+    plain = {"task": "classify", "model": str(tiny_run), "data": {"train": str(data / "t.tsv")}}
+    _, base, labelled = resolve(plain, [], "test")
+    assert json.loads((tmp_path / "run" / "identity.json").read_text()) == identity(labelled, base)
+
+
+def test_a_lone_quotation_mark_is_text(firth, tiny_run: Path, tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table([*ROWS, ('a "river', "a"), ("winter", "b")]))
+    result = firth(
+        "finetune", "--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run",
+        "--epochs", 0.1, *FAST, "--json",
+    )  # fmt: skip
+    examples = json.loads(result.out)["examples"]
+    assert examples["train"] + examples["held_out"] == 22
+
+
+# -- stopping ------------------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Asks to stop after the first step."""
+
+    asked = True
+
+    def __enter__(self) -> "Stop":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def test_an_interruption_says_how_to_go_on_and_leads_to_the_same_results(
+    firth, tuned: tuple[Path, str], tiny_run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "a run"
+    tokens = ["--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--dev", data / "d.tsv"]
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "StopRequest", Stop)
+        result = firth("finetune", *tokens, "--out", out, "--seeds", 2, "--epochs", 1, *FAST)
+    assert result.code == 130
+    message, _, command = result.complaint.rpartition("; to go on: ")
+    assert message == "interrupted: what is done is saved" and shlex.split(command)[-1] == str(out)
+    again = firth(*shlex.split(command)[1:])
+    assert again.code == 0 and again.out == tuned[1].replace(str(tuned[0]), str(out))
+    assert timeless(out) == timeless(tuned[0])
+
+
+def timeless(out: Path) -> Any:
+    def drop(pairs: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in pairs.items() if key != "elapsed_s"}
+
+    return json.loads((out / "results.json").read_text(), object_hook=drop)
+
+
+def test_an_interruption_before_anything_is_written(
+    firth, tiny_run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("firth.jobs.finetune.examples_of", interrupt)
+    tokens = ["--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run"]
+    result = firth("finetune", *tokens)
+    assert result.code == 130 and result.complaint == "interrupted: nothing had been written"
+    assert not (tmp_path / "run").exists()
+
+
+def test_changed_data_are_refused_when_going_on(firth, tiny_run: Path, data: Path, tmp_path: Path) -> None:
+    train = Path(shutil.copy(data / "t.tsv", tmp_path))
+    tokens = ["--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run", "--epochs", 0.1]
+    assert firth("finetune", *tokens, *FAST).code == 0
+    write(train, train.read_text().replace("river 3", "river 33"))
+    result = firth("finetune", "--resume", tmp_path / "run")
+    assert result.code == 1 and "the labelled data changed since the run began" in result.complaint
+
+
+# -- evaluate ------------------------------------------------------------------------------------------------
+
+
+def test_scores_of_a_model_are_a_table_or_json(firth, tuned: tuple[Path, str], data: Path) -> None:
+    plain = firth("evaluate", tuned[0], "--data", data / "d.tsv")
+    found = json.loads(firth("evaluate", tuned[0], "--data", data / "d.tsv", "--json").out)
+    assert plain.code == 0 and plain.out.splitlines() == [
+        f"{data / 'd.tsv'}: classify, 3 examples",
+        *(f"  {name:8}  {found['scores'][name]:.4f}" for name in ("accuracy", "macro_f1", "mcc", "f1")),
+    ]
+    assert "first line is a header" in plain.err
+    # The best run's score on the dev file, once more.
+    results = json.loads((tuned[0] / "results.json").read_text())
+    best = next(run for run in results["scored"] if run["seed"] == results["best_seed"])
+    assert found["scores"] == pytest.approx(best["dev"]["dev"])
+
+
+def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, tmp_path: Path) -> None:
+    words = "".join(f"word{i} O\n" for i in range(599)) + "Ann B-PER\n"
+    result = firth("evaluate", tagger, "--data", write(tmp_path / "t.conll", words))
+    assert result.code == 0 and "tag, 1 example\n" in result.out and "document read in windows: 1" in result.err
+    result = firth("evaluate", tagger, "--data", write(tmp_path / "u.conll", "\u200b O\nAnn B-PER\n\u2060 O\n"))
+    assert result.code == 0 and "entity_f1" in result.out
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts"),
+    [
+        ([], ["firth evaluate runs/b --data test.tsv", "--predictions"]),
+        (["MODEL"], ["--data is missing"]),
+        (["RUN", "--data", "FILE"], ["has not learnt a task yet", "firth finetune --model"]),
+        (["nowhere", "--data", "FILE"], ["nowhere: no such model folder"]),
+        (["MODEL", "--data", "FILE", "--gold", "x"], ["--gold", "--predictions"]),
+        (["MODEL", "--data", "FILE", "--task", "glue/sst2"], ["is a model for tag", "kind classify"]),
+        (["MODEL", "--data", "FILE", "--task", "glu/sst2"], ["did you mean 'glue/sst2'"]),
+        (["MODEL", "--data", "FOLDER", "--task", "conll2003"], ["found no file of conll2003, dev", "eng.testa"]),
+        (["MODEL", "--data", "FOLDER", "--task", "conll2003", "--split", "nope"], ["--split nope", "train, dev, test"]),
+        (["MODEL", "--predictions", "x", "--gold", "y", "--task", "tag"], ["takes the place of a model"]),
+        (["--predictions", "x", "--task", "tag"], ["--gold is missing"]),
+        (["--predictions", "x", "--gold", "y"], ["--task is missing"]),
+        (["--predictions", "x", "--gold", "FILE", "--task", "nope"], ["'nope' is not known"]),
+    ],
+)
+def test_evaluate_refuses_in_one_line(
+    firth, tagger: Path, tiny_run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tokens: list[str], parts: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    places = {"MODEL": tagger, "RUN": tiny_run, "FILE": data / "t.conll", "FOLDER": tmp_path}
+    result = firth("evaluate", *(places.get(token, token) for token in tokens))
+    assert result.code == 2
+    assert [part for part in parts if part not in result.complaint] == [], result.complaint
+
+
+def test_scores_of_predictions(firth, data: Path, tmp_path: Path) -> None:
+    said = write(tmp_path / "p.txt", "a\nb\na\n")
+    result = firth("evaluate", "--predictions", said, "--gold", data / "d.tsv", "--task", "classify")
+    assert result.code == 0 and "  accuracy  0.6667\n" in result.out
+    write(said, "a\nb\n")
+    result = firth("evaluate", "--predictions", said, "--gold", data / "d.tsv", "--task", "classify")
+    assert result.code == 2 and "2 predictions for 3 examples" in result.complaint
+
+
+def test_bad_rows_are_listed_by_evaluate(firth, tuned: tuple[Path, str], tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.tsv", table([("x", "a"), ("y", "z")]))
+    result = firth("evaluate", tuned[0], "--data", gold)
+    assert result.code == 2 and "g.tsv:3" in result.complaint
+    result = firth("evaluate", tuned[0], "--data", gold, "--skip-bad")
+    assert result.code == 0 and "1 example\n" in result.out and "bad rows left out: 1" in result.err
+
+
+@pytest.mark.parametrize("verb", ["finetune", "evaluate", "predict"])
+def test_help_has_an_example_and_a_line_for_each_flag(firth: Callable[..., Any], verb: str) -> None:
+    result = firth(verb, "--help")
+    assert result.code == 0 and f"Example: firth {verb} " in result.out
+    flags = [line.strip("│* ") for line in result.out.splitlines() if line.strip("│* ").startswith("--")]
+    assert flags and all(len([word for word in flag.split("  ") if word.strip()]) > 1 for flag in flags)
+    assert 'default: ""' not in result.out

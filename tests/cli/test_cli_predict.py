@@ -1,0 +1,426 @@
+"""``firth predict``: what goes in, what comes out, in which order, and what is refused."""
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.cli import main
+from firth.cli.predict import predict
+from firth.inference.model import load
+
+ROWS = [(f"{text} {i}", label) for i in range(8) for text, label in (("the river", "a"), ("winter", "b"))]
+
+
+def squad(n: int) -> str:
+    articles = []
+    for i in range(n):
+        context = f"The old farmer walked to the river in {i}."
+        answer = {"text": "the river", "answer_start": context.index("the river")}
+        asked = [{"id": f"q{i}", "question": "Where?", "answers": [answer], "is_impossible": False}]
+        asked += [{"id": f"n{i}", "question": "Who sang?", "answers": [], "is_impossible": True}] * (i % 2)
+        articles.append({"title": f"t{i}", "paragraphs": [{"context": context, "qas": asked}]})
+    return json.dumps({"data": articles})
+
+
+def choices(n: int) -> str:
+    rows = ({"id": f"c{i}", "text": f"x {i}", "question": "how?", "choices": ["p", "q"], "label": 0} for i in range(n))
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+FILES = {
+    "classify": ("t.tsv", "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS)),
+    "multilabel": ("m.tsv", "text\tlabels\n" + "".join(f"w {i}\t{['a', 'b', 'a|b', ''][i % 4]}\n" for i in range(16))),
+    "regress": ("r.tsv", "sentence1\tsentence2\tscore\n" + "".join(f"w {i}\tv {i}\t{i % 5}\n" for i in range(16))),
+    "tag": ("t.conll", "\n".join(f"Ann B-PER\nLee I-PER\nwalked{i} O\n" for i in range(16))),
+    "answer": ("t.json", squad(12)),
+    "choose": ("c.jsonl", choices(16)),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model for each kind of task (folders of hardly trained ones), with its training file beside it."""
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firth.jobs.finetune.write_finetune_report", lambda out, recipe, results: out)
+        for kind, (name, text) in FILES.items():
+            (folder / name).write_text(text, "utf-8")
+            tokens = ["finetune", "--task", kind, "--model", tiny_run, "--train", folder / name, "--out", folder / kind]
+            tokens += ["--epochs", "0.1", "--set", "train.precision=float32"]
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                assert main([*map(str, tokens)]) == 0
+    return {kind: folder / kind for kind in FILES}
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+
+
+# -- lines ---------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, models: dict[str, Path]) -> None:
+    lines = ["winter", "", "the river", "an empty house " * 300, "  "]
+    result = firth("predict", models["classify"], stdin="\n".join(lines).encode())
+    assert result.code == 0 and result.err == "read in windows: 1 example\n"
+    answers = rows(result.out)
+    expected = load(models["classify"]).predict(lines)
+    assert [list(answer) for answer in answers] == [["label", "probability", "probabilities"]] * 5
+    for answer, one in zip(answers, expected, strict=True):
+        assert answer["label"] == one.label and answer["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
+    # The same from a file of lines, with the ends of another system, and as arguments.
+    assert rows(firth("predict", models["classify"], *lines).out) == answers
+
+
+def test_a_file_of_lines_is_read_like_stdin(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_bytes("\ufeffwinter\r\n\r\nthe river".encode())
+    found = firth("predict", models["classify"], "--input", tmp_path / "lines.txt").out
+    assert rows(found) == rows(firth("predict", models["classify"], stdin=b"winter\n\nthe river\n").out)
+    assert rows(found) == rows(firth("predict", models["classify"], "winter", "", "the river").out)
+
+
+@pytest.mark.parametrize("given", ["stdin", "lines.txt"])
+def test_an_empty_input_is_an_error_and_an_empty_line_is_none(
+    firth, models: dict[str, Path], tmp_path: Path, given: str
+) -> None:
+    def result(text: bytes) -> Any:
+        if given == "stdin":
+            return firth("predict", models["tag"], "--out", tmp_path / "a.jsonl", stdin=text)
+        (tmp_path / given).write_bytes(text)
+        return firth("predict", models["tag"], "--input", tmp_path / given, "--out", tmp_path / "a.jsonl")
+
+    empty = result(b"")
+    assert empty.code == 2 and given in empty.complaint and "no input" in empty.complaint
+    assert not (tmp_path / "a.jsonl").exists()
+    assert result(b"\n").code == 0
+    assert rows((tmp_path / "a.jsonl").read_text()) == [{"tags": [], "probabilities": [], "entities": []}]
+
+
+def test_entities_carry_characters_of_the_raw_text(firth, models: dict[str, Path]) -> None:
+    lines = ["  Ann Lee,\tAnn (강가에서) walked 😀 Ann Lee… to\u00a0Ann!", "\u200b Ann \u2060"]
+    answers = rows(firth("predict", models["tag"], stdin="\n".join(lines).encode()).out)
+    found = [(line, entity) for line, answer in zip(lines, answers, strict=True) for entity in answer["entities"]]
+    assert found
+    assert all(line[entity["start"] : entity["end"]] == entity["text"] for line, entity in found)
+
+
+def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:
+    (answer,) = rows(firth("predict", models["tag"], " ".join(["Ann"] * 600)).out)
+    assert len(answer["tags"]) == len(answer["probabilities"]) == 600
+
+
+# -- objects -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "items", "keys"),
+    [
+        ("classify", [{"text": "a"}, {"text": "a", "second": "b", "id": 7}], ["label", "probability", "probabilities"]),
+        ("multilabel", [{"text": ""}, {"text": "a", "id": "x"}], ["labels", "probabilities"]),
+        ("regress", [{"text": "a", "second": "b"}, {"text": "a", "id": "x", "score": 3}], ["value"]),
+        ("tag", [{"text": "Ann Lee"}, {"tokens": ["Ann", "Lee"], "id": "x"}], ["tags", "probabilities", "entities"]),
+        (
+            "answer",
+            [{"question": "who?", "context": "the river " * 40}, {"question": "Who?", "context": "", "id": "x"}],
+            ["text", "start", "end", "probability", "no_answer_score", "n_best"],
+        ),
+        (
+            "choose",
+            [
+                {"text": "x", "question": "how?", "choices": ["p", "q"]},
+                {"context": "x", "choices": ["p", "q", "r"], "id": 7},
+            ],
+            ["choice", "text", "probabilities"],
+        ),
+    ],
+)  # fmt: skip
+def test_objects_are_answered_with_their_ids(
+    firth, models: dict[str, Path], kind: str, items: list[dict[str, Any]], keys: list[str]
+) -> None:
+    text = "\n\n".join(json.dumps(item) for item in items)
+    form = [] if kind in ("answer", "choose") else ["--format", "jsonl"]
+    result = firth("predict", models[kind], *form, stdin=text.encode())
+    assert result.code == 0, result.err
+    answers = rows(result.out)
+    assert [list(answer) for answer in answers] == [keys, ["id", *keys]]
+    assert answers[1]["id"] == str(items[1]["id"])
+    assert rows(firth("predict", models[kind], *form, *map(json.dumps, items)).out) == answers
+
+
+def test_words_that_are_given_are_taken_as_they_are(firth, models: dict[str, Path]) -> None:
+    (answer,) = rows(firth("predict", models["tag"], "--format", "jsonl", '{"tokens": ["Ann-Lee!", "walked"]}').out)
+    assert len(answer["tags"]) == 2
+
+
+def test_a_pair_is_not_its_first_text(firth, models: dict[str, Path]) -> None:
+    items = [json.dumps({"text": "winter"}), json.dumps({"text": "winter", "second": "the river"})]
+    answers = rows(firth("predict", models["classify"], "--format", "jsonl", *items).out)
+    assert answers[0] != answers[1]
+
+
+def test_a_context_without_a_piece_is_valid_json(firth, models: dict[str, Path]) -> None:
+    (answer,) = rows(firth("predict", models["answer"], '{"question": "Who?", "context": ""}').out)
+    assert answer["text"] == "" and answer["no_answer_score"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("answer", '{"question": "a", "context": "b"}\nno json\n', "stdin:2: not JSON"),
+        ("answer", '{"question": "a", "context": "b"}\n[1]\n', "stdin:2: found [1], expected a JSON object"),
+        ("answer", '{"question": "a"}\n', 'stdin:1: {\'question\': \'a\'}: expected {"question": …, "context": …}'),
+        ("choose", '{"text": "a", "choices": ["only"]}\n', "stdin:1: 1 choices: expected at least two"),
+        ("choose", '\n{"text": "a", "choices": 5}\n', 'stdin:2: {\'text\': \'a\', \'choices\': 5}: expected {"text"'),
+    ],
+)
+def test_a_line_that_is_no_object_of_the_task(
+    firth, models: dict[str, Path], tmp_path: Path, kind: str, text: str, message: str
+) -> None:
+    result = firth("predict", models[kind], "--out", tmp_path / "a.jsonl", stdin=text.encode())
+    assert result.code == 2 and message in result.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_of_a_file_that_is_no_json_is_named(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    for kind, good in (("answer", '{"question": "a", "context": "b"}'), ("classify", '{"text": "a"}')):
+        (tmp_path / "t.jsonl").write_text(good + "\n{\n")
+        result = firth("predict", models[kind], "--input", tmp_path / "t.jsonl")
+        assert result.code == 2 and f"{tmp_path / 't.jsonl'}:2: not JSON" in result.complaint
+
+
+def test_a_line_that_is_not_utf8(firth, models: dict[str, Path]) -> None:
+    result = firth("predict", models["classify"], stdin=b"good\nb\xffd\n")
+    assert result.code == 2 and "stdin, line 2: not UTF-8" in result.complaint
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+def test_the_answers_to_a_labelled_file_are_those_that_evaluate_scores(
+    firth, models: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    file, out = models[kind].parent / FILES[kind][0], tmp_path / "answers.jsonl"
+    result = firth("predict", models[kind], "--input", file, "--out", out)
+    assert result.code == 0 and result.out.startswith(f"{out}: ") and result.out.endswith(" answers\n")
+    assert list(tmp_path.iterdir()) == [out]
+    said = firth("evaluate", "--predictions", out, "--gold", file, "--task", kind, "--json")
+    asked = firth("evaluate", models[kind], "--data", file, "--json")
+    scores = json.loads(asked.out)["scores"]
+    if kind == "answer":
+        del scores["best_squad_f1"]  # needs the scores of "no answer", which are a file of their own
+    assert json.loads(said.out)["scores"] == pytest.approx(scores)
+    if kind in ("answer", "choose"):
+        first = rows(out.read_text())[0]["id"]
+        assert first in ("q0", "c0")
+
+
+def test_columns_and_headers(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "t.tsv"
+    file.write_text("7\twinter\tsummer\n")
+    by_number = firth("predict", models["classify"], "--input", file, "--columns", "id=0,text=1,second=2")
+    assert rows(by_number.out)[0]["id"] == "7" and "no header; text from column 1" in by_number.err
+    pair = json.dumps({"text": "winter", "second": "summer", "id": "7"})
+    assert rows(firth("predict", models["classify"], "--format", "jsonl", pair).out) == rows(by_number.out)
+    file.write_text("a\tb\nwinter\tsummer\n")
+    assert len(rows(firth("predict", models["classify"], "--input", file, "--columns", "text=a").out)) == 1
+    both = firth("predict", models["classify"], "--input", file, "--columns", "text=0", "--no-header")
+    assert len(rows(both.out)) == 2
+    refused = firth("predict", models["classify"], "--input", file, "--columns", "text=c")
+    assert refused.code == 2 and "no column 'c'" in refused.complaint
+
+
+def test_ids_that_come_twice_and_bad_rows_are_errors(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id\ttext\n1\ta\n1\tb\n")
+    result = firth("predict", models["classify"], "--input", tmp_path / "t.tsv", "--out", tmp_path / "a.jsonl")
+    assert result.code == 2 and "t.tsv:3: found the id '1' again" in result.complaint
+    assert [path.name for path in tmp_path.iterdir()] == ["t.tsv"]
+
+
+# -- out -----------------------------------------------------------------------------------------------------
+
+
+def test_out_is_whole_or_not_there(
+    firth, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "a.jsonl"
+    assert firth("predict", models["classify"], "winter", "--out", out).out == f"{out}: 1 answer\n"
+    again = firth("predict", models["classify"], "winter", "--out", out)
+    assert again.code == 2 and "exists already" in again.complaint
+    out.unlink()
+    nowhere = firth("predict", models["classify"], "winter", "--out", tmp_path / "no" / "a.jsonl")
+    assert nowhere.code == 2 and "cannot be written" in nowhere.complaint
+
+    def broken(*arguments: object, **options: object) -> Iterator[Any]:
+        yield from original(*arguments, **options)
+        raise KeyboardInterrupt
+
+    from firth.inference import answering
+
+    original = answering.answer_stream
+    monkeypatch.setattr(answering, "answer_stream", broken)
+    result = firth("predict", models["classify"], "winter", "--out", out)
+    assert result.code == 130 and result.complaint == "interrupted: no answers were written"
+    assert list(tmp_path.iterdir()) == []
+    result = firth("predict", models["classify"], "winter")
+    assert result.code == 130 and result.complaint == "interrupted: the answers so far are complete"
+    assert len(rows(result.out)) == 1
+
+
+class Typed(io.StringIO):
+    """A person at a terminal: the next line is typed when the answer to the one before is there."""
+
+    def __init__(self, answers: io.StringIO, lines: list[str]):
+        super().__init__()
+        self.answers, self.lines, self.seen = answers, lines, list[int]()
+
+    def isatty(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self.lines:
+            self.seen.append(self.answers.getvalue().count("\n"))
+            yield line
+
+
+def test_a_person_who_types_is_answered_at_once(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.StringIO()
+    typed = Typed(printed, ["winter\n", "the river\n", "winter\n", "x\n"])
+    monkeypatch.setattr(sys, "stdin", typed)
+    monkeypatch.setattr(sys, "stdout", printed)
+    predict(models["classify"])
+    # One line is looked at ahead of its answer.
+    assert typed.seen == [0, 0, 1, 2] and printed.getvalue().count("\n") == 4
+
+
+def test_memory_does_not_grow_with_the_input(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from firth.inference import answering
+
+    monkeypatch.setattr(answering, "AT_ONCE", 8)
+    ahead = []
+
+    def lines(path: Path | None) -> Iterator[str]:
+        for number in range(40):
+            ahead.append(number - answered())
+            yield f"line {number}"
+
+    def answered() -> int:
+        return total[0]
+
+    total = [0]
+    original = answering.answer_stream
+
+    def counted(*arguments: object, **options: object) -> Iterator[Any]:
+        for pair in original(*arguments, **options):
+            total[0] += 1
+            yield pair
+
+    monkeypatch.setattr(answering, "answer_stream", counted)
+    monkeypatch.setattr("firth.cli.predict.lines_from", lines)
+    predict(models["classify"])
+    assert capsys.readouterr().out.count("\n") == 40
+    assert max(ahead) <= 9
+
+
+# -- GLUE ----------------------------------------------------------------------------------------------------
+
+N_WNLI = 146
+
+
+@pytest.fixture(scope="module")
+def wnli(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model for WNLI, and the folder of its files."""
+    folder = tmp_path_factory.mktemp("glue")
+    labelled = "".join(f"{i}\tw {i}\tv {i}\t{i % 2}\n" for i in range(24))
+    (folder / "WNLI").mkdir()
+    for name in ("train", "dev"):
+        (folder / "WNLI" / f"{name}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + labelled)
+    test = "".join(f"{i}\tx {i}\tv {i}\n" for i in range(N_WNLI))
+    (folder / "WNLI" / "test.tsv").write_text("index\tsentence1\tsentence2\n" + test)
+    tokens = ["finetune", "--task", "glue/wnli", "--model", tiny_run, "--data", folder, "--out", folder / "run"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main([*map(str, tokens), "--epochs", "0.1", "--set", "train.precision=float32"]) == 0
+    return folder / "run", folder
+
+
+def test_a_published_data_set_is_scored_by_its_name(firth, wnli: tuple[Path, Path]) -> None:
+    run, folder = wnli
+    found = json.loads(firth("evaluate", run, "--data", folder, "--task", "glue/wnli", "--json").out)
+    results = json.loads((run / "results.json").read_text())
+    assert found["scores"] == pytest.approx(results["scored"][0]["dev"]["dev"])
+    result = firth("evaluate", run, "--data", folder, "--task", "glue/wnli")
+    assert result.out.startswith(f"{folder}, dev: glue/wnli, 24 examples\n  accuracy")
+    result = firth("evaluate", run, "--data", folder, "--task", "glue/wnli", "--split", "test")
+    assert result.code == 2 and "expected a labelled example" in result.complaint
+
+
+def test_a_submission_has_every_test_row_in_order(firth, wnli: tuple[Path, Path], tmp_path: Path) -> None:
+    run, folder = wnli
+    test = folder / "WNLI" / "test.tsv"
+    result = firth("predict", run, "--input", test, "--submission", tmp_path / "s")
+    assert result.code == 0 and result.out == f"{tmp_path / 's' / 'WNLI.tsv'}: {N_WNLI} answers\n"
+    lines = (tmp_path / "s" / "WNLI.tsv").read_text().splitlines()
+    answers = rows(firth("predict", run, "--input", test, "--task", "glue/wnli").out)
+    assert [answer["id"] for answer in answers] == [str(i) for i in range(N_WNLI)]
+    assert lines == ["index\tprediction", *(f"{i}\t{answer['label']}" for i, answer in enumerate(answers))]
+    said = firth("evaluate", "--predictions", tmp_path / "s" / "WNLI.tsv", "--gold", test, "--task", "glue/wnli")
+    assert said.code == 2, "the test file has no labels"
+
+
+def test_submissions_that_cannot_be(
+    firth, wnli: tuple[Path, Path], models: dict[str, Path], tmp_path: Path
+) -> None:
+    run, folder = wnli
+    short, out = folder / "WNLI" / "dev.tsv", tmp_path / "s"
+    for tokens, message in [
+        ([run, "--input", short, "--submission", out], "found 24 predictions, expected one for each of the 146"),
+        ([models["classify"], "--input", short, "--submission", out], "not for 'classify': say which"),
+        ([models["tag"], "--input", short, "--submission", out, "--task", "glue/wnli"], "this is a model for tag"),
+        ([run, "--input", short, "--submission", out, "--task", "glue/wnly"], "did you mean 'glue/wnli'"),
+        ([run, "--input", short, "--submission", out, "--out", out], "leave out --out"),
+        ([run, "--submission", out], "--submission: only with a file"),
+    ]:
+        result = firth("predict", *tokens)
+        assert result.code == 2 and message in result.complaint, result.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts"),
+    [
+        (["RUN", "x"], ["has not learnt a task yet", "firth finetune"]),
+        (["nowhere", "x"], ["nowhere: no such model folder"]),
+        (["MODEL", "x", "--input", "y"], ["TEXT", "--input"]),
+        (["MODEL", "x", "--columns", "text=0"], ["--columns: only with a file"]),
+        (["MODEL", "x", "--header", "--task", "glue/sst2"], ["--header and --task: only with a file"]),
+        (["MODEL", "x", "--format", "tsv"], ["--format tsv", "lines or jsonl", "--input"]),
+        (["ANSWER", "x", "--format", "lines"], ["--format lines", "JSON objects"]),
+        (["MODEL", "--input", "nowhere.txt"], ["nowhere.txt: cannot be read"]),
+        (["MODEL", "--input", "nowhere.tsv"], ["nowhere.tsv: no such file"]),
+        (["MODEL", "--input", "t.pdf"], ["t.pdf: cannot tell the format by '.pdf'"]),
+        (["MODEL", "--input", "t.tsv", "--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
+        (["MODEL", "--input", "t.tsv", "--task", "squad1"], ["--task squad1 is of kind answer", "classify"]),
+        ([], ["MODEL", "firth predict --help"]),
+    ],
+)
+def test_refusals_are_one_line(
+    firth: Callable[..., Any], models: dict[str, Path], tiny_run: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, tokens: list[str], parts: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    places = {"MODEL": models["classify"], "RUN": tiny_run, "ANSWER": models["answer"]}
+    result = firth("predict", *(places.get(token, token) for token in tokens))
+    assert result.code == 2
+    assert [part for part in parts if part not in result.complaint] == [], result.complaint
+    assert list(tmp_path.iterdir()) == []

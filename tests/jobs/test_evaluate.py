@@ -1,0 +1,192 @@
+"""Scores of models and of files of predictions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.errors import ConfigError, InputError
+from firth.jobs.evaluate import evaluate, score_predictions
+from firth.jobs.finetune import finetune, resolve
+from firth.jobs.finetune_recipe import LabelledConfig
+
+GOLD = "text\tlabel\none\ta\ntwo\tb\nthree\tb\nfour\ta\n"
+
+
+def scored(task: str, gold: Path, predictions: Path, **more: Any) -> dict[str, Any]:
+    return score_predictions(task, str(gold), str(predictions), LabelledConfig(), **more)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+# -- predictions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lines", "a\nb\na\na\n"),
+        ("crlf", "a\r\nb\r\na\r\na\r\n"),
+        ("glue.tsv", "index\tprediction\n0\ta\n1\tb\n2\ta\n3\ta\n"),
+        ("ours.jsonl", "".join(f'{{"label": "{label}", "probability": 0.7}}\n' for label in "abaa")),
+    ],
+)
+def test_labels_are_read_however_they_are_written(tmp_path: Path, name: str, text: str) -> None:
+    found = scored("classify", write(tmp_path / "gold.tsv", GOLD), write(tmp_path / name, text))
+    # Gold a b b a, predicted a b a a: F1 of a is 4/5, of b 2/3.
+    assert found["scores"]["accuracy"] == 0.75
+    assert found["scores"]["macro_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert found["scores"]["f1"] == pytest.approx(2 / 3)
+    assert (found["task"], found["examples"]) == ("classify", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\nb\n", "2 predictions for 4 examples"),
+        ("a\nb\na\na\nb\n", "5 predictions for 4 examples"),
+        ('a\nb\na\n{"lable": "a"}\n', ":4: found no 'label'"),
+        ('a\nb\n{"label": \na\n', ":3: not JSON"),
+    ],
+)
+def test_bad_predictions_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scored("classify", write(tmp_path / "gold.tsv", GOLD), write(tmp_path / "p", text))
+
+
+def test_a_label_that_is_only_predicted_is_wrong_and_noted(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", "text\tlabel\none\ta\ntwo\ta\n")
+    found = scored("classify", gold, write(tmp_path / "p", "a\nc\n"))
+    assert found["scores"]["accuracy"] == 0.5
+    assert any("predicted, but not a label of any gold example: c" in note for note in found["notes"])
+    # Of several labels too: a false one more may not go unseen.
+    gold = write(tmp_path / "gold.jsonl", '{"text": "x", "labels": ["a"]}\n')
+    found = scored("multilabel", gold, write(tmp_path / "p", "a|c\n"))
+    assert found["scores"]["micro_f1"] == pytest.approx(2 / 3) and found["scores"]["exact_match"] == 0
+
+
+def test_a_published_data_set_has_no_other_labels(tmp_path: Path) -> None:
+    gold = write(tmp_path / "dev.tsv", "sentence\tlabel\ngood\t1\nbad\t0\n")
+    found = scored("glue/sst2", gold, write(tmp_path / "p", "1\n1\n"))
+    assert found["scores"]["accuracy"] == 0.5
+    with pytest.raises(InputError, match="prediction 2: 'positive': expected one of 0, 1"):
+        scored("glue/sst2", gold, write(tmp_path / "p", "1\npositive\n"))
+    with pytest.raises(ConfigError, match="--split nope: glue/sst2 has train, dev, test"):
+        scored("glue/sst2", gold, write(tmp_path / "p", "1\n1\n"), split="nope")
+
+
+def test_numbers(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", "text\tscore\na\t1\nb\t2\nc\t3\n")
+    scores = scored("regress", gold, write(tmp_path / "p", "2\n4\n6\n"))["scores"]
+    assert scores["pearson"] == pytest.approx(1) and scores["mean_absolute_error"] == 2
+    for bad in ("nan", "many", "inf"):
+        with pytest.raises(InputError, match=f":2: found '{bad}', expected value"):
+            scored("regress", gold, write(tmp_path / "p", f"2\n{bad}\n6\n"))
+
+
+def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.conll", "Ann B-PER\nsang O\n\nOslo B-LOC\n")
+    columns = scored("tag", gold, write(tmp_path / "p.conll", "Ann B-PER I-PER\nsang O O\n\nOslo B-LOC O\n"))
+    objects = scored("tag", gold, write(tmp_path / "p.jsonl", '{"tags": ["B-PER", "O"]}\n{"tags": ["O"]}\n'))
+    assert columns["scores"] == objects["scores"]
+    assert objects["scores"]["precision"] == 1 and objects["scores"]["recall"] == 0.5
+    assert objects["scores"]["tag_accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.conll", "Ann B-PER\n\nOslo B-LOC\n", "p.conll:1: 1 words, .*gold.conll:1 has 2"),
+        ("p.conll", "Ann B-PER\nsang O\n", "1 sentences for 2"),
+        ("p.jsonl", '{"tags": ["O"]}\n{"tags": ["O"]}\n', "p.jsonl:1: found 1 tags, expected one for each of the 2"),
+    ],
+)
+def test_tags_that_do_not_fit_the_words(tmp_path: Path, name: str, text: str, message: str) -> None:
+    gold = write(tmp_path / "gold.conll", "Ann B-PER\nsang O\n\nOslo B-LOC\n")
+    with pytest.raises(InputError, match=message):
+        scored("tag", gold, write(tmp_path / name, text))
+
+
+def squad() -> str:
+    asked = [
+        {"id": "1", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}], "is_impossible": False},
+        {"id": "2", "question": "Why?", "answers": [], "is_impossible": True},
+    ]
+    return json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "Ann sang.", "qas": asked}]}]})
+
+
+def test_answers_by_question(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.json", squad())
+    said = write(tmp_path / "p.json", '{"1": "Ann", "2": "Ann"}')
+    assert scored("answer", gold, said)["scores"]["squad_f1"] == 0.5
+    assert "best_squad_f1" not in scored("answer", gold, said)["scores"]
+    odds = write(tmp_path / "odds.json", '{"1": 0.1, "2": 0.9}')
+    assert scored("answer", gold, said, odds=str(odds))["scores"]["best_squad_f1"] == 1
+    with pytest.raises(InputError, match=r"no answer for 1 questions, such as '2' \(.*qas\[1\]\)"):
+        scored("answer", gold, write(tmp_path / "p.json", '{"1": "Ann"}'))
+    with pytest.raises(InputError, match="found list, expected an object"):
+        scored("answer", gold, write(tmp_path / "p.json", "[]"))
+
+
+def test_choices(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.jsonl", '{"text": "x", "choices": ["p", "q"], "label": 1}\n' * 2)
+    assert scored("choose", gold, write(tmp_path / "p", '1\n{"choice": 0}\n'))["scores"] == {"accuracy": 0.5}
+
+
+# -- models --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    train = write(folder / "t.tsv", "text\tlabel\n" + "".join(f"the river {i}\ta\nwinter {i}\tb\n" for i in range(10)))
+    plain = {"task": "classify", "model": str(tiny_run), "data": {"train": str(train)}, "train": {"epochs": 0.1}}
+    finetune(*resolve(plain, ["train.precision=float32"], "test"), folder / "out", tell=lambda text: None)
+    return folder / "out"
+
+
+def test_a_model_and_its_predictions_have_the_same_scores(classifier: Path, tmp_path: Path) -> None:
+    from firth.inference.model import load
+
+    gold = write(tmp_path / "gold.tsv", GOLD)
+    found = evaluate(classifier, str(gold), LabelledConfig())
+    answers = load(classifier).predict(["one", "two", "three", "four"])
+    said = write(tmp_path / "p", "".join(f"{answer.label}\n" for answer in answers))
+    assert found["scores"] == scored("classify", gold, said)["scores"]
+
+
+def test_one_class_alone_and_long_texts_are_scored(classifier: Path, tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", "text\tlabel\n" + "winter " * 600 + "\tb\nx\tb\n")
+    found = evaluate(classifier, str(gold), LabelledConfig())
+    assert set(found["scores"]) == {"accuracy", "macro_f1", "mcc", "f1"}
+    assert any("windows: 1" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("glue/stsb", "is a model for classify, but glue/stsb is a task of kind regress"),
+        ("tag", "is a model for classify, but tag is a task of kind tag"),
+        ("clasify", "did you mean 'classify'"),
+    ],
+)
+def test_a_model_of_another_task(classifier: Path, tmp_path: Path, task: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluate(classifier, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig(), task=task)
+
+
+def test_a_label_the_model_never_saw(classifier: Path, tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", GOLD + "five\tc\n")
+    with pytest.raises(InputError, match=r"gold.tsv:6: .*'c'.*a, b"):
+        evaluate(classifier, str(gold), LabelledConfig())
+    found = evaluate(classifier, str(gold), LabelledConfig(skip_bad=True))
+    assert found["examples"] == 4 and any("bad rows left out: 1" in note for note in found["notes"])
+
+
+def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has not learnt a task yet: fine-tune it"):
+        evaluate(tiny_run, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig())

@@ -1,0 +1,106 @@
+"""The fine-tuning study: its cells, the baselines it compares with, and the tables it writes."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.errors import ConfigError, InputError
+from firth.jobs.finetune_recipe import build, plain_recipe
+from firth.jobs.labelled import LabelledData
+from firth.studies import finetuning
+from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED, ROWS, count_cell, counted_answers, recipe_of, study
+from firth.studies.finetuning_report import feature_table, label_curves, task_table, write_study_report
+from firth.tasks.datasets import DATASETS
+from firth.tasks.scoring import score_choices, score_tags, score_values
+from firth.text.records import Choice, Tagged, Text
+
+pytest.importorskip("sklearn")
+
+
+def cell(score: float, metric: str = "accuracy", **more: Any) -> dict[str, Any]:
+    values = {"mean": score, "sd": 0.01, "values": [score, score]}
+    return {"metric": metric, "dev": {"dev": {metric: values}}, "seconds_a_run": 61.4, **more}
+
+
+FACTS = {
+    f"tasks/SST-2/{PRETRAINED}": cell(0.75),
+    f"tasks/SST-2/{COUNTED}": cell(0.79, what="words") | {"dev": {"dev": {"accuracy": {
+        "mean": 0.79, "sd": 0.0, "values": [0.79]}}}},
+    f"tasks/CoNLL-2003/{PRETRAINED}": cell(0.5, "entity_f1"),
+    "features/top layer, BiLSTM": cell(0.45, "entity_f1"),
+    f"labels/100/{PRETRAINED}": cell(0.6),
+}  # fmt: skip
+
+
+def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
+    header, rows = task_table(FACTS)
+    assert rows[0] == ["SST-2", "accuracy", "75.0 ± 1.0", "–", "79.0", "words", 61]
+    assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
+    assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]
+    assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), COUNTED: ([8000.0], [79.0])}
+
+
+def test_the_report_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page = write_study_report(tmp_path, FACTS).read_text("utf-8")
+    assert "CoNLL-2003" in page and "<svg" in page
+
+
+def test_every_row_is_a_sound_recipe_and_every_cell_has_a_name_of_its_own(tmp_path: Path) -> None:
+    cells = finetuning._cells(tmp_path / "data", tmp_path / "models", tmp_path / "out")
+    names = [c.name for c in cells]
+    assert len(set(names)) == len(names) and {n.split("/")[-1] for n in names} >= {PRETRAINED, FRESH, COUNTED}
+    for row in ROWS:
+        plain = plain_recipe(recipe_of(row, tmp_path, tmp_path, tmp_path), [], "test")
+        kind = DATASETS[row.task].kind if row.task in DATASETS else row.task
+        labels = {"labels": ["a", "b"]} if kind in ("classify", "tag") else {}
+        build({"kind": kind, "metric": "x", **plain, "head": labels | plain["head"]}, row.name)
+
+
+def test_folders_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the folder of the data sets"):
+        study(tmp_path / "no", tmp_path, tmp_path / "out")
+    with pytest.raises(ConfigError, match="no cell has such a name"):
+        study(tmp_path, tmp_path, tmp_path / "out", only=["nothing"])
+
+
+def test_arc_is_divided_without_losing_a_row(tmp_path: Path) -> None:
+    (tmp_path / "arc-easy").mkdir()
+    rows = [[f'Which "word", number {i}?', "a", "b", "c", "d", "B"] for i in range(50)]
+    text = "".join(finetuning._csv_line(row) for row in rows)
+    (tmp_path / "arc-easy" / "dev.csv").write_text(text, "utf-8")
+    finetuning._split_arc(tmp_path, tmp_path / "out")
+    files = [tmp_path / "out/arc-easy" / f"{name}.csv" for name in ("train", "dev")]
+    parts = [list(csv.reader(file.read_text("utf-8").splitlines())) for file in files]
+    assert sorted(parts[0] + parts[1]) == sorted(rows) and 3 < len(parts[1]) < 20
+    with pytest.raises(InputError, match="no such file"):
+        finetuning._split_arc(tmp_path / "other", tmp_path / "another")
+
+
+def data(kind: str, train: list[Any], labels: list[str] | None = None) -> LabelledData:
+    return LabelledData(kind, ("x",), train[:-2], train[-2:], {}, {"labels": labels} if labels else {})
+
+
+def test_counted_words_answer_each_kind_of_task() -> None:
+    pairs = [Text("a cat sat", 5.0, second="the cat sat"), Text("a cat sat", 0.0, second="rain fell"),
+             Text("red mill", 4.0, second="red mills"), Text("red mill", 1.0, second="blue sky")]  # fmt: skip
+    values = counted_answers(data("regress", pairs), pairs)
+    assert score_values(pairs, values, ())["spearman"] > 0.5
+    assert all(0 <= v.value <= 1 + 1e-9 for v in values)
+    choices = [Choice("", "Where does the river run?", ("to the sea the river runs", "a hat"), 0) for _ in range(4)]
+    assert score_choices(choices, counted_answers(data("choose", choices), choices), ())["accuracy"] == 1
+    tagged = [Tagged("Ann ran", ((0, 3), (4, 7)), ("B-PER", "O")), Tagged("Ann Bo", ((0, 3), (4, 6)), ("B-PER", "O")),
+              Tagged("ran", ((0, 3),), ("O",))]  # fmt: skip
+    found = counted_answers(data("tag", tagged), [Tagged("new Ann", ((0, 3), (4, 7)), ("O", "B-PER"))])
+    assert found[0].tags == ("O", "B-PER")
+    assert score_tags(tagged, counted_answers(data("tag", tagged), tagged), ())["entity_f1"] == 1
+
+
+def test_counted_words_learn_labels(tmp_path: Path) -> None:
+    lines = [f"{['good', 'fine', 'nice'][i % 3]} film {i}\tyes\nbad poor dull film {i}\tno" for i in range(20)]
+    file = tmp_path / "t.tsv"
+    file.write_text("text\tlabel\n" + "\n".join(lines) + "\n", "utf-8")
+    facts = count_cell(tmp_path, recipe={"task": "classify", "data": {"train": str(file), "dev": str(file)}})
+    assert facts["dev"]["dev"]["accuracy"]["mean"] == 1 and facts["metric"] == "accuracy"

@@ -1,0 +1,223 @@
+"""One label, several, or a number: losses against torch's on merged logits, and the answers that outputs make."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from firth.data.batch import Batch
+from firth.errors import ConfigError, InputError
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
+from firth.tasks.classify import (
+    Classifier,
+    MultiLabelClassifier,
+    Regressor,
+    classify_answers,
+    classify_examples,
+    multilabel_answers,
+    multilabel_examples,
+    regress_answers,
+    regress_examples,
+)
+from firth.tasks.config import ClassifyConfig, FeatureConfig, MultiLabelConfig, RegressConfig, WindowConfig
+from firth.tasks.model import TaskModel
+from firth.tasks.rows import Example, RowMaker, collate
+from firth.text.layouts import bert_layout
+from firth.text.records import Label, Text
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+LETTERS = "abcdefgh"
+TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *LETTERS], lowercase=True)
+SIZES = BertConfig(
+    vocab_size=TOKENIZER.size, width=8, n_layers=1, n_heads=2, feed_forward_width=12, max_positions=16, dropout=0.0,
+    attention_dropout=0.0,
+)  # fmt: skip
+LABELS = ("bad", "fair", "good")
+# One row, three rows, one row (a pair), two rows.
+WORDS = ["a b c", " ".join(LETTERS * 4), "a", "h g f " * 6]
+
+
+def texts(*labels: Label | None) -> list[Text]:
+    seconds = [None, None, "b c", None]
+    return [
+        Text(word, label, f"f.tsv:{i}", second)
+        for i, (word, label, second) in enumerate(zip(WORDS, labels, seconds, strict=True), 1)
+    ]
+
+
+def maker() -> RowMaker:
+    return RowMaker(TOKENIZER, bert_layout(TOKENIZER), WindowConfig(), SIZES.max_positions)
+
+
+def built(model: type[TaskModel], config: Any) -> Any:
+    torch.manual_seed(0)
+    made = model(Bert(SIZES), config)
+    # Far from zero, so that windows differ.
+    torch.nn.init.normal_(made.head.weight)
+    return made.eval()
+
+
+def by_text(model: TaskModel, examples: list[Example], how: str) -> Tensor:
+    """The logits of each text, one text at a time."""
+    rows = [model.logits(collate([example]).tokens) for example in examples]
+    return torch.stack([x.mean(0) if how == "mean" else x.amax(0) for x in rows])
+
+
+def step_of(model: TaskModel, examples: list[Example]) -> tuple[Batch, Tensor, Tensor]:
+    batch = collate(examples)
+    step = model(batch)
+    (loss,), correct = step.losses.values(), step.correct.get("label", torch.tensor(0))
+    return batch, loss, correct
+
+
+@pytest.mark.parametrize("merge", ["mean", "max"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weights", [(), (0.5, 1.0, 3.0)])
+def test_the_loss_of_labels_is_torchs(merge: Any, smoothing: float, weights: tuple[float, ...]) -> None:
+    windows = WindowConfig(merge=merge)
+    config = ClassifyConfig(labels=LABELS, windows=windows, label_smoothing=smoothing, class_weights=weights)
+    model = built(Classifier, config)
+    examples = classify_examples(texts("good", "bad", "fair", "good"), maker(), config)
+    assert [len(example.rows) for example in examples] == [1, 4, 1, 2]
+    gold, logits = torch.tensor([2, 0, 1, 2]), by_text(model, examples, merge)
+    expected = F.cross_entropy(
+        logits, gold, torch.tensor(weights) if weights else None, reduction="sum", label_smoothing=smoothing
+    )
+    batch, loss, correct = step_of(model, examples)
+    torch.testing.assert_close(loss, expected)
+    assert batch.counts() == {"label": 4}
+    assert correct == (logits.argmax(1) == gold).sum()
+
+
+def test_the_loss_of_label_sets_is_torchs() -> None:
+    config = MultiLabelConfig(labels=LABELS)
+    model = built(MultiLabelClassifier, config)
+    examples = multilabel_examples(texts(("good", "bad"), (), ("fair",), LABELS), maker(), config)
+    gold = torch.tensor([[1.0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]])
+    logits = by_text(model, examples, "mean")
+    batch, loss, correct = step_of(model, examples)
+    assert torch.equal(batch.targets["label"].label, gold)
+    # A prediction for each label: their mean is torch's mean.
+    assert batch.counts() == {"label": 12}
+    torch.testing.assert_close(loss / 12, F.binary_cross_entropy_with_logits(logits, gold))
+    assert correct == ((logits > 0) == gold.bool()).sum()
+
+
+def test_the_loss_of_values_is_the_square_on_the_raw_scale() -> None:
+    config = RegressConfig(windows=WindowConfig(merge="max"))
+    model = built(Regressor, config)
+    examples = regress_examples(texts(0.0, 5.0, 2, -1.25), maker(), config)
+    batch, loss, _ = step_of(model, examples)
+    gold = torch.tensor([0.0, 5.0, 2.0, -1.25])
+    torch.testing.assert_close(loss / 4, F.mse_loss(by_text(model, examples, "max")[:, 0], gold))
+    assert batch.targets["value"].label.dtype == torch.float32
+
+
+@pytest.mark.parametrize("merge", ["mean", "max"])
+def test_windows_are_merged_in_training_as_in_answers(merge: Any) -> None:
+    config = ClassifyConfig(labels=LABELS, windows=WindowConfig(merge=merge))
+    model = built(Classifier, config)
+    examples = classify_examples(texts(None, None, None, None), maker(), config)
+    with torch.no_grad():
+        trained = by_text(model, examples, merge).softmax(1)
+        outputs = [
+            [{"logits": model.outputs(collate([Example((row,), (1,), {})]).tokens)["logits"].numpy()} for row in e.rows]
+            for e in examples
+        ]
+    answers = classify_answers(texts(None, None, None, None), examples, outputs, config)
+    shares = [[answer.probabilities[label] for label in LABELS] for answer in answers]
+    np.testing.assert_allclose(shares, trained.numpy(), atol=1e-6)
+    assert [answer.label for answer in answers] == [LABELS[i] for i in trained.argmax(1)]
+    assert all(answer.probability == max(answer.probabilities.values()) for answer in answers)
+
+
+def test_an_empty_second_text_is_none() -> None:
+    single, empty, pair = classify_examples(
+        [Text("a", "bad"), Text("a", "bad", second=""), Text("a", "bad", second="\x00")],
+        maker(), ClassifyConfig(labels=LABELS),
+    )  # fmt: skip
+    assert empty.rows[0].ids.tolist() == single.rows[0].ids.tolist()
+    # One of which nothing is left is a text all the same.
+    assert len(pair.rows[0].ids) == len(single.rows[0].ids) + 1
+
+
+def test_a_text_without_label_has_no_target() -> None:
+    (example,) = classify_examples([Text("a")], maker(), ClassifyConfig(labels=LABELS))
+    assert example.targets == {} and collate([example]).targets == {}
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "label", "message"),
+    [
+        (classify_examples, ClassifyConfig(labels=LABELS), "great", "label 'great': expected one of bad, fair, good"),
+        (classify_examples, ClassifyConfig(labels=LABELS), 1.0, "label 1.0: expected one of bad"),
+        (multilabel_examples, MultiLabelConfig(labels=LABELS), ("bad", "great"), "label 'great': expected one of bad"),
+        (multilabel_examples, MultiLabelConfig(labels=LABELS), "bad", "labels 'bad': expected a list of labels"),
+        (regress_examples, RegressConfig(), "bad", "value 'bad': expected a number"),
+        (regress_examples, RegressConfig(), True, "value True: expected a number"),
+    ],
+)
+def test_a_label_that_does_not_fit_is_named_with_its_place(make: Any, config: Any, label: Label, message: str) -> None:
+    with pytest.raises(InputError, match=rf"^f\.tsv:7: {message}"):
+        make([Text("a", label, "f.tsv:7")], maker(), config)
+
+
+def rows_of(*logits: list[list[float]]) -> list[list[dict[str, np.ndarray]]]:
+    """The outputs of texts, each given as the logits of its windows."""
+    return [[{"logits": np.array([row], np.float32)} for row in windows] for windows in logits]
+
+
+def test_a_temperature_divides_the_merged_logits() -> None:
+    config = ClassifyConfig(labels=("n", "y"), temperature=2.0)
+    (answer,) = classify_answers([Text("a")], [], rows_of([[0, 1], [0, 3]]), config)
+    assert answer.label == "y"
+    assert answer.probability == pytest.approx(1 / (1 + np.exp(-1)))
+    assert answer.probabilities == pytest.approx({"n": 1 / (1 + np.e), "y": np.e / (1 + np.e)})
+
+
+def test_labels_hold_from_the_threshold_on() -> None:
+    config = MultiLabelConfig(labels=LABELS, threshold=0.5)
+    some, none = multilabel_answers([Text("a")] * 2, [], rows_of([[0, -0.01, 4]], [[-1, -2, -3]]), config)
+    assert some.labels == ("bad", "good") and none.labels == ()
+    assert some.probabilities["fair"] == pytest.approx(1 / (1 + np.exp(0.01)))
+
+
+def test_values_stay_in_the_range_of_training() -> None:
+    outputs = rows_of([[7.5]], [[-1]], [[2], [4]])
+    low, high = [a.value for a in regress_answers([], [], outputs, RegressConfig(lowest=0.0, highest=5.0))], None
+    assert low == [5, 0, 3]
+    high = [a.value for a in regress_answers([], [], outputs, RegressConfig())]
+    assert high == [7.5, -1, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (ClassifyConfig, {"labels": ("a",)}),
+        (ClassifyConfig, {"labels": ("a", "a")}),
+        (ClassifyConfig, {"labels": LABELS, "label_smoothing": 1.0}),
+        (ClassifyConfig, {"labels": LABELS, "class_weights": (1.0, 2.0)}),
+        (ClassifyConfig, {"labels": LABELS, "class_weights": (1.0, 2.0, -1.0)}),
+        (MultiLabelConfig, {"labels": ()}),
+    ],
+)
+def test_impossible_options_of_labels_are_refused(make: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{list(options)[-1]}="):
+        make(**options)
+
+
+def test_head_dropout_falls_on_the_summary() -> None:
+    """With a head that adds up the summary's numbers, what is left of each is 0 or 1 / 0.6 of it."""
+    config = ClassifyConfig(labels=("n", "y"), features=FeatureConfig(dropout=0.4))
+    model = built(Classifier, config)
+    torch.nn.init.zeros_(model.head.weight)
+    model.head.weight.data[1, 3] = 1.0
+    batch = collate(classify_examples([Text("a b", "y")] * 2000, maker(), config))
+    expected = model.encoder(batch.tokens).summary[0, 3]
+    found = model.train().logits(batch.tokens)[:, 1] / expected
+    assert found[found != 0].detach().numpy() == pytest.approx(1 / 0.6, rel=1e-4)
+    assert (found == 0).float().mean().item() == pytest.approx(0.4, abs=0.04)

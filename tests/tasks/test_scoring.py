@@ -1,0 +1,139 @@
+"""Every kind's scores by hand; the metrics themselves have tests of their own."""
+
+import pytest
+
+from firth.errors import InputError
+from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
+from firth.tasks.scoring import (
+    score_answers,
+    score_choices,
+    score_label_sets,
+    score_labels,
+    score_tags,
+    score_values,
+)
+from firth.text.records import Answer, Choice, Question, Tagged, Text
+
+
+def labelled(*labels: str) -> list[Labelled]:
+    return [Labelled(label, 1.0, {label: 1.0}) for label in labels]
+
+
+def texts(*labels: str | tuple[str, ...] | float | None) -> list[Text]:
+    return [Text("a", label, f"f:{i}") for i, label in enumerate(labels, 1)]
+
+
+def test_labels() -> None:
+    scores = score_labels(texts("n", "y", "y", "y"), labelled("n", "y", "n", "y"), ("n", "y"))
+    assert scores["accuracy"] == 0.75
+    assert scores["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1))  # of the second label
+    assert scores["macro_f1"] == pytest.approx((0.8 + 2 / 3) / 2)
+    assert scores["mcc"] == pytest.approx((2 * 1 - 0 * 1) / (2 * 2 * 3 * 1) ** 0.5)
+
+
+def test_f1_is_of_two_labels_only() -> None:
+    assert "f1" not in score_labels(texts("a", "b", "c"), labelled("a", "b", "b"), ("a", "b", "c"))
+
+
+def test_label_sets() -> None:
+    answers = [MultiLabelled(("a", "b"), {}), MultiLabelled((), {}), MultiLabelled(("b",), {})]
+    scores = score_label_sets(texts(("a", "b"), ("a",), ("b", "a")), answers, ("a", "b"))
+    assert scores["micro_f1"] == pytest.approx(2 * 3 / (5 + 3))
+    assert scores["macro_f1"] == pytest.approx((2 * 1 / (3 + 1) + 1) / 2)
+    assert scores["exact_match"] == pytest.approx(1 / 3)
+
+
+def test_values() -> None:
+    scores = score_values(texts(1.0, 2.0, 3.0), [Valued(2.0), Valued(4.0), Valued(9.0)], ())
+    assert scores["spearman"] == pytest.approx(1)
+    # Deviations -1, 0, 1 and -3, -1, 4.
+    assert scores["pearson"] == pytest.approx(7 / (2 * 26) ** 0.5)
+    assert scores["mean_absolute_error"] == pytest.approx(3)
+
+
+def tagged(*sentences: str) -> tuple[list[Tagged], list[TaggedText]]:
+    """Sentences as "gold:predicted" for each word."""
+    pairs = [[word.split(":") for word in sentence.split()] for sentence in sentences]
+    records = [
+        Tagged("x" * len(words), tuple((i, i + 1) for i in range(len(words))), tuple(gold for gold, _ in words))
+        for words in pairs
+    ]
+    return records, [TaggedText(tuple(tag for _, tag in words), (1.0,) * len(words), ()) for words in pairs]
+
+
+def test_tags_of_entities() -> None:
+    scores = score_tags(*tagged("B-PER:B-PER I-PER:O O:O", "B-LOC:B-LOC O:O"), ())
+    assert scores["tag_accuracy"] == pytest.approx(4 / 5)
+    assert (scores["entity_f1"], scores["precision"], scores["recall"]) == (0.5, 0.5, 0.5)
+    assert "entity_macro_f1" not in scores
+
+
+def test_plain_tags_have_an_accuracy_alone() -> None:
+    assert score_tags(*tagged("NOUN:NOUN VERB:NOUN"), ()) == {"tag_accuracy": 0.5}
+
+
+def test_tags_of_klue_have_its_scores_without_spaces() -> None:
+    records = [Tagged("김 a", ((0, 1), (1, 2), (2, 3)), ("B-PS", "O", "O"))]
+    wrong_space = [TaggedText(("B-PS", "B-LC", "O"), (1.0,) * 3, ())]
+    scores = score_tags(records, wrong_space, ())
+    assert scores["entity_macro_f1"] == 1
+    # conlleval knows no spaces: it counts the space's entity.
+    assert scores["precision"] == 0.5
+
+
+def answered(text: str, no_answer_score: float | None = None, best: str = "") -> Answered:
+    spans = tuple(Span(t, 0, len(t), 0.0, 0.5) for t in dict.fromkeys((text, best)) if t)
+    return Answered(text, 0, len(text), 1.0, no_answer_score, spans)
+
+
+def question(*answers: str, id: str = "") -> Question:
+    return Question("q", "c", tuple(Answer(text, 0) for text in answers), "f:1", id)
+
+
+def test_answers_by_words_and_by_characters() -> None:
+    questions = [question("the cat", "a dog"), question("서울 시")]
+    scores = score_answers(questions, [answered("Dog!"), answered("서울")], ())
+    assert scores["exact_match"] == 0.5
+    found = [value for name, value in scores.items() if name.endswith("f1")]
+    # By words (1 + 2/3) / 2; KorQuAD counts characters: "dog" in "a dog" 6/7, "서울" in "서울시" 4/5.
+    assert sorted(found) == pytest.approx(sorted([(1 + 2 / 3) / 2, (6 / 7 + 4 / 5) / 2]))
+
+
+def test_questions_that_share_an_id_count_each() -> None:
+    scores = score_answers([question("a1", id="x"), question("b1", id="x")], [answered("a1"), answered("c1")], ())
+    assert scores["exact_match"] == 0.5
+
+
+def test_answers_where_some_have_none() -> None:
+    questions = [question("yes"), question(), question()]
+    scores = score_answers(questions, [answered("yes"), answered(""), answered("no")], ())
+    assert scores["exact_match"] == pytest.approx(2 / 3)
+    assert not [name for name in scores if "best" in name]
+
+
+def test_the_best_threshold_is_looked_for_over_the_answers_themselves() -> None:
+    """All were refused; above -1 the first would have been given, rightly."""
+    questions = [question("yes"), question()]
+    answers = [answered("", -2.0, best="yes"), answered("", 3.0, best="no")]
+    scores = score_answers(questions, answers, ())
+    assert scores["exact_match"] == 0.5
+    (best,) = (value for name, value in scores.items() if name.startswith("best") and name.endswith("f1"))
+    assert best == 1
+
+
+def test_choices() -> None:
+    records = [Choice("t", "q", ("a", "b", "c"), label) for label in (0, 2)]
+    assert score_choices(records, [Chosen(0, "a", ()), Chosen(1, "b", ())], ()) == {"accuracy": 0.5}
+
+
+def test_an_example_without_a_label_is_named() -> None:
+    message = "^f:1: nothing to compare with: expected a labelled example"
+    for score in (score_labels, score_label_sets, score_values):
+        with pytest.raises(InputError, match=message):
+            score(texts(None), [], ("a", "b"))  # type: ignore[operator]
+    with pytest.raises(InputError, match=message):
+        score_tags([Tagged("a", ((0, 1),), None, "f:1")], [], ())
+    with pytest.raises(InputError, match=message):
+        score_answers([Question("q", "c", None, "f:1")], [], ())
+    with pytest.raises(InputError, match=message):
+        score_choices([Choice("t", "q", ("a", "b"), None, "f:1")], [], ())
