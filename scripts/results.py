@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED
-from firth.studies.finetuning_report import feature_table, label_curves, task_table
+from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table
 
 OUT = Path("docs/results")
 
@@ -94,7 +94,7 @@ def study_section() -> str:
         f"papers. {len(facts)} cells, {record['hours']:.1f} hours of one core each for two at a time, on "
         f"{record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
         *markdown(header, tasks),
-        "",
+        f"\n{counted_words(facts)}\n",
         *record["remarks"]["tasks"],
         "\n### Named entities: frozen features and fine-tuning\n",
         "CoNLL-2003, dev file; the encoder stays as it is, except in the last row (Devlin et al. 2018, Table 7).\n",

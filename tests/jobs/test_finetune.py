@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth.config import read_json, read_toml, to_toml
+from firth.config import file_sha256, read_json, read_toml, to_toml
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import read_model
 from firth.inference.model import load
@@ -86,7 +86,7 @@ def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[st
     answers = load(tmp_path / "out").predict([text for text, _ in rows])
     assert [answer.label for answer in answers] == [label for _, label in rows]
     assert {path.name for path in (tmp_path / "out" / "runs" / "seed-1").iterdir()} == {
-        "log.jsonl", "model", "result.json", "scores.json",
+        "log.jsonl", "result.json", "scores.json",
     }  # fmt: skip
     assert not (tmp_path / "out" / "features").exists()
 
@@ -105,13 +105,12 @@ def test_the_fitted_temperature_is_stored_and_used(plain: dict[str, Any], tmp_pa
 
 
 def test_the_same_seed_gives_the_same_model_and_the_next_another(plain: dict[str, Any], tmp_path: Path) -> None:
-    first = run(plain, tmp_path / "a", "train.seeds=2").results
-    second = run(plain, tmp_path / "b", "train.seed=2").results
-    assert [one["seed"] for one in first["runs"]] == [1, 2]
-    assert first["runs"][1]["best"] == second["runs"][0]["best"]
-    folders = [tmp_path / name for name in ("a/runs/seed-2", "b/runs/seed-2", "a/runs/seed-1")]
-    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in folders]
-    assert weights[0] == weights[1] != weights[2]
+    both = run(plain, tmp_path / "both", "train.seeds=2").results
+    assert [one["seed"] for one in both["runs"]] == [1, 2]
+    alone = [run(plain, tmp_path / str(seed), f"train.seed={seed}").results for seed in (1, 2)]
+    assert [one["best"] for one in both["runs"]] == [one["runs"][0]["best"] for one in alone]
+    assert alone[0]["model"] != alone[1]["model"]
+    assert both["model"] == alone[both["best_seed"] - 1]["model"]
 
 
 def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> None:
@@ -128,9 +127,8 @@ def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> N
     score = results["dev"]["dev"]["accuracy"]
     assert len(score["values"]) == 2 and score["mean"] == pytest.approx(sum(score["values"]) / 2)
     assert results["examples"] == {"train": 36, "held_out": 4, "dev": 12}
-    kept = tmp_path / "out" / "runs" / f"setting-{results['chosen'] + 1}-seed-{results['best_seed']}"
-    name = Path("model") / "model.safetensors"
-    assert (kept / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    kept = file_sha256(tmp_path / "out" / "model" / "model.safetensors")
+    assert kept == results["model"] and not list((tmp_path / "out" / "runs").glob("*/model"))
 
 
 def test_a_fresh_model_and_a_size_without_weights(plain: dict[str, Any], tiny_vocab: Path) -> None:

@@ -110,7 +110,7 @@ def test_plain_tags_have_no_entities_to_score(tmp_path: Path) -> None:
         ("classify", {}, "--train is missing"),
         ("classify", {"folder": "x"}, "--data is for published data sets"),
         ("glue/sst2", {}, "give the folder that holds its files with --data"),
-        ("glue/sst2", {"folder": "x", "train": "y"}, "leave out --train, --dev and --columns, or use --task classify"),
+        ("glue/sst2", {"folder": "x", "train": "y"}, "leave out --train, --dev, --columns, --header and --format"),
         ("clasify", {}, "'clasify' is not known: kinds are classify, .*did you mean 'classify'"),
         ("glue/sst", {}, "did you mean 'glue/sst2'"),
         ("tag", {"train": "t.xyz"}, "t.xyz: cannot tell the format by its name: give --format, one of conll"),

@@ -11,7 +11,7 @@ from firth.jobs.finetune_recipe import build, plain_recipe
 from firth.jobs.labelled import LabelledData
 from firth.studies import finetuning
 from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED, ROWS, count_cell, counted_answers, recipe_of, study
-from firth.studies.finetuning_report import feature_table, label_curves, task_table, write_study_report
+from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table, write_study_report
 from firth.tasks.datasets import DATASETS
 from firth.tasks.scoring import score_choices, score_tags, score_values
 from firth.text.records import Choice, Tagged, Text
@@ -36,7 +36,8 @@ FACTS = {
 
 def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
     header, rows = task_table(FACTS)
-    assert rows[0] == ["SST-2", "accuracy", "75.0 ± 1.0", "–", "79.0", "words", 61]
+    assert rows[0] == ["SST-2", "accuracy", "75.0 ± 1.0", "–", "79.0", 61]
+    assert counted_words(FACTS) == "Counted words: words (SST-2)."
     assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
     assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]
     assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), COUNTED: ([8000.0], [79.0])}

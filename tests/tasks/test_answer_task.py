@@ -214,7 +214,7 @@ def test_the_best_answer_is_that_of_all_spans(
         for a, b in passage.windows
     ]
     # A shortlist of every start and end: then nothing may be missed.
-    config = AnswerConfig(max_answer=most, n_best=room + 4, can_refuse=can_refuse, threshold=1e9)
+    config = AnswerConfig(max_answer=most, n_best=room + 4, can_refuse=can_refuse, threshold=1e9 * can_refuse)
     (found,) = answers_of(context, passage, rows, config)
     score, first, last = search_everything(passage, rows, most)
     assert (found.start, found.end) == (offsets[first, 0], offsets[last, 1])

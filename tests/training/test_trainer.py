@@ -145,9 +145,9 @@ def judged(run: Path, scores: list[float], **config: Any) -> Trainer:
 def test_the_judge_keeps_the_model_with_the_highest_score(tmp_path: Path) -> None:
     trainer = judged(tmp_path / "run", [0.25, 0.75, 0.5, 0.75])
     assert trainer.fit()
-    # Of equal scores the first.
-    assert (tmp_path / "run" / "model" / "step").read_text() == "2"
-    assert (trainer.state.best, trainer.state.best_step, trainer.state.looks_since_best) == (0.75, 2, 2)
+    # Of equal scores the last, though patience runs on.
+    assert (tmp_path / "run" / "model" / "step").read_text() == "4"
+    assert (trainer.state.best, trainer.state.best_step, trainer.state.looks_since_best) == (0.75, 4, 2)
     events = [e for e in read_log(tmp_path / "run" / "log.jsonl") if e["event"] == "dev"]
     assert [(e["accuracy"], e["other"]) for e in events] == [(0.25, -1), (0.75, -1), (0.5, -1), (0.75, -1)]
 
@@ -167,7 +167,7 @@ def test_the_judge_takes_the_place_of_held_out_text(tmp_path: Path) -> None:
 def test_patience_ends_a_run(tmp_path: Path) -> None:
     trainer = judged(tmp_path / "run", [0.5, 0.75, 0.75, 0.5, 0.25, 0.9], patience=3)
     assert trainer.fit()
-    assert (trainer.state.step, trainer.state.best_step) == (5, 2)
+    assert (trainer.state.step, trainer.state.best_step) == (5, 3)
     # It is saved where it ended.
     assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1][0] == 5
 

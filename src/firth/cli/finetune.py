@@ -164,7 +164,9 @@ def _report(tuned: "Tuned", as_json: bool) -> None:
         return
     examples = results["examples"]
     print(f"{out}: {results['task']} learnt from {counted(examples['train'], 'example')}; the model is in {out}/model")
-    splits = {**results["dev"], "held out": results["held_out"]}
+    # Where choices were made on the dev file, it is the held-out set.
+    on_dev = results["chosen_on"] == "the dev file"
+    splits = results["dev"] if on_dev else {**results["dev"], "held out": results["held_out"]}
     sizes = {**examples, "held out": examples["held_out"]}
     first = [results["metric"], *results["metrics"]]
     print_table([
@@ -172,6 +174,8 @@ def _report(tuned: "Tuned", as_json: bool) -> None:
     ])  # fmt: skip
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
+    if on_dev:
+        print("  warning: all choices were made on the dev file, so its scores flatter")
     for run in results["runs"]:
         if run["collapsed"]:
             name = ", ".join([*run["settings"], f"seed {run['seed']}"])

@@ -91,7 +91,7 @@ def predict(
         raise ConfigError(f"--submission is for GLUE, not for {published!r}: say which, such as --task glue/sst2")
     _check_task(loaded, published)
     problems = Problems()
-    form = _format(form, file, loaded.loaded.task, published)
+    form = _format(form, file, loaded.loaded.task, published, columns is not None or header is not None)
     if form in _PLAIN and not (file and form == "jsonl" and loaded.loaded.task not in _OWN_JSONL):
         records: Iterable[Record] = _plain_records(loaded, texts, file, form)
     else:
@@ -135,7 +135,9 @@ def _check_task(model: "Model", task: str) -> None:
         raise ConfigError(f"--task {task} is of kind {kind}, but this is a model for {model.loaded.task}")
 
 
-def _format(form: str, file: Path | None, kind: str, published: str) -> str:
+def _format(form: str, file: Path | None, kind: str, published: str, has_columns: bool) -> str:
+    if has_columns and form in _PLAIN:
+        raise ConfigError(f"--format {form} has no columns: leave out --columns and --header, or name another format")
     if form != "auto":
         if file is None and form not in _PLAIN:
             raise ConfigError(f"--format {form}: expected lines or jsonl; other formats are of files: give --input")
@@ -144,7 +146,7 @@ def _format(form: str, file: Path | None, kind: str, published: str) -> str:
         return form
     if file is None:
         return "jsonl" if kind in OBJECTS else "lines"
-    if published:
+    if published or has_columns:
         return "auto"
     suffix = (file.with_suffix("") if file.suffix in (".gz", ".xz") else file).suffix
     if suffix == ".jsonl":
@@ -155,11 +157,12 @@ def _format(form: str, file: Path | None, kind: str, published: str) -> str:
 def _plain_records(model: "Model", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
     """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
     from firth.inference.answering import record_of
+    from firth.tasks.readers.files import read_lines
 
     kind = model.loaded.task
     unit = getattr(model.loaded.objective.config, "unit", "word")
     name = "TEXT" if texts else str(file or "stdin")
-    for number, line in enumerate(texts or lines_from(file), start=1):
+    for number, line in read_lines(file) if file is not None else enumerate(texts or lines_from(None), start=1):
         where = f"{name}:{number}"
         check_text(line, where)
         if form == "jsonl" and not line.strip():

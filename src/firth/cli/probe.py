@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from firth.cli.finetune import HEADERS, Header
-from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json, print_table
+from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json, print_table, shell
 from firth.config import read_toml
 
 
@@ -74,6 +74,7 @@ def probe(
     laid_over = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items() if value is not None]
     plain = {} if recipe is None else read_toml(recipe)
     from firth.jobs.probe import probe as job
+    from firth.jobs.probe import shown
 
     with on_interrupt(f"nothing is left to go on with; delete {out} and start again"):
         result = job(plain, [*laid_over, *(settings or [])], str(recipe or "flags"), out)
@@ -82,11 +83,12 @@ def probe(
         return
     print(f"{out}: {result['metric']} of a linear head by what it reads, on held-out training examples")
     print_table([
-        (name, f"{row['held_out']['mean']:.4f} ± {row['held_out']['sd']:.4f}" + (" best" * (name == result["best"])))
+        (name, shown(row["held_out"]) + " best" * (name == result["best"]))
         for name, row in result["readings"].items()
     ])  # fmt: skip
     features = result["readings"][result["best"]]["features"]
-    print(f"in a fine-tuning: --set adapt.frozen_groups=-1 --set head.features.layers={features['layers']} "
-          f"--set head.features.mix={features['mix']}")  # fmt: skip
+    layers = f"head.features.layers={json.dumps(features['layers'])}"
+    settings = [*result["settings"], layers, f"head.features.mix={features['mix']}"]
+    print("in a fine-tuning:", shell(*(part for setting in settings for part in ("--set", setting))))
     if (out / "report.html").is_file():
         print(f"table and plot: {out / 'report.html'}")

@@ -5,20 +5,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from firth.errors import ConfigError, InputError
 from firth.folder import Loaded
 from firth.inference.outputs import row_outputs
 from firth.systems import TASKS
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
+from firth.tasks.readers.tagging import WORD
 from firth.tasks.rows import RowMaker
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 # Records that are made into rows together: enough to find many of similar length.
 AT_ONCE = 1024
-_WORD = re.compile(r"\w+|[^\w\s]")
 _RECORDS: dict[str, type[Any]] = {
     "classify": Text, "multilabel": Text, "regress": Text, "tag": Tagged, "answer": Question, "choose": Choice,
 }  # fmt: skip
@@ -31,9 +29,7 @@ def task_model(loaded: Loaded) -> TaskModel:
     return loaded.objective
 
 
-def answer_records(
-    loaded: Loaded, records: Sequence[Any], *, budget_tokens: int = 4096, dtype: torch.dtype = torch.float32
-) -> tuple[list[Any], dict[str, int]]:
+def answer_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
     """The predictions for some records, and how many texts were too long for a row, by what was done with them."""
     model, task = task_model(loaded), TASKS[loaded.task]
     for record in records:
@@ -43,7 +39,7 @@ def answer_records(
         loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length
     )
     examples = task.examples(records, maker, model.config)
-    outputs = row_outputs(model, examples, budget_tokens=budget_tokens, dtype=dtype)
+    outputs = row_outputs(model, examples)
     return task.answers(records, examples, outputs, model.config), dict(maker.noted)
 
 
@@ -78,8 +74,9 @@ def record_of(task: str, item: Any, unit: str = "word") -> Record:
     """What a user passes in as a record of the task.
 
     Texts: a string, a pair of strings, or ``{"text", "second"}``. Tagging: a string (cut into words, or
-    characters for a model of characters) or a list of words. Questions: ``{"question", "context"}`` or a pair of
-    strings. Choices: ``{"text", "question", "choices"}``. A record is taken as it is.
+    characters for a model of characters) or a list of words (in ``predict`` inside the list of items).
+    Questions: ``{"question", "context"}`` or a pair of strings. Choices: ``{"text", "question", "choices"}``.
+    A record is taken as it is.
     """
     kind = _RECORDS[task]
     if isinstance(item, (Text, Tagged, Question, Choice)) and isinstance(item, kind):
@@ -120,7 +117,7 @@ def _string(value: Any) -> str:
 
 def words_of(text: str, unit: str) -> Tagged:
     """A raw text as words (runs of letters and digits, single marks), or as characters without spaces."""
-    spans = _WORD.finditer(text) if unit == "word" else re.finditer(r"\S", text)
+    spans = WORD.finditer(text) if unit == "word" else re.finditer(r"\S", text)
     return Tagged(text, tuple(match.span() for match in spans))
 
 

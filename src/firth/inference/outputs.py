@@ -8,7 +8,6 @@ import torch
 
 from firth.inference.batching import in_batches
 from firth.packed import Tokens
-from firth.progress import Progress
 from firth.tasks.model import TaskModel, Unit
 from firth.tasks.rows import Example, Outputs, collate, split_rows
 
@@ -20,7 +19,6 @@ def row_outputs(
     *,
     budget_tokens: int = 4096,
     dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
 ) -> list[Outputs]:
     """For each example the outputs of each of its rows.
 
@@ -38,8 +36,6 @@ def row_outputs(
         arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
         for i, part in zip(numbers, split_rows(unit_counts(tokens, model.unit)), strict=True):
             found[i] = {name: values[part] for name, values in arrays.items()}
-        if progress:
-            progress.advance(len(numbers))
     model.train(was_training)
     return [found[part] for part in split_rows([len(example.rows) for example in examples])]
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from firth.metrics.calibration import cross_fitted, expected_calibration_error, fit_temperature, reliability, softmax
 from firth.metrics.classification import multilabel_scores
-from firth.metrics.question_answering import best_threshold, squad_v2
+from firth.metrics.question_answering import squad_v2
 from firth.tasks.answer import answer_answers
 from firth.tasks.choose import choose_scores
 from firth.tasks.classify import text_logits
 from firth.tasks.rows import Example, Outputs
 
+_MOST_LEVELS = 200
 _THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 
@@ -76,9 +77,19 @@ def _refusing(
     texts = {str(i): next((s.text for s in a.n_best if s.text), "") for i, a in enumerate(answers)}
     found = {str(i): a.no_answer_score for i, a in enumerate(answers)}
     refusals = {name: min(score, 1e9) for name, score in found.items() if score is not None}
-    best, threshold = best_threshold(gold, texts, refusals)
-    given = {name: "" if refusals[name] > threshold else text for name, text in texts.items()}
-    if squad_v2(gold, given)["f1"] < best - 1e-9:
-        # The official search says 0 where no answer at all is best, which is meant for probabilities.
-        threshold = min(refusals.values()) - 1
-    return dataclasses.replace(options, threshold=threshold), {"threshold": threshold, "f1": best / 100}
+    scores = {}
+    for threshold in _levels(sorted(refusals.values())):
+        given = {name: "" if refusals[name] > threshold else text for name, text in texts.items()}
+        scores[threshold] = squad_v2(gold, given)["f1"]
+    best = max(scores, key=lambda threshold: scores[threshold])
+    return dataclasses.replace(options, threshold=best), {"threshold": best, "f1": scores[best] / 100}
+
+
+def _levels(refusals: Sequence[float]) -> list[float]:
+    """Thresholds worth a try: below all scores, and evenly spread ones among them.
+
+    Differs: SQuAD's search answers question by question, so that it promises too much where scores are equal.
+    """
+    distinct = sorted(set(refusals))
+    step = max(len(distinct) // _MOST_LEVELS, 1)
+    return [distinct[0] - 1, *distinct[::step], distinct[-1]]

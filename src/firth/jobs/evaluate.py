@@ -1,6 +1,8 @@
 """``firth evaluate``: a model on labelled data, or any system's predictions against what is right."""
 
+import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from firth.tasks.datasets import DATASETS, check_labels, labels_of, read_dataset
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.readers.files import Problems, read_json, read_lines
 from firth.tasks.readers.tagging import in_bio, read_conll
-from firth.text.records import Question, Record, Tagged
+from firth.text.records import Choice, Question, Record, Tagged
 
 
 def evaluate(
@@ -56,8 +58,12 @@ def read_gold(task: str, data: str, config: LabelledConfig, problems: Problems, 
         return read_file(kind_of_task(task), data, config, problems)
     if split not in DATASETS[task].splits:
         raise ConfigError(f"--split {split}: {task} has {', '.join(DATASETS[task].splits)}")
+    if (config.columns, config.format, config.header) != ("", "auto", "auto"):
+        raise ConfigError(f"--task {task} reads files as they were published: leave out --columns, --header, --format")
     if Path(data).is_file():
-        return list(DATASETS[task].splits[split].read(Path(data), problems))
+        records = list(DATASETS[task].splits[split].read(Path(data), problems))
+        labels = DATASETS[task].labels
+        return records if labels is None else check_labels(records, labels, problems)
     return list(read_dataset(task, Path(data), split, problems))
 
 
@@ -66,9 +72,9 @@ def score_predictions(
 ) -> dict[str, Any]:
     """Scores of a file of predictions, whoever made them.
 
-    Predictions are in the order of the gold examples: the JSONL of ``firth predict``, one label (or number) a
-    line, GLUE's ``index<TAB>prediction`` with header, CoNLL columns with the predicted tag last; for questions
-    SQuAD's JSON object of answers by id, with its null odds in the file ``odds``.
+    Predictions are in the order of the gold examples, or have their ids: the JSONL of ``firth predict``, one label (or
+    number) a line, GLUE's ``index<TAB>prediction`` with header, CoNLL columns with the predicted tag last; for
+    questions SQuAD's JSON object of answers by id, with its null odds in the file ``odds``.
     """
     kind = kind_of_task(task)
     problems = Problems(skip_bad=config.skip_bad)
@@ -83,10 +89,11 @@ def score_predictions(
         answers = _answers(kind, path, records)
     found = (DATASETS[task].labels if task in DATASETS else None) or _labels(records, answers, problems)
     _check_answers(kind, answers, found, path)
-    return {
-        "task": task, "scores": TASKS[kind].score(records, answers, found), "examples": len(records),
-        "notes": problems.report(),
-    }  # fmt: skip
+    try:
+        scores = TASKS[kind].score(records, answers, found)
+    except ValueError as error:  # a tag that is none
+        raise InputError(f"{path}: {error}") from None
+    return {"task": task, "scores": scores, "examples": len(records), "notes": problems.report()}
 
 
 def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problems) -> tuple[str, ...]:
@@ -102,10 +109,11 @@ def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problem
 
 def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
     lines = [(number, line) for number, line in read_lines(path) if line.strip()]
-    if lines and lines[0][1].split("\t")[0] in ("index", "id"):
+    if len(lines) == len(records) + 1 and lines[0][1].split("\t")[0] in ("index", "id"):
         lines = lines[1:]
     if len(lines) != len(records):
         raise InputError(f"{path}: {len(lines)} predictions for {len(records)} examples; expected one each, in order")
+    lines = _in_order(lines, records, path)
     answers = [_answer(kind, line, f"{path}:{number}") for number, line in lines]
     for answer, record, (number, _) in zip(answers, records, lines, strict=True):
         if isinstance(record, Tagged) and len(answer.tags) != len(record.spans):
@@ -113,7 +121,39 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
                 f"{path}:{number}: found {len(answer.tags)} tags, expected one for each of the {len(record.spans)} "
                 f"words of {record.where}"
             )
-    return answers
+        if isinstance(record, Choice) and not 0 <= answer.choice < len(record.choices):
+            raise InputError(f"{path}:{number}: found choice {answer.choice}, expected 0 to {len(record.choices) - 1}")
+    return _with_infinities(answers) if kind == "answer" else answers
+
+
+def _with_infinities(answers: Sequence[Answered]) -> list[Answered]:
+    """JSON has no infinity: where others have a no-answer score, none means that nothing could be answered."""
+    if all(answer.no_answer_score is None for answer in answers):
+        return list(answers)
+    sure = math.inf
+    return [a if a.no_answer_score is not None else dataclasses.replace(a, no_answer_score=sure) for a in answers]
+
+
+def _in_order(lines: list[tuple[int, str]], records: Sequence[Record], path: Path) -> list[tuple[int, str]]:
+    """The lines in the order of the examples, where both say which is which."""
+    ids = [_id_of(line) for _, line in lines]
+    if not all(ids) or not all(record.id for record in records):
+        return lines
+    by_id = dict(zip(ids, lines, strict=True))
+    missing = [record for record in records if record.id not in by_id]
+    if missing or len(by_id) < len(lines):
+        what = f"no prediction for {missing[0].id!r} ({missing[0].where})" if missing else "an id twice"
+        raise InputError(f"{path}: found {what}, expected each id of the gold examples once")
+    return [by_id[record.id] for record in records]
+
+
+def _id_of(line: str) -> str:
+    """The id in a JSON object; none if it cannot be read, which is said where the line is."""
+    try:
+        found = json.loads(line) if line.lstrip().startswith("{") else {}
+    except ValueError:
+        return ""
+    return str(found["id"]) if isinstance(found, dict) and found.get("id") not in (None, "") else ""
 
 
 def _answer(kind: str, line: str, where: str) -> Any:
@@ -128,6 +168,10 @@ def _answer(kind: str, line: str, where: str) -> Any:
         if key not in found:
             raise InputError(f"{where}: found no {key!r}, expected the object that firth predict writes")
         value = found[key]
+        if value is None:
+            raise InputError(f"{where}: found null as {key!r}, expected a value")
+        if kind == "answer" and found.get("no_answer_score") is not None:
+            return _with_score(value, found, where)
     try:
         return _MAKE[kind](value)
     except (TypeError, ValueError):
@@ -147,6 +191,17 @@ _MAKE: dict[str, Any] = {
 }
 
 
+def _with_score(text: Any, found: dict[str, Any], where: str) -> Answered:
+    """An answer with its no-answer score, and the best answer that was or would have been given."""
+    try:
+        score = _finite(found["no_answer_score"])
+        others = [str(span["text"]) for span in found.get("n_best", ())]
+    except (TypeError, ValueError, KeyError):
+        raise InputError(f"{where}: no_answer_score or n_best are not as firth predict writes them") from None
+    best = next((other for other in [str(text), *others] if other), "")
+    return Answered(str(text), 0, 0, 1.0, score, (Span(best, 0, 0, 0.0, 1.0),) if best else ())
+
+
 def _finite(value: Any) -> float:
     number = float(value)
     if number - number != 0:
@@ -159,6 +214,8 @@ def _squad_answers(path: Path, records: Sequence[Question], odds: Path | None) -
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: found {type(found).__name__}, expected an object of answers by question id")
     scores: Any = read_json(odds) if odds else {}
+    if not isinstance(scores, Mapping):
+        raise InputError(f"{odds}: found {type(scores).__name__}, expected an object of numbers by question id")
     missing = [record for record in records if record.id not in found]
     if missing:
         raise InputError(
@@ -167,14 +224,26 @@ def _squad_answers(path: Path, records: Sequence[Question], odds: Path | None) -
         )
     answers = []
     for record in records:
-        text, score = str(found[record.id]), scores.get(record.id)
+        text, score = found[record.id], scores.get(record.id)
+        if not isinstance(text, str):
+            raise InputError(f"{path}: {record.id}: found {text!r}, expected the text of an answer")
+        try:
+            number = None if score is None else _finite(score)
+        except (TypeError, ValueError):
+            raise InputError(f"{odds}: {record.id}: found {score!r}, expected a number") from None
         n_best = (Span(text, 0, 0, 0.0, 1.0),) if text else ()
-        answers.append(Answered(text, 0, 0, 1.0, None if score is None else float(score), n_best))
+        answers.append(Answered(text, 0, 0, 1.0, number, n_best))
     return answers
 
 
 def _conll_tags(path: Path, records: Sequence[Tagged], problems: Problems) -> list[TaggedText]:
-    sentences = in_bio(read_conll(path, problems), problems)
+    read = list(read_conll(path, problems))
+    try:
+        sentences = in_bio(read, Problems())
+    except InputError as error:
+        # Systems say what they like: an I- that follows nothing is scored as conlleval does.
+        problems.note(f"predicted tags are scored as they are: {error}")
+        sentences = read
     if len(sentences) != len(records):
         raise InputError(f"{path}: {len(sentences)} sentences for {len(records)}; expected the same ones, in order")
     for found, record in zip(sentences, records, strict=True):

@@ -29,7 +29,7 @@ from firth.inference.outputs import row_outputs
 from firth.jobs.calibrate import calibrate
 from firth.jobs.finetune_recipe import Finetune, build, combinations, data_config, plain_recipe, varied, with_defaults
 from firth.jobs.finetune_report import write_finetune_report
-from firth.jobs.labelled import LabelledData, read_labelled
+from firth.jobs.labelled import LabelledData, check_metric, read_labelled
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.pretrain import RECIPE, deterministic, say
 from firth.jobs.tuning import RESULT, Base, Run, examples_of, freeze, read_base, rewrite_options, tune
@@ -60,10 +60,13 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tu
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain = with_defaults(plain, base.config.width, documents=documents)
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
+    check_metric(labelled, plain["metric"])
     plain["head"] = labelled.options | plain["head"]
     _read_as_trained(plain["head"], base, labelled.notes)
-    if plain["train"].get("balance") and labelled.kind == "classify":
-        plain["head"] = {"class_weights": balanced(labelled, plain["head"]["labels"])} | plain["head"]
+    if plain["train"].get("balance"):
+        if labelled.kind != "classify" or (plain["head"].get("class_weights") and not where.endswith(RECIPE)):
+            raise ConfigError(f"{where}: train.balance is for --task classify, without head.class_weights")
+        plain["head"] = plain["head"] | {"class_weights": balanced(labelled, plain["head"]["labels"])}
     recipe = build(plain, where)
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
@@ -102,7 +105,7 @@ def finetune(
         work = _Finetuning(recipe, base, labelled, out, tell)
         work.check()
         write_text(out / RECIPE, to_toml(recipe, comments=True))
-        write_json(out / "identity.json", identity(labelled, base))
+        write_json(out / "identity.json", identity(recipe, base, labelled))
         return work.run()
 
 
@@ -113,7 +116,7 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an identity.json")
     recipe, base, labelled = resolve(read_toml(out / RECIPE), [], str(out / RECIPE))
     with lock(out), deterministic():
-        found, now = read_json(out / "identity.json"), identity(labelled, base)
+        found, now = read_json(out / "identity.json"), identity(recipe, base, labelled)
         changed = [key for key in now if found.get(key) != now[key]]
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
@@ -122,8 +125,8 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
         return work.run()
 
 
-def identity(labelled: LabelledData, base: Base) -> dict[str, str]:
-    """Hashes of what a fine-tuning is of: the examples, and the weights it starts from."""
+def identity(recipe: Finetune, base: Base, labelled: LabelledData) -> dict[str, str]:
+    """Hashes of what a fine-tuning is of: the options, the examples, and the weights it starts from."""
     examples = hashlib.sha256()
     for records in (labelled.train, labelled.held, *labelled.dev.values()):
         for record in records:
@@ -131,7 +134,8 @@ def identity(labelled: LabelledData, base: Base) -> dict[str, str]:
     weights = hashlib.sha256(base.tokenizer.fingerprint.encode())
     for name, tensor in sorted((base.weights or {}).items()):
         weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return {"the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
+    options = hashlib.sha256(to_toml(recipe).encode()).hexdigest()
+    return {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
 
 
 class _Finetuning:
@@ -142,7 +146,8 @@ class _Finetuning:
         self.machine = find_machine(recipe.train.precision)
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
-        self._examples: dict[str, tuple[list[Example], list[Example]]] = {}
+        # Rows of the examples by how texts are read, and by split; those of the last way are kept.
+        self._examples: dict[str, dict[str, list[Example]]] = {}
 
     def check(self) -> None:
         """Make what all runs need once, so that what cannot be made is an error before anything is written."""
@@ -151,11 +156,7 @@ class _Finetuning:
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
             freeze(recipe.row.model(encoder, recipe.head), recipe.adapt.frozen_groups)
-            self.base.maker(recipe.head)
-        recipe = varied(self.recipe, self.settings[0])
-        self._examples_for(recipe)
-        for records in self.labelled.dev.values():
-            examples_of(self.base, recipe, records)
+            self._examples_for(recipe)
 
     def run(self) -> Tuned:
         try:
@@ -200,25 +201,27 @@ class _Finetuning:
         if n_runs > 1 and not (folder / RESULT).is_file():
             name = ", ".join([*self.settings[number], f"seed {seed}"])
             self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
-        train, held = self._examples_for(recipe)
+        rows = self._examples_for(recipe)
         features = self.out / "features"
-        run = Run(self.base, recipe, seed, train, held, self.labelled.held, self.machine, features)
+        run = Run(self.base, recipe, seed, rows["train"], rows["held out"], self.labelled.held, self.machine, features)
         try:
             result = tune(run, folder, self.tell)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
         return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
 
-    def _examples_for(self, recipe: Finetune) -> tuple[list[Example], list[Example]]:
-        """Rows of the examples: made once for all runs that read texts alike."""
+    def _examples_for(self, recipe: Finetune) -> dict[str, list[Example]]:
+        """Rows of all examples by split: made once for all runs that read texts alike."""
         features = type(recipe.head.features)()
         key = json.dumps(to_dict(dataclasses.replace(recipe.head, features=features)), sort_keys=True)
         if key not in self._examples:
-            train, noted = examples_of(self.base, recipe, self.labelled.train)
-            held, _ = examples_of(self.base, recipe, self.labelled.held)
-            for what, n in noted.items():
-                self.tell(f"training examples {what}: {n:,}")
-            self._examples = {key: (train, held)}
+            made = {}
+            splits = {"train": self.labelled.train, "held out": self.labelled.held, **self.labelled.dev}
+            for name, records in splits.items():
+                made[name], noted = examples_of(self.base, recipe, records)
+                for what, n in noted.items():
+                    self.tell(f"{name}, {what}: {n:,}")
+            self._examples = {key: made}
         return self._examples[key]
 
     def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +235,8 @@ class _Finetuning:
         model = loaded.objective
         assert isinstance(model, TaskModel)
         model.to(self.machine.device)
-        held = self._examples_for(recipe)[1]
+        rows = self._examples_for(recipe)
+        held = rows["held out"]
         outputs = row_outputs(model, held, budget_tokens=recipe.train.batch_tokens)
         options, calibration = calibrate(recipe.kind, model.config, self.labelled.held, held, outputs)
         if options != model.config:
@@ -242,17 +246,14 @@ class _Finetuning:
         answers = recipe.row.answers(self.labelled.held, held, outputs, options)
         scores["held_out"] = recipe.row.score(self.labelled.held, answers, labels)
         for name, records in self.labelled.dev.items():
-            examples, noted = examples_of(self.base, recipe, records)
-            for what, n in noted.items():
-                self.tell(f"{name} examples {what}: {n:,}")
-            outputs = row_outputs(model, examples, budget_tokens=recipe.train.batch_tokens)
-            answers = recipe.row.answers(records, examples, outputs, options)
+            outputs = row_outputs(model, rows[name], budget_tokens=recipe.train.batch_tokens)
+            answers = recipe.row.answers(records, rows[name], outputs, options)
             scores["dev"][name] = recipe.row.score(records, answers, labels)
         write_json(done, scores)
         return run | scores
 
     def _keep(self, number: int, seed: int) -> None:
-        """The best run's model is the fine-tuning's; the other runs keep their scores and curves."""
+        """The best run's model is the fine-tuning's; runs keep their scores and curves."""
         model = self.folder(number, seed) / "model"
         if model.exists():
 
@@ -261,6 +262,8 @@ class _Finetuning:
                 (new / "manifest.json").unlink(missing_ok=True)
 
             write_folder(self.out / "model", copy)
+        for folder in (self.out / "runs").glob("*/model"):
+            shutil.rmtree(folder)
 
     def _results(
         self, by_setting: list[list[dict[str, Any]]], chosen: int, scored: list[dict[str, Any]], best: dict[str, Any]

@@ -46,6 +46,8 @@ class AdaptConfig:
             raise ConfigError(f"adapt.frozen_groups={self.frozen_groups}: expected 0 or more, or -1 for all")
         if not 0 < self.rate_decay <= 1:
             raise ConfigError(f"adapt.rate_decay={self.rate_decay}: expected more than 0 and at most 1")
+        if self.frozen_groups == -1 and (self.dropout or self.rate_decay != 1):
+            raise ConfigError("adapt.frozen_groups=-1 freezes the encoder: leave out adapt.dropout and rate_decay")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"adapt.dropout={self.dropout}: expected at least 0 and less than 1")
 
@@ -72,6 +74,8 @@ class TuneConfig:
                 raise ConfigError(f"train.{name}={getattr(self, name)}: expected at least 1")
         if self.epochs <= 0 or min(self.patience, self.seed, self.looks_per_epoch) < 0:
             raise ConfigError("train.epochs: expected more than 0; patience, seed and looks_per_epoch: 0 or more")
+        if self.patience and not self.looks_per_epoch:
+            raise ConfigError("train.patience counts evaluations: train.looks_per_epoch=0 has only one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +103,9 @@ class Finetune:
 _TABLES = ("data", "head", "adapt", "optim", "train")
 # A grid that changed the data would compare what cannot be compared.
 _IN_GRID = ("head", "adapt", "optim", "train")
-_SAME_FOR_ALL = ("train.seed", "train.seeds", "train.precision")
+_SAME_FOR_ALL = (
+    "train.seed", "train.seeds", "train.precision", "train.balance", "head.labels", "head.scheme", "head.unit"
+)  # fmt: skip
 # Published fine-tuning of the base size: 10 % warm-up, a rate of 5e-5 (google-research/bert run_classifier.py).
 # Smaller models want more: in inverse proportion to the width, which meets the published grid of the miniatures.
 _WARMUP_SHARE, _BASE_RATE, _BASE_WIDTH = 0.1, 5e-5, 768

@@ -26,13 +26,13 @@ from firth.tasks.split import hold_out, limit
 from firth.tasks.tags import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Record, Tagged, Text
 
-# The scores of each kind of task; the first is the one to choose by.
+# The scores of each kind of task that choices can be made by; the first is the one if nothing is said.
 METRICS: dict[str, tuple[str, ...]] = {
-    "classify": ("accuracy", "macro_f1"),
-    "multilabel": ("micro_f1", "macro_f1"),
+    "classify": ("accuracy", "macro_f1", "mcc", "f1"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
     "regress": ("spearman", "pearson"),
-    "tag": ("entity_f1", "tag_accuracy"),
-    "answer": ("squad_f1", "exact_match"),
+    "tag": ("entity_f1", "tag_accuracy", "precision", "recall", "entity_macro_f1", "char_f1", "char_f1_without_o"),
+    "answer": ("squad_f1", "exact_match", "char_f1", "char_exact_match"),
     "choose": ("accuracy",),
 }
 # Formats that a file may have by kind of task, each with the suffixes that mean it. Texts have readers of their own.
@@ -93,11 +93,14 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any]) -> La
         train, dev = _published(task, config, problems)
     else:
         train, dev = _own(kind, config, problems)
+    if not isinstance(head.get("labels", []), (list, tuple)):
+        raise ConfigError(f"head.labels={head['labels']!r}: expected a list, such as head.labels=[\"no\", \"yes\"]")
+    # Of all training examples, whatever the limit leaves.
+    options = head_options(task, kind, train, head)
     n_read = len(train)
     if config.limit:
         train = limit(train, config.limit, config.limit_seed)
         problems.note(f"data.limit: {len(train):,} of {n_read:,} training examples")
-    options = head_options(task, kind, train, head)
     labels = head.get("labels") or options.get("labels") or ()
     if labels:
         train = check_labels(train, labels, problems)
@@ -113,13 +116,26 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any]) -> La
     return LabelledData(kind, metrics, train, held, dev, options, problems.report())
 
 
+def check_metric(data: LabelledData, metric: Any) -> None:
+    """ConfigError for a score that the task does not have, or that is not better when it is higher."""
+    known = [name for name in METRICS[data.kind] if name != "f1" or len(data.options.get("labels", ())) == 2]
+    if data.kind == "tag" and data.options["scheme"] == "plain":
+        known = ["tag_accuracy"]
+    elif data.kind == "tag" and data.options["unit"] == "word":
+        known = [name for name in known if "macro" not in name and "char" not in name]
+    elif data.kind == "answer" and data.options["can_refuse"]:
+        known = [name for name in known if "char" not in name]
+    if metric not in known:
+        raise ConfigError(f"metric={metric!r}: expected one of {', '.join(known)}")
+
+
 def _published(task: str, config: LabelledConfig, problems: Problems) -> tuple[list[Record], dict[str, list[Record]]]:
     if not config.folder:
         raise ConfigError(f"--task {task} is a data set: give the folder that holds its files with --data")
-    if config.train or config.dev or config.columns:
+    if config.train or config.dev or config.columns or config.format != "auto" or config.header != "auto":
         raise ConfigError(
-            f"--task {task} reads the files of the data set: leave out --train, --dev and --columns, "
-            f"or use --task {DATASETS[task].kind} for files of your own"
+            f"--task {task} reads the files of the data set: leave out --train, --dev, --columns, --header and "
+            f"--format, or use --task {DATASETS[task].kind} for files of your own"
         )
     folder = Path(config.folder)
     train = read_dataset(task, folder, "train", problems)
@@ -162,6 +178,8 @@ def iter_file(
     if name == "auto":
         suffix = bare_suffix(path)
         fitting = [known for known, (_, suffixes) in formats.items() if suffix in suffixes]
+        if labelled and fitting == ["lines"]:  # a line has no tags: what is labelled and called .txt has columns
+            fitting = ["conll"]
         if not fitting:
             raise ConfigError(f"{path}: cannot tell the format by its name: give --format, one of {', '.join(formats)}")
         name = fitting[0]
@@ -171,6 +189,8 @@ def iter_file(
         if name != "conll":
             raise ConfigError(f"--columns has no meaning for the format {name}")
         columns = _word_columns(config.columns)
+    if labelled and name == "lines":
+        raise ConfigError("--format lines: lines of text have no tags to learn from; give --format conll, for example")
     read = formats[name][0]
     return read(path, problems) if read is read_words else read(path, problems, labelled=labelled, **columns)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firth.config import override, to_dict, write_json
+from firth.config import to_dict, write_json
 from firth.errors import ConfigError, FirthError
 from firth.folder import read_model
 from firth.inference.outputs import row_outputs
 from firth.jobs.finetune import resolve, summary
-from firth.jobs.finetune_recipe import Finetune, build
+from firth.jobs.finetune_recipe import Finetune, build, plain_recipe
 from firth.jobs.labelled import LabelledData
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.pretrain import deterministic, say
@@ -62,11 +62,14 @@ def probe(
     out = Path(out)
     if out.exists() and (not out.is_dir() or holds_something(out)):
         raise ConfigError(f"{out} exists already; choose another folder")
+    plain = plain_recipe(data, overrides, where)
+    if plain["adapt"].setdefault("frozen_groups", -1) != -1:
+        raise ConfigError("adapt.frozen_groups: probing is of a frozen encoder; leave it out, or fine-tune instead")
     settings: dict[str, dict[str, Any]] = {
         "optim": {"kind": "adamw", "peak_rate": _HEAD_RATE}, "train": {"epochs": _EPOCHS, "looks_per_epoch": 0},
     }  # fmt: skip
-    merged = {**data, **{table: values | dict(data.get(table, {})) for table, values in settings.items()}}
-    recipe, base, labelled = resolve(override(merged, ["adapt.frozen_groups=-1"]), overrides, where)
+    merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
+    recipe, base, labelled = resolve(merged, [], where)
     if recipe.grid:
         raise ConfigError("probing compares readings of the layers: leave out --grid")
     with lock(out), deterministic():
@@ -106,9 +109,11 @@ def _probe(
     finally:
         shutil.rmtree(out / "features", ignore_errors=True)
         shutil.rmtree(out / "runs", ignore_errors=True)
-    order = [reading.name for reading in readings(n_layers)]
+    # Layers from the bottom up, then their mixes.
+    order = sorted(found, key=lambda name: len(found[name]["features"]["layers"]) > 1)
     result = {
-        "task": recipe.task, "metric": recipe.metric, "seeds": recipe.train.seeds, "readings": found,
+        "task": recipe.task, "metric": recipe.metric, "seeds": recipe.train.seeds,
+        "readings": {name: found[name] for name in order}, "settings": _settings(recipe),
         "best": max(order, key=lambda name: found[name]["held_out"]["mean"]),
     }  # fmt: skip
     write_json(out / "probe.json", result)
@@ -123,10 +128,21 @@ def _read_as(recipe: Finetune, reading: Reading) -> Finetune:
     """The recipe with another way to read the layers; texts by the mean of their tokens unless a pool is given."""
     plain = to_dict(recipe)
     features = plain["head"]["features"]
-    if features["pool"] == "summary":
+    if features["pool"] == "summary" and recipe.kind not in ("tag", "answer"):
         features["pool"] = "mean"
     plain["head"]["features"] = features | reading.features
     return build(plain, "probe")
+
+
+def _settings(recipe: Finetune) -> list[str]:
+    """What a fine-tuning needs besides the layers to be like a probe's runs."""
+    pool = recipe.head.features.pool
+    reads_texts = recipe.kind not in ("tag", "answer")
+    return [
+        "adapt.frozen_groups=-1", f"optim.kind={recipe.optim.kind}", f"optim.peak_rate={recipe.optim.peak_rate:g}",
+        f"train.epochs={recipe.train.epochs:g}",
+        *([f"head.features.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
+    ]  # fmt: skip
 
 
 def _quiet(text: str) -> None:
@@ -150,18 +166,23 @@ def _scores(recipe: Finetune, model: TaskModel, labelled: LabelledData, dev: dic
     return found
 
 
+def shown(score: dict[str, Any]) -> str:
+    """``0.9120``; over several seeds ``0.9120 ± 0.0041``, mean and deviation."""
+    return f"{score['mean']:.4f}" + (f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else "")
+
+
 def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:
     """One table, one plot; and the learned weights."""
     report = Report(f"{recipe.task}: which layer of {recipe.model}?")
     report.text(
-        f"A linear head on a frozen encoder; {result['metric']}, mean ± deviation over {result['seeds']} seeds. "
-        f"Best on held-out examples: {result['best']}."
+        f"A linear head on a frozen encoder; {result['metric']}, seeds: {result['seeds']}. Best on held-out examples: "
+        f"{result['best']}."
     )
     splits = [key for key in next(iter(result["readings"].values())) if key not in ("features", "mix")]
     report.table(
         ["reading", *splits],
         [
-            [name, *(f"{row[split]['mean']:.4f} ± {row[split]['sd']:.4f}" for split in splits)]
+            [name, *(shown(row[split]) for split in splits)]
             for name, row in result["readings"].items()
         ],
     )

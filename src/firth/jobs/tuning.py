@@ -18,6 +18,7 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.inference.features import store_features
 from firth.inference.outputs import row_outputs
+from firth.jobs.calibrate import calibrate
 from firth.jobs.finetune_recipe import Finetune
 from firth.machine import Machine
 from firth.packed import Encoder
@@ -52,9 +53,12 @@ class Base:
     @property
     def trained_length(self) -> int | None:
         """The longest row of its pre-training, where it was pre-trained with positions and says so."""
-        recipe = self.origin.get("provenance", {}).get("recipe", {})
-        lengths = [n for key in ("data.length", "data.long_length") if isinstance(n := recipe.get(key), int) and n]
-        most = self.max_length
+        lengths, most, origin = list[int](), self.max_length, self.origin
+        while not lengths and origin:  # a fine-tuned model tells what it was made from
+            made = origin.get("provenance", {})
+            recipe = made.get("recipe", {})
+            lengths = [n for key in ("data.length", "data.long_length") if isinstance(n := recipe.get(key), int) and n]
+            origin = made.get("base", {})
         return min(max(lengths), most) if lengths and most is not None else None
 
     def encoder(self, seed: int, dropout: float | None) -> Encoder:
@@ -142,7 +146,8 @@ class Run:
     @property
     def steps(self) -> int:
         """Updates: as many whole batches as the epochs hold."""
-        per_epoch = len(self.train) / self.recipe.train.batch_examples
+        # Fewer examples than a batch holds are one batch.
+        per_epoch = max(len(self.train) / self.recipe.train.batch_examples, 1.0)
         return max(int(per_epoch * self.recipe.train.epochs), 1)
 
     def train_config(self) -> TrainConfig:
@@ -151,7 +156,7 @@ class Run:
         looks = train.looks_per_epoch
         return TrainConfig(
             steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
-            eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=0,
+            eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=per_epoch,
             keep_checkpoints=1, log_every=max(per_epoch // 10, 1),
         )  # fmt: skip
 
@@ -172,7 +177,10 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
 
     def judge() -> dict[str, float]:
         outputs = row_outputs(light, held, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
-        answers = recipe.row.answers(run.held_records, held, outputs, head)
+        options = head
+        if recipe.kind in ("multilabel", "answer"):  # with the threshold that the model would get
+            options, _ = calibrate(recipe.kind, head, run.held_records, held, outputs)
+        answers = recipe.row.answers(run.held_records, held, outputs, options)
         return recipe.row.score(run.held_records, answers, getattr(head, "labels", ()))
 
     def save_model(place: Path, facts: dict[str, Any]) -> None:
@@ -198,12 +206,12 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         trainer.resume(partial(_weights, full, light, run))
     if not trainer.fit():
         raise KeyboardInterrupt
-    # Nothing will go on from here: what a finished run needs is its model.
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     best = trainer.state
     result = {"seed": run.seed, "best": best.best, "best_step": best.best_step, "steps": best.step,
               "elapsed_s": round(best.elapsed_s, 2)}  # fmt: skip
     write_json(folder / RESULT, result)
+    # Nothing will go on from here: what a finished run needs is its model.
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return result
 
 

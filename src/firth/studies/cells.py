@@ -5,6 +5,7 @@ on where it was when the same study is started again.
 """
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.config import read_json, write_json
+from firth.errors import ConfigError
 from firth.jobs.lock import lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import format_duration
@@ -32,12 +34,30 @@ class Cell:
 
 
 def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """The facts of every cell by name; those that are done already are only read. Failures are told, and left out."""
+    """The facts of every cell by name; those that are done already are only read. Failures are told, and left out.
+
+    ConfigError for a cell that was done with other options: its folder is of another study.
+    """
     with lock(out):
-        todo = [cell for cell in cells if not (out / cell.name / DONE).is_file()]
+        todo = [cell for cell in cells if not is_done(cell, out)]
         tell(f"{len(cells)} cells, {len(cells) - len(todo)} done; {workers} at a time")
         _run(todo, out, workers, tell)
-    return {c.name: read_json(out / c.name / DONE)["facts"] for c in cells if (out / c.name / DONE).is_file()}
+    return read_facts(cells, out)
+
+
+def read_facts(cells: Sequence[Cell], out: Path) -> dict[str, dict[str, Any]]:
+    """The facts of the cells that are done."""
+    return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if is_done(cell, out)}
+
+
+def is_done(cell: Cell, out: Path) -> bool:
+    """Whether a cell is done; ConfigError if that was with other options."""
+    file = out / cell.name / DONE
+    if not file.is_file():
+        return False
+    if read_json(file).get("options") != json.loads(json.dumps(cell.options)):
+        raise ConfigError(f"{file} was made with other options: choose another --out, or delete {file.parent}")
+    return True
 
 
 def _run(todo: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> None:
@@ -83,6 +103,6 @@ def _run_cell(cell: Cell, out: Path) -> float:
     with open(folder / "cell.log", "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
         facts = cell.work(folder, **cell.options)
     elapsed_s = round(time.monotonic() - started_at_s, 1)
-    write_json(folder / DONE, {"facts": facts, "elapsed_s": elapsed_s})
+    write_json(folder / DONE, {"facts": facts, "options": cell.options, "elapsed_s": elapsed_s})
     sys.stderr.flush()
     return elapsed_s

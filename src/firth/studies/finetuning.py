@@ -16,13 +16,13 @@ from typing import Any
 
 from firth.config import write_json, write_text
 from firth.data.hashing import seed_of
-from firth.errors import ConfigError, InputError
+from firth.errors import ConfigError, InputError, TrainingError
 from firth.jobs.baseline import commonest_tags, linear_predictions, similarity
 from firth.jobs.finetune import finetune, resolve, resume
 from firth.jobs.finetune_recipe import data_config
 from firth.jobs.labelled import LabelledData, read_labelled
 from firth.jobs.pretrain import RECIPE, say
-from firth.studies.cells import Cell, run_cells
+from firth.studies.cells import Cell, read_facts, run_cells
 from firth.systems import TASKS
 from firth.tasks.predictions import Chosen, Labelled, TaggedText, Valued
 
@@ -100,7 +100,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _SENTIMENT = next(row for row in ROWS if row.name == "SST-2")
 LABELS = (100, 300, 1000, 3000)
-# However few examples, a run has at least so many updates.
+# However few examples, a run has about so many updates at least (a tenth of the examples is held out).
 _FEWEST_UPDATES = 200
 
 
@@ -113,16 +113,26 @@ def study(
     workers: int = 2,
     tell: Callable[[str], None] = say,
 ) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``."""
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    TrainingError at the end if some cells failed: the others are done, and the log of each says why.
+    """
     for folder, what in ((data, "--data: the folder of the data sets"), (models, "--models: the folder of the models")):
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder ({what})")
-    cells = [cell for cell in _cells(data, models, out) if not only or any(name in cell.name for name in only)]
+    every = _cells(data, models, out)
+    cells = [cell for cell in every if not only or any(name in cell.name for name in only)]
     if not cells:
         raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    _split_arc(data, out)
-    facts = run_cells(cells, out / "cells", workers, tell)
+    if any("/ARC/" in cell.name for cell in cells):
+        _split_arc(data, out)
+    done = run_cells(cells, out / "cells", workers, tell)
+    facts = read_facts(every, out / "cells")
     write_json(out / "study.json", facts)
+    failed = [cell.name for cell in cells if cell.name not in done]
+    if failed:
+        log = out / "cells" / failed[0] / "cell.log"
+        raise TrainingError(f"{len(failed)} cells failed, such as {failed[0]}: see {log}")
     return facts
 
 
@@ -245,7 +255,7 @@ def _split_arc(data: Path, out: Path) -> None:
     text = gzip.decompress(source.read_bytes()).decode() if source.suffix == ".gz" else source.read_text("utf-8")
     place.mkdir(parents=True, exist_ok=True)
     parts: dict[str, list[list[str]]] = {"train": [], "dev": []}
-    for row in csv.reader(text.splitlines(keepends=True)):
+    for row in filter(None, csv.reader(text.splitlines(keepends=True))):
         parts["dev" if seed_of("arc", row[0]) % 5 == 0 else "train"].append(row)
     for name, rows in parts.items():
         write_text(place / f"{name}.csv", "".join(_csv_line(row) for row in rows))

@@ -18,8 +18,8 @@ def write_study_report(out: Path, facts: Facts) -> Path:
         "examples; each dev file was scored once a run."
     )
     report.heading("Tasks")
-    header, rows = task_table(facts)
-    report.table(header, rows)
+    report.table(*task_table(facts))
+    report.text(counted_words(facts))
     if features := feature_table(facts):
         report.heading("Named entities: frozen features and fine-tuning")
         report.table(["what reads what", "entity F1", "seconds a run"], features)
@@ -32,7 +32,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def task_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """Header and rows: each task's first score for each start, what the counted words are, seconds a run."""
+    """Header and rows: each task's first score for each start, and seconds a run."""
     rows: list[list[Cell]] = []
     for row in ROWS:
         found = {start: facts.get(f"tasks/{row.name}/{start}") for start in (PRETRAINED, FRESH, COUNTED)}
@@ -42,9 +42,17 @@ def task_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
         metric = known["metric"]
         cells: list[Cell] = [percent(cell, metric) for cell in found.values()]
         seconds = (found[PRETRAINED] or {}).get("seconds_a_run")
-        counted = (found[COUNTED] or {}).get("what", "")
-        rows.append([row.name, metric, *cells, counted, None if seconds is None else round(seconds)])
-    return ["task", "score", PRETRAINED, FRESH, COUNTED, "which are", "seconds a run"], rows
+        rows.append([row.name, metric, *cells, None if seconds is None else round(seconds)])
+    return ["task", "score", PRETRAINED, FRESH, COUNTED, "seconds a run"], rows
+
+
+def counted_words(facts: Facts) -> str:
+    """What counted words are in each task."""
+    tasks: dict[str, list[str]] = {}
+    for row in ROWS:
+        if cell := facts.get(f"tasks/{row.name}/{COUNTED}"):
+            tasks.setdefault(cell["what"], []).append(row.name)
+    return "Counted words: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in tasks.items()) + "."
 
 
 def feature_table(facts: Facts) -> list[list[Cell]]:

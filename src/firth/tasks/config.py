@@ -63,6 +63,19 @@ class FeatureConfig:
         return self.pool == "summary" and self.words == "first" and not self.lstm_layers and top
 
 
+def _check_unused(windows: WindowConfig, features: FeatureConfig, what: str) -> None:
+    """ConfigError for options that a task on words or tokens does not have, rather than silence."""
+    if (windows.long, windows.merge) != ("windows", "mean"):
+        raise ConfigError(f"windows.long and merge: {what} are always read in windows, and nothing is merged")
+    if features.pool != "summary":
+        raise ConfigError(f"features.pool={features.pool!r}: {what} are read token by token")
+
+
+def _check_words(features: FeatureConfig) -> None:
+    if features.words != "first":
+        raise ConfigError(f"features.words={features.words!r}: only taggers read words")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassifyConfig:
     """One of K labels for a text or a pair."""
@@ -79,6 +92,7 @@ class ClassifyConfig:
         _check_share("label_smoothing", self.label_smoothing)
         if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
             raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
+        _check_words(self.features)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +106,7 @@ class MultiLabelConfig:
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, 1)
+        _check_words(self.features)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +114,12 @@ class RegressConfig:
     """A real number for a text or a pair."""
 
     lowest: float = option(0.0, "lowest value in training; predictions are not below it")
-    highest: float = option(0.0, "highest value in training; predictions stay below it")
+    highest: float = option(0.0, "highest value in training; predictions are not above it")
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+
+    def __post_init__(self) -> None:
+        _check_words(self.features)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +139,7 @@ class TagConfig:
         _check_share("label_smoothing", self.label_smoothing)
         if self.crf and self.label_smoothing:
             raise ConfigError("label_smoothing has no meaning with crf=true: leave one of them out")
+        _check_unused(self.windows, self.features, "documents")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +157,10 @@ class AnswerConfig:
     def __post_init__(self) -> None:
         if min(self.max_question, self.max_answer, self.n_best) < 1:
             raise ConfigError("max_question, max_answer and n_best: expected at least 1")
+        if self.threshold and not self.can_refuse:
+            raise ConfigError(f"threshold={self.threshold}: only with can_refuse=true can an answer be refused")
+        _check_unused(self.windows, self.features, "contexts")
+        _check_words(self.features)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,3 +170,6 @@ class ChooseConfig:
     temperature: float = option(1.0, "scores are divided by it before the softmax: fitted so that shares come true")
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+
+    def __post_init__(self) -> None:
+        _check_words(self.features)

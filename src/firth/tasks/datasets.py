@@ -485,6 +485,8 @@ def read_dataset(name: str, folder: Path, split: str, problems: Problems) -> lis
     source = row.splits[split]
     paths = _find(source.names, folder, f"{name}, {split}")
     problems.note(f"{name}, {split}: {', '.join(map(str, paths))}")
+    if row.note:
+        problems.note(f"{name}: {row.note}")
     records = [record for path in paths for record in source.read(path, problems)]
     return records if row.labels is None else check_labels(records, row.labels, problems)
 

@@ -23,7 +23,7 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
     if len(sizes) < 2:
         raise InputError(
             f"{len(records)} examples are all of one article, dialogue or document: expected two at least, to hold one "
-            "out; take more examples (data.limit)"
+            "out; take more examples, or choose on a dev file: --set data.choose_on=dev"
         )
     held = _first_keys(sizes, max(1, round(share * len(records))), seed_of("hold out"), most=len(sizes) - 1)
     return [r for r in records if _key(r) not in held], [r for r in records if _key(r) in held]

@@ -257,13 +257,14 @@ class Trainer:
         if scores and self.world.leads:
             log.write("dev", self.state.step, **scores)
             progress.message(self._shown(scores))
-        if not scores or self._beats(scores[self.judged_by], self.state.best):
+        beats = not scores or self._beats(scores[self.judged_by], self.state.best)
+        # Of models that are judged equal the later has learnt more; patience runs on.
+        equals = bool(scores) and self.judge is not None and scores[self.judged_by] == self.state.best
+        self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
+        if beats or equals:
             self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
-            self.state.looks_since_best = 0
             if self.world.leads:
                 write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
-        else:
-            self.state.looks_since_best += 1
         barrier(self.world)
 
     def _scores(self) -> dict[str, float]:

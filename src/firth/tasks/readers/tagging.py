@@ -25,7 +25,8 @@ from firth.tasks.tags import OUTSIDE, check, scheme_of, split_tag, to_bio
 from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"
-_WORD = re.compile(r"\w+|[^\w\s]")
+# Words of a raw text: in prediction they must be cut as in training.
+WORD = re.compile(r"\w+|[^\w\s]")
 _KLUE_HEADER = "##"
 
 
@@ -285,7 +286,7 @@ def _from_text(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
 def _words_of(text: str, borders: list[int]) -> tuple[tuple[int, int], ...]:
     """The words of a text, cut further at ``borders``."""
     spans = []
-    for match in _WORD.finditer(text):
+    for match in WORD.finditer(text):
         cuts = [match.start(), *(b for b in borders if match.start() < b < match.end()), match.end()]
         spans += list(zip(cuts, cuts[1:], strict=False))
     return tuple(spans)

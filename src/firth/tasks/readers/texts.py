@@ -297,7 +297,8 @@ def _known_columns(names: list[str], has_header: bool, labelled: bool, where: st
     columns: dict[str, Column] = {}
     for part, known in KNOWN_NAMES.items():
         present = [name for name in known if name in lower]
-        _check_one(part, present, where)
+        if labelled or part != "label":
+            _check_one(part, present, where)
         if present:
             columns[part] = lower.index(present[0])
     if "text" not in columns:
@@ -369,7 +370,8 @@ def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: 
     parts: dict[str, Any] = {}
     for part, names in keys.items():
         present = [name for name in names if _dotted(row, name) is not None]
-        _check_one(part, present, where)
+        if labelled or part != "label":
+            _check_one(part, present, where)
         if present:
             parts[part] = _dotted(row, present[0])
         elif part == "text" or (part in given and part != "label") or (part == "label" and labelled):
