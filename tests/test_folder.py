@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,24 @@ def classifier() -> Classifier:
 
 
 # Options that say something of their own at every place where a task has such a place.
-_FEATURES = FeatureConfig(layers=(-1, 0), mix="weighted", pool="mean", words="last", lstm_layers=1, lstm_width=4)
+_FEATURES = FeatureConfig(layers=(-1, 0), mix="weighted", lstm_layers=1, lstm_width=4)
 _WINDOWS = WindowConfig(length=12, stride=3, long="cut", merge="max")
 TASK_OPTIONS: dict[str, Any] = {
     "classify": ClassifyConfig(
-        labels=("나쁨", "good"), label_smoothing=0.1, class_weights=(1.0, 2.5), temperature=1.5, features=_FEATURES
+        labels=("나쁨", "good"), label_smoothing=0.1, class_weights=(1.0, 2.5), temperature=1.5,
+        features=replace(_FEATURES, pool="mean"),
     ),
     "multilabel": MultiLabelConfig(labels=("a",), threshold=0.35, windows=_WINDOWS),
     "regress": RegressConfig(lowest=-1.5, highest=5.0, windows=_WINDOWS),
-    "tag": TagConfig(labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="BIOES", unit="character", crf=True),
-    "answer": AnswerConfig(can_refuse=True, threshold=-2.25, n_best=5, windows=_WINDOWS, features=_FEATURES),
+    "tag": TagConfig(
+        labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="BIOES", unit="character", crf=True,
+        features=replace(_FEATURES, words="last"),
+    ),
+    "answer": AnswerConfig(
+        can_refuse=True, threshold=-2.25, n_best=5, windows=WindowConfig(length=12, stride=3), features=_FEATURES
+    ),
     "choose": ChooseConfig(temperature=0.5, features=FeatureConfig(dropout=0.3)),
-}
+}  # fmt: skip
 
 
 def fine_tuned(task: str, options: Any) -> nn.Module:
