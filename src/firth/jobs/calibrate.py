@@ -15,6 +15,8 @@ from firth.tasks.classify import text_logits
 from firth.tasks.rows import Example, Outputs
 
 _MOST_LEVELS = 200
+# A fitted temperature is drawn towards 1 as if by so many further examples.
+_DOUBT = 30
 _THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 
@@ -47,7 +49,8 @@ def calibrate(
 
 def _tempered(options: Any, logits: np.ndarray, gold: np.ndarray) -> tuple[Any, dict[str, Any]]:
     before, after = softmax(logits), cross_fitted(logits, gold)
-    temperature = fit_temperature(logits, gold)
+    # A handful of examples, all of them right, would want probabilities of 1.
+    temperature = fit_temperature(logits, gold) ** (len(gold) / (len(gold) + _DOUBT))
     figures = {
         "temperature": temperature,
         "error_before": expected_calibration_error(before, gold),
