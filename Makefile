@@ -3,13 +3,14 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test check models clean
+.PHONY: help demo test check models study clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
 	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
 	@echo "make check   style, types and the rules of the source tree"
 	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
+	@echo "make study   fine-tune them on a dozen tasks, about 100 minutes on two cores; what is done is kept"
 	@echo "make clean   remove caches and build outputs; .venv, runs/ and models/ stay"
 
 demo:
@@ -27,6 +28,10 @@ check:
 models:
 	@scripts/setup report
 	DATA="$(DATA)" scripts/models
+
+study:
+	@scripts/setup report
+	.venv/bin/firth study finetuning --data "$(DATA)" --models models --out runs/study
 
 clean:
 	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

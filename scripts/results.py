@@ -91,8 +91,8 @@ def study_section() -> str:
         "words*). Scores on dev files in percent, mean ± deviation over three seeds; at most 8,000 training examples, "
         "three epochs, the same rate for all; every choice was made on a tenth of the training examples, and each dev "
         "file was scored once a run. Several sets are parts of the published ones, so figures do not compare with "
-        f"papers. {len(facts)} cells, {record['hours']:.1f} hours of one core in all, two at a time and beside other work, "
-        f"on {record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
+        f"papers. {len(facts)} cells, {record['hours']:.1f} hours of one core in all, two at a time and beside other "
+        f"work, on {record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
         *markdown(header, tasks),
         f"\n{counted_words(facts)}\n",
         *record["remarks"]["tasks"],
