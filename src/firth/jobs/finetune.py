@@ -5,7 +5,7 @@ file is scored once for each run of the chosen settings.
 
 out/
 ├── recipe.toml      resolved
-├── runs/…           one folder a run: log.jsonl, model/, result.json
+├── runs/…           one folder a run: log.jsonl, result.json, scores.json; its model until the choice is made
 ├── model/           the best run's, with fitted temperature or threshold
 ├── results.json     every score
 └── report.html
@@ -64,9 +64,10 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tu
     plain["head"] = labelled.options | plain["head"]
     _read_as_trained(plain["head"], base, labelled.notes)
     if plain["train"].get("balance"):
-        if labelled.kind != "classify" or (plain["head"].get("class_weights") and not where.endswith(RECIPE)):
-            raise ConfigError(f"{where}: train.balance is for --task classify, without head.class_weights")
-        plain["head"] = plain["head"] | {"class_weights": balanced(labelled, plain["head"]["labels"])}
+        weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
+        # A resolved recipe has the weights that balance its labels.
+        if weights is None or plain["head"].setdefault("class_weights", weights) != weights:
+            raise ConfigError(f"{where}: train.balance is for --task classify, without other head.class_weights")
     recipe = build(plain, where)
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
