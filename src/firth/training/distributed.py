@@ -27,6 +27,10 @@ def join_world() -> World:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     if not dist.is_initialized():
+        # Its functions take the group of the time of their import as a default. Imported later (an optimiser does it),
+        # they keep the group's threads alive past its end, and the process may abort as it exits.
+        import torch.distributed.nn  # noqa: F401
+
         cards = torch.cuda.device_count()
         if cards:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)
