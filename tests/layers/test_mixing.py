@@ -1,4 +1,4 @@
-"""Mixes of layers and words from pieces, by hand and against one word at a time."""
+"""Mixes of layers, words from pieces and rows from tokens, by hand and against one word or row at a time."""
 
 import math
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from firth.errors import ConfigError
-from firth.layers.mixing import MixKind, PoolKind, WeightedSum, make_mix, pool_words
+from firth.layers.mixing import MixKind, PoolKind, WeightedSum, make_mix, pool_rows, pool_words
+from firth.packed import Rows
 
 LAYERS = {0: torch.tensor([[9.0, 9.0]]), 1: torch.tensor([[1.0, 2.0]]), 2: torch.tensor([[3.0, 6.0]])}
 
@@ -150,3 +151,18 @@ def test_bfloat16_means_are_rounded_once() -> None:
     mean = pool_words(x, torch.tensor([0]), torch.tensor([2]), "mean")
     assert mean.dtype == torch.bfloat16
     assert mean.item() == 87
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["first", "last", "mean", "max"]))
+def test_pooling_is_that_of_each_row_alone(lengths: list[int], how: str) -> None:
+    x, rows = torch.randn(sum(lengths), 3, generator=torch.Generator().manual_seed(1)), Rows.from_lengths(lengths)
+    alone = {"first": lambda p: p[0], "last": lambda p: p[-1], "mean": lambda p: p.mean(0), "max": lambda p: p.amax(0)}
+    expected = torch.stack([alone[how](part) for part in x.split(lengths)])
+    torch.testing.assert_close(pool_rows(x, rows, how), expected, rtol=0, atol=1e-6)
+
+
+def test_gradients_pass_through_pooling() -> None:
+    x = torch.tensor([[1.0], [5.0], [2.0]], requires_grad=True)
+    (pool_rows(x, Rows.from_lengths([2, 1]), "max") * torch.tensor([[1.0], [10.0]])).sum().backward()
+    assert x.grad is not None and x.grad.ravel().tolist() == [0, 1, 10]

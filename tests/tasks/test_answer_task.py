@@ -80,8 +80,17 @@ def test_a_long_question_loses_its_end_and_is_counted() -> None:
     assert (example.rows[0].ids == TOKENIZER.ids_many(["q"])[0][0]).sum() == 64
     assert example.about.begin == 66
     assert made.noted == {"question cut to 64 pieces": 1}
-    answer_examples([Question("q " * 64, "a b")], made, CONFIG)
+    (whole,) = answer_examples([Question("q " * 64, "a b")], made, CONFIG)
     assert made.noted.total() == 1
+    assert (example.cut, whole.cut) == (True, False)
+
+
+def test_an_answer_says_how_its_question_was_read() -> None:
+    rows = (make_row([1], cut=True), make_row([1], cut=True))
+    example = Example(rows, (2,), {}, Passage(np.zeros((2, 2), np.int64), ((0, 1), (1, 2)), 0))
+    flat = {"start": np.zeros(1, np.float32), "end": np.zeros(1, np.float32)}
+    (found,) = answer_answers([Question("q", "a b")], [example], [[flat, flat]], CONFIG)
+    assert (found.windows, found.cut) == (2, True)
 
 
 def test_a_question_that_leaves_no_room_is_named() -> None:

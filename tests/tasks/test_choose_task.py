@@ -111,6 +111,8 @@ def test_answers_merge_the_windows_of_each_choice() -> None:
     assert mean.probabilities == pytest.approx(np.exp([2, 2.5, 1.5]) / np.exp([2, 2.5, 1.5]).sum())
     (most,) = choose_answers([record], [example], [outputs], ChooseConfig(windows=WindowConfig(merge="max")))
     assert (most.choice, most.text) == (2, "three")
+    # The longest of the choices was read in two windows.
+    assert (mean.windows, mean.cut) == (2, False)
 
 
 def test_a_temperature_divides_the_scores() -> None:

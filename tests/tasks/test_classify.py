@@ -25,7 +25,7 @@ from firth.tasks.classify import (
 )
 from firth.tasks.config import ClassifyConfig, FeatureConfig, MultiLabelConfig, RegressConfig, WindowConfig
 from firth.tasks.model import TaskModel
-from firth.tasks.rows import Example, RowMaker, collate
+from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
 from firth.text.records import Label, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
@@ -171,9 +171,28 @@ def rows_of(*logits: list[list[float]]) -> list[list[dict[str, np.ndarray]]]:
     return [[{"logits": np.array([row], np.float32)} for row in windows] for windows in logits]
 
 
+def read(*windows: int, cut: bool = False) -> list[Example]:
+    """Texts that were read in so many windows."""
+    return [Example((make_row([1], cut=cut),) * n, (n,), {}) for n in windows]
+
+
+@pytest.mark.parametrize(
+    ("answers", "config"),
+    [
+        (classify_answers, ClassifyConfig(labels=("n", "y"))),
+        (multilabel_answers, MultiLabelConfig(labels=("n", "y"))),
+        (regress_answers, RegressConfig()),
+    ],
+)
+def test_answers_say_how_their_texts_were_read(answers: Any, config: Any) -> None:
+    outputs = rows_of([[0, 1]], [[0, 1]] * 3, [[0, 1]])
+    found = answers([Text("a")] * 3, [*read(1, 3), *read(1, cut=True)], outputs, config)
+    assert [(answer.windows, answer.cut) for answer in found] == [(1, False), (3, False), (1, True)]
+
+
 def test_a_temperature_divides_the_merged_logits() -> None:
     config = ClassifyConfig(labels=("n", "y"), temperature=2.0)
-    (answer,) = classify_answers([Text("a")], [], rows_of([[0, 1], [0, 3]]), config)
+    (answer,) = classify_answers([Text("a")], read(2), rows_of([[0, 1], [0, 3]]), config)
     assert answer.label == "y"
     assert answer.probability == pytest.approx(1 / (1 + np.exp(-1)))
     assert answer.probabilities == pytest.approx({"n": 1 / (1 + np.e), "y": np.e / (1 + np.e)})
@@ -181,17 +200,16 @@ def test_a_temperature_divides_the_merged_logits() -> None:
 
 def test_labels_hold_from_the_threshold_on() -> None:
     config = MultiLabelConfig(labels=LABELS, threshold=0.5)
-    some, none = multilabel_answers([Text("a")] * 2, [], rows_of([[0, -0.01, 4]], [[-1, -2, -3]]), config)
+    some, none = multilabel_answers([Text("a")] * 2, read(1, 1), rows_of([[0, -0.01, 4]], [[-1, -2, -3]]), config)
     assert some.labels == ("bad", "good") and none.labels == ()
     assert some.probabilities["fair"] == pytest.approx(1 / (1 + np.exp(0.01)))
 
 
 def test_values_stay_in_the_range_of_training() -> None:
     outputs = rows_of([[7.5]], [[-1]], [[2], [4]])
-    low, high = [a.value for a in regress_answers([], [], outputs, RegressConfig(lowest=0.0, highest=5.0))], None
-    assert low == [5, 0, 3]
-    high = [a.value for a in regress_answers([], [], outputs, RegressConfig())]
-    assert high == [7.5, -1, 3]
+    within = regress_answers([], read(1, 1, 2), outputs, RegressConfig(lowest=0.0, highest=5.0))
+    assert [answer.value for answer in within] == [5, 0, 3]
+    assert [answer.value for answer in regress_answers([], read(1, 1, 2), outputs, RegressConfig())] == [7.5, -1, 3]
 
 
 @pytest.mark.parametrize(

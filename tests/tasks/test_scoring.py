@@ -1,12 +1,15 @@
 """Every kind's scores by hand; the metrics themselves have tests of their own."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from firth.errors import InputError
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.scoring import (
     score_answers,
     score_choices,
+    score_from,
     score_label_sets,
     score_labels,
     score_tags,
@@ -49,6 +52,24 @@ def test_values() -> None:
     # Deviations -1, 0, 1 and -3, -1, 4.
     assert scores["pearson"] == pytest.approx(7 / (2 * 26) ** 0.5)
     assert scores["mean_absolute_error"] == pytest.approx(3)
+
+
+def test_values_from_which_a_pair_is_similar() -> None:
+    # Gold - + + -, predicted - + - +: one is found, one missed, one wrong.
+    values = [Valued(2.999), Valued(3.0), Valued(1.0), Valued(4.5)]
+    assert score_from(texts(1.0, 3.0, 5.0, 2.9), values, 3.0) == {"f1": pytest.approx(2 / (2 + 1 + 1))}
+    assert score_from(texts(1.0), [Valued(2.0)], 3.0) == {"f1": 0.0}
+    assert score_from(texts(1.0, 3.0, 5.0, 2.9), values, 2.0) == {"f1": pytest.approx(2 * 2 / (2 * 2 + 1 + 1))}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=30))
+def test_that_f1_is_scikit_learns(pairs: list[tuple[float, float]]) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    gold, predicted = zip(*pairs, strict=True)
+    # As KLUE's baseline computes it.
+    expected = metrics.f1_score([x >= 3 for x in gold], [x >= 3 for x in predicted], zero_division=0)
+    assert score_from(texts(*gold), [Valued(x) for x in predicted], 3.0)["f1"] == pytest.approx(expected)
 
 
 def tagged(*sentences: str) -> tuple[list[Tagged], list[TaggedText]]:

@@ -188,6 +188,7 @@ def test_a_sentence_of_600_words_loses_none() -> None:
     assert len(examples) > 1 and all(len(e.rows[0].ids) <= 512 for e in examples)
     (answer,) = answered([record], examples, config())
     assert answer.tags == tuple(tags)
+    assert (answer.windows, answer.cut) == (len(examples), False)
 
 
 def test_a_word_that_tokenises_to_nothing_is_unknown_but_not_lost() -> None:
@@ -198,18 +199,22 @@ def test_a_word_that_tokenises_to_nothing_is_unknown_but_not_lost() -> None:
 
 
 def test_a_word_longer_than_a_row_is_read_as_far_as_it_goes() -> None:
-    examples = tag_examples([sentence(["a", "b" * 30, "c"], ["O", "B-PS", "O"])], maker(12), config())
+    made, records = maker(12), [sentence(["a", "b" * 30, "c"], ["O", "B-PS", "O"], "1"), sentence(["a"], ["O"], "1")]
+    examples = tag_examples(records, made, config())
+    assert made.noted == {"document read in windows": 1, "word longer than a row cut": 1}
     assert [shown(e) for e in examples] == [
-        ["[a]"], ["[" + "b" * 10 + "]"], ["[c]"],
+        ["[a]"], ["[" + "b" * 10 + "]"], ["[c]", "[a]"],
     ]  # fmt: skip
-    assert [e.targets["tag"][1].tolist() for e in examples] == [[0], [1], [0]]
+    assert [e.targets["tag"][1].tolist() for e in examples] == [[0], [1], [0, 0]]
+    assert [(answer.windows, answer.cut) for answer in answered(records, examples, config())] == [(3, True), (1, False)]
 
 
 def test_sentences_without_words_have_no_row() -> None:
     records = [Tagged("", (), ()), sentence(["a"], ["O"])]
     examples = tag_examples(records, maker(), config())
     assert len(examples) == 1
-    assert [answer.tags for answer in answered(records, examples, config())] == [(), ("O",)]
+    answers = answered(records, examples, config())
+    assert [(answer.tags, answer.windows) for answer in answers] == [((), 0), (("O",), 1)]
 
 
 # --- characters and schemes -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from firth.models.bert_config import BertConfig
 from firth.packed import Encoder, Hidden, Rows, Tokens, Words
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig, FeatureConfig
-from firth.tasks.model import HEAD_INIT_RANGE, Features, Unit, merge_rows, pool_rows
+from firth.tasks.model import HEAD_INIT_RANGE, Features, Unit, merge_rows
 
 
 class Numbers(Encoder):
@@ -178,15 +178,6 @@ def test_which_features_other_tools_know(options: dict[str, Any], plain: bool) -
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["first", "last", "mean", "max"]))
-def test_pooling_is_that_of_each_row_alone(lengths: list[int], how: str) -> None:
-    x, rows = torch.randn(sum(lengths), 3, generator=torch.Generator().manual_seed(1)), Rows.from_lengths(lengths)
-    alone = {"first": lambda p: p[0], "last": lambda p: p[-1], "mean": lambda p: p.mean(0), "max": lambda p: p.amax(0)}
-    expected = torch.stack([alone[how](part) for part in x.split(lengths)])
-    torch.testing.assert_close(pool_rows(x, rows, how), expected, rtol=0, atol=1e-6)
-
-
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.sampled_from(["mean", "max"]))
 def test_merging_is_that_of_each_text_alone(counts: list[int], how: str) -> None:
     x = torch.randn(sum(counts), 3, generator=torch.Generator().manual_seed(2))
@@ -194,11 +185,8 @@ def test_merging_is_that_of_each_text_alone(counts: list[int], how: str) -> None
     torch.testing.assert_close(merge_rows(x, torch.tensor(counts), how), expected, rtol=0, atol=1e-6)
 
 
-def test_gradients_pass_through_pooling_and_merging() -> None:
+def test_gradients_pass_through_merging() -> None:
     x = torch.tensor([[1.0], [5.0], [2.0]], requires_grad=True)
-    (pool_rows(x, Rows.from_lengths([2, 1]), "max") * torch.tensor([[1.0], [10.0]])).sum().backward()
-    assert x.grad is not None and x.grad.ravel().tolist() == [0, 1, 10]
-    x.grad = None
     merge_rows(x, torch.tensor([2, 1]), "mean").sum().backward()
     assert x.grad is not None and x.grad.ravel().tolist() == [0.5, 0.5, 1]
 

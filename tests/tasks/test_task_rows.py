@@ -87,7 +87,9 @@ def test_the_rows_of_a_long_text_cover_every_piece(
     n: int, length: int, stride: int, layout: Callable[[Tokenizer], Layout]
 ) -> None:
     made = maker(length, layout=layout, stride=stride)
-    rows = ids(made.single(pieces(n)))
+    found = made.single(pieces(n))
+    assert not any(row.cut for row in found)
+    rows = ids(found)
     n_first, n_last = len(made.layout.first), len(made.layout.last)
     parts = [row[n_first : len(row) - n_last] for row in rows]
     assert all(len(row) <= length for row in rows)
@@ -114,9 +116,9 @@ def test_a_text_without_pieces_is_a_row_of_special_pieces() -> None:
 
 def test_a_text_that_is_cut_loses_its_end_and_is_counted() -> None:
     made = maker(12, long="cut")
-    assert ids(made.single(pieces(11))) == [[CLS, *pieces(10), SEP]]
-    made.single(pieces(10))
-    assert made.noted == {"cut": 1}
+    (cut,), (whole,) = made.single(pieces(11)), made.single(pieces(10))
+    assert cut.ids.tolist() == whole.ids.tolist() == [CLS, *pieces(10), SEP]
+    assert (cut.cut, whole.cut, made.noted) == (True, False, {"cut": 1})
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ def test_a_pair_that_fits_is_one_row_with_two_segments() -> None:
 def test_a_cut_pair_by_hand() -> None:
     made = maker(12, long="cut")  # room for nine pieces
     (row,) = made.pair(pieces(8), pieces(5, SECOND))
-    assert row.ids.tolist() == [CLS, *pieces(5), SEP, *pieces(4, SECOND), SEP]
+    assert row.ids.tolist() == [CLS, *pieces(5), SEP, *pieces(4, SECOND), SEP] and row.cut
     assert made.noted == {"cut": 1}
 
 
@@ -202,8 +204,9 @@ def test_the_rows_of_a_pair_fit_and_cover_the_windowed_text(
     assert all(len(row.ids) == len(row.segments) <= length for row in rows)
     windowed = pieces(n_a) if (n_a > n_b if first is None else first) else pieces(n_b, SECOND)
     assert set(windowed) <= found
-    if not made.noted["one text of a pair cut"]:
-        assert found == {*pieces(n_a), *pieces(n_b, SECOND)}
+    is_cut = found != {*pieces(n_a), *pieces(n_b, SECOND)}
+    assert made.noted["one text of a pair cut"] == int(is_cut)
+    assert all(row.cut == is_cut for row in rows)
     for row in rows:
         part_a = [p for p in row.ids.tolist() if FIRST <= p < SECOND]
         part_b = [p for p in row.ids.tolist() if p >= SECOND]

@@ -1,4 +1,4 @@
-"""From the layers of an encoder to one vector a token, and from the pieces of a word to one vector a word.
+"""From the layers of an encoder to one vector a token, and from tokens to one vector a word or a row.
 
 Source: Peters et al. 2018 (ELMo), eq. 1, for the weighted sum; Devlin et al. 2018, Table 7, for the others.
 """
@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
+from firth.packed import Rows
 
 MixKind = Literal["one", "sum", "weighted", "concat"]
 PoolKind = Literal["first", "mean", "last"]
@@ -135,6 +136,22 @@ def pool_words(
     fine = torch.promote_types(x.dtype, torch.float32)
     sums = pieces.new_zeros(len(first), x.shape[1], dtype=fine).index_add(0, word_of_piece, pieces.to(fine))
     return (sums / n_pieces[:, None]).to(x.dtype)
+
+
+def pool_rows(x: Float[Tensor, "T H"], rows: Rows, how: str) -> Float[Tensor, "B H"]:
+    """One vector a row: its first or last token's, or the mean or maximum over all of them."""
+    if how in ("first", "last"):
+        return x.index_select(0, rows.first if how == "first" else rows.last)
+    return pool_runs(x, rows.lengths, how)
+
+
+def pool_runs(x: Float[Tensor, "N H"], counts: Int[Tensor, " R"], how: str) -> Float[Tensor, "R H"]:
+    """The mean or maximum over each of R consecutive runs of vectors; ``counts``: of each run, at least 1."""
+    owner = torch.arange(counts.numel(), device=x.device).repeat_interleave(counts, output_size=x.shape[0])
+    start = x.new_zeros(counts.numel(), x.shape[1])
+    if how == "mean":
+        return start.index_add(0, owner, x) / counts[:, None]
+    return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
 
 
 def _normalised(layer: Float[Tensor, "T H"]) -> Float[Tensor, "T H"]:

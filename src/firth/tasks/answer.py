@@ -96,7 +96,8 @@ def answer_examples(questions: Sequence[Question], maker: RowMaker, config: Answ
 
 
 def _example(question: Question, ids: list[int], context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:
-    if len(ids) > config.max_question:
+    cut = len(ids) > config.max_question
+    if cut:
         maker.noted[f"question cut to {config.max_question} pieces"] += 1
         ids = ids[: config.max_question]
     room = maker.length - maker.layout.n_special_pair - len(ids)
@@ -108,7 +109,7 @@ def _example(question: Question, ids: list[int], context: Encoded, maker: RowMak
     windows = spans(len(context.ids), room, maker.stride(room))
     if len(windows) > 1:
         maker.noted["read in windows"] += 1
-    rows = [make_row(*maker.layout.pair(ids, context.ids[a:b])) for a, b in windows]
+    rows = [make_row(*maker.layout.pair(ids, context.ids[a:b]), cut=cut) for a, b in windows]
     offsets = np.array(context.offsets, np.int64).reshape(-1, 2)
     passage = Passage(offsets, tuple(windows), maker.layout.begin_of_second(len(ids)))
     return Example(tuple(rows), (len(rows),), _targets(question, passage, maker), passage)
@@ -136,10 +137,11 @@ def answer_answers(
     questions: Sequence[Question], examples: Sequence[Example], outputs: Sequence[Outputs], config: AnswerConfig
 ) -> list[Answered]:
     """The best answer of each question over all windows of its context, by the published search."""
-    return [_answer(q, e.about, rows, config) for q, e, rows in zip(questions, examples, outputs, strict=True)]
+    return [_answer(q, e, rows, config) for q, e, rows in zip(questions, examples, outputs, strict=True)]
 
 
-def _answer(question: Question, passage: Passage, outputs: Outputs, config: AnswerConfig) -> Answered:
+def _answer(question: Question, example: Example, outputs: Outputs, config: AnswerConfig) -> Answered:
+    passage: Passage = example.about
     found: list[tuple[float, int, int]] = []
     for number, row in enumerate(outputs):
         found += window_spans(row["start"], row["end"], passage, number, config)
@@ -159,7 +161,9 @@ def _answer(question: Question, passage: Passage, outputs: Outputs, config: Answ
         difference = refusal - best[3] if best else float("inf")
     refused = difference is not None and difference > config.threshold
     chosen = next((s for s in n_best if bool(s.text) != refused), n_best[0])
-    return Answered(chosen.text, chosen.start, chosen.end, chosen.probability, difference, n_best)
+    return Answered(
+        chosen.text, chosen.start, chosen.end, chosen.probability, difference, n_best, example.windows, example.cut
+    )
 
 
 def window_spans(

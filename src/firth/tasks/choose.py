@@ -103,5 +103,5 @@ def choose_answers(
     for record, example, rows in zip(records, examples, outputs, strict=True):
         shares = softmax(choose_scores(example, rows, config.windows.merge)[None] / config.temperature)[0]
         best = int(shares.argmax())
-        found.append(Chosen(best, record.choices[best], tuple(shares.tolist())))
+        found.append(Chosen(best, record.choices[best], tuple(shares.tolist()), example.windows, example.cut))
     return found

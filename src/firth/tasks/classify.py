@@ -150,7 +150,10 @@ def classify_answers(
     shares = softmax(text_logits(outputs, config.windows.merge) / config.temperature)
     best = [config.labels[i] for i in shares.argmax(1)]
     rows = [dict(zip(config.labels, row, strict=True)) for row in shares.tolist()]
-    return [Labelled(label, row[label], row) for label, row in zip(best, rows, strict=True)]
+    return [
+        Labelled(label, row[label], row, example.windows, example.cut)
+        for label, row, example in zip(best, rows, examples, strict=True)
+    ]
 
 
 def multilabel_answers(
@@ -158,9 +161,11 @@ def multilabel_answers(
 ) -> list[MultiLabelled]:
     """The labels of each text whose probability reaches the threshold."""
     found = []
-    for row in 1 / (1 + np.exp(-text_logits(outputs, config.windows.merge).astype(np.float64))):
+    rows = 1 / (1 + np.exp(-text_logits(outputs, config.windows.merge).astype(np.float64)))
+    for row, example in zip(rows, examples, strict=True):
         shares = dict(zip(config.labels, row.tolist(), strict=True))
-        found.append(MultiLabelled(tuple(k for k, v in shares.items() if v >= config.threshold), shares))
+        labels = tuple(k for k, v in shares.items() if v >= config.threshold)
+        found.append(MultiLabelled(labels, shares, example.windows, example.cut))
     return found
 
 
@@ -171,4 +176,4 @@ def regress_answers(
     values = text_logits(outputs, config.windows.merge)[:, 0]
     if config.lowest < config.highest:
         values = values.clip(config.lowest, config.highest)
-    return [Valued(value) for value in values.tolist()]
+    return [Valued(value, e.windows, e.cut) for value, e in zip(values.tolist(), examples, strict=True)]

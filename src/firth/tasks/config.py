@@ -173,3 +173,11 @@ class ChooseConfig:
 
     def __post_init__(self) -> None:
         _check_words(self.features)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingConfig:
+    """How a model turns a text into one vector unless it is asked otherwise."""
+
+    pool: Literal["mean", "max", "first", "last", "summary"] = option("mean", "how its tokens become one")
+    normalize: bool = option(False, "True: of length 1, so that the product of two is their cosine")

@@ -2,16 +2,16 @@
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.data.batch import Objective
 from firth.errors import ConfigError
+from firth.layers.dropout import Dropout
 from firth.layers.initialise import truncated_normal_
-from firth.layers.mixing import make_mix, pool_words
+from firth.layers.mixing import make_mix, pool_rows, pool_runs, pool_words
 from firth.layers.recurrent import BiLSTM
-from firth.packed import Encoder, Hidden, Rows, Tokens, kept_layers
+from firth.packed import Encoder, Hidden, Tokens, kept_layers
 from firth.tasks.config import FeatureConfig
 
 Unit = Literal["row", "word", "token"]
@@ -46,7 +46,7 @@ class Features(nn.Module):
         if config.lstm_layers:
             self.lstm = BiLSTM(self.width, config.lstm_width, config.lstm_layers, config.dropout)
             self.width = 2 * config.lstm_width
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, encoder: Encoder, tokens: Tokens) -> Float[Tensor, "N width"]:
         hidden: Hidden = encoder(tokens, keep=self.keep)
@@ -68,27 +68,11 @@ class Features(nn.Module):
         return self.dropout(x)
 
 
-def pool_rows(x: Float[Tensor, "T H"], rows: Rows, how: str) -> Float[Tensor, "B H"]:
-    """One vector a row: its first or last token's, or the mean or maximum over all of them."""
-    if how in ("first", "last"):
-        return x.index_select(0, rows.first if how == "first" else rows.last)
-    owner = rows.row_of_token()
-    start = x.new_zeros(rows.n_rows, x.shape[1])
-    if how == "mean":
-        return start.index_add(0, owner, x) / rows.lengths[:, None]
-    return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
-
-
 def merge_rows(x: Float[Tensor, "B K"], rows_per_example: Int[Tensor, " E"], how: str) -> Float[Tensor, "E K"]:
     """The outputs of a text's windows as one: their mean or maximum."""
     if rows_per_example.numel() == x.shape[0]:
         return x
-    counts = rows_per_example.to(x.device)
-    owner = torch.arange(counts.numel(), device=x.device).repeat_interleave(counts, output_size=x.shape[0])
-    start = x.new_zeros(counts.numel(), x.shape[1])
-    if how == "mean":
-        return start.index_add(0, owner, x) / counts[:, None]
-    return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
+    return pool_runs(x, rows_per_example.to(x.device), how)
 
 
 class TaskModel(Objective):

@@ -1,4 +1,7 @@
-"""What tasks answer: one frozen class per kind, ready for JSON."""
+"""What tasks answer: one frozen class per kind, ready for JSON.
+
+Each says how its text was read: ``windows``, in how many, and ``cut``, whether a part of it was left out.
+"""
 
 from dataclasses import dataclass
 
@@ -10,6 +13,8 @@ class Labelled:
     label: str
     probability: float
     probabilities: dict[str, float]
+    windows: int = 1
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,8 @@ class MultiLabelled:
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
+    windows: int = 1
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,8 @@ class Valued:
     """The value of a text."""
 
     value: float
+    windows: int = 1
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class TaggedText:
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
     entities: tuple[Entity, ...]
+    windows: int = 1
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,8 @@ class Answered:
     probability: float
     no_answer_score: float | None
     n_best: tuple[Span, ...]
+    windows: int = 1
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,8 @@ class Chosen:
     choice: int
     text: str
     probabilities: tuple[float, ...]
+    windows: int = 1
+    cut: bool = False
 
 
 Prediction = Labelled | MultiLabelled | Valued | TaggedText | Answered | Chosen

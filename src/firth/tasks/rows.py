@@ -34,11 +34,12 @@ class RowWords:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: ``ids`` (T,) with special pieces, ``segments`` (T,)."""
+    """One row: ``ids`` (T,) with special pieces, ``segments`` (T,). ``cut``: a part of its text is in no row."""
 
     ids: np.ndarray
     segments: np.ndarray
     words: RowWords | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,16 @@ class Example:
     candidates: tuple[int, ...]
     targets: dict[str, tuple[np.ndarray, np.ndarray]]
     about: Any = None
+
+    @property
+    def windows(self) -> int:
+        """In how many windows it is read; of several texts, the longest."""
+        return max(self.candidates)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a part of it is not read."""
+        return any(row.cut for row in self.rows)
 
 
 # The outputs of each row of an example, by name; the first axis counts the row's units.
@@ -100,8 +111,9 @@ class RowMaker:
 
     def single(self, ids: Sequence[int]) -> list[Row]:
         """The rows of one text."""
-        room = self.length - self.layout.n_special
-        return [self._single(ids[a:b]) for a, b in self._windows(len(ids), room)]
+        found = self._windows(len(ids), self.length - self.layout.n_special)
+        cut = found[-1][1] < len(ids)
+        return [make_row(self.layout.single(ids[a:b]), cut=cut) for a, b in found]
 
     def pair(self, a: Sequence[int], b: Sequence[int], *, window_first: bool | None = None) -> list[Row]:
         """The rows of a pair: windows over the longer text (or the one that is said), the other in each of them.
@@ -114,15 +126,16 @@ class RowMaker:
         if self.windows.long == "cut":
             self.noted["cut"] += 1
             n_a, n_b = cut_pair(len(a), len(b), room)
-            return [self._pair(a[:n_a], b[:n_b])]
+            return [self._pair(a[:n_a], b[:n_b], cut=True)]
         first = len(a) > len(b) if window_first is None else window_first
         long, short = (a, b) if first else (b, a)
         most = max(room // 2, room - len(long))
-        if len(short) > most:
+        cut = len(short) > most
+        if cut:
             self.noted["one text of a pair cut"] += 1
             short = short[:most]
         parts = [long[x:y] for x, y in self._windows(len(long), room - len(short))]
-        return [self._pair(part, short) if first else self._pair(short, part) for part in parts]
+        return [self._pair(part, short, cut) if first else self._pair(short, part, cut) for part in parts]
 
     def _windows(self, n: int, room: int) -> list[tuple[int, int]]:
         if n <= room:
@@ -133,19 +146,20 @@ class RowMaker:
         self.noted["read in windows"] += 1
         return spans(n, room, self.stride(room))
 
-    def _single(self, ids: Sequence[int]) -> Row:
-        return make_row(self.layout.single(ids))
-
-    def _pair(self, a: Sequence[int], b: Sequence[int]) -> Row:
-        return make_row(*self.layout.pair(a, b))
+    def _pair(self, a: Sequence[int], b: Sequence[int], cut: bool = False) -> Row:
+        return make_row(*self.layout.pair(a, b), cut=cut)
 
 
 def make_row(
-    ids: Sequence[int] | np.ndarray, segments: Sequence[int] | None = None, words: RowWords | None = None
+    ids: Sequence[int] | np.ndarray,
+    segments: Sequence[int] | None = None,
+    words: RowWords | None = None,
+    *,
+    cut: bool = False,
 ) -> Row:
     """A row as arrays; without ``segments`` all are of the first."""
     kinds = np.zeros(len(ids), np.int8) if segments is None else np.asarray(segments, np.int8)
-    return Row(np.asarray(ids, np.int32), kinds, words)
+    return Row(np.asarray(ids, np.int32), kinds, words, cut)
 
 
 def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:

@@ -47,6 +47,16 @@ def score_values(texts: Sequence[Text], answers: Sequence[Valued], labels: Seque
     return {"pearson": pearson(gold, predicted), "spearman": spearman(gold, predicted), "mean_absolute_error": error}
 
 
+def score_from(texts: Sequence[Text], answers: Sequence[Valued], positive_from: float) -> Scores:
+    """``f1`` of the texts whose value is at least ``positive_from``.
+
+    Source: KLUE-benchmark/KLUE-baseline klue_baseline/metrics/functional.py, klue_sts_f1.
+    """
+    gold = np.array([_gold(text.label, text.where) for text in texts], np.float64)
+    predicted = np.array([answer.value for answer in answers], np.float64)
+    return {"f1": binary_f1((gold >= positive_from).astype(np.int64), (predicted >= positive_from).astype(np.int64))}
+
+
 def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels: Sequence[str]) -> Scores:
     """``tag_accuracy``; for entities ``entity_f1``, ``precision``, ``recall``.
 

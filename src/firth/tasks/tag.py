@@ -4,6 +4,7 @@ A document is read in windows: each tags the words of its core, and the words ar
 The cores of a document's windows follow one another, so every word is tagged once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -72,13 +73,15 @@ def _crf(config: TagConfig) -> Crf:
 class PlacedWord:
     """A word of a document: its pieces, the record it is from, and its units there.
 
-    Of words one is a unit; of characters those that share a piece are.
+    Of words one is a unit; of characters those that share a piece are. ``cut``: it has further pieces, but a row
+    has no room for them.
     """
 
     ids: tuple[int, ...]
     record: int
     first_unit: int
     n_units: int
+    cut: bool = False
 
 
 def tag_examples(records: Sequence[Tagged], maker: RowMaker, config: TagConfig) -> list[Example]:
@@ -122,11 +125,12 @@ def _numbers(record: Tagged, words: Sequence[PlacedWord], config: TagConfig) -> 
 def _word_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
     """Each word has pieces of its own; one that has none (it was dropped as unprintable) is unknown."""
     known = list(dict.fromkeys(word for record in records for word in record.words))
-    unknown = (maker.tokenizer.unk_id,)
+    unknown, room = (maker.tokenizer.unk_id,), maker.length - maker.layout.n_special
     pieces = {w: tuple(ids) or unknown for w, ids in zip(known, maker.tokenizer.ids_many(known), strict=True)}
 
     def place(number: int) -> list[PlacedWord]:
-        return [PlacedWord(pieces[word], number, unit, 1) for unit, word in enumerate(records[number].words)]
+        words = [pieces[word] for word in records[number].words]
+        return [PlacedWord(ids[:room], number, unit, 1, len(ids) > room) for unit, ids in enumerate(words)]
 
     return place
 
@@ -157,15 +161,17 @@ def _character_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[i
 def _windows(words: Sequence[PlacedWord], maker: RowMaker) -> Iterator[tuple[Row, Sequence[PlacedWord]]]:
     """The rows of a document, each with the words that it tags."""
     room = maker.length - maker.layout.n_special
-    sizes = [min(len(word.ids), room) for word in words]
+    sizes = [len(word.ids) for word in words]
     ends = np.cumsum(sizes)
     if not words:
         return
     if ends[-1] > room:
         maker.noted["document read in windows"] += 1
+    if any(word.cut for word in words):
+        maker.noted["word longer than a row cut"] += 1
     for a, b in cores(sizes, room, maker.stride(room)):
         left, right = surround(ends, a, b, room)
-        yield _row(words[left:right], sizes[left:right], range(a - left, b - left), maker), words[a:b]
+        yield _row(words[left:right], range(a - left, b - left), maker), words[a:b]
 
 
 def cores(sizes: Sequence[int], room: int, core: int) -> list[tuple[int, int]]:
@@ -196,12 +202,13 @@ def surround(ends: np.ndarray, a: int, b: int, room: int) -> tuple[int, int]:
     return left, right
 
 
-def _row(words: Sequence[PlacedWord], sizes: Sequence[int], asked: range, maker: RowMaker) -> Row:
-    # A word longer than a whole row is read as far as it goes.
-    ids = [piece for word, size in zip(words, sizes, strict=True) for piece in word.ids[:size]]
+def _row(words: Sequence[PlacedWord], asked: range, maker: RowMaker) -> Row:
+    ids = [piece for word in words for piece in word.ids]
+    sizes = np.array([len(word.ids) for word in words])
     ends = np.cumsum(sizes) + len(maker.layout.first)
     pieces = np.stack((ends - sizes, ends - 1), 1)
-    return make_row(maker.layout.single(ids), words=RowWords(pieces, np.array(asked, np.int64)))
+    cut = any(word.cut for word in words)
+    return make_row(maker.layout.single(ids), words=RowWords(pieces, np.array(asked, np.int64)), cut=cut)
 
 
 def tag_answers(
@@ -210,16 +217,21 @@ def tag_answers(
     """The tags of each record, and its entities in characters of its text."""
     tags: list[list[str]] = [[""] * len(record.spans) for record in records]
     sure: list[list[float]] = [[1.0] * len(record.spans) for record in records]
+    windows, cut = Counter[int](), set[int]()
     for example, (row,) in zip(examples, outputs, strict=True):
+        windows.update({word.record for word in example.about})
+        cut.update(word.record for word in example.about if word.cut)
         for word, number, shares in zip(example.about, row["tag"], row["probability"], strict=True):
             for unit in range(word.first_unit, word.first_unit + word.n_units):
                 tag = _in_bio(config.labels[int(number)], config.scheme)
                 tags[word.record][unit] = tag if unit == word.first_unit else _continued(tag)
                 sure[word.record][unit] = float(shares[int(number)])
-    return [
-        _tagged(record, _filled(one), shares, config)
-        for record, one, shares in zip(records, tags, sure, strict=True)
-    ]
+    found = []
+    for number, record in enumerate(records):
+        bio, shares = tuple(_filled(tags[number])), tuple(sure[number])
+        spans = _entities(record, bio, shares, config)
+        found.append(TaggedText(bio, shares, spans, windows[number], number in cut))
+    return found
 
 
 def _in_bio(tag: str, scheme: str) -> str:
@@ -241,11 +253,13 @@ def _filled(tags: list[str]) -> list[str]:
     return tags
 
 
-def _tagged(record: Tagged, tags: list[str], shares: list[float], config: TagConfig) -> TaggedText:
+def _entities(
+    record: Tagged, tags: tuple[str, ...], shares: tuple[float, ...], config: TagConfig
+) -> tuple[Entity, ...]:
     found = []
     if config.scheme != "plain":
         for label, first, last in entities(tags):
             begin, end = record.spans[first][0], record.spans[last - 1][1]
             score = sum(shares[first:last]) / (last - first)
             found.append(Entity(label, begin, end, record.text[begin:end], score))
-    return TaggedText(tuple(tags), tuple(shares), tuple(found))
+    return tuple(found)

@@ -2,7 +2,8 @@
 
 import gzip
 import lzma
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -145,10 +146,27 @@ def test_report_tells_everything_met() -> None:
     assert Problems().report() == []
 
 
+def test_without_a_look_at_ids_none_is_kept() -> None:
+    class Name(str):
+        """A string that can be watched."""
+
+    last: list[weakref.ref[Name]] = []
+
+    def rows() -> Iterator[Text]:
+        for number in range(4):
+            name = Name(number)
+            last.append(weakref.ref(name))
+            yield Text("a", id=name)
+
+    n_alive = [sum(ref() is not None for ref in last) for _ in checked(Path("f"), rows(), Problems(unique_ids=False))]
+    assert max(n_alive) <= 2
+
+
 def test_ids_occur_once_and_there_is_an_example() -> None:
     rows = [Text("a", where="f:1", id="x"), Text("b"), Text("c"), Text("d", where="f:4", id="x")]
     with pytest.raises(InputError, match=r"f:4: found the id 'x' again \(first at f:1\)"):
         list(checked(Path("f"), rows, Problems()))
     assert [r.text for r in checked(Path("f"), rows, Problems(skip_bad=True))] == ["a", "b", "c"]
+    assert [r.text for r in checked(Path("f"), rows, Problems(unique_ids=False))] == ["a", "b", "c", "d"]
     with pytest.raises(InputError, match="f: no usable example"):
         list(checked(Path("f"), [], Problems()))

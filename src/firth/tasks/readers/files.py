@@ -33,11 +33,12 @@ class Problems:
     """What reading has met: bad rows, rows that the data set's own rules leave out, and decisions to report.
 
     A bad row stops the reading, unless ``skip_bad``: then it is left out, counted, and the first
-    messages are kept. Only sound rows are ever handed on.
+    messages are kept. Only sound rows are ever handed on. ``unique_ids``: an id that comes twice is bad; where
+    False, ids are not kept, and memory does not grow with the file.
     """
 
-    def __init__(self, *, skip_bad: bool = False):
-        self.skip_bad = skip_bad
+    def __init__(self, *, skip_bad: bool = False, unique_ids: bool = True):
+        self.skip_bad, self.unique_ids = skip_bad, unique_ids
         self.n_bad = 0
         self.messages: list[str] = []
         self.left_out: Counter[str] = Counter()
@@ -200,7 +201,7 @@ def convert(items: Iterable[Item], make: Callable[[Item], Made], problems: Probl
 
 
 def checked(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]:
-    """The records, with ids that occur once; InputError when there is none at all."""
+    """The records, with ids that occur once (where ``problems`` asks for it); InputError when there is none at all."""
     seen: dict[str, str] = {}
     n_records = 0
     for record in records:
@@ -212,7 +213,7 @@ def checked(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]
                 )
             )
             continue
-        if record.id:
+        if record.id and problems.unique_ids:
             seen[record.id] = record.where
         n_records += 1
         yield record
