@@ -3,7 +3,7 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test check models study clean
+.PHONY: help demo test check models study bench clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
@@ -11,6 +11,7 @@ help:
 	@echo "make check   style, types and the rules of the source tree"
 	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
 	@echo "make study   fine-tune them on a dozen tasks, about 100 minutes on two cores; what is done is kept"
+	@echo "make bench   measure this machine beside other libraries, about 20 quiet minutes; writes docs/benchmarks.md"
 	@echo "make clean   remove caches and build outputs; .venv, runs/ and models/ stay"
 
 demo:
@@ -18,11 +19,11 @@ demo:
 	.venv/bin/firth demo
 
 test:
-	@scripts/setup report,track,dev,parity
+	@scripts/setup report,track,dev,parity,onnx
 	scripts/test
 
 check:
-	@scripts/setup report,track,dev,parity
+	@scripts/setup report,track,dev,parity,onnx
 	scripts/check
 
 models:
@@ -32,6 +33,10 @@ models:
 study:
 	@scripts/setup report
 	.venv/bin/firth study finetuning --data "$(DATA)" --models models --out runs/study
+
+bench:
+	@scripts/setup report,bench
+	DATA="$(DATA)" scripts/bench
 
 clean:
 	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

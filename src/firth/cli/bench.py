@@ -1,0 +1,55 @@
+"""``firth bench``."""
+
+from typing import TYPE_CHECKING
+
+from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
+from firth.progress import format_count
+
+if TYPE_CHECKING:
+    from firth.jobs.measure import Rate
+
+
+def bench(*, model: str = "bert-mini", repeats: AtLeastOne = 5, as_json: JsonFlag = False) -> None:
+    """Measure what this machine does with a model, beside the fastest matrix product that it can do.
+
+    Half a minute for the default. Texts are made up, with lengths of real ones; nothing is written.
+
+    Example: firth bench --model bert-base
+
+    Parameters
+    ----------
+    model
+        A size, such as bert-mini or bert-base; or the folder of a run or of a model.
+    repeats
+        Times that each part is measured, in turn with the others; the median counts.
+    as_json
+        Print every measurement and the facts of the machine as one JSON object.
+    """
+    from firth.jobs.bench import bench as job
+
+    with on_interrupt("nothing was kept"):
+        result = job(model, repeats=repeats or 5)
+    if as_json:
+        print_json(result.facts())
+        return
+    machine = result.machine
+    place = machine["card"] or f"{machine['processor']}, {machine['threads']} of {machine['cores']} processors in use"
+    print(f"{model} on {place}; torch {machine['torch']}")
+    print(_line("", "tokens/s", "FLOP/s", "of the limit", "spread"))
+    for rate in result.rates:
+        print(_line(*_cells(rate)))
+
+
+def _cells(rate: "Rate") -> tuple[str, str, str, str, str]:
+    spread = rate.spread
+    return (
+        rate.name,
+        "" if rate.tokens_per_s is None else format_count(rate.tokens_per_s),
+        "" if rate.flops_per_s is None else format_count(rate.flops_per_s),
+        "" if rate.share is None else f"{rate.share:.0%}",
+        f"{spread.least / spread.median - 1:+.0%} {spread.most / spread.median - 1:+.0%}",
+    )
+
+
+def _line(name: str, tokens: str, flops: str, share: str, spread: str) -> str:
+    return f"  {name:26} {tokens:>9} {flops:>9} {share:>13} {spread:>11}".rstrip()
