@@ -20,8 +20,10 @@ Carry = dict[str, Tensor]
 
 # Ceilings of ``Rows.max_length``: kernels and compiled graphs see few different values.
 LENGTH_BUCKETS = (32, 64, 128, 256, 512)
-# Rows whose lengths round up to the same multiple share a rectangle in the plan (at most 15 slots wasted a row).
-GROUP_MULTIPLE = 16
+# Rows share a rectangle in the plan if they are of one length, or above SHORT_ROW if their lengths round up to the same
+# multiple (at most 7 slots wasted a row). Source: benchmarks/attention.py.
+SHORT_ROW = 16
+GROUP_MULTIPLE = 8
 
 
 M = TypeVar("M", bound="_Moves")
@@ -34,7 +36,7 @@ class _Moves:
         moved = {
             f.name: value.to(device)
             for f in fields(self)  # type: ignore[arg-type]  # only dataclasses use this
-            if isinstance(value := getattr(self, f.name), (Tensor, _Moves)) and f.name != "groups"
+            if isinstance(value := getattr(self, f.name), (Tensor, _Moves)) and f.name != "sizes"
         }
         return replace(self, **moved)  # type: ignore[type-var]  # only dataclasses use this
 
@@ -43,17 +45,40 @@ class _Moves:
 class Plan(_Moves):
     """Rectangles of near-equal rows, for attention: P slots in G groups, made once a batch on the host.
 
-    ``gather``: for each slot the token it holds (a pad slot repeats its row's last token).
-    ``scatter``: for each token its slot. ``lengths``: of the rows, in the order of the groups.
-    ``groups`` (on the host always): number of rows, length of the rectangle, and 1 if some row is
-    shorter. ``in_order``: the slots are exactly the tokens in order, so that nothing needs gathering.
+    Two tensors hold all of it, so that a compiled graph takes any batch: ``flat`` has ``lengths``, ``gather`` and
+    ``scatter`` one after the other; ``sizes`` (on the host always) a first line of (B, P, ``in_order``), then
+    ``groups``.
     """
 
-    gather: Int[Tensor, " P"]
-    scatter: Int[Tensor, " T"]
-    lengths: Int[Tensor, " B"]
-    groups: Int[Tensor, "G 3"]
-    in_order: bool
+    flat: Int[Tensor, " _"]
+    sizes: Int[Tensor, "_ 3"]
+
+    @property
+    def lengths(self) -> Int[Tensor, " B"]:
+        """Of the rows, in the order of the groups."""
+        return self.flat[: int(self.sizes[0, 0])]
+
+    @property
+    def gather(self) -> Int[Tensor, " P"]:
+        """For each slot the token it holds (a pad slot repeats its row's last token)."""
+        n_rows, n_slots, _ = self.sizes[0].tolist()
+        return self.flat[n_rows : n_rows + n_slots]
+
+    @property
+    def scatter(self) -> Int[Tensor, " T"]:
+        """For each token its slot."""
+        n_rows, n_slots, _ = self.sizes[0].tolist()
+        return self.flat[n_rows + n_slots :]
+
+    @property
+    def groups(self) -> Int[Tensor, "G 3"]:
+        """Number of rows, length of the rectangle, and 1 if some row is shorter."""
+        return self.sizes[1:]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the slots are exactly the tokens in order, so that nothing needs gathering."""
+        return bool(self.sizes[0, 2])
 
 
 def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
@@ -69,12 +94,11 @@ def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
     all_gather, all_valid = np.concatenate(gather), np.concatenate(valid)
     scatter = np.empty(int(lengths.sum()), np.int64)
     scatter[all_gather[all_valid]] = np.flatnonzero(all_valid)
+    in_order = all_valid.all() and (all_gather == np.arange(len(all_gather))).all()
+    ordered = [lengths[rows] for rows in row_groups]
     return Plan(
-        gather=torch.from_numpy(all_gather),
-        scatter=torch.from_numpy(scatter),
-        lengths=torch.from_numpy(np.concatenate([lengths[rows] for rows in row_groups])),
-        groups=torch.tensor(groups, dtype=torch.int64),
-        in_order=bool(all_valid.all()) and bool((all_gather == np.arange(len(all_gather))).all()),
+        flat=torch.from_numpy(np.concatenate([*ordered, all_gather, scatter])),
+        sizes=torch.tensor([(len(lengths), len(all_gather), int(in_order)), *groups], dtype=torch.int64),
     )
 
 
@@ -95,7 +119,7 @@ class Rows(_Moves):
             raise ValueError(f"every row needs at least one token, got lengths {sizes.tolist()}")
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         starts, longest = offsets[:-1], int(sizes.max())
-        ceilings = -(-sizes // GROUP_MULTIPLE)
+        ceilings = np.where(sizes <= SHORT_ROW, sizes, -(-sizes // GROUP_MULTIPLE) * GROUP_MULTIPLE)
         order = np.argsort(ceilings, kind="stable")
         row_groups = np.split(order, np.flatnonzero(np.diff(ceilings[order])) + 1)
         return cls(
@@ -207,6 +231,10 @@ class Encoder(nn.Module):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         raise NotImplementedError
+
+    def regions(self) -> list[nn.Module]:
+        """The modules that repeat, of one code: what is compiled or recomputed each by itself. None unless said."""
+        return []
 
 
 def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:

@@ -67,10 +67,32 @@ def _transformer_flops(config: BertConfig, batch: Batch) -> float:
     return 6 * (config.n_layers * (block * tokens + attention) + vocabulary * predictions)
 
 
+# Numbers of the width that a token takes at the highest point of the backward, besides what is kept for it. Measured
+# (benchmarks/training_memory.py), not derived.
+_PASSING = 125
+
+
+def _transformer_bytes(config: BertConfig, item: int) -> tuple[float, float]:
+    """Of one token, all layers: queries, keys, values, context, two sums and two norms of the width, and the inner
+    layer before and after its activation; a byte an element that dropout may take. And one input a block, with all of
+    one block."""
+    dropped = 2 * config.width if config.dropout else 0
+    block = item * (8 * config.width + 2 * config.feed_forward_width) + dropped
+    passing = _PASSING * item * config.width
+    return config.n_layers * block + passing, config.n_layers * item * config.width + block + passing
+
+
 def _lstm_flops(config: LstmConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token."""
-    weights = config.n_layers * 8 * config.width**2 + config.width * config.vocab_size
-    return 6.0 * weights * batch.tokens.rows.n_tokens
+    """Forward and backward: six operations a weight and token, and the vocabulary where predicted."""
+    layers = config.n_layers * 8 * config.width**2 * batch.tokens.rows.n_tokens
+    vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
+    return 6.0 * (layers + vocabulary)
+
+
+def _lstm_bytes(config: LstmConfig, item: int) -> tuple[float, float]:
+    """Of one token, all layers: input, four gates, cell, its tanh and output. Nothing is recomputed."""
+    kept = config.n_layers * item * 8.0 * config.width
+    return kept, kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +103,8 @@ class System:
     trained on, its own first. ``predict``: masked pieces or the next token. ``names``: foreign tensor
     names of its model folder, or None where the folder holds ours; ``task_names``: the same for
     fine-tuned models, by task (left-to-right BERT has none: other tools would pool the first token, which
-    knows nothing there). ``no_gradient``: parameters that its own pre-training does not reach (by prefix), with
+    knows nothing there). ``activation_bytes(config, bytes a number)``: what the backward keeps of one token, and what
+    if blocks are recomputed. ``no_gradient``: parameters that its own pre-training does not reach (by prefix), with
     the reason.
     """
 
@@ -93,6 +116,7 @@ class System:
     instances: tuple[Literal["pairs", "documents", "streams"], ...]
     predict: Literal["masked", "next"]
     flops: Callable[[Any, Batch], float]
+    activation_bytes: Callable[[Any, int], tuple[float, float]]
     names: tuple[Rename, ...] | None = None
     task_names: Mapping[str, tuple[Rename, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +133,7 @@ SYSTEMS: dict[str, System] = {
         instances=("pairs", "documents"),
         predict="masked",
         flops=_transformer_flops,
+        activation_bytes=_transformer_bytes,
         names=hf_bert.NAMES,
         task_names=hf_bert.TASK_NAMES,
         fixed={"causal": False},
@@ -122,6 +147,7 @@ SYSTEMS: dict[str, System] = {
         instances=("documents",),
         predict="next",
         flops=_transformer_flops,
+        activation_bytes=_transformer_bytes,
         names=hf_bert.CAUSAL_NAMES,
         fixed={"causal": True},
         no_gradient={"encoder.pooler.": "only next-sentence prediction trains the pooler"},
@@ -135,6 +161,7 @@ SYSTEMS: dict[str, System] = {
         instances=("streams",),
         predict="next",
         flops=_lstm_flops,
+        activation_bytes=_lstm_bytes,
     ),
 }
 

@@ -19,6 +19,7 @@ from firth.data.shards import Corpus
 from firth.folder import read_model, write_model
 from firth.inference.outputs import row_outputs
 from firth.jobs.tuning import rate_scales
+from firth.layers.dropout import Dropout
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import (
     AnswerConfig,
@@ -198,7 +199,7 @@ def test_a_step_is_the_same_however_it_is_cut(kind: str, tiny_corpus: Path, tmp_
         trainer = trainer_of(kind, "bert", tiny_corpus, tmp_path / str(budget), steps=2, budget=budget)
         for module in trainer.objective.modules():
             # Dropout is another one in each micro-batch.
-            if isinstance(module, torch.nn.Dropout):
+            if isinstance(module, Dropout):
                 module.p = 0.0
             if hasattr(module, "dropout") and isinstance(module.dropout, float):
                 module.dropout = 0.0

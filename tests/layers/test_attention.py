@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth.layers.attention import SelfAttention, attend, draw_seed
+from firth.layers import attention
+from firth.layers.attention import SelfAttention, attend
+from firth.layers.dropout import draw_seed
 from firth.packed import Rows
 
 NO_SEED = torch.zeros(1, dtype=torch.int64)
@@ -84,6 +86,75 @@ def test_query_and_key_rows_of_different_length(
     q_lengths: list[int], k_lengths: list[int], causal: bool
 ) -> None:
     check_equal(Rows.from_lengths(q_lengths), Rows.from_lengths(k_lengths), causal=causal)
+
+
+@pytest.fixture(params=[(1, 1), (1, 2**31), (17, 33)])
+def fused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused kernel both ways, forward only, and from some length on."""
+    monkeypatch.setitem(attention._FUSED_FROM, torch.float64, request.param)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", RAGGED)
+def test_the_fused_form_equals_one_row_at_a_time(lengths: list[int], causal: bool) -> None:
+    rows = Rows.from_lengths(lengths)
+    check_equal(rows, rows, causal=causal)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(("q_lengths", "k_lengths"), [([2, 5, 1], [4, 30, 9]), ([3, 37, 2], [20, 37, 2])])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_fused_form_between_rows_of_different_length(
+    q_lengths: list[int], k_lengths: list[int], causal: bool
+) -> None:
+    check_equal(Rows.from_lengths(q_lengths), Rows.from_lengths(k_lengths), causal=causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", RAGGED)
+def test_the_form_of_a_card_by_group_equals_one_row_at_a_time(lengths: list[int], causal: bool) -> None:
+    rows = Rows.from_lengths(lengths)
+    x = inputs(rows, rows)
+    found = output_and_gradients(attention._attend_by_group(*x, rows.plan, rows.plan, causal, 0.0), x)
+    expected = output_and_gradients(reference(*x, rows, rows, causal=causal), x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_the_form_of_a_card_by_group_drops_single_weights() -> None:
+    rows = Rows.from_lengths([20, 3, 17])
+    q, k, _ = (x.detach() for x in inputs(rows, rows, width=20))
+    v = torch.eye(20, dtype=torch.float64)[rows.positions][:, None].expand(-1, 2, -1)
+    torch.manual_seed(4)
+    after = attention._attend_by_group(q, k, v, rows.plan, rows.plan, False, 0.5)
+    before = reference(q, k, v, rows, rows, causal=False)
+    kept, gone = (after - 2 * before).abs() < 1e-9, after == 0
+    assert bool((kept | gone)[before > 0].all())
+    assert abs(float(gone[before > 0].double().mean()) - 0.5) < 0.1
+
+
+@pytest.mark.parametrize(("causal", "window"), [(False, (-1, -1)), (True, (-1, 0))])
+def test_the_form_of_a_card_for_rows_of_any_length(
+    causal: bool, window: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What PyTorch's kernel is asked for; the kernel itself runs on cards only."""
+    from torch.nn.attention import varlen
+
+    asked: list[Any] = []
+
+    def record(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
+        asked.extend((*rest, window_size))
+        return q
+
+    monkeypatch.setattr(varlen, "varlen_attn", record)
+    q_rows, k_rows = Rows.from_lengths([2, 40]), Rows.from_lengths([70, 3])
+    q, k, v = inputs(q_rows, k_rows)
+    assert attention._varlen(q, k, v, q_rows, k_rows, causal) is q
+    q_offsets, k_offsets, *sizes = asked
+    assert (q_offsets.tolist(), k_offsets.tolist()) == ([0, 2, 42], [0, 70, 73])
+    assert q_offsets.dtype == k_offsets.dtype == torch.int32
+    assert sizes == [64, 128, window]
 
 
 def test_equal_rows_that_are_not_the_same_object() -> None:
@@ -233,7 +304,7 @@ def test_operators_keep_their_promises(
     q_lengths: list[int], k_lengths: list[int] | None, dropout: float
 ) -> None:
     """Schema, fake tensors, autograd and tracing, as torch checks them, for forward and backward."""
-    from firth.layers.attention import _attend, _attend_backward, _one_group, _tensors
+    from firth.layers.attention import _attend, _attend_backward, _one_group
 
     q_rows = Rows.from_lengths(q_lengths)
     k_rows = q_rows if k_lengths is None else Rows.from_lengths(k_lengths)
@@ -241,14 +312,17 @@ def test_operators_keep_their_promises(
     x = inputs(q_rows, k_rows, dtype=torch.float32)
     more: tuple[Any, ...] = (
         torch.tensor([9]),
-        *_tensors(plans[0]),
-        *_tensors(plans[1]),
+        plans[0].flat,
+        plans[0].sizes,
+        plans[1].flat,
+        plans[1].sizes,
         k_lengths is None,
         dropout,
     )
     torch.library.opcheck(_attend, (*x, *more))
+    x = [t.detach() for t in x]
     grad = torch.randn(q_rows.n_tokens, 2, 3)
-    torch.library.opcheck(_attend_backward, (grad, *(t.detach() for t in x), *more))
+    torch.library.opcheck(_attend_backward, (grad, *_attend(*x, *more), *x, *more))
 
 
 def test_bfloat16_stays_close_to_float32() -> None:

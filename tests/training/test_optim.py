@@ -138,7 +138,7 @@ def test_a_parameter_without_gradient_stays_as_it_is() -> None:
     module.bias.grad = torch.ones(2, dtype=torch.float64)
     optimizer.step()
     assert torch.equal(module.weight.detach(), before)
-    assert set(optimizer_tensors(module, optimizer)) == {"bias/exp_avg", "bias/exp_avg_sq"}
+    assert set(optimizer_tensors(module, optimizer)) == {"bias/step", "bias/exp_avg", "bias/exp_avg_sq"}
 
 
 @pytest.mark.parametrize("kind", ["bert_adam", "adamw"])

@@ -1,11 +1,10 @@
 """The one dot-product attention of all Transformers here, over packed rows.
 
-``attend`` computes softmax(q kᵀ / √D) v within each row. Rows of near-equal length are laid into
-rectangles by the plan that their ``Rows`` carry. It is a custom operator with its own backward, so
-that a compiler sees one node, and its dropout is a function of a seed that is passed in.
-
-The backward is written out (two batched products around a softmax) because at the lengths of most
-text it is several times faster on a CPU than the fused kernel's.
+``attend`` computes softmax(q kᵀ / √D) v within each row. On a card it is PyTorch's variable-length flash attention.
+On a processor rows of near-equal length are laid into rectangles by the plan that their ``Rows`` carry, and each
+rectangle takes the form that is faster for its length: the fused kernel, or two batched products around a softmax
+written out. That is a custom operator with its own backward, so that a compiler sees one node, and its dropout is a
+function of a seed that is passed in.
 """
 
 import math
@@ -18,7 +17,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from firth.layers.dropout import draw_seed, keep_mask, kept_scale
 from firth.packed import Plan, Rows, plan_groups
+
+# The shortest rectangle from which the fused kernel is faster than the written-out form, by number type, forward and
+# backward. Source: benchmarks/attention.py. With dropout in it the fused kernel is never the faster one.
+_FUSED_FROM = {
+    torch.bfloat16: (512, 512),
+    torch.float32: (1, 1),
+}
+_NEVER = 2**31
 
 
 def attend(
@@ -37,13 +45,17 @@ def attend(
     Source: Vaswani et al. 2017, §3.2.1. Query and key rows may differ in length; ``causal`` is aligned
     to the row's end, so that the last query sees all keys (generation with a cache). ``dropout`` is
     the probability with which attention weights are dropped, ``seed`` an int64 tensor (on the host)
-    that alone decides which.
+    that alone decides which (on a card the generator of the card decides).
     """
+    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not dropout:
+        return _varlen(q, k, v, q_rows, k_rows, causal)
     if q_rows is k_rows:
         q_plan = k_plan = q_rows.plan
     else:
         q_plan, k_plan = _one_group(q_rows), _one_group(k_rows)
-    return _attend(q, k, v, seed, *_tensors(q_plan), *_tensors(k_plan), causal, dropout)
+    if q.is_cuda:
+        return _attend_by_group(q, k, v, q_plan, k_plan, causal, dropout)
+    return _attend(q, k, v, seed, q_plan.flat, q_plan.sizes, k_plan.flat, k_plan.sizes, causal, dropout)[0]
 
 
 class SelfAttention(nn.Module):
@@ -62,25 +74,18 @@ class SelfAttention(nn.Module):
         return self.output(context.flatten(1))
 
 
-def draw_seed(dropout: float) -> Tensor:
-    """A seed for ``attend`` from torch's generator (which the trainer sets for each micro-batch)."""
-    return torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
-
-
 def _one_group(rows: Rows) -> Plan:
     """All rows in their own order in one rectangle: pairs rows of two kinds by number."""
     lengths = rows.lengths.cpu().long().numpy()
     return plan_groups(lengths, [np.arange(len(lengths))]).to(rows.offsets.device)
 
 
-def _tensors(plan: Plan) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # An empty gather means that slots and tokens are the same.
-    gather = plan.gather[:0] if plan.in_order else plan.gather
-    return gather, plan.scatter, plan.lengths, plan.groups
+def _to_slots(x: Tensor, plan: Plan) -> Tensor:
+    return x if plan.in_order else x.index_select(0, plan.gather)
 
 
-def _to_slots(x: Tensor, gather: Tensor) -> Tensor:
-    return x.index_select(0, gather) if gather.numel() else x
+def _to_tokens(slots: Tensor, plan: Plan) -> Tensor:
+    return slots if plan.in_order else slots.index_select(0, plan.scatter)
 
 
 def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
@@ -90,14 +95,13 @@ def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
         yield part.unflatten(0, (n, length)).transpose(1, 2)
 
 
-def _hidden_scores(
-    q_lengths: Tensor, k_lengths: Tensor, q_groups: list[list[int]], k_groups: list[list[int]], causal: bool
-) -> Iterator[Tensor | None]:
+def _hidden_scores(q_plan: Plan, k_plan: Plan, causal: bool) -> Iterator[Tensor | None]:
     """For each group, True where a query must not see a key ``(rows, 1, q length, k length)``, or None."""
+    q_groups, k_groups = q_plan.groups.tolist(), k_plan.groups.tolist()
     sizes = [n for n, _, _ in q_groups]
-    device = q_lengths.device
+    device = q_plan.flat.device
     for rows_q, rows_k, q_group, k_group in zip(
-        q_lengths.split(sizes), k_lengths.split(sizes), q_groups, k_groups, strict=True
+        q_plan.lengths.split(sizes), k_plan.lengths.split(sizes), q_groups, k_groups, strict=True
     ):
         key = torch.arange(k_group[1], device=device)
         hidden = None
@@ -112,10 +116,9 @@ def _hidden_scores(
         yield hidden
 
 
-def _kept(shape: torch.Size, dropout: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """What dropout multiplies with: 0, or 1 / (1 - dropout)."""
-    kept = torch.empty(shape, dtype=like.dtype, device=like.device)
-    return kept.bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+def _contiguous(*rectangles: Tensor) -> list[Tensor]:
+    """Copies with the rows of each head one below the other: the batched products would make one at each use."""
+    return [x.contiguous() for x in rectangles]
 
 
 def _weights(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
@@ -126,91 +129,168 @@ def _weights(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
     return scores.softmax(-1, dtype=scores.dtype)
 
 
+def _kept(weights: Tensor, dropout: float, seed: Tensor) -> Tensor:
+    """What dropout multiplies with: 0, or 1 / (1 - dropout)."""
+    return keep_mask(weights.shape, dropout, seed).to(weights.dtype).mul_(kept_scale(dropout))
+
+
+def _is_fused(dtype: torch.dtype, length: int, dropout: float, *, backward: bool) -> bool:
+    starts = _FUSED_FROM.get(dtype, (_NEVER, _NEVER))
+    return not dropout and length >= starts[backward]
+
+
+def _added(hidden: Tensor | None, like: Tensor) -> Tensor | None:
+    """What the fused kernel adds to the scores ``(rows, 1, q length, k length)``."""
+    if hidden is None:
+        return None
+    mask = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -math.inf)
+    return mask.expand(-1, 1, like.shape[2], -1)
+
+
 @torch.library.custom_op("firth::attend", mutates_args=())
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, seed: Tensor,
-    q_gather: Tensor, q_scatter: Tensor, q_lengths: Tensor, q_groups: Tensor,
-    k_gather: Tensor, k_scatter: Tensor, k_lengths: Tensor, k_groups: Tensor,
+    q_flat: Tensor, q_sizes: Tensor, k_flat: Tensor, k_sizes: Tensor,
     causal: bool, dropout: float,
-) -> Tensor:  # fmt: skip
-    groups_q, groups_k = q_groups.tolist(), k_groups.tolist()
-    slots_q, slots_k, slots_v = _to_slots(q, q_gather), _to_slots(k, k_gather), _to_slots(v, k_gather)
-    generator = torch.Generator(q.device).manual_seed(int(seed)) if dropout else None
-    out = torch.empty(slots_q.shape[0], q.shape[1], v.shape[2], dtype=v.dtype, device=v.device)
-    for rect_q, rect_k, rect_v, rect_out, hidden in zip(
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The contexts ``(Tq, N, D)``, and where the fused kernel made them the log of their sums of exponentials."""
+    q_plan, k_plan = Plan(q_flat, q_sizes), Plan(k_flat, k_sizes)
+    groups_q, groups_k = q_plan.groups.tolist(), k_plan.groups.tolist()
+    slots_q, slots_k, slots_v = _to_slots(q, q_plan), _to_slots(k, k_plan), _to_slots(v, k_plan)
+    out = torch.empty(slots_q.shape[0], q.shape[1], v.shape[2], dtype=v.dtype)
+    sums = _no_sums(slots_q)
+    for number, (rect_q, rect_k, rect_v, rect_out, rect_sums, hidden) in enumerate(zip(
         _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
-        _rectangles(out, groups_q), _hidden_scores(q_lengths, k_lengths, groups_q, groups_k, causal),
+        _rectangles(out, groups_q), _rectangles(sums, groups_q),
+        _hidden_scores(q_plan, k_plan, causal),
         strict=True,
-    ):  # fmt: skip
-        if generator is None:
-            seen = None if hidden is None else ~hidden
-            rect_out.copy_(F.scaled_dot_product_attention(rect_q, rect_k, rect_v, attn_mask=seen))
+    )):  # fmt: skip
+        if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=False):
+            context, logsum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                rect_q, rect_k, rect_v, 0.0, False, attn_mask=_added(hidden, rect_q)
+            )
+            rect_sums.copy_(logsum[..., None])
         else:
+            rect_q, rect_k, rect_v = _contiguous(rect_q, rect_k, rect_v)
             weights = _weights(rect_q, rect_k, hidden)
-            rect_out.copy_(weights.mul_(_kept(weights.shape, dropout, generator, weights)) @ rect_v)
-    return out.index_select(0, q_scatter) if q_gather.numel() else out
+            if dropout:
+                weights.mul_(_kept(weights, dropout, seed + number))
+            context = weights @ rect_v
+        rect_out.copy_(context)
+    return _to_tokens(out, q_plan), _to_tokens(sums, q_plan)
+
+
+def _no_sums(x: Tensor) -> Tensor:
+    return x.new_zeros(x.shape[0], x.shape[1], 1, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 @torch.library.custom_op("firth::attend_backward", mutates_args=())
 def _attend_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, seed: Tensor,
-    q_gather: Tensor, q_scatter: Tensor, q_lengths: Tensor, q_groups: Tensor,
-    k_gather: Tensor, k_scatter: Tensor, k_lengths: Tensor, k_groups: Tensor,
+    grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, seed: Tensor,
+    q_flat: Tensor, q_sizes: Tensor, k_flat: Tensor, k_sizes: Tensor,
     causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    groups_q, groups_k = q_groups.tolist(), k_groups.tolist()
-    slots_q, slots_k, slots_v = _to_slots(q, q_gather), _to_slots(k, k_gather), _to_slots(v, k_gather)
+    q_plan, k_plan = Plan(q_flat, q_sizes), Plan(k_flat, k_sizes)
+    groups_q, groups_k = q_plan.groups.tolist(), k_plan.groups.tolist()
+    slots_q, slots_k, slots_v = _to_slots(q, q_plan), _to_slots(k, k_plan), _to_slots(v, k_plan)
     # Pad slots get no gradient, so that they add nothing to keys and values.
-    slots_grad = grad
-    if q_gather.numel():
-        slots_grad = grad.new_zeros(slots_q.shape[0], *grad.shape[1:]).index_copy_(0, q_scatter, grad)
-    generator = torch.Generator(q.device).manual_seed(int(seed)) if dropout else None
-    grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (slots_q, slots_k, slots_v))
-    scale = 1 / math.sqrt(q.shape[-1])
-    for rect_grad, rect_q, rect_k, rect_v, into_q, into_k, into_v, hidden in zip(
-        _rectangles(slots_grad, groups_q), _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k),
-        _rectangles(slots_v, groups_k), _rectangles(grads[0], groups_q), _rectangles(grads[1], groups_k),
-        _rectangles(grads[2], groups_k), _hidden_scores(q_lengths, k_lengths, groups_q, groups_k, causal),
-        strict=True,
+    slots_grad, slots_out, slots_sums = grad, _to_slots(out, q_plan), _to_slots(sums, q_plan)
+    if not q_plan.in_order:
+        slots_grad = grad.new_zeros(slots_q.shape[0], *grad.shape[1:]).index_copy_(0, q_plan.scatter, grad)
+    grads = tuple(torch.empty(x.shape, dtype=x.dtype) for x in (slots_q, slots_k, slots_v))
+    for number, (rect_grad, rect_out, rect_sums, rect_q, rect_k, rect_v, into_q, into_k, into_v, hidden) in enumerate(
+        zip(
+            _rectangles(slots_grad, groups_q), _rectangles(slots_out, groups_q), _rectangles(slots_sums, groups_q),
+            _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
+            _rectangles(grads[0], groups_q), _rectangles(grads[1], groups_k), _rectangles(grads[2], groups_k),
+            _hidden_scores(q_plan, k_plan, causal),
+            strict=True,
+        )
     ):  # fmt: skip
-        weights = _weights(rect_q, rect_k, hidden)
-        grad_weights = rect_grad @ rect_v.transpose(-1, -2)
-        dropped = weights
-        if generator is not None:
-            kept = _kept(weights.shape, dropout, generator, weights)
-            dropped = weights * kept
-            grad_weights.mul_(kept)
-        into_v.copy_(dropped.transpose(-1, -2) @ rect_grad)
-        # Of softmax: dS = P ∘ (dP - Σ dP ∘ P), the scale of the scores included.
-        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(scale)
-        into_q.copy_(grad_scores @ rect_k)
-        into_k.copy_(grad_scores.transpose(-1, -2) @ rect_q)
-    scatters = ((q_gather, q_scatter), (k_gather, k_scatter), (k_gather, k_scatter))
-    grad_q, grad_k, grad_v = (
-        g.index_select(0, scatter) if gather.numel() else g
-        for g, (gather, scatter) in zip(grads, scatters, strict=True)
-    )
+        if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=True):
+            parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                rect_grad, rect_q, rect_k, rect_v, rect_out, rect_sums[..., 0], 0.0, False,
+                attn_mask=_added(hidden, rect_q),
+            )  # fmt: skip
+        else:
+            kept_seed = seed + number if dropout else None
+            parts = _backward_written_out(rect_grad, rect_q, rect_k, rect_v, hidden, dropout, kept_seed)
+        for into, part in zip((into_q, into_k, into_v), parts, strict=True):
+            into.copy_(part)
+    grad_q, grad_k, grad_v = (_to_tokens(g, plan) for g, plan in zip(grads, (q_plan, k_plan, k_plan), strict=True))
     return grad_q, grad_k, grad_v
 
 
+def _backward_written_out(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: float, seed: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad, q, k, v = _contiguous(grad, q, k, v)
+    weights = _weights(q, k, hidden)
+    grad_weights = grad @ v.transpose(-1, -2)
+    dropped = weights
+    if seed is not None:
+        kept = _kept(weights, dropout, seed)
+        dropped = weights * kept
+        grad_weights.mul_(kept)
+    grad_v = dropped.transpose(-1, -2) @ grad
+    # Of softmax: dS = P ∘ (dP - Σ dP ∘ P), the scale of the scores included.
+    grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+    grad_scores.mul_(1 / math.sqrt(q.shape[-1]))
+    return grad_scores @ k, grad_scores.transpose(-1, -2) @ q, grad_v
+
+
 @_attend.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-    return v.new_empty(q.shape[0], q.shape[1], v.shape[2])
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return v.new_empty(q.shape[0], q.shape[1], v.shape[2]), _no_sums(q)
 
 
 @_attend_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.causal, ctx.dropout = inputs
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*output, *tensors)
+    ctx.mark_non_differentiable(output[1])
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     grads = _attend_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.dropout)
-    return (*grads, *(None,) * 11)
+    return (*grads, *(None,) * 7)
 
 
 _attend.register_autograd(_backward, setup_context=_save)
+
+
+def _varlen(q: Tensor, k: Tensor, v: Tensor, q_rows: Rows, k_rows: Rows, causal: bool) -> Tensor:
+    """Rows as they lie, without rectangles."""
+    # Not there without CUDA on older builds, and not needed.
+    from torch.nn.attention.varlen import varlen_attn
+
+    window = (-1, 0) if causal else (-1, -1)
+    lengths = q_rows.max_length, k_rows.max_length
+    out = varlen_attn(q, k, v, q_rows.offsets, k_rows.offsets, *lengths, window_size=window)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _attend_by_group(
+    q: Tensor, k: Tensor, v: Tensor, q_plan: Plan, k_plan: Plan, causal: bool, dropout: float
+) -> Tensor:
+    """PyTorch's own attention on each rectangle, by its own backward: it draws its dropout inside the kernel."""
+    groups_q, groups_k = q_plan.groups.tolist(), k_plan.groups.tolist()
+    slots_q, slots_k, slots_v = _to_slots(q, q_plan), _to_slots(k, k_plan), _to_slots(v, k_plan)
+    parts = [
+        F.scaled_dot_product_attention(
+            rect_q, rect_k, rect_v, attn_mask=None if hidden is None else ~hidden, dropout_p=dropout
+        ).transpose(1, 2).flatten(0, 1)
+        for rect_q, rect_k, rect_v, hidden in zip(
+            _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
+            _hidden_scores(q_plan, k_plan, causal),
+            strict=True,
+        )
+    ]  # fmt: skip
+    return _to_tokens(torch.cat(parts), q_plan)

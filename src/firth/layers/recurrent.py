@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from firth.layers.dropout import Dropout
 from firth.packed import Rows
 
 
@@ -34,7 +35,7 @@ class BiLSTM(nn.Module):
 
     def __init__(self, width_in: int, width: int, n_layers: int, dropout: float):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(
             nn.LSTM(width_in if number == 0 else 2 * width, width, bidirectional=True) for number in range(n_layers)
         )

@@ -12,9 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.activations import ACTIVATIONS
+from firth.machine import compute_dtype
 
-# Logits of one chunk: 2^23 numbers are 32 MB in float32.
+# Logits of one chunk, for the matrix products: 2^23 numbers are 16 MB in bfloat16.
 _CHUNK_LOGITS = 2**23
+# Logits of one block of a chunk, for the softmax: 2^19 numbers are 2 MB in float32, which stay in a core's cache.
+_BLOCK_LOGITS = 2**19
 
 
 class VocabularyHead(nn.Module):
@@ -52,10 +55,8 @@ def vocabulary_loss(
 
     The matrix products run in autocast's type if that is on, the softmax and the sums in float32 at least.
     """
-    kind = x.device.type
-    compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     needed = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad)
-    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, needed, compute)
+    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, needed, compute_dtype(weight))
     return loss, correct
 
 
@@ -67,22 +68,41 @@ def _vocabulary_loss(
     grad_x, grad_weight, grad_bias = _gradients(x, weight, bias, needs_grad)
     matrix, rows = weight.to(compute), max(1, _CHUNK_LOGITS // len(weight))
     for start in range(0, len(x), rows):
-        part, answer = x[start : start + rows].to(compute), label[start : start + rows, None]
-        logits = (part @ matrix.T).to(loss.dtype).add_(bias)
-        target = logits.gather(1, answer)
-        correct += (logits.argmax(1, keepdim=True) == answer).sum()
-        total = logits.logsumexp(1, keepdim=True)
-        loss += (total - target).sum()
-        if not needs_grad:
-            continue
-        probability = logits.sub_(total).exp_()
-        probability.scatter_add_(1, answer, torch.full_like(target, -1.0))
-        grad_bias += probability.sum(0)
-        grad_logits = probability.to(compute)
-        grad_x[start : start + rows] = grad_logits @ matrix
-        # Summed over chunks in the weight's own type: in bfloat16 each chunk would round the sum.
-        grad_weight += grad_logits.T @ part
+        part, answers = x[start : start + rows].to(compute), label[start : start + rows]
+        logits = part @ matrix.T
+        for block, answer in zip(*(whole.split(_block_rows(weight)) for whole in (logits, answers)), strict=True):
+            # In place: the block of logits becomes the gradient at the logits.
+            block_loss, block_correct = _softmax_block(block, bias, answer, grad_bias if needs_grad else None)
+            loss += block_loss
+            correct += block_correct
+        if needs_grad:
+            grad_x[start : start + rows] = logits @ matrix
+            # Summed over chunks in the weight's own type: in bfloat16 each chunk would round the sum.
+            share = logits.T @ part
+            grad_weight.add_(share) if start else grad_weight.copy_(share)
     return loss, correct, grad_x, grad_weight, grad_bias
+
+
+def _block_rows(weight: Tensor) -> int:
+    """Rows of logits that are worked on together: few on a processor, so that they stay in its cache."""
+    return max(1, (_BLOCK_LOGITS if weight.device.type == "cpu" else _CHUNK_LOGITS) // len(weight))
+
+
+def _softmax_block(logits: Tensor, bias: Tensor, label: Tensor, grad_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Summed cross-entropy and right predictions; with ``grad_bias``, ``logits`` becomes the loss's gradient there."""
+    answer = label[:, None]
+    numbers = logits.to(torch.promote_types(bias.dtype, torch.float32)).add_(bias)
+    target = numbers.gather(1, answer)
+    highest, best = numbers.max(1, keepdim=True)
+    exponentials = numbers.sub_(highest).exp_()
+    total = exponentials.sum(1, keepdim=True)
+    loss = (highest - target + total.log()).sum()
+    if grad_bias is not None:
+        exponentials.scatter_add_(1, answer, -total)
+        share = total.reciprocal()
+        grad_bias += (share.T @ exponentials).squeeze(0)
+        torch.mul(exponentials, share, out=logits)
+    return loss, (best == answer).sum()
 
 
 def _zero(weight: Tensor) -> Tensor:
@@ -92,7 +112,9 @@ def _zero(weight: Tensor) -> Tensor:
 def _gradients(x: Tensor, weight: Tensor, bias: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
     if not needed:
         return x.new_empty(0), weight.new_empty(0), bias.new_empty(0)
-    return torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
+    # Without predictions nothing would be written over it.
+    grad_weight = torch.empty_like(weight) if len(x) else torch.zeros_like(weight)
+    return torch.empty_like(x), grad_weight, torch.zeros_like(bias)
 
 
 @_vocabulary_loss.register_fake

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from firth.layers.dropout import Dropout
 from firth.models.lstm_config import LstmConfig
 from firth.packed import Carry, Encoder, Hidden, Tokens, kept_layers, to_padded
 
@@ -24,7 +25,7 @@ class Lstm(Encoder):
         self.layers = nn.ModuleList(
             nn.LSTM(config.width, config.width, batch_first=True) for _ in range(config.n_layers)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         nn.init.uniform_(self.embeddings.weight, -config.init_range, config.init_range)
 
     @property

@@ -50,6 +50,10 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
     )
+    compile: bool = option(
+        False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
+    )
+    recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
     eval_every: int = option(1000, "steps between evaluations on held-out text; 0: only at the end")
     patience: int = option(0, "evaluations without a better score after which training ends; 0: never")
     eval_batches: int = option(50, "micro-batches of held-out text an evaluation reads; 0: all")

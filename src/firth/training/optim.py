@@ -8,38 +8,28 @@ from torch import Tensor, nn
 
 from firth.training.config import OptimConfig
 
+# A count of steps after which Adam's bias corrections are 1 in any precision.
+_BEYOND_CORRECTION = 1e9
 
-class BertAdam(torch.optim.Optimizer):
+
+class BertAdam(torch.optim.AdamW):
     """Adam without bias correction, with decoupled decay: ``p -= rate · (m / (√v + ε) + decay · p)``.
 
-    Source: google-research/bert optimization.py, AdamWeightDecayOptimizer.
+    Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. It is AdamW long after its first step:
+    so PyTorch's one-pass kernel serves it, which goes over the parameters once instead of nine times.
     """
 
     def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
-                continue
-            for p in params:
-                if not self.state[p]:
-                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            grads = [p.grad for p in params]
-            means = [self.state[p]["exp_avg"] for p in params]
-            squares = [self.state[p]["exp_avg_sq"] for p in params]
-            beta1, beta2 = group["betas"]
-            torch._foreach_lerp_(means, grads, 1 - beta1)
-            torch._foreach_mul_(squares, beta2)
-            torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
-            roots = torch._foreach_sqrt(squares)
-            torch._foreach_add_(roots, group["eps"])
-            updates = torch._foreach_div(means, roots)
-            if group["weight_decay"]:
-                torch._foreach_add_(updates, params, alpha=group["weight_decay"])
-            torch._foreach_add_(params, updates, alpha=-group["lr"])
+            for p in group["params"]:
+                if p.grad is not None and not self.state[p]:
+                    step = torch.tensor(_BEYOND_CORRECTION, device=p.device)
+                    self.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        super().step(closure)
 
 
 def decays(name: str, parameter: Tensor) -> bool:

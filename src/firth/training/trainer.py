@@ -43,6 +43,7 @@ from firth.training.distributed import (
 from firth.training.interrupt import StopRequest
 from firth.training.log import Log
 from firth.training.optim import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from firth.training.regions import compile_regions, recompute_regions
 
 
 class Source(Protocol):
@@ -103,6 +104,11 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.objective.to(self.device)
+        if self.config.recompute:
+            recompute_regions(self.objective.encoder)
+        self.compiled = self.config.compile and compile_regions(self.objective.encoder, self.device)
+        if self.config.compile and not self.compiled:
+            self.tell("train.compile: no compiler for it on this machine, so nothing is compiled")
         self.optimizer = make_optimizer(self.objective, self.optim, self.scales)
         self.trainable = [p for p in self.objective.parameters() if p.requires_grad]
         self.state = State(identity=self.identity, environment=self._environment())
@@ -174,23 +180,28 @@ class Trainer:
         counts = sum_over_ranks(_counts(batches, list(self.objective.weights)), self.world)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
-        bad: list[str] = []
-        for number, batch in enumerate(batches):
-            slot = number * self.world.size + self.world.rank
-            torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
-            step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries.get(number))
-            loss = torch.zeros((), device=self.device)
-            for term, weight in self.objective.weights.items():
-                loss = loss + weight * step.losses[term] / max(counts[f"{term}_count"], 1)
-            if not torch.isfinite(loss):
-                bad.append(batch.place)
-            loss.backward()
-            if step.carry is not None:
-                self.carries[number] = {k: v.detach() for k, v in step.carry.items()}
-            for kind, values in (("loss", step.losses), ("correct", step.correct)):
-                for term, value in values.items():
-                    key = f"{term}_{kind}"
-                    totals[key] = totals[key] + value.detach() if key in totals else value.detach()
+        losses = []
+        # One for all micro-batches: weights are cast once a step.
+        with self._computing():
+            for number, batch in enumerate(batches):
+                slot = number * self.world.size + self.world.rank
+                torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
+                step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries.get(number))
+                loss = torch.zeros((), device=self.device)
+                for term, weight in self.objective.weights.items():
+                    loss = loss + weight * step.losses[term] / max(counts[f"{term}_count"], 1)
+                losses.append(loss.detach())
+                with torch.autocast(self.device.type, enabled=False):
+                    loss.backward()
+                if step.carry is not None:
+                    self.carries[number] = {k: v.detach() for k, v in step.carry.items()}
+                for kind, values in (("loss", step.losses), ("correct", step.correct)):
+                    for term, value in values.items():
+                        key = f"{term}_{kind}"
+                        totals[key] = totals[key] + value.detach() if key in totals else value.detach()
+        # Looked at once a step: on a card each look waits for all that was asked of it.
+        finite = torch.stack(losses).isfinite().tolist() if losses else []
+        bad = [batch.place for batch, good in zip(batches, finite, strict=True) if not good]
         # All processes stop together, or those without a bad batch would wait for the others for ever.
         if any_rank(bool(bad), self.world):
             raise TrainingError(self._not_finite("the loss is not a number", bad))
@@ -204,9 +215,12 @@ class Trainer:
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
     def forward(self, batch: Batch, carry: Carry | None) -> Step:
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with self._computing():
             step: Step = self.objective(batch, carry)
             return step
+
+    def _computing(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
 
     def _not_finite(self, what: str, places: list[str]) -> str:
         if not places:
@@ -379,6 +393,7 @@ class Trainer:
             "device": self.device.type,
             "numbers": str(self.dtype).removeprefix("torch."),
             "threads": torch.get_num_threads(),
+            "compiled": self.compiled,
             "processes": self.world.size,
         }
 

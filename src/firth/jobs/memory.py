@@ -1,0 +1,95 @@
+"""What a training run will need in memory, told before it starts, and refused when there is not as much."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from firth.errors import ConfigError
+from firth.machine import Machine
+from firth.systems import System
+
+# Bytes a parameter in float32: itself, its gradient, the two running means of Adam.
+_PARAMETER_BYTES = 16
+# What the vocabulary's loss and the libraries take for themselves. Measured, not derived.
+_FIXED_BYTES = 3.6e8
+# How far above the truth an estimate may be.
+_DOUBT = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: of weights with their gradients and optimiser state, and of what a micro-batch adds."""
+
+    parameters: float
+    work: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.work
+
+
+def estimate_memory(
+    model: nn.Module, system: System, config: Any, dtype: torch.dtype, tokens: int, *, recompute: bool
+) -> Memory:
+    """The peak of a training step with micro-batches of ``tokens``, to a quarter or so.
+
+    Measured against the truth by benchmarks/training_memory.py.
+    """
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    # Matrix products in fewer bits want the weights in them, too.
+    casts = 0 if dtype == torch.float32 else dtype.itemsize * (trained + frozen)
+    kept = system.activation_bytes(config, dtype.itemsize)[recompute]
+    return Memory(_PARAMETER_BYTES * trained + 4 * frozen, casts + _FIXED_BYTES + tokens * kept)
+
+
+def free_memory(machine: Machine) -> float | None:
+    """Bytes that a run can have on this machine, or None where nobody says."""
+    if machine.device.type == "cuda":
+        return float(torch.cuda.mem_get_info(machine.device)[0])
+    found = [value for value in (_available(), _limit_of_group()) if value is not None]
+    return min(found, default=None)
+
+
+def _available() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kilobytes = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return float(kilobytes["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in kilobytes else None
+
+
+def _limit_of_group() -> float | None:
+    """What a container's limit leaves."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else float(limit) - used
+
+
+def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:
+    """What the run needs and what there is, in words; ConfigError when it will not fit, however one estimates."""
+    free = free_memory(machine)
+    words = f"memory: about {_shown(need.total)} ({_shown(need.parameters)} of it weights, gradients and optimiser)"
+    if free is None:
+        return words
+    words += f", {_shown(free)} free"
+    if need.total <= free:
+        return words
+    if need.total <= _DOUBT * free:
+        return f"{words}: it may not fit"
+    if need.parameters >= free:
+        raise ConfigError(f"{words}: the model itself is too large for this machine; choose a smaller one")
+    room = int(batch_tokens * (free - need.parameters) / need.work)
+    also = "" if recompute else ", or set train.recompute=true"
+    raise ConfigError(f"{words}: lower train.batch_tokens={batch_tokens} to about {room}{also}")
+
+
+def _shown(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"

@@ -1,0 +1,66 @@
+"""Dropout whose random numbers are cheap on a processor, and a function of a seed.
+
+Drawing one random number of 32 bits for each element costs more there than the matrix products around it leave
+room for. Four elements share one draw of 64 bits, 16 for each: the probability is a multiple of 1 / 65,536, and the
+kept ones are scaled by exactly that, so that the expectation is exact.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_LEVELS = 2**16
+
+
+class Dropout(nn.Module):
+    """Each element is 0 with probability ``p``, else divided by 1 - p; nothing happens outside of training.
+
+    Source: Srivastava et al. 2014. ``p`` is rounded to a multiple of 1 / 65,536 (on a processor).
+    """
+
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.p:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.p)
+        return x * keep_mask(x.shape, self.p, draw_seed(self.p)) * kept_scale(self.p)
+
+
+def draw_seed(p: float) -> Tensor:
+    """A seed for ``keep_mask`` from torch's generator (which the trainer sets for each micro-batch)."""
+    return torch.randint(2**62, (1,)) if p else torch.zeros(1, dtype=torch.int64)
+
+
+def kept_scale(p: float) -> float:
+    """What kept elements are multiplied with: 1 / (1 - p), of the p that ``keep_mask`` has."""
+    return _LEVELS / (_LEVELS - _dropped_levels(p))
+
+
+def keep_mask(shape: Sequence[int], p: float, seed: Tensor) -> Tensor:
+    """True where an element is kept: independent of one another, each with probability 1 - p."""
+    return _keep_mask(shape, _dropped_levels(p) - _LEVELS // 2, seed)
+
+
+def _dropped_levels(p: float) -> int:
+    return min(round(p * _LEVELS), _LEVELS - 1)
+
+
+@torch.library.custom_op("firth::keep_mask", mutates_args=())
+def _keep_mask(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
+    n = 1
+    for size in shape:
+        n *= size
+    generator = torch.Generator().manual_seed(int(seed))
+    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return (draws.view(torch.int16)[:n] >= lowest_kept).view(shape)
+
+
+@_keep_mask.register_fake
+def _(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=torch.bool)
