@@ -203,6 +203,21 @@ def test_a_folder_written_whole_reads_with_its_manifest(tmp_path: Path) -> None:
     assert read_model(tmp_path / "m").system_name == "bert"
 
 
+def test_a_tokenizer_of_another_model_is_refused_though_its_size_fits(tmp_path: Path) -> None:
+    write_folder(
+        tmp_path / "m",
+        lambda folder: write_model(folder, "bert", PRETRAINING, pretraining("bert"), tokenizer(), {}),
+    )
+    path = tmp_path / "m" / "tokenizer.json"
+    other = json.loads(path.read_text("utf-8"))
+    *_, last, first = other["model"]["vocab"]
+    pieces = other["model"]["vocab"]
+    pieces[last], pieces[first] = pieces[first], pieces[last]
+    path.write_text(json.dumps(other), "utf-8")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        read_model(tmp_path / "m")
+
+
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such model folder"):
         read_model(tmp_path / "nowhere")

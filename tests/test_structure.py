@@ -27,6 +27,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"convert"}),
     frozenset({"systems"}),
     frozenset({"folder"}),
+    frozenset({"foreign"}),
     frozenset({"inference"}),
     frozenset({"jobs"}),
     frozenset({"studies", "serving"}),

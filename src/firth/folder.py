@@ -10,7 +10,7 @@ README.md              model card
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.systems import SYSTEMS, TASKS, System
+from firth.tasks.config import EmbeddingConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import MANIFEST, check_folder, load_tensors, save_tensors
 
@@ -31,17 +32,23 @@ FORMAT = "firth-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
+_MEAN = EmbeddingConfig()
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``systems.TASKS``."""
+    """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``systems.TASKS``.
+
+    ``untrained``: parts with fresh weights, because the published model that this one comes from has none.
+    """
 
     system_name: str
     task: str
     objective: Objective
     tokenizer: Tokenizer
     provenance: dict[str, Any] = field(default_factory=dict)
+    untrained: tuple[str, ...] = ()
+    embedding: EmbeddingConfig = _MEAN
 
     @property
     def system(self) -> System:
@@ -76,15 +83,19 @@ def write_model(
     objective: Objective,
     tokenizer: Tokenizer,
     provenance: dict[str, Any],
+    *,
+    untrained: Sequence[str] = (),
+    embedding: EmbeddingConfig = _MEAN,
 ) -> None:
-    """Write the files of a model folder into an existing empty folder."""
+    """Write the files of a model folder into an existing empty folder; the last two as in ``Loaded``."""
     names, config = tensor_names(system_name, task, objective.config), objective.encoder.config
     state = objective.state_dict()
     if names is not None:
         state = to_theirs(state, expand(names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)
     if names is not None:
-        sizes = hf_bert.config_to_hf(config, _architecture(system_name, task, objective), tokenizer.pad_id)
+        architecture = _architecture(system_name, task, objective, untrained)
+        sizes = hf_bert.config_to_hf(config, architecture, tokenizer.pad_id)
         sizes |= hf_bert.task_to_hf(task, objective.config)
     else:
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
@@ -98,18 +109,21 @@ def write_model(
     }
     about = {
         "format": FORMAT, "version": VERSION, "system": system_name, "task": task,
-        "options": to_dict(objective.config), "provenance": provenance,
+        "options": to_dict(objective.config), "untrained": list(untrained), "embedding": to_dict(embedding),
+        "provenance": provenance,
     }  # fmt: skip
     _write(folder / "firth.json", about)
-    (folder / "README.md").write_text(_card(system_name, task, objective, provenance), "utf-8")
+    (folder / "README.md").write_text(_card(system_name, task, objective, provenance, untrained), "utf-8")
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _architecture(system_name: str, task: str, objective: Objective) -> str:
-    """The class of transformers that reads the folder."""
+def _architecture(system_name: str, task: str, objective: Objective, untrained: Sequence[str]) -> str:
+    """The class of transformers that reads what the folder has learnt."""
+    if "mlm" in untrained or "lm" in untrained:
+        return "BertModel"
     if task in hf_bert.ARCHITECTURES:
         return hf_bert.ARCHITECTURES[task]
     if system_name == "bert-ltr":
@@ -117,11 +131,14 @@ def _architecture(system_name: str, task: str, objective: Objective) -> str:
     return "BertForPreTraining" if objective.nsp is not None else "BertForMaskedLM"
 
 
-def _card(system_name: str, task: str, objective: Objective, provenance: dict[str, Any]) -> str:
+def _card(
+    system_name: str, task: str, objective: Objective, provenance: dict[str, Any], untrained: Sequence[str]
+) -> str:
     n_parameters = sum(p.numel() for p in objective.parameters())
     facts = [
         f"system: {system_name}", f"task: {task}", f"parameters: {n_parameters:,}",
         *(f"{key}: {value}" for key, value in to_dict(objective.encoder.config).items()),
+        *(f"not learnt, at random: {part}" for part in untrained),
     ]  # fmt: skip
     lines = [f"- {fact}" for fact in facts]
     foreign = tensor_names(system_name, task, objective.config) is not None
@@ -166,6 +183,8 @@ def read_model(path: str | Path) -> Loaded:
         where = str(folder / "config.json")
         make_config = system.objective_config if task == PRETRAINING else TASKS[task].config
         options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
+        embedding = from_dict(EmbeddingConfig, about.get("embedding", {}), str(folder / "firth.json"))
+        untrained = tuple(map(str, about.get("untrained", ())))
         names = tensor_names(system_name, task, options)
         if names is not None:
             config = hf_bert.config_from_hf(sizes, where)
@@ -183,7 +202,7 @@ def read_model(path: str | Path) -> Loaded:
     objective = make(system.encoder(config), options)
     objective.load_state_dict(read_weights(folder, objective, names, config))
     objective.eval()
-    return Loaded(system_name, task, objective, tokenizer, about.get("provenance", {}))
+    return Loaded(system_name, task, objective, tokenizer, about.get("provenance", {}), untrained, embedding)
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -432,6 +432,7 @@ def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, 
     [
         ([], ["firth evaluate runs/b --data test.tsv", "--predictions"]),
         (["MODEL"], ["--data is missing"]),
+        (["MODEL", "--data", "EMPTY"], ["e.conll: the file is empty"]),
         (["RUN", "--data", "FILE"], ["has not learnt a task yet", "firth finetune --model"]),
         (["nowhere", "--data", "FILE"], ["nowhere: no such model folder"]),
         (["MODEL", "--data", "FILE", "--gold", "x"], ["--gold", "--predictions"]),
@@ -450,7 +451,8 @@ def test_evaluate_refuses_in_one_line(
     tokens: list[str], parts: list[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    places = {"MODEL": tagger, "RUN": tiny_run, "FILE": data / "t.conll", "FOLDER": tmp_path}
+    empty = write(tmp_path / "e.conll", "")
+    places = {"MODEL": tagger, "RUN": tiny_run, "FILE": data / "t.conll", "FOLDER": tmp_path, "EMPTY": empty}
     result = firth("evaluate", *(places.get(token, token) for token in tokens))
     assert result.code == 2
     assert [part for part in parts if part not in result.complaint] == [], result.complaint

@@ -71,7 +71,8 @@ def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, mode
     assert result.code == 0 and result.err == "read in windows: 1 example\n"
     answers = rows(result.out)
     expected = load(models["classify"]).predict(lines)
-    assert [list(answer) for answer in answers] == [["label", "probability", "probabilities"]] * 5
+    assert [list(answer) for answer in answers] == [["label", "probability", "probabilities", "windows", "cut"]] * 5
+    assert [answer["windows"] > 1 for answer in answers] == [False, False, False, True, False]
     for answer, one in zip(answers, expected, strict=True):
         assert answer["label"] == one.label and answer["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
     # The same from a file of lines, with the ends of another system, and as arguments.
@@ -100,7 +101,8 @@ def test_an_empty_input_is_an_error_and_an_empty_line_is_none(
     assert empty.code == 2 and given in empty.complaint and expected in empty.complaint
     assert not (tmp_path / "a.jsonl").exists()
     assert result(b"\n").code == 0
-    assert rows((tmp_path / "a.jsonl").read_text()) == [{"tags": [], "probabilities": [], "entities": []}]
+    nothing = {"tags": [], "probabilities": [], "entities": [], "windows": 0, "cut": False}
+    assert rows((tmp_path / "a.jsonl").read_text()) == [nothing]
 
 
 def test_entities_carry_characters_of_the_raw_text(firth, models: dict[str, Path]) -> None:
@@ -149,6 +151,7 @@ def test_objects_are_answered_with_their_ids(
     result = firth("predict", models[kind], *form, stdin=text.encode())
     assert result.code == 0, result.err
     answers = rows(result.out)
+    keys = [*keys, "windows", "cut"]
     assert [list(answer) for answer in answers] == [keys, ["id", *keys]]
     assert answers[1]["id"] == str(items[1]["id"])
     assert rows(firth("predict", models[kind], *form, *map(json.dumps, items)).out) == answers
@@ -235,10 +238,25 @@ def test_columns_and_headers(firth, models: dict[str, Path], tmp_path: Path) -> 
     assert refused.code == 2 and "no column 'c'" in refused.complaint
 
 
-def test_ids_that_come_twice_and_bad_rows_are_errors(firth, models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_table_with_the_ends_of_another_system_and_a_lone_quotation_mark(
+    firth, models: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "t.tsv").write_bytes('\ufeffid\ttext\r\n1\ta "river\r\n2\twinter\r\n'.encode())
+    answers = rows(firth("predict", models["classify"], "--input", tmp_path / "t.tsv").out)
+    expected = rows(firth("predict", models["classify"], 'a "river', "winter").out)
+    assert answers == [{"id": str(i), **answer} for i, answer in enumerate(expected, start=1)]
+
+
+def test_ids_are_handed_on_however_often_they_come(firth, models: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_text("id\ttext\n1\ta\n1\tb\n")
+    answers = rows(firth("predict", models["classify"], "--input", tmp_path / "t.tsv").out)
+    assert [answer["id"] for answer in answers] == ["1", "1"] and answers[0] != answers[1]
+
+
+def test_a_bad_row_is_an_error(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id\ttext\n1\ta\n2\n")
     result = firth("predict", models["classify"], "--input", tmp_path / "t.tsv", "--out", tmp_path / "a.jsonl")
-    assert result.code == 2 and "t.tsv:3: found the id '1' again" in result.complaint
+    assert result.code == 2 and "t.tsv:3: " in result.complaint
     assert [path.name for path in tmp_path.iterdir()] == ["t.tsv"]
 
 
@@ -372,6 +390,14 @@ def test_a_submission_has_every_test_row_in_order(firth, wnli: tuple[Path, Path]
     assert lines == ["index\tprediction", *(f"{i}\t{answer['label']}" for i, answer in enumerate(answers))]
     said = firth("evaluate", "--predictions", tmp_path / "s" / "WNLI.tsv", "--gold", test, "--task", "glue/wnli")
     assert said.code == 2, "the test file has no labels"
+
+
+def test_the_diagnostic_set_is_read_as_published(firth, models: dict[str, Path]) -> None:
+    file = Path(__file__).resolve().parents[1] / "fixtures" / "data" / "glue" / "diagnostic" / "diagnostic.tsv"
+    answers = rows(firth("predict", models["classify"], "--input", file, "--task", "glue/ax").out)
+    assert [answer["id"] for answer in answers] == ["0", "1"]
+    expected = load(models["classify"]).predict(('The cat "sat.', "The cat did not sit."))
+    assert answers[0]["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
 
 
 def test_submissions_that_cannot_be(

@@ -4,8 +4,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from firth.convert.hf_bert import ACTIVATION_NAMES, CAUSAL_NAMES, NAMES, config_from_hf, config_to_hf
+from firth.convert.hf_bert import (
+    ACTIVATION_NAMES,
+    CAUSAL_NAMES,
+    NAMES,
+    absent_parts,
+    config_from_hf,
+    config_to_hf,
+    drop_own_decoder,
+    todays_names,
+)
 from firth.convert.renames import expand
 from firth.errors import CheckpointError, ConfigError
 from firth.models.bert import Bert
@@ -78,3 +88,45 @@ def test_the_tables_cover_every_parameter_once() -> None:
         assert sorted(ours) == sorted(objective.state_dict())
         theirs = [part for parts, _ in rows for part in parts]
         assert len(theirs) == len(set(theirs))
+
+
+def test_names_of_every_age_become_todays() -> None:
+    one = torch.ones(1)
+    theirs = {
+        "embeddings.LayerNorm.gamma": one, "bert.encoder.layer.0.output.LayerNorm.beta": one, "pooler.dense.bias": one,
+        "embeddings.position_ids": one, "bert.embeddings.token_type_ids": one, "classifier.weight": one,
+        "cls.predictions.transform.LayerNorm.gamma": one, "cls.predictions.decoder.bias": one,
+    }  # fmt: skip
+    assert list(todays_names(theirs, "x")) == [
+        "bert.embeddings.LayerNorm.weight", "bert.encoder.layer.0.output.LayerNorm.bias", "bert.pooler.dense.bias",
+        "classifier.weight", "cls.predictions.transform.LayerNorm.weight", "cls.predictions.decoder.bias",
+        "cls.predictions.bias",
+    ]  # fmt: skip
+
+
+def test_two_names_for_one_tensor_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"x has bert\.a\.LayerNorm\.bias twice, also as bert\.a\.Lay"):
+        todays_names({"bert.a.LayerNorm.bias": torch.ones(1), "bert.a.LayerNorm.beta": torch.ones(1)}, "x")
+
+
+@pytest.mark.parametrize(("weight", "bias", "own"), [(0.0, 0.0, False), (1.0, 0.0, True), (0.0, 1.0, True)])
+def test_an_output_matrix_of_its_own_takes_its_head_away(weight: float, bias: float, own: bool) -> None:
+    state = {
+        "bert.embeddings.word_embeddings.weight": torch.zeros(2, 2),
+        "cls.predictions.bias": torch.zeros(2),
+        "cls.predictions.decoder.weight": torch.full((2, 2), weight),
+        "cls.predictions.decoder.bias": torch.full((2,), bias),
+        "cls.predictions.transform.dense.bias": torch.zeros(2),
+        "cls.seq_relationship.bias": torch.zeros(2),
+    }
+    assert drop_own_decoder(state) is own
+    assert any(name.startswith("cls.predictions.") for name in state) is not own
+    assert {"bert.embeddings.word_embeddings.weight", "cls.seq_relationship.bias"} <= set(state)
+
+
+def test_only_parts_that_may_be_missing_are_absent() -> None:
+    ours = ["encoder.pooler.weight", "encoder.blocks.0.attention.output.bias", "mlm.bias", "nsp.weight", "head.weight"]
+    assert absent_parts([], ours) == ("encoder.pooler", "mlm")
+    assert absent_parts(["bert.pooler.dense.bias"], ours) == ("mlm",)
+    assert absent_parts(["cls.predictions.bias"], ours) == ("encoder.pooler",)
+    assert absent_parts([], ["lm.bias"]) == ("lm",)

@@ -1,6 +1,8 @@
 """Items in, predictions out: what may be passed in, order, offsets, documents, long texts."""
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firth.errors import ConfigError, InputError
+from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import Loaded, read_model
 from firth.inference.answering import answer_records, answer_stream, chunks, record_of, task_model, words_of
 from firth.inference.model import Model
@@ -22,6 +24,7 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
+from firth.tasks.model import TaskModel
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 OPTIONS: dict[str, Any] = {
@@ -115,8 +118,9 @@ def test_a_sentence_of_600_words_has_600_tags(loaded: dict[str, Loaded]) -> None
     record = model_of(loaded["tag"]).record([word.split()[i % 2] for i, word in enumerate(words)])
     (answer,), noted = answer_records(loaded["tag"], [record])
     assert len(answer.tags) == 600 and noted == {"document read in windows": 1}
-    (_,), noted = answer_records(loaded["classify"], [Text("winter " * 600)])
+    (one,), noted = answer_records(loaded["classify"], [Text("winter " * 600)])
     assert noted == {"read in windows": 1}
+    assert answer.windows > 1 and one.windows > 1 and not answer.cut and not one.cut
 
 
 def test_entities_carry_characters_of_the_raw_text(loaded: dict[str, Loaded]) -> None:
@@ -141,13 +145,23 @@ def test_an_empty_context_has_no_answer(loaded: dict[str, Loaded]) -> None:
 
 def test_a_long_question_is_cut_and_noted(loaded: dict[str, Loaded]) -> None:
     record = Question("who walked " * 50, "the old farmer")
-    _, noted = answer_records(loaded["answer"], [record])
+    (answer,), noted = answer_records(loaded["answer"], [record])
     assert noted == {"question cut to 16 pieces": 1}
+    assert answer.cut
 
 
 def test_a_model_that_has_learnt_no_task(tiny_run: Path) -> None:
     with pytest.raises(ConfigError, match="has not learnt a task yet: fine-tune it"):
         task_model(read_model(tiny_run))
+
+
+@pytest.mark.parametrize("kind", list(OPTIONS))
+def test_a_model_that_computes_no_numbers_is_no_answer(loaded: dict[str, Loaded], kind: str) -> None:
+    broken = copy.deepcopy(loaded[kind].objective)
+    assert isinstance(broken, TaskModel)
+    broken.head.weight.data[0, 0] = torch.nan
+    with pytest.raises(CheckpointError, match="outputs are not finite numbers"):
+        model_of(replace(loaded[kind], objective=broken)).predict(ITEMS[kind])
 
 
 def test_a_record_of_another_task(loaded: dict[str, Loaded]) -> None:

@@ -27,7 +27,7 @@ def test_a_temperature_makes_shares_come_true() -> None:
     options, figures = calibrate("classify", ClassifyConfig(labels=("a", "b")), texts, [], outputs)
     # Few examples would draw it towards 1: see the next test.
     assert options.temperature == pytest.approx(4 / math.log(3), rel=5e-3)
-    answer = classify_answers(texts, [], outputs, options)[0]
+    answer = classify_answers(texts, [Example((), (1,), {})] * 10_000, outputs, options)[0]
     assert answer.probability == pytest.approx(0.75, abs=2e-3)
     assert figures["error_before"] == pytest.approx(1 / (1 + math.exp(-4)) - 0.75, abs=1e-4)
     assert figures["error_after"] < 0.05
@@ -65,7 +65,8 @@ def test_the_threshold_of_several_labels_is_the_best_and_nearest_to_a_half() -> 
     outputs = logits_of([[logit(0.32)], [logit(0.18)]])
     options, figures = calibrate("multilabel", MultiLabelConfig(labels=("a",)), texts, [], outputs)
     assert (options.threshold, figures["micro_f1"]) == (0.3, 1.0)
-    assert [answer.labels for answer in multilabel_answers(texts, [], outputs, options)] == [("a",), ()]
+    examples = [Example((), (1,), {})] * 2
+    assert [answer.labels for answer in multilabel_answers(texts, examples, outputs, options)] == [("a",), ()]
 
 
 def asked(scores: list[tuple[float, float]]) -> tuple[list[Question], list[Example], list[Outputs]]:

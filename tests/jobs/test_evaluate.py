@@ -88,6 +88,31 @@ def test_numbers(tmp_path: Path) -> None:
             scored("regress", gold, write(tmp_path / "p", f"2\n{bad}\n6\n"))
 
 
+def test_a_data_set_has_scores_of_its_own(tmp_path: Path) -> None:
+    gold = [
+        {"guid": f"g{i}", "sentence1": "a", "sentence2": "b", "labels": {"real-label": value}}
+        for i, value in enumerate([0.0, 3.0, 3.2, 5.0])
+    ]
+    write(tmp_path / "dev.json", json.dumps(gold))
+    predictions = write(tmp_path / "p", "0.5\n2.5\n3\n4\n")
+    found = scored("klue/sts", tmp_path, predictions)["scores"]
+    assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1))
+    # Deviations: gold -2.8, 0.2, 0.4, 2.2; predicted -2, 0, 0.5, 1.5.
+    assert found["pearson"] == pytest.approx((5.6 + 0.2 + 3.3) / ((7.84 + 0.04 + 0.16 + 4.84) * 6.5) ** 0.5)
+    table = "sentence1\tsentence2\tscore\n" + "".join(f"a\tb\t{row['labels']['real-label']}\n" for row in gold)
+    assert "f1" not in scored("korsts", write(tmp_path / "sts-dev.tsv", table), predictions)["scores"]
+
+
+def test_the_diagnostic_set_of_glue(tmp_path: Path) -> None:
+    gold = Path(__file__).resolve().parents[1] / "fixtures" / "data" / "glue"
+    predictions = write(tmp_path / "p", "contradiction\nentailment\nneutral\nneutral\n")
+    scores = scored("glue/ax", gold, predictions)["scores"]
+    # Gold has 1, 2, 1 of the labels, predicted are 1, 1, 2; three are right.
+    covariance, spread = 4 * 3 - (1 * 1 + 2 * 1 + 1 * 2), (16 - (1 + 4 + 1)) * (16 - (1 + 1 + 4))
+    assert scores["mcc"] == pytest.approx(covariance / spread**0.5) == pytest.approx(0.7)
+    assert scores["accuracy"] == 0.75
+
+
 def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
     gold = write(tmp_path / "gold.conll", "Ann B-PER\nsang O\n\nOslo B-LOC\n")
     columns = scored("tag", gold, write(tmp_path / "p.conll", "Ann B-PER I-PER\nsang O O\n\nOslo B-LOC O\n"))
@@ -130,6 +155,17 @@ def test_answers_by_question(tmp_path: Path) -> None:
         scored("answer", gold, write(tmp_path / "p.json", '{"1": "Ann"}'))
     with pytest.raises(InputError, match="found list, expected an object"):
         scored("answer", gold, write(tmp_path / "p.json", "[]"))
+
+
+def test_ids_put_predictions_in_order_and_occur_once(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.tsv", "id\ttext\tlabel\n1\tone\ta\n2\ttwo\tb\n")
+    lines = ['{"id": "2", "label": "b"}\n', '{"id": "1", "label": "a"}\n']
+    assert scored("classify", gold, write(tmp_path / "p", "".join(lines)))["scores"]["accuracy"] == 1
+    with pytest.raises(InputError, match="no prediction for '1'"):
+        scored("classify", gold, write(tmp_path / "p", lines[0] * 2))
+    write(gold, "id\ttext\tlabel\n1\tone\ta\n1\ttwo\tb\n")
+    with pytest.raises(InputError, match=r"g\.tsv:3: found the id '1' again"):
+        scored("classify", gold, write(tmp_path / "p", "".join(lines)))
 
 
 def test_choices(tmp_path: Path) -> None:

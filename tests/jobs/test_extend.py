@@ -255,7 +255,7 @@ def test_an_interruption_leaves_nothing(
 ) -> None:
     base = written(tmp_path / "base")
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(job, moment, interrupted)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
+from firth.cli.bench import bench
+from firth.cli.convert import convert
 from firth.cli.demo import demo
 from firth.cli.embed import embed
 from firth.cli.evaluate import evaluate
@@ -31,7 +33,7 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 _VERBS: tuple[Callable[..., int | None], ...] = (  # as the road goes
-    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, predict, fill_mask, embed, study,
+    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, predict, fill_mask, embed, convert, study, bench,
 )  # fmt: skip
 for _number, _verb in enumerate(_VERBS):
     app.command(_verb, sort_key=_number)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import counted, lines_from, on_interrupt
+from firth.cli.shared import CompileFlag, Precision, counted, lines_from, load_model, on_interrupt
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
 
@@ -21,9 +21,11 @@ def embed(
     /,
     *,
     layer: int = -1,
-    pool: Literal["mean", "max", "first", "last", "summary"] = "mean",
+    pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
     out: Path | None = None,
     text: Path | None = None,
+    precision: Precision = "float32",
+    compile: CompileFlag = False,
 ) -> None:
     """Turn lines of text into vectors, one a line (an empty line has one too).
 
@@ -32,22 +34,25 @@ def embed(
     Parameters
     ----------
     model
-        The folder of a run, or of a model.
+        The folder of a run or of a model, also of another tool, or hub:org/name.
     layer
         0 is the embedding output, -1 the top.
     pool
-        How the vectors of a line's pieces become one; summary is the model's own.
+        How the vectors of a line's pieces become one; mean if the model does not say.
     out
         A new .npy file, float32, a row a line; without it, JSONL goes to stdout.
     text
         The file of lines; stdin if not given.
+    precision
+        What the encoder computes in; auto is bfloat16 where the machine multiplies in it, int8 wants
+        firth evaluate --precision int8 first.
+    compile
+        Compile the encoder: the first lines take about a minute longer, the others less.
     """
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
     lines = lines_from(text)
-    from firth.inference.model import load
-
-    vectors = load(model).embed_stream(lines, layer, pool)
+    vectors = load_model(model, precision, compile).embed_stream(lines, layer, pool)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
         n_vectors = _print_vectors(vectors) if out is None else _save_vectors(vectors, out)
     if not n_vectors:

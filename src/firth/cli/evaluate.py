@@ -1,12 +1,14 @@
 """``firth evaluate``."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from firth.cli.finetune import HEADERS, Header, say_notes
-from firth.cli.shared import Flag, JsonFlag, counted, print_json, print_table
+from firth.cli.finetune import say_notes
+from firth.cli.labelled import HEADERS, Header
+from firth.cli.shared import Flag, JsonFlag, Precision, counted, print_json, print_table, say
 from firth.errors import ConfigError
 
 
@@ -24,8 +26,10 @@ def evaluate(
     predictions: str | None = None,
     gold: str | None = None,
     odds: str | None = None,
+    precision: Precision = "float32",
+    max_drop: float | None = None,
     as_json: JsonFlag = False,
-) -> None:
+) -> int:
     """Score a fine-tuned model on labelled examples, or any system's predictions.
 
     Example: firth evaluate runs/b --data test.tsv
@@ -54,10 +58,17 @@ def evaluate(
         With --predictions: the file, or the folder of a data set, that says what is right.
     odds
         With --predictions: the scores of "no answer" by question (SQuAD 2.0's na_prob file).
+    precision
+        What the encoder computes in; auto is bfloat16 where the machine multiplies in it. int8 is compared with
+        float32, and allowed to other verbs from then on.
+    max_drop
+        Compare with float32: by how many points the main score may be below it. 0.5 for int8 if not given.
     as_json
         Print one JSON object.
     """
     _check(model, data, predictions, gold, odds, task)
+    if predictions is not None and (precision != "float32" or max_drop is not None):
+        raise ConfigError("--precision and --max-drop are for a model, not for --predictions: leave them out")
     from firth.jobs import evaluate as job
     from firth.jobs.finetune_recipe import LabelledConfig
     from firth.jobs.labelled import METRICS, kind_of_task
@@ -68,15 +79,25 @@ def evaluate(
         found = job.score_predictions(str(task), str(gold), predictions, config, split=split, odds=odds or "")
     else:
         assert model is not None
-        found = job.evaluate(model, str(data), config, task=task or "", split=split)
+        found = job.evaluate(
+            model, str(data), config, task=task or "", split=split, precision=precision, max_drop=max_drop
+        )
+    if precision != "float32":
+        say(found["path"])
+    compared = found.get("compared")
     if as_json:
         print_json(found)
-        return
-    say_notes(found["notes"])
-    known, what = found["task"], str(data or gold)
-    what += f", {split}" if Path(what).is_dir() else ""
-    print(f"{what}: {known}, {counted(found['examples'], 'example')}")
-    print_table(_table(found["scores"], DATASETS[known].metrics if known in DATASETS else METRICS[kind_of_task(known)]))
+    else:
+        say_notes(found["notes"])
+        known, what = found["task"], str(data or gold)
+        what += f", {split}" if Path(what).is_dir() else ""
+        print(f"{what}: {known}, {counted(found['examples'], 'example')}")
+        first = DATASETS[known].metrics if known in DATASETS else METRICS[kind_of_task(known)]
+        if compared is None:
+            print_table(_table(found["scores"], first))
+        else:
+            print_table(_side_by_side(compared["float32"], found["scores"], precision, first))
+    return 0 if compared is None else _judged(compared, found["scores"], precision, say if as_json else print)
 
 
 def _check(
@@ -97,6 +118,31 @@ def _check(
     if gold is None or not task:
         missing = "--gold" if gold is None else "--task"
         raise ConfigError(f"{missing} is missing: give --predictions FILE --gold FILE --task KIND (or a data set)")
+
+
+def _judged(
+    compared: dict[str, Any], scores: dict[str, float], precision: str, tell: Callable[[str], None]
+) -> int:
+    """Say what the lower precision costs, and return the exit code: 1 if that is too much."""
+    metric, drop = compared["metric"], compared["drop"]
+    both = f"{metric} {100 * compared['float32'][metric]:.2f} in float32, {100 * scores[metric]:.2f} in {precision}"
+    limit = f"{compared['max_drop']:g} points"
+    if not compared["passed"]:
+        advice = "; int8 stays refused" if precision == "int8" else ""
+        say(f"firth: {both}: a drop of {drop:.2f}, more than the {limit} of --max-drop{advice}")
+        return 1
+    recorded = ", recorded in the model's folder" if precision == "int8" else ""
+    tell(f"{both}: a drop of {drop:.2f}, within {limit}{recorded}")
+    return 0
+
+
+def _side_by_side(
+    plain: dict[str, float], scores: dict[str, float], precision: str, first: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """The scores in float32 and in another precision."""
+    names = [name for name, _ in _table(plain, first)]
+    columns = [("", f"{'float32':>8}  {precision:>8}")]
+    return columns + [(name, f"{plain[name]:8.4f}  {scores[name]:8.4f}") for name in names]
 
 
 def _table(scores: dict[str, Any], first: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -42,7 +42,7 @@ def extend(
     Parameters
     ----------
     model
-        The folder of a run, or of a model.
+        The folder of a run or of a model, also of another tool, or hub:org/name.
     texts
         Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
     out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, check_text, lines_from, print_json
+from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_model, print_json
 from firth.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def fill_mask(
     /,
     *texts: Annotated[str, Parameter(name="TEXT")],
     top_k: int = 5,
+    precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
     """Find the words for the blanks of a text.
@@ -32,19 +33,19 @@ def fill_mask(
     Parameters
     ----------
     model
-        The folder of a run, or of a model.
+        The folder of a run or of a model, also of another tool, or hub:org/name.
     texts
         Texts with one or more [MASK]; lines of stdin if none is given.
     top_k
         Candidates for each blank.
+    precision
+        What the encoder computes in; auto is bfloat16 where the machine multiplies in it.
     as_json
         Print one JSON object a text.
     """
-    from firth.inference.model import load
-
     for text in texts:
         check_text(text, "TEXT")
-    loaded = load(model)
+    loaded = load_model(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE
     source = iter(texts or (line for line in lines_from(None) if line.strip()))

@@ -1,12 +1,12 @@
 """``firth finetune``."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from firth.cli.labelled import NOT_GIVEN, OBJECTS, Keys, LabelledFlags, settings_of
 from firth.cli.shared import AtLeastOne, Flag, JsonFlag, counted, print_json, print_next, print_table, say, shell
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
@@ -14,33 +14,20 @@ from firth.errors import ConfigError
 if TYPE_CHECKING:
     from firth.jobs.finetune import Tuned
 
-Header = Annotated[bool | None, Parameter(name="--header", negative="--no-header", show_default=False)]
-HEADERS = {None: "auto", True: "yes", False: "no"}  # as the recipe says it
-# Kinds of task whose inputs are no plain lines of text.
-OBJECTS = ("answer", "choose")
-
 
 def finetune(
     recipe: Annotated[Path | None, Parameter(name="RECIPE")] = None,
     /,
     *,
-    task: str | None = None,
-    model: str | None = None,
+    labelled: LabelledFlags = NOT_GIVEN,
+    skip_bad: Flag = False,
     tokenizer: str | None = None,
     fresh: Flag = False,
-    train: str | None = None,
-    dev: str | None = None,
-    columns: str | None = None,
-    header: Header = None,
-    form: Annotated[str | None, Parameter(name="--format")] = None,
-    data: str | None = None,
     out: Path | None = None,
     seeds: AtLeastOne = None,
     seed: int | None = None,
     grid: list[str] | None = None,
     epochs: float | None = None,
-    limit: AtLeastOne = None,
-    skip_bad: Flag = False,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     show_recipe: Flag = False,
     as_json: JsonFlag = False,
@@ -57,26 +44,12 @@ def finetune(
     ----------
     recipe
         A recipe file (.toml); the flags are laid over it.
-    task
-        A kind (classify, multilabel, regress, tag, answer, choose), or a data set such as glue/sst2, squad1, klue/ner.
-    model
-        The folder of a run, or of a model; or a size such as bert-mini, to start without pre-training.
+    skip_bad
+        Leave bad rows out and list them; without it, the first one is an error.
     tokenizer
-        The folder of a tokenizer, where the model is only a size.
+        The folder of a tokenizer, where the model is only a size such as bert-mini, to start without pre-training.
     fresh
         Start from new weights of the model's sizes, to see what pre-training is worth.
-    train
-        The file to learn from, for a task that is a kind.
-    dev
-        The file that is scored at the end.
-    columns
-        Which column is what, such as text=2,label=0 or text=sentence,label=gold.
-    header
-        Whether the first line names the columns; found out if not given.
-    form
-        Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
-    data
-        The folder with the files of the data set, for a task that names one.
     out
         The folder for the fine-tuning; must be new.
     seeds
@@ -87,10 +60,6 @@ def finetune(
         A key and its values, such as optim.peak_rate=1e-4,3e-4; may be given several times: all combinations are tried.
     epochs
         Times that the training examples are read.
-    limit
-        Learn from so many examples, drawn by hash.
-    skip_bad
-        Leave bad rows out and list them; without it, the first one is an error.
     settings
         Any other key of the recipe, such as --set head.features.mix=weighted; may be given several times.
     show_recipe
@@ -100,15 +69,10 @@ def finetune(
     resume
         Go on with the fine-tuning in this folder.
     """
-    names_in = None if header is None else HEADERS[header]
-    keys = {
-        "--task": ("task", task), "--model": ("model", model), "--tokenizer": ("tokenizer", tokenizer),
-        "--fresh": ("fresh", fresh or None), "--train": ("data.train", train), "--dev": ("data.dev", dev),
-        "--columns": ("data.columns", columns), "--header": ("data.header", names_in),
-        "--format": ("data.format", form), "--data": ("data.folder", data),
-        "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed), "--grid": ("grid", grid),
-        "--epochs": ("train.epochs", epochs), "--limit": ("data.limit", limit),
-        "--skip-bad": ("data.skip_bad", skip_bad or None),
+    keys: Keys = {
+        **labelled.keys(), "--skip-bad": ("data.skip_bad", skip_bad or None), "--tokenizer": ("tokenizer", tokenizer),
+        "--fresh": ("fresh", fresh or None), "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed),
+        "--grid": ("grid", grid), "--epochs": ("train.epochs", epochs),
     }  # fmt: skip
     others = {"RECIPE": recipe, "--out": out, "--set": settings, "--show-recipe": show_recipe or None}
     if resume is not None:
@@ -120,9 +84,7 @@ def finetune(
         return
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the fine-tuning, such as --out runs/b")
-    # Strings, numbers and lists are written alike in JSON and in TOML, which --set reads.
-    laid_over = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.values() if value is not None]
-    _start(recipe, laid_over + (settings or []), None if show_recipe else out, as_json)
+    _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json)
 
 
 def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: bool) -> None:

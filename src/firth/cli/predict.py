@@ -14,8 +14,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from firth.cli.finetune import HEADERS, OBJECTS, Header, say_notes
-from firth.cli.shared import check_text, counted, lines_from, on_interrupt
+from firth.cli.finetune import say_notes
+from firth.cli.labelled import HEADERS, OBJECTS, Header
+from firth.cli.shared import CompileFlag, Precision, check_text, counted, lines_from, load_model, on_interrupt
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
 
@@ -30,7 +31,7 @@ _PLAIN = ("lines", "jsonl")
 # Kinds of task whose readers know no JSON lines, or cut texts in their own way.
 _OWN_JSONL = ("tag", "answer")
 # Further test files of a data set, laid out as its own.
-_TEST_OF = {"glue/mnli-mismatched": "glue/mnli", "glue/ax": "glue/mnli"}
+_TEST_OF = {"glue/mnli-mismatched": "glue/mnli"}
 
 
 def predict(
@@ -44,6 +45,8 @@ def predict(
     out: Path | None = None,
     task: str | None = None,
     submission: Path | None = None,
+    precision: Precision = "float32",
+    compile: CompileFlag = False,
 ) -> None:
     """Let a fine-tuned model answer, one JSON object a text, in the order of the input.
 
@@ -56,7 +59,7 @@ def predict(
     Parameters
     ----------
     model
-        The folder of a fine-tuning, or of a model.
+        The folder of a fine-tuning or of a model, also of another tool, or hub:org/name.
     texts
         What to answer; stdin if none is given.
     file
@@ -73,6 +76,11 @@ def predict(
         The data set that the input is the test file of, such as glue/sst2; in a submission, the model's if not given.
     submission
         Write the file of a GLUE submission to this folder.
+    precision
+        What the encoder computes in; auto is bfloat16 where the machine multiplies in it, int8 wants
+        firth evaluate --precision int8 first.
+    compile
+        Compile the encoder: the first lines take about a minute longer, the others less.
     """
     about_a_file = {"--columns": columns, "--header": header, "--task": task, "--submission": submission}
     _check(texts, file, [flag for flag, value in about_a_file.items() if value is not None])
@@ -81,16 +89,16 @@ def predict(
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
     from firth.inference.answering import AT_ONCE, answer_stream, task_model
-    from firth.inference.model import load
     from firth.tasks.readers.files import Problems
 
-    loaded = load(model)
+    loaded = load_model(model, precision, compile)
     task_model(loaded.loaded)
     published = task or (_learnt(loaded) if submission else "")
     if submission and not published.startswith("glue/"):
         raise ConfigError(f"--submission is for GLUE, not for {published!r}: say which, such as --task glue/sst2")
     _check_task(loaded, published)
-    problems = Problems()
+    # Answers come in the order of the input: an id is only handed on.
+    problems = Problems(unique_ids=False)
     form = _format(form, file, loaded.loaded.task, published, columns is not None or header is not None)
     if form in _PLAIN and not (file and form == "jsonl" and loaded.loaded.task not in _OWN_JSONL):
         records: Iterable[Record] = _plain_records(loaded, texts, file, form)
@@ -265,8 +273,8 @@ def _whole_file(path: Path) -> Iterator[IO[str]]:
 
 def _submit(task: str, answers: Iterable[Answer], folder: Path) -> None:
     """The file of a GLUE submission; the labels alone are kept in memory."""
-    from firth.tasks.datasets import write_glue_submission
     from firth.tasks.predictions import Labelled, Valued
+    from firth.tasks.reading import write_glue_submission
 
     found: list[str | float] = []
     for _, answer in answers:

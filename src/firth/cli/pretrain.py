@@ -43,7 +43,7 @@ def pretrain(
     recipe
         A recipe file (.toml); the flags are laid over it.
     model
-        A size such as bert-tiny, bert-mini, bert-base, lstm-small; or the folder of a model to go on from.
+        A size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model to go on from, also of another tool.
     corpus
         The folder made by firth prepare; with --resume, where it is now.
     out

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.finetune import HEADERS, Header
+from firth.cli.labelled import NOT_GIVEN, LabelledFlags, settings_of
 from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json, print_table, shell
 from firth.config import read_toml
 
@@ -15,17 +15,9 @@ def probe(
     recipe: Annotated[Path | None, Parameter(name="RECIPE")] = None,
     /,
     *,
-    task: str | None = None,
-    model: str | None = None,
-    train: str | None = None,
-    dev: str | None = None,
-    columns: str | None = None,
-    header: Header = None,
-    form: Annotated[str | None, Parameter(name="--format")] = None,
-    data: str | None = None,
+    labelled: LabelledFlags = NOT_GIVEN,
     out: Path,
     seeds: AtLeastOne = None,
-    limit: AtLeastOne = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -39,39 +31,16 @@ def probe(
     ----------
     recipe
         A recipe file of a fine-tuning (.toml); the flags are laid over it.
-    task
-        A kind (classify, multilabel, regress, tag, answer, choose), or a data set such as glue/sst2, conll2003.
-    model
-        The folder of a run, or of a model.
-    train
-        The file to learn from, for a task that is a kind.
-    dev
-        The file that is scored too.
-    columns
-        Which column is what, such as text=2,label=0 or text=sentence,label=gold.
-    header
-        Whether the first line names the columns; found out if not given.
-    form
-        Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
-    data
-        The folder with the files of the data set, for a task that names one.
     out
         The folder for the table and the report; must be new.
     seeds
         Heads that differ in the seed alone; scores are their means.
-    limit
-        Learn from so many examples, drawn by hash.
     settings
         Any other key of the recipe, such as --set head.features.words=mean; may be given several times.
     as_json
         Print probe.json.
     """
-    keys = {
-        "task": task, "model": model, "data.train": train, "data.dev": dev, "data.columns": columns,
-        "data.header": None if header is None else HEADERS[header], "data.format": form, "data.folder": data,
-        "train.seeds": seeds, "data.limit": limit,
-    }  # fmt: skip
-    laid_over = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items() if value is not None]
+    laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
     plain = {} if recipe is None else read_toml(recipe)
     from firth.jobs.probe import probe as job
     from firth.jobs.probe import shown

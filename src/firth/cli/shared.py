@@ -8,22 +8,37 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, validators
 
 from firth.errors import InputError
+
+if TYPE_CHECKING:
+    from firth.inference.model import Model
 
 Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 Texts = Annotated[str, Parameter(name="TEXT", required=True)]
 AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
+Precision = Literal["float32", "bfloat16", "int8", "auto"]
+CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile", show_default=False)]
 
 
 def say(text: str) -> None:
     """A message for the person at the terminal, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def load_model(model: Path, precision: Precision, compile: bool = False) -> "Model":
+    """``firth.load``; what the model computes in is said where it is not the default."""
+    from firth.inference.model import load
+
+    loaded = load(model, precision=precision, compile=compile)
+    if precision != "float32" or compile:
+        say(loaded.path)
+    return loaded
 
 
 def print_json(data: Any) -> None:

@@ -2,13 +2,32 @@
 
 Source: specification of checkpoint formats §2. Our queries, keys and values are one matrix; theirs
 are three, laid below one another. Linear weights are (out, in) on both sides.
+
+Folders that others published differ in more: names without ``bert.``, ``gamma`` and ``beta``, buffers among the
+weights, heads and poolers left out. ``todays_names``, ``find_kind`` and ``absent_parts`` bring them to the tables.
 """
 
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from firth.config import from_dict
 from firth.convert.renames import Rename
-from firth.errors import CheckpointError
+from firth.errors import CheckpointError, ConfigError
 from firth.models.bert_config import BertConfig
+from firth.objectives.config import CausalLMConfig, MaskedLMConfig
+from firth.tasks.config import (
+    AnswerConfig,
+    ChooseConfig,
+    ClassifyConfig,
+    MultiLabelConfig,
+    RegressConfig,
+    TagConfig,
+)
+from firth.tasks.tags import split_tag
 
 MODEL_TYPE = "bert"
 
@@ -32,6 +51,10 @@ ACTIVATION_NAMES = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python": "gelu",
+    "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
     "tanh": "tanh",
     "linear": "linear",
@@ -138,16 +161,188 @@ def config_to_hf(config: BertConfig, architecture: str, pad_id: int) -> dict[str
     }
 
 
-def config_from_hf(theirs: dict[str, Any], where: str) -> BertConfig:
+def config_from_hf(theirs: Mapping[str, Any], where: str) -> BertConfig:
     """Our configuration from ``config.json``; keys that say nothing about the computation are ignored."""
+    if theirs.get("model_type", MODEL_TYPE) != MODEL_TYPE:
+        raise CheckpointError(f"{where}: model_type {theirs['model_type']!r}: this Firth reads {MODEL_TYPE!r} alone")
+    for key, usual in _USUAL.items():
+        if theirs.get(key) not in (None, usual, False, {}):
+            raise CheckpointError(f"{where}: {key} {theirs[key]!r} is not BERT's")
     name = str(theirs.get("hidden_act", "gelu")).lower()
     if name not in ACTIVATION_NAMES:
         raise CheckpointError(f"{where}: hidden_act {name!r}: expected one of {', '.join(ACTIVATION_NAMES)}")
-    if theirs.get("position_embedding_type", "absolute") != "absolute":
-        raise CheckpointError(
-            f"{where}: position_embedding_type {theirs['position_embedding_type']!r} is not BERT's"
-        )
     values = {ours: theirs[key] for key, ours in CONFIG_KEYS.items() if key in theirs}
     if "vocab_size" not in values:
         raise CheckpointError(f"{where}: vocab_size is missing")
-    return BertConfig(**values, activation=ACTIVATION_NAMES[name])  # type: ignore[arg-type]  # names of its Literal
+    return from_dict(BertConfig, {**values, "activation": ACTIVATION_NAMES[name]}, where)
+
+
+# Keys that change what is computed, and their value in BERT; code of its own ("auto_map") may do anything.
+_USUAL: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "add_cross_attention": False,
+    "pruned_heads": {},
+    "auto_map": {},
+}
+_SIZES = (
+    ("vocab_size", "bert.embeddings.word_embeddings.weight", 0),
+    ("hidden_size", "bert.embeddings.word_embeddings.weight", 1),
+    ("max_position_embeddings", "bert.embeddings.position_embeddings.weight", 0),
+    ("type_vocab_size", "bert.embeddings.token_type_embeddings.weight", 0),
+    ("intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0),
+)
+
+
+def check_sizes(config: BertConfig, state: Mapping[str, Tensor], where: str) -> None:
+    """CheckpointError if the weights are of other sizes than ``config.json`` says, in its words."""
+    for key, name, axis in _SIZES:
+        said, shape = getattr(config, CONFIG_KEYS[key]), state[name].shape if name in state else ()
+        if len(shape) == 2 and shape[axis] != said:
+            raise CheckpointError(f"{where} says {key} {said}, but {name} has shape {tuple(shape)}: not of one make")
+    layers = {match[1] for name in state if (match := _NUMBERED.match(name))}
+    if len(layers) != config.n_layers:
+        raise CheckpointError(f"{where} says num_hidden_layers {config.n_layers}, the weights have {len(layers)}")
+
+
+_NUMBERED = re.compile(r"bert\.encoder\.layer\.([0-9]+)\.")
+_BARE = re.compile(r"(embeddings|encoder|pooler)\.")
+_OLD_NORM = {"gamma": "weight", "beta": "bias"}
+# Numbers that follow from the sizes, which some versions saved.
+_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+_DECODER = "cls.predictions.decoder."
+_BIAS = "cls.predictions.bias"
+
+
+def todays_names(state: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Published weights under the names of the tables; what follows from the sizes is left out."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        today = f"bert.{name}" if _BARE.match(name) else name
+        stem, _, last = today.rpartition(".")
+        if stem.endswith("LayerNorm") and last in _OLD_NORM:
+            today = f"{stem}.{_OLD_NORM[last]}"
+        if today in _BUFFERS:
+            continue
+        if today in found:
+            raise CheckpointError(f"{where} has {today} twice, also as {name}")
+        found[today] = tensor
+    if _BIAS not in found and _DECODER + "bias" in found:
+        found[_BIAS] = found[_DECODER + "bias"]
+    return found
+
+
+def drop_own_decoder(state: dict[str, Tensor]) -> bool:
+    """Take the masked-LM head out of ``state`` if its output matrix is not the embedding; whether it was so.
+
+    Ours is the embedding, always: with another matrix that head would give other numbers.
+    """
+    pairs = ((_DECODER + "weight", "bert.embeddings.word_embeddings.weight"), (_DECODER + "bias", _BIAS))
+    own = any(a in state and b in state and not torch.equal(state[a], state[b]) for a, b in pairs)
+    if own:
+        for name in [name for name in state if name.startswith("cls.predictions.")]:
+            del state[name]
+    return own
+
+
+# Parts of ours that a published model may lack, by the beginning of their tensors' names: they are made anew.
+OPTIONAL_PARTS = {"encoder.pooler": "bert.pooler.", "mlm": "cls.predictions.", "lm": "cls.predictions."}
+
+
+def absent_parts(names: Collection[str], ours: Collection[str]) -> tuple[str, ...]:
+    """The parts among ``ours`` (our tensors' names) of which a published model has nothing at all."""
+    return tuple(
+        part
+        for part, theirs in OPTIONAL_PARTS.items()
+        if any(name.startswith(f"{part}.") for name in ours) and not any(name.startswith(theirs) for name in names)
+    )
+
+
+# The classes of fine-tuned models; what the head of the first is for, ``problem_type`` says.
+_TASK_OF = {
+    "BertForSequenceClassification": "classify",
+    "BertForTokenClassification": "tag",
+    "BertForMultipleChoice": "choose",
+    "BertForQuestionAnswering": "answer",
+}
+_CONFIGS: dict[str, type[Any]] = {
+    "classify": ClassifyConfig, "multilabel": MultiLabelConfig, "regress": RegressConfig, "tag": TagConfig,
+    "choose": ChooseConfig,
+}  # fmt: skip
+
+
+def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, str, Any]:
+    """System, task and options of a published model, by its weights and by what ``config.json`` calls it.
+
+    A pre-training head says what it is; a classifier may be any of four tasks, and the class decides.
+    """
+    named = theirs.get("architectures")
+    classes = [name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)]
+    task = next((_TASK_OF[name] for name in classes if name in _TASK_OF), "pretraining")
+    heads = [head for head in ("classifier", "qa_outputs") if f"{head}.weight" in state]
+    if task == "pretraining" and heads == ["qa_outputs"]:
+        task = "answer"
+    if task == "pretraining" and heads:
+        raise CheckpointError(
+            f"{where}: architectures {classes}: the weights have {heads[0]}.weight, so expected one of "
+            f"{', '.join(_TASK_OF)}"
+        )
+    causal = theirs.get("is_decoder") is True
+    if task == "pretraining":
+        if causal:
+            return "bert-ltr", task, CausalLMConfig()
+        return "bert", task, MaskedLMConfig(next_sentence=any(name.startswith("cls.seq_") for name in state))
+    if causal:
+        raise CheckpointError(f"{where}: a {classes[0]} that reads left to right would pool a token that knows nothing")
+    return "bert", *_task_options(task, theirs, state, where)
+
+
+def _task_options(task: str, theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, Any]:
+    """The task (of a classifier also which kind) and its options."""
+    if task == "answer":
+        return task, AnswerConfig()
+    head = state.get("classifier.weight")
+    if head is None or head.ndim != 2:
+        raise CheckpointError(f"{where} says {task}, but the weights have no classifier.weight of two axes")
+    n_outputs = head.shape[0]
+    if task == "classify":
+        task = _kind_of_classifier(theirs.get("problem_type"), n_outputs, where)
+    rate = theirs.get("classifier_dropout")
+    rate = theirs.get("hidden_dropout_prob", 0.1) if rate is None else rate
+    options: dict[str, Any] = {"features": {"dropout": rate}}
+    if task in ("classify", "multilabel", "tag"):
+        options["labels"] = _labels(theirs.get("id2label"), n_outputs, where)
+    if task == "tag":
+        options["scheme"] = _scheme(options["labels"])
+    try:
+        return task, from_dict(_CONFIGS[task], options, where)
+    except ConfigError as error:
+        raise CheckpointError(f"{error} (read as a model for {task})") from None
+
+
+def _kind_of_classifier(problem_type: Any, n_outputs: int, where: str) -> str:
+    """The task that a classifier of texts was trained for. One output and no word about it is a regression."""
+    if problem_type is None:
+        return "classify" if n_outputs > 1 else "regress"
+    for task, name in _PROBLEM_TYPES.items():
+        if name == problem_type:
+            return task
+    known = ", ".join(_PROBLEM_TYPES.values())
+    raise CheckpointError(f"{where}: problem_type {problem_type!r}: expected one of {known}")
+
+
+def _labels(named: Any, n_outputs: int, where: str) -> list[str]:
+    """The labels in the order of the outputs; without names, those that transformers would show."""
+    if named is None:
+        return [f"LABEL_{i}" for i in range(n_outputs)]
+    numbers = [str(i) for i in range(n_outputs)]
+    if not isinstance(named, dict) or sorted(named) != sorted(numbers):
+        raise CheckpointError(f"{where}: id2label: expected the names of {n_outputs} labels, 0 to {n_outputs - 1}")
+    return [str(named[i]) for i in numbers]
+
+
+def _scheme(labels: Collection[str]) -> str:
+    """The scheme of a tagger's labels, as far as their names show it."""
+    prefixes = {split_tag(label)[0] for label in labels}
+    if "" in prefixes or "B" not in prefixes:
+        return "plain"
+    return "BIOES" if prefixes & {"E", "S"} else "BIO"

@@ -1,5 +1,6 @@
 """``firth evaluate``: a model on labelled data, or any system's predictions against what is right."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -7,29 +8,50 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from firth.config import file_sha256
 from firth.errors import ConfigError, InputError
-from firth.folder import PRETRAINING, read_model
+from firth.folder import PRETRAINING, WEIGHTS, Loaded
+from firth.foreign import open_model
 from firth.inference.answering import answer_records, chunks, task_model
+from firth.inference.fast import Precision, make_fast
+from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.jobs.finetune_recipe import LabelledConfig
-from firth.jobs.labelled import kind_of_task, read_file
+from firth.jobs.labelled import METRICS, kind_of_task, read_file, score_task
 from firth.machine import find_machine
 from firth.progress import Progress
-from firth.systems import TASKS
-from firth.tasks.datasets import DATASETS, check_labels, labels_of, read_dataset
+from firth.tasks.datasets import DATASETS
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.readers.files import Problems, read_json, read_lines
 from firth.tasks.readers.tagging import in_bio, read_conll
+from firth.tasks.reading import check_labels, labels_of, read_dataset, split_files
 from firth.text.records import Choice, Question, Record, Tagged
 
 
 def evaluate(
-    model: str | Path, data: str, config: LabelledConfig, *, task: str = "", split: str = "dev"
+    model: str | Path,
+    data: str,
+    config: LabelledConfig,
+    *,
+    task: str = "",
+    split: str = "dev",
+    precision: Precision = "float32",
+    max_drop: float | None = None,
 ) -> dict[str, Any]:
     """Scores of a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
 
     Returns ``scores``, ``examples`` and ``notes``. ConfigError if the model has not learnt a task or another one.
+
+    ``precision``: what the encoder computes in. With ``max_drop``, and for int8 in any case, float32 is scored too:
+    ``compared`` then has its scores, and by how many points the score that the task is known by is below it. int8
+    within ``max_drop`` is recorded in the model folder, which is what ``firth.load`` asks for.
     """
-    loaded = read_model(model)
+    if max_drop is not None:
+        _check_drop(precision, max_drop)
+    folder = gated_folder(model) if precision == "int8" else None
+    weights = file_sha256(folder / WEIGHTS) if folder is not None else ""
+    loaded = open_model(model)
     if loaded.task == PRETRAINING:
         raise ConfigError(f"{model} has not learnt a task yet: fine-tune it with firth finetune --model {model}")
     if task and kind_of_task(task) != loaded.task:
@@ -39,17 +61,67 @@ def evaluate(
     objective = task_model(loaded)
     if labels := getattr(objective.config, "labels", ()):
         records = check_labels(records, labels, problems)
-    objective.to(find_machine("float32").device)
+    device = torch.device("cpu") if precision == "int8" else find_machine("float32").device
+    objective.to(device)
+    task = task or loaded.task
+    plain: dict[str, float] | None = None
+    if precision == "int8" or max_drop is not None:
+        # Of a copy, and first: what this machine cannot do is said before the longer pass.
+        fast, path = make_fast(copy.deepcopy(objective.encoder), precision, device)
+        plain, _ = _scores(task, loaded, records, "evaluating float32")
+    else:
+        fast, path = make_fast(objective.encoder, precision, device)
+    objective.encoder = fast
+    scores, noted = _scores(task, loaded, records, "evaluating")
+    notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in noted.items())]
+    result = {"task": task, "scores": scores, "examples": len(records), "notes": notes, "path": path}
+    if plain is None:
+        return result
+    compared = compare(task, plain, scores, MAX_DROP if max_drop is None else max_drop)
+    if folder is not None:
+        metric = compared["metric"]
+        gate = Gate(
+            weights=weights, task=task, data=_checksums(task, data, split), examples=len(records), metric=metric,
+            float32=plain[metric], int8=scores[metric], max_drop=compared["max_drop"],
+        )  # fmt: skip
+        record_gate(folder, gate, passed=compared["passed"])
+    return result | {"compared": compared}
+
+
+def _check_drop(precision: Precision, max_drop: float) -> None:
+    if precision == "float32":
+        raise ConfigError("--max-drop compares another precision with float32: give --precision too")
+    if not 0 <= max_drop <= 100:
+        raise ConfigError(f"--max-drop {max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
+
+
+def _scores(task: str, loaded: Loaded, records: Sequence[Any], what: str) -> tuple[dict[str, float], dict[str, int]]:
+    """The scores of a model, and how many texts were too long for a row, by what was done with them."""
     answers, noted = [], dict[str, int]()
-    with Progress("evaluating", len(records), "examples") as progress:
+    with Progress(what, len(records), "examples") as progress:
         for some in chunks(records, 1024):
             found, cut = answer_records(loaded, some)
             answers += found
             noted = {what: noted.get(what, 0) + cut.get(what, 0) for what in noted.keys() | cut.keys()}
             progress.advance(len(some))
-    scores = TASKS[loaded.task].score(records, answers, getattr(objective.config, "labels", ()))
-    notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in noted.items())]
-    return {"task": task or loaded.task, "scores": scores, "examples": len(records), "notes": notes}
+    return score_task(task, records, answers, getattr(task_model(loaded).config, "labels", ())), noted
+
+
+def compare(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:
+    """What fewer bits cost: the ``drop``, in points, of the score that the task is known by."""
+    known = DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
+    metric = next(name for name in (*known, *plain) if name in plain)
+    drop = 100 * (plain[metric] - scores[metric])
+    # Not a number, as of a constant's correlation, is no score that has been kept. Differences of decimal fractions
+    # are a little off: 0.75 and 0.745 are 0.5 points apart.
+    passed = drop <= max_drop + 1e-9
+    return {"float32": plain, "metric": metric, "drop": drop, "max_drop": max_drop, "passed": passed}
+
+
+def _checksums(task: str, data: str, split: str) -> dict[str, str]:
+    """SHA-256 of each file that was read, by its name."""
+    paths = [Path(data)] if Path(data).is_file() else split_files(task, Path(data), split)
+    return {path.name: file_sha256(path) for path in paths}
 
 
 def read_gold(task: str, data: str, config: LabelledConfig, problems: Problems, split: str = "dev") -> list[Any]:
@@ -90,7 +162,7 @@ def score_predictions(
     found = (DATASETS[task].labels if task in DATASETS else None) or _labels(records, answers, problems)
     _check_answers(kind, answers, found, path)
     try:
-        scores = TASKS[kind].score(records, answers, found)
+        scores = score_task(task, records, answers, found)
     except ValueError as error:  # a tag that is none
         raise InputError(f"{path}: {error}") from None
     return {"task": task, "scores": scores, "examples": len(records), "notes": problems.report()}

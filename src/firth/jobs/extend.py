@@ -14,7 +14,8 @@ from torch import Tensor
 
 from firth.data.batch import Objective
 from firth.errors import ConfigError, FirthError, InputError
-from firth.folder import PRETRAINING, Loaded, read_model, write_model
+from firth.folder import PRETRAINING, Loaded, write_model
+from firth.foreign import open_model
 from firth.jobs.extend_report import Change, ExtendReport, NewPiece, write_extend_report
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.prepare import is_held_out
@@ -60,7 +61,7 @@ def extend(
         raise ConfigError(f"pieces={pieces}: expected at least 1")
     if out.exists() and (not out.is_dir() or holds_something(out)):
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
-    loaded = read_model(model)
+    loaded = open_model(model)
     reader = CorpusReader(paths, errors)
     with lock(out):
         text, held, digest = _read(reader, loaded.tokenizer, max_types)
@@ -73,7 +74,10 @@ def extend(
         provenance = _provenance(loaded, model, tokenizer, report, digest)
 
         def fill(folder: Path) -> None:
-            write_model(folder, loaded.system_name, loaded.task, objective, tokenizer, provenance)
+            write_model(
+                folder, loaded.system_name, loaded.task, objective, tokenizer, provenance,
+                untrained=loaded.untrained, embedding=loaded.embedding,
+            )  # fmt: skip
             try:
                 write_extend_report(folder / "report.html", report, out.name)
             except FirthError as error:

@@ -29,12 +29,14 @@ from firth.inference.outputs import row_outputs
 from firth.jobs.calibrate import calibrate
 from firth.jobs.finetune_recipe import Finetune, build, combinations, data_config, plain_recipe, varied, with_defaults
 from firth.jobs.finetune_report import write_finetune_report
-from firth.jobs.labelled import LabelledData, check_metric, read_labelled
+from firth.jobs.labelled import LabelledData, check_metric, read_labelled, score_task
 from firth.jobs.lock import holds_something, lock
+from firth.jobs.memory import check_memory, estimate_memory
 from firth.jobs.pretrain import RECIPE, deterministic, say
 from firth.jobs.tuning import RESULT, Base, Run, examples_of, freeze, read_base, rewrite_options, tune
-from firth.machine import find_machine
+from firth.machine import find_machine, reuse_memory
 from firth.metrics.bootstrap import mean_interval
+from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
 from firth.training.checkpoint import write_folder
@@ -145,6 +147,7 @@ class _Finetuning:
     def __init__(self, recipe: Finetune, base: Base, labelled: LabelledData, out: Path, tell: Callable[[str], None]):
         self.recipe, self.base, self.labelled, self.out, self.tell = recipe, base, labelled, out, tell
         self.machine = find_machine(recipe.train.precision)
+        reuse_memory()
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
         # Rows of the examples by how texts are read, and by split; those of the last way are kept.
@@ -156,8 +159,16 @@ class _Finetuning:
         encoder = self.base.encoder(self.recipe.train.seed, None)
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
-            freeze(recipe.row.model(encoder, recipe.head), recipe.adapt.frozen_groups)
+            model = recipe.row.model(encoder, recipe.head)
+            freeze(model, recipe.adapt.frozen_groups)
             self._examples_for(recipe)
+        # With stored features nothing is kept of the encoder.
+        if self.recipe.adapt.frozen_groups != -1:
+            train, row = self.recipe.train, SYSTEMS[self.base.system_name]
+            need = estimate_memory(
+                model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
+            )
+            self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
 
     def run(self) -> Tuned:
         try:
@@ -185,6 +196,8 @@ class _Finetuning:
         splits = ", ".join(f"{len(records):,} {name}" for name, records in data.dev.items()) or "no dev file"
         where = "the dev file" if recipe.data.choose_on == "dev" else f"{len(data.held):,} held out"
         start = "new weights" if self.base.weights is None else "pre-trained weights"
+        if self.base.untrained:
+            start += f" but for the {', '.join(self.base.untrained)}, of which the checkpoint has nothing"
         self.tell(
             f"{recipe.task}: {len(data.train):,} examples to learn from, {where} to choose on, {splits}; {start}; "
             f"{self.machine.path}"
@@ -245,11 +258,11 @@ class _Finetuning:
         scores: dict[str, Any] = {"calibration": calibration, "dev": {}, "held_out": {}}
         labels = getattr(options, "labels", ())
         answers = recipe.row.answers(self.labelled.held, held, outputs, options)
-        scores["held_out"] = recipe.row.score(self.labelled.held, answers, labels)
+        scores["held_out"] = score_task(recipe.task, self.labelled.held, answers, labels)
         for name, records in self.labelled.dev.items():
             outputs = row_outputs(model, rows[name], budget_tokens=recipe.train.batch_tokens)
             answers = recipe.row.answers(records, rows[name], outputs, options)
-            scores["dev"][name] = recipe.row.score(records, answers, labels)
+            scores["dev"][name] = score_task(recipe.task, records, answers, labels)
         write_json(done, scores)
         return run | scores
 

@@ -64,6 +64,10 @@ class TuneConfig:
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
     )
+    compile: bool = option(
+        False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
+    )
+    recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
     looks_per_epoch: int = option(2, "evaluations on held-out examples, the best is kept; 0: one, at the end")
     patience: int = option(0, "evaluations without a better score after which a run ends; 0: never")
     balance: bool = option(False, "True: each label weighs as much as any other, however many examples it has")

@@ -9,7 +9,7 @@ from typing import Any
 from firth.errors import ConfigError, InputError
 from firth.jobs.finetune_recipe import LabelledConfig
 from firth.systems import TASKS
-from firth.tasks.datasets import DATASETS, check_labels, labels_of, read_dataset, splits_in
+from firth.tasks.datasets import DATASETS
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
 from firth.tasks.readers.files import Problems, bare_suffix
 from firth.tasks.readers.questions import read_squad
@@ -22,6 +22,8 @@ from firth.tasks.readers.tagging import (
     read_words,
 )
 from firth.tasks.readers.texts import Columns, TextFormat, parse_columns, read_texts
+from firth.tasks.reading import check_labels, labels_of, read_dataset, splits_in
+from firth.tasks.scoring import Scores, score_from
 from firth.tasks.split import hold_out, limit
 from firth.tasks.tags import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Record, Tagged, Text
@@ -116,6 +118,15 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any]) -> La
     return LabelledData(kind, metrics, train, held, dev, options, problems.report())
 
 
+def score_task(task: str, records: Sequence[Any], answers: Sequence[Any], labels: Sequence[str]) -> Scores:
+    """Every score that the kind of task has, and those of the data set alone."""
+    found = TASKS[kind_of_task(task)].score(records, answers, labels)
+    published = DATASETS.get(task)
+    if published is not None and published.positive_from is not None:
+        found |= score_from(records, answers, published.positive_from)
+    return found
+
+
 def check_metric(data: LabelledData, metric: Any) -> None:
     """ConfigError for a score that the task does not have, or that is not better when it is higher."""
     known = [name for name in METRICS[data.kind] if name != "f1" or len(data.options.get("labels", ())) == 2]
@@ -125,6 +136,7 @@ def check_metric(data: LabelledData, metric: Any) -> None:
         known = [name for name in known if "macro" not in name and "char" not in name]
     elif data.kind == "answer" and data.options["can_refuse"]:
         known = [name for name in known if "char" not in name]
+    known += [name for name in data.metrics if name not in known]
     if metric not in known:
         raise ConfigError(f"metric={metric!r}: expected one of {', '.join(known)}")
 

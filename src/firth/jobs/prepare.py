@@ -37,6 +37,7 @@ from firth.jobs.lock import holds_something, lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader, ReadReport
+from firth.text.published import load_tokenizer
 from firth.text.records import Document
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Tokenizer
@@ -96,7 +97,7 @@ def prepare(
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
     reader = CorpusReader(paths, errors)
     dev_reader = CorpusReader(dev, errors) if dev else None
-    made = Tokenizer.load(tokenizer)
+    made = load_tokenizer(tokenizer)
     share = 0.0 if dev else float(holdout)
     options = json.dumps({"lines": lines, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]

@@ -19,11 +19,13 @@ from firth.data.config import DataConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
-from firth.folder import PRETRAINING, read_model, read_weights, write_model
+from firth.folder import PRETRAINING, read_weights, write_model
+from firth.foreign import open_model
 from firth.jobs.lock import holds_something, lock
+from firth.jobs.memory import check_memory, estimate_memory
 from firth.jobs.recipe import Pretrain, identity, read_recipe, read_resolved_recipe
 from firth.jobs.run_report import write_run_report
-from firth.machine import Machine, find_machine
+from firth.machine import Machine, find_machine, reuse_memory
 from firth.systems import looks_like_path
 from firth.training.distributed import World, barrier, join_world, leave_world
 from firth.training.schedules import warmup_linear
@@ -94,7 +96,7 @@ def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> di
     run = Path(run)
     recipe = recipe_of(run)
     with deterministic():
-        trainer, loader = _assemble(recipe, run, find_machine(recipe.train.precision), World(), tell)
+        trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), tell)
         trainer.resume(partial(_weights, trainer.objective, recipe))
         batch = loader.batch_at(Place.parse(place))
         trainer.objective.eval()
@@ -128,12 +130,13 @@ def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
 
 def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
     world = join_world()
+    reuse_memory()
     try:
         with deterministic(), lock(run) if world.leads else contextlib.nullcontext():
             machine = find_machine(recipe.train.precision)
             # A run is new until its first state is on disk: then there is a log as well.
             new = not (run / "log.jsonl").exists() and not (run / "checkpoints").exists()
-            trainer, _ = _assemble(recipe, run, machine, world, tell if world.leads else _silent)
+            trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
             if world.leads:
                 _describe(recipe, trainer, machine, tell)
             barrier(world)
@@ -185,6 +188,11 @@ def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callab
         f"{recipe.model}: {n_parameters / 1e6:.1f} M parameters; {recipe.train.steps} steps of "
         f"{recipe.train.micro_batches} × {recipe.train.batch_tokens} tokens; {machine.path}"
     )
+    need = estimate_memory(
+        trainer.objective, recipe.row, recipe.encoder, machine.dtype, recipe.train.batch_tokens,
+        recompute=recipe.train.recompute,
+    )  # fmt: skip
+    tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
     if trainer.dev is None:
         tell("the corpus has no held-out text: nothing is evaluated, and the last model is kept")
 
@@ -214,18 +222,27 @@ def make_objective(recipe: Pretrain) -> Objective:
     return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
 
 
-def _load_base(objective: Objective, folder: str, corpus: Corpus) -> None:
-    """The weights of the model that a run goes on from; next-sentence prediction may be left behind."""
-    loaded = read_model(folder)
+def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable[[str], None]) -> None:
+    """The weights of the model that a run goes on from; next-sentence prediction may be left behind, or begin.
+
+    What the model has never learnt begins as the run's seed draws it.
+    """
+    loaded = open_model(folder)
     corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
     expected, found = objective.state_dict(), loaded.objective.state_dict()
-    other = [name for name in expected.keys() ^ found.keys() if not (name.startswith("nsp.") and name in found)]
+    other = [name for name in expected.keys() ^ found.keys() if not name.startswith("nsp.")]
     if other:
         raise ConfigError(f"{folder} has another objective: it differs in {', '.join(sorted(other)[:3])}")
-    objective.load_state_dict({name: found[name] for name in expected})
+    new = tuple(f"{part}." for part in loaded.untrained) + (() if "nsp.weight" in found else ("nsp.",))
+    begun = sorted({name.rpartition(".")[0] for name in expected if name.startswith(new)})
+    if begun:
+        tell(f"{folder} has not learnt {', '.join(begun)}: new weights there")
+    objective.load_state_dict({
+        name: tensor if name.startswith(new) else found[name] for name, tensor in expected.items()
+    })  # fmt: skip
 
 
-def _assemble(
+def assemble(
     recipe: Pretrain, run: Path, machine: Machine, world: World, tell: Callable[[str], None]
 ) -> tuple[Trainer, Loader]:
     corpus = Corpus(recipe.data.corpus)
@@ -241,7 +258,7 @@ def _assemble(
     loader = make_loader(recipe, corpus)
     objective = make_objective(recipe)
     if looks_like_path(recipe.model) and not (run / "checkpoints").exists():
-        _load_base(objective, recipe.model, corpus)
+        _load_base(objective, recipe.model, corpus, tell)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
         held_out = make_dev_loader(recipe, corpus)

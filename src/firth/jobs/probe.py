@@ -16,7 +16,7 @@ from firth.folder import read_model
 from firth.inference.outputs import row_outputs
 from firth.jobs.finetune import resolve, summary
 from firth.jobs.finetune_recipe import Finetune, build, plain_recipe
-from firth.jobs.labelled import LabelledData
+from firth.jobs.labelled import LabelledData, score_task
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.pretrain import deterministic, say
 from firth.jobs.report import Report
@@ -161,7 +161,7 @@ def _scores(recipe: Finetune, model: TaskModel, labelled: LabelledData, dev: dic
     for name, examples in dev.items():
         outputs = row_outputs(model, examples, budget_tokens=recipe.train.batch_tokens)
         answers = recipe.row.answers(labelled.dev[name], examples, outputs, recipe.head)
-        scores = recipe.row.score(labelled.dev[name], answers, getattr(recipe.head, "labels", ()))
+        scores = score_task(recipe.task, labelled.dev[name], answers, getattr(recipe.head, "labels", ()))
         found[name] = scores[recipe.metric]
     return found
 

@@ -8,7 +8,8 @@ from typing import Any
 from firth.config import from_dict, option, override, required, to_dict, unknown_key
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError
-from firth.folder import PRETRAINING, read_model
+from firth.folder import PRETRAINING
+from firth.foreign import open_model
 from firth.systems import SYSTEMS, System, looks_like_path, size_named
 from firth.training.config import OptimConfig, TrainConfig
 
@@ -123,7 +124,7 @@ def _model(name: str) -> tuple[str, dict[str, Any]]:
     """System and configuration fields of a size name, or of a model folder."""
     if not looks_like_path(name):
         return size_named(name)
-    loaded = read_model(name)
+    loaded = open_model(name)
     if loaded.task != PRETRAINING:
         raise ConfigError(f"{name} is a model for {loaded.task}: pre-training goes on from a pre-trained one")
     return loaded.system_name, dataclasses.asdict(loaded.objective.encoder.config)

@@ -15,17 +15,20 @@ from torch import Tensor
 from firth.config import read_json, to_dict, write_json
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError
-from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
+from firth.folder import PRETRAINING, Loaded, read_weights, tensor_names, write_model
+from firth.foreign import open_model
 from firth.inference.features import store_features
 from firth.inference.outputs import row_outputs
 from firth.jobs.calibrate import calibrate
 from firth.jobs.finetune_recipe import Finetune
+from firth.jobs.labelled import score_task
 from firth.machine import Machine
 from firth.packed import Encoder
 from firth.systems import SYSTEMS, TASKS, looks_like_path, size_named
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker
 from firth.tasks.source import ExampleSource
+from firth.text.published import load_tokenizer
 from firth.text.records import Record
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import write_folder
@@ -38,13 +41,17 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What fine-tuning starts from: a system, its sizes, a tokenizer, and weights unless they are to be new."""
+    """What fine-tuning starts from: a system, its sizes, a tokenizer, and weights unless they are to be new.
+
+    ``untrained``: parts of the encoder that the model has never learnt; they are not among the weights.
+    """
 
     system_name: str
     config: Any
     tokenizer: Tokenizer
     weights: dict[str, Tensor] | None
     origin: dict[str, Any]
+    untrained: tuple[str, ...] = ()
 
     @property
     def max_length(self) -> int | None:
@@ -70,7 +77,7 @@ class Base:
         torch.manual_seed(seed_of(seed, "encoder"))
         encoder = SYSTEMS[self.system_name].encoder(config)
         if self.weights is not None:
-            encoder.load_state_dict(self.weights)
+            encoder.load_state_dict(encoder.state_dict() | self.weights)
         return encoder
 
     def maker(self, head: Any) -> RowMaker:
@@ -83,11 +90,11 @@ def read_base(model: str, tokenizer: str, fresh: bool) -> Base:
     if looks_like_path(model):
         if tokenizer:
             raise ConfigError(f"--tokenizer {tokenizer}: {model} has its own; leave it out")
-        return base_of(read_model(model), fresh)
+        return base_of(open_model(model), fresh)
     system_name, sizes = size_named(model)
     if not tokenizer:
         raise ConfigError(f"--model {model} is only a size: give --tokenizer, or a folder with a pre-trained model")
-    loaded = Tokenizer.load(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     config = SYSTEMS[system_name].config(vocab_size=loaded.size, **sizes)
     return Base(system_name, config, loaded, None, {"model": model})
 
@@ -95,10 +102,12 @@ def read_base(model: str, tokenizer: str, fresh: bool) -> Base:
 def base_of(loaded: Loaded, fresh: bool = False) -> Base:
     """A loaded model as a base, whatever it was made for."""
     encoder = loaded.objective.encoder
-    weights = None if fresh else encoder.state_dict()
+    new = () if fresh else tuple(p.removeprefix("encoder.") for p in loaded.untrained if p.startswith("encoder."))
+    learnt = {name: t for name, t in encoder.state_dict().items() if name.partition(".")[0] not in new}
+    weights = None if fresh else learnt
     task = "" if loaded.task == PRETRAINING else loaded.task
     origin = {"system": loaded.system_name, "task": task, "provenance": loaded.provenance}
-    return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin)
+    return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin, new)
 
 
 def make_model(base: Base, recipe: Finetune, seed: int) -> TaskModel:
@@ -157,7 +166,7 @@ class Run:
         return TrainConfig(
             steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
             eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=per_epoch,
-            keep_checkpoints=1, log_every=max(per_epoch // 10, 1),
+            keep_checkpoints=1, log_every=max(per_epoch // 10, 1), compile=train.compile, recompute=train.recompute,
         )  # fmt: skip
 
 
@@ -181,7 +190,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         if recipe.kind in ("multilabel", "answer"):  # with the threshold that the model would get
             options, _ = calibrate(recipe.kind, head, run.held_records, held, outputs)
         answers = recipe.row.answers(run.held_records, held, outputs, options)
-        return recipe.row.score(run.held_records, answers, getattr(head, "labels", ()))
+        return score_task(recipe.task, run.held_records, answers, getattr(head, "labels", ()))
 
     def save_model(place: Path, facts: dict[str, Any]) -> None:
         origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}

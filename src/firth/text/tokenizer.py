@@ -105,10 +105,11 @@ class Tokenizer:
 
     @classmethod
     def from_vocab(
-        cls, pieces: Sequence[str], *, lowercase: bool, keep_accents: bool = False, google: bool = False
-    ) -> "Tokenizer":
-        """A tokenizer from pieces in the order of their ids. Raises TokenizerError for a bad vocabulary."""
-        return cls._build(pieces, "the vocabulary", lowercase, keep_accents, google)
+        cls, pieces: Sequence[str], *, lowercase: bool, keep_accents: bool = False, google: bool = False,
+        source: str = "the vocabulary",
+    ) -> "Tokenizer":  # fmt: skip
+        """A tokenizer from pieces in the order of their ids. Raises TokenizerError, which names the ``source``."""
+        return cls._build(pieces, source, lowercase, keep_accents, google)
 
     @classmethod
     def _build(
@@ -141,13 +142,13 @@ class Tokenizer:
         contradicts the tokenizer raises TokenizerError, as does anything that is not a tokenizer.
         """
         path = Path(path)
-        file = _tokenizer_file(path)
+        file = tokenizer_file(path)
         if file.suffix == ".json":
             tokenizer = cls(_read_json(file), str(file))
             known: bool | None = tokenizer.lowercase
         else:
-            pieces = _read_vocab(file)
-            known = _casing(pieces)
+            pieces = read_vocab(file)
+            known = casing(pieces)
             chosen = lowercase if lowercase is not None else known is not False
             tokenizer = cls._build(pieces, str(file), chosen, False, True)
         if lowercase is not None and known is not None and lowercase != known:
@@ -285,7 +286,7 @@ def _is_lowercase(normalizer: object) -> bool:
     return normalizer.get("type") == "Lowercase" or _is_lowercase(normalizer.get("normalizers"))
 
 
-def _casing(pieces: Sequence[str]) -> bool | None:
+def casing(pieces: Sequence[str]) -> bool | None:
     """True: lower-cased, False: cased, None: no letter tells. Names in brackets ([CLS], <S>) do not count."""
     words = [piece for piece in pieces if not (piece[:1] in "[<" and piece[-1:] in "]>")]
     if any(word != word.lower() for word in words):
@@ -293,7 +294,8 @@ def _casing(pieces: Sequence[str]) -> bool | None:
     return True if any(word != word.upper() for word in words) else None
 
 
-def _tokenizer_file(path: Path) -> Path:
+def tokenizer_file(path: Path) -> Path:
+    """The file that a tokenizer is read from: ``path`` itself, or the one of that folder."""
     if not path.exists():
         raise TokenizerError(f"{path}: no such tokenizer; expected a folder or a vocab.txt")
     if not path.is_dir():
@@ -313,7 +315,8 @@ def _read_json(file: Path) -> tokenizers.Tokenizer:
         raise TokenizerError(f"{file}: not a tokenizer.json ({reason}); make or fetch it again") from None
 
 
-def _read_vocab(file: Path) -> list[str]:
+def read_vocab(file: Path) -> list[str]:
+    """The pieces of a vocab.txt, one a line."""
     lines = _read(file).removeprefix("\ufeff").split("\n")
     if lines[-1] == "":
         lines.pop()

@@ -1,0 +1,157 @@
+"""``firth convert``."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from firth.cli.labelled import HEADERS, Header
+from firth.cli.shared import Flag, JsonFlag, on_interrupt, print_json, print_next, print_table
+from firth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from firth.jobs.convert import Converted, Target
+
+_KINDS = {
+    "firth": "a model of Firth",
+    "huggingface": "a model in Hugging Face's layout",
+    "sentence-transformers": "a model of sentence-transformers",
+    "google": "a checkpoint of google-research/bert",
+}
+_MADE = {
+    "firth": "a model folder, which transformers reads too",
+    "google": "bert_config.json, vocab.txt and bert_model.ckpt",
+    "sentence-transformers": "a model folder, which sentence-transformers reads too",
+    "onnx": "model.onnx and its tokenizer",
+}
+
+
+def convert(
+    source: Annotated[str, Parameter(name="SOURCE")],
+    /,
+    *,
+    to: Path | None = None,
+    to_google: Path | None = None,
+    to_sentence_transformers: Path | None = None,
+    to_onnx: Path | None = None,
+    vocab: Path | None = None,
+    cased: Annotated[bool | None, Parameter(name="--cased", negative="--uncased", show_default=False)] = None,
+    gelu: Literal["erf", "tanh"] | None = None,
+    int8: Flag = False,
+    data: str | None = None,
+    max_drop: float | None = None,
+    task: str | None = None,
+    split: str = "dev",
+    columns: str | None = None,
+    header: Header = None,
+    form: Annotated[str, Parameter(name="--format")] = "auto",
+    as_json: JsonFlag = False,
+) -> None:
+    """Turn a model of another tool into a model folder, or a model of ours into another tool's.
+
+    What SOURCE is, is found out. Every tensor is used or named; what was written is read again and compared.
+
+    Example: firth convert uncased_L-12_H-768_A-12/ --to models/bert-base
+
+    Parameters
+    ----------
+    source
+        A folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert (its folder or
+        bert_model.ckpt), hub:org/name, or a run or model folder of Firth.
+    to
+        The model folder to make.
+    to_google
+        The folder to make for google-research/bert.
+    to_sentence_transformers
+        The model folder to make with the files of sentence-transformers besides.
+    to_onnx
+        The folder to make with model.onnx, which onnxruntime was seen to compute as PyTorch does.
+    vocab
+        A vocab.txt or tokenizer.json, where SOURCE has none or another one.
+    cased
+        Whether text keeps its capital letters, where neither the files nor the pieces tell.
+    gelu
+        The form of gelu in a Google checkpoint, which does not say; erf if not given.
+    int8
+        With --to-onnx: model_int8.onnx besides, if it scores as well on --data.
+    data
+        With --int8: the file of labelled examples; with --task NAME the folder of a data set.
+    max_drop
+        With --int8: by how many points its main score may be lower. 0.5 if not given.
+    task
+        With --int8: a data set such as glue/sst2.
+    split
+        Of the data set.
+    columns
+        Which column of --data is what, such as text=2,label=0.
+    header
+        Whether the first line of --data names the columns; found out if not given.
+    form
+        Of --data, such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+    as_json
+        Print what was found as one JSON object.
+    """
+    target, out = _target(to, to_google, to_sentence_transformers, to_onnx)
+    _check_int8(target, int8, {
+        "--data": data, "--max-drop": max_drop, "--task": task, "--split": None if split == "dev" else split,
+        "--columns": columns, "--header": header, "--format": None if form == "auto" else form,
+    })  # fmt: skip
+    from firth.jobs.convert import convert as job
+    from firth.jobs.finetune_recipe import LabelledConfig
+    from firth.jobs.onnx_export import Int8
+
+    gate = None
+    if int8:
+        config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
+        gate = Int8(data=str(data), config=config, task=task or "", split=split)
+        gate = gate if max_drop is None else replace(gate, max_drop=max_drop)
+    lowercase = None if cased is None else not cased
+    with on_interrupt("nothing was written"):
+        done = job(source, out, target, vocab=vocab, lowercase=lowercase, gelu=gelu, int8=gate)
+    if as_json:
+        print_json({"source": done.source, "kind": done.kind, "found": done.facts, "out": done.out})
+        return
+    _print(done, target)
+
+
+def _target(
+    to: Path | None, google: Path | None, sentences: Path | None, onnx: Path | None
+) -> "tuple[Target, Path]":
+    """The one thing that is to be made."""
+    targets: dict[Target, Path | None] = {
+        "firth": to, "google": google, "sentence-transformers": sentences, "onnx": onnx,
+    }  # fmt: skip
+    given = [(target, out) for target, out in targets.items() if out is not None]
+    if len(given) != 1:
+        raise ConfigError("give one of --to DIR, --to-google DIR, --to-sentence-transformers DIR and --to-onnx DIR")
+    return given[0]
+
+
+def _check_int8(target: "Target", int8: bool, given: Mapping[str, object]) -> None:
+    """ConfigError unless what belongs to int8 is there with it, and nothing of it without."""
+    if int8 and target != "onnx":
+        raise ConfigError("--int8 is for --to-onnx; other folders hold float32, and firth.load makes it int8")
+    if int8 and given["--data"] is None:
+        raise ConfigError("--int8 needs labelled examples to be scored on: give --data FILE")
+    alone = [flag for flag, value in given.items() if value is not None and not int8]
+    if alone:
+        raise ConfigError(f"{' and '.join(alone)} {'belongs' if len(alone) == 1 else 'belong'} to --int8: leave out, or give --int8")
+
+
+def _print(done: "Converted", target: "Target") -> None:
+    print(f"{done.source}: {_KINDS[done.kind]}")
+    print_table(done.facts)
+    checked = "run again, the numbers are the same" if target == "onnx" else "read again, every number is equal"
+    print(f"{done.out}: {_MADE[target]}; {checked}")
+    if target in ("google", "onnx"):
+        return
+    found = dict(done.facts)
+    task, new = found["task"].partition(":")[0], " ".join(value for name, value in done.facts if name == "new")
+    if task != "pretraining":
+        print_next("firth", "predict", done.out, "TEXT")
+    elif found["system"] == "bert" and "masked-LM" not in new:
+        print_next("firth", "fill-mask", done.out, "The capital of France is [MASK].")
+    else:
+        print_next("firth", "finetune", "--task", "classify", "--model", done.out, "--train", "FILE", "--out", "runs/b")

@@ -1,0 +1,166 @@
+"""BERT on rectangles, for tools that do not know packed rows.
+
+The same weights once more in the order of the paper (Devlin et al. 2018, §3; Vaswani et al. 2017, §3.2.1), and of
+plain operations alone, so that an exporter can follow them. ``ids``, ``mask`` and ``segments`` are (B, S); ``mask`` is
+1 at real tokens and 0 at pads, which come last in their row. There is no dropout: these modules only predict.
+"""
+
+import math
+from collections.abc import Callable, Collection
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from firth.data.batch import Objective
+from firth.errors import ConfigError
+from firth.layers.attention import SelfAttention
+from firth.layers.vocabulary import VocabularyHead
+from firth.models.bert import Bert, BertBlock
+from firth.objectives.causal_lm import CausalLM
+from firth.objectives.masked_lm import MaskedLM
+from firth.tasks.answer import Answerer
+from firth.tasks.choose import Chooser
+from firth.tasks.model import TaskModel
+
+POOLER = "encoder.pooler"
+
+
+class PaddedBert(nn.Module):
+    """``Bert``: its layers 0 (embeddings) to L (B, S, H), and its summary (B, H)."""
+
+    def __init__(self, encoder: Bert):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(
+        self, ids: Int[Tensor, "B S"], mask: Int[Tensor, "B S"], segments: Int[Tensor, "B S"]
+    ) -> tuple[list[Tensor], Tensor]:
+        # A query must not see these keys.
+        hidden = mask.eq(0)[:, None, None, :]
+        if self.encoder.config.causal:
+            place = torch.arange(ids.shape[1], device=ids.device)
+            hidden = hidden | (place > place[:, None])
+        embeddings = self.encoder.embeddings
+        x = embeddings.pieces(ids) + embeddings.positions.weight[: ids.shape[1]] + embeddings.segments(segments)
+        layers = [embeddings.norm(x)]
+        for block in self.encoder.blocks:
+            assert isinstance(block, BertBlock)
+            layers.append(padded_block(block, layers[-1], hidden))
+        chosen = last_tokens(layers[-1], mask) if self.encoder.config.causal else layers[-1][:, 0]
+        return layers, torch.tanh(self.encoder.pooler(chosen))
+
+
+def padded_block(
+    block: BertBlock, x: Float[Tensor, "B S H"], hidden: Bool[Tensor, "B 1 _ S"]
+) -> Float[Tensor, "B S H"]:
+    """Self-attention and a feed-forward part, each followed by residual sum and LayerNorm."""
+    x = block.attention_norm(x + padded_attention(block.attention, x, hidden))
+    inner = block.activate(block.feed_forward(x))
+    return block.feed_forward_norm(x + block.feed_forward_output(inner))
+
+
+def padded_attention(
+    attention: SelfAttention, x: Float[Tensor, "B S H"], hidden: Bool[Tensor, "B 1 _ S"]
+) -> Float[Tensor, "B S H"]:
+    """softmax(q kᵀ / √D) v in each head, over the keys that are not hidden."""
+    heads = attention.query_key_value(x).unflatten(-1, (3, attention.n_heads, -1))
+    q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    # Not minus infinity: a row of pads alone is nobody's, but must not be "not a number" either.
+    weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
+    return attention.output((weights @ v).transpose(1, 2).flatten(2))
+
+
+def last_tokens(x: Float[Tensor, "B S H"], mask: Int[Tensor, "B S"]) -> Float[Tensor, "B H"]:
+    """The vector of each row's last real token."""
+    return x[torch.arange(x.shape[0], device=x.device), mask.sum(1) - 1]
+
+
+def padded_pool(x: Float[Tensor, "B S H"], mask: Int[Tensor, "B S"], how: str) -> Float[Tensor, "B H"]:
+    """One vector a row: its first or last token's, or the mean or maximum over all real ones."""
+    if how == "first":
+        return x[:, 0]
+    if how == "last":
+        return last_tokens(x, mask)
+    real = mask.ne(0)[:, :, None]
+    if how == "mean":
+        return (x * real).sum(1) / real.sum(1)
+    return x.masked_fill(~real, torch.finfo(x.dtype).min).amax(1)
+
+
+class PaddedPretrained(nn.Module):
+    """A pre-trained model: the top layer, and where they have been trained its summary and scores of pieces."""
+
+    def __init__(self, encoder: Bert, head: VocabularyHead | None, *, summary: bool):
+        super().__init__()
+        self.bert, self.head, self.summary = PaddedBert(encoder), head, summary
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
+        layers, summary = self.bert(ids, mask, segments)
+        top = layers[-1]
+        outputs = {"last_hidden_state": top}
+        if self.summary:
+            outputs["pooler_output"] = summary
+        if self.head is not None:
+            logits = self.head.logits(top.flatten(0, 1), self.bert.encoder.piece_embedding)
+            outputs["logits"] = logits.unflatten(0, ids.shape)
+        return outputs
+
+
+class PaddedTask(nn.Module):
+    """A fine-tuned model: what its head says of each row, or of every token.
+
+    The head is linear: a word's pieces can be made one after it as well as before, and the caller does that.
+    """
+
+    def __init__(self, model: TaskModel):
+        super().__init__()
+        assert isinstance(model.encoder, Bert)
+        self.bert, self.mix, self.head = PaddedBert(model.encoder), model.features.mix, model.head
+        self.pool = model.features.config.pool if model.unit == "row" else None
+        self.named = naming(model)
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
+        layers, x = self.bert(ids, mask, segments)
+        if self.mix is not None:
+            # The mixes read tokens one below the other.
+            mixed = self.mix({number: layer.flatten(0, 1) for number, layer in enumerate(layers)})
+            x = mixed.unflatten(0, ids.shape)
+            if self.pool is not None:
+                x = padded_pool(x, mask, self.pool)
+        return self.named(self.head(x))
+
+
+def naming(model: TaskModel) -> Callable[[Tensor], dict[str, Tensor]]:
+    """How the outputs of a head are called: start and end apart, a choice's score without an axis of its own."""
+    if isinstance(model, Answerer):
+        return lambda logits: {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    if isinstance(model, Chooser):
+        return lambda logits: {"logits": logits[..., 0]}
+    return lambda logits: {"logits": logits}
+
+
+def vocabulary_head(objective: Objective) -> VocabularyHead | None:
+    """The head of a pre-trained model that scores pieces."""
+    if isinstance(objective, MaskedLM):
+        return objective.mlm
+    return objective.lm if isinstance(objective, CausalLM) else None
+
+
+def make_padded(objective: Objective, untrained: Collection[str]) -> PaddedPretrained | PaddedTask:
+    """The padded form of a model, without its parts that are ``untrained``, such as ``"mlm"`` or ``"encoder.pooler"``.
+
+    ConfigError for an encoder that is no BERT, and for a BiLSTM or a CRF after it.
+    """
+    encoder = objective.encoder
+    if not isinstance(encoder, Bert):
+        raise ConfigError(f"an encoder of the kind {type(encoder).__name__} has no padded form: only BERT has")
+    if isinstance(objective, TaskModel):
+        if objective.features.lstm is not None:
+            raise ConfigError("a head with a BiLSTM (features.lstm_layers) has no padded form: train one without")
+        if getattr(objective, "crf", None) is not None:
+            raise ConfigError("a tagger with a CRF (head.crf) has no padded form: train one without")
+        return PaddedTask(objective).eval()
+    head = None if {"mlm", "lm"} & set(untrained) else vocabulary_head(objective)
+    return PaddedPretrained(encoder, head, summary=POOLER not in untrained).eval()

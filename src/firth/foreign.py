@@ -1,0 +1,262 @@
+"""Models of other tools as our own: what a path is, and how it is read.
+
+firth.json, or a run      our own folders                            folder.py
+modules.json              sentence-transformers, around the next     convert/sentence_transformers.py
+config.json               Hugging Face's layouts, of all years       convert/weights.py, convert/hf_bert.py
+….index and ….data-…      Google's TensorFlow checkpoints            convert/tf_bundle.py, convert/google_bert.py
+hub:org/name              one of these, on the Hugging Face hub      convert/hub.py
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.config import read_json
+from firth.convert import google_bert, hf_bert
+from firth.convert.hub import HUB, fetch_model
+from firth.convert.renames import expand, to_ours
+from firth.convert.sentence_transformers import MODULES, read_sentence_model
+from firth.convert.tf_bundle import bundle_prefix, read_bundle
+from firth.convert.weights import FILES, find_tensors, read_tensors
+from firth.data.batch import Objective
+from firth.errors import CheckpointError, ConfigError, InputError
+from firth.folder import PRETRAINING, Loaded, find_model, read_model, tensor_names
+from firth.layers.initialise import truncated_normal_
+from firth.objectives.config import MaskedLMConfig
+from firth.systems import SYSTEMS, TASKS
+from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
+from firth.text.extend import extended
+from firth.text.published import read_published
+from firth.text.tokenizer import Tokenizer
+
+Kind = Literal["firth", "huggingface", "sentence-transformers", "google"]
+Gelu = Literal["erf", "tanh"]
+Facts = list[tuple[str, str]]
+_What = tuple[str, str, Any]  # system, task, options
+
+_CONFIGS = ("config.json", "bert_config.json")
+_VOCABULARIES = ("tokenizer.json", "vocab.txt")
+# Embeddings are often made a little larger than the vocabulary, up to a round number.
+_MOST_FILLERS = 127
+_ROUND = 8
+_PARTS = {"encoder.pooler": "the pooler", "mlm": "the masked-LM head", "lm": "the language-model head"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a path is. ``path``: the folder, or the prefix of a TensorFlow checkpoint; ``name``: as it was given."""
+
+    kind: Kind
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A model of another tool, and what was found out about it, by name."""
+
+    loaded: Loaded
+    facts: Facts
+
+
+def recognise(path: str | Path) -> Source:
+    """What ``path`` is: by the files that are there, never by its name (but for ``hub:``).
+
+    ConfigError if there is nothing, CheckpointError if it is no model.
+    """
+    name = str(path)
+    place = fetch_model(name) if name.startswith(HUB) else Path(path)
+    if any((place / part / "firth.json").is_file() for part in ("", "model", ".model.old")):
+        return Source("firth", place, name)
+    if (place / MODULES).is_file():
+        return Source("sentence-transformers", place, name)
+    configs = [file for file in _CONFIGS if (place / file).is_file()]
+    prefix = bundle_prefix(place)
+    if prefix is not None and not any((place / file).is_file() for file in FILES):
+        return Source("google", prefix, name)
+    if configs:
+        return Source("huggingface", place, name)
+    if place.is_file():
+        raise CheckpointError(f"{name} is a file: give the folder that it lies in")
+    return Source("firth", find_model(place), name)
+
+
+def open_model(path: str | Path) -> Loaded:
+    """The model at ``path``, whoever wrote it."""
+    source = recognise(path)
+    return read_model(source.path) if source.kind == "firth" else read_foreign(source).loaded
+
+
+def read_foreign(
+    source: Source, *, vocab: Path | None = None, lowercase: bool | None = None, gelu: Gelu | None = None
+) -> Foreign:
+    """Read a model of another tool; every tensor is used, or known to be of no use, or an error.
+
+    ``vocab``: a vocabulary in place of the folder's. ``lowercase``: where the folder does not tell. ``gelu``: the
+    form in a Google checkpoint, which does not say; erf if not given, as in every copy in use.
+    """
+    if gelu is not None and source.kind != "google":
+        raise ConfigError(f"--gelu is for Google's checkpoints: config.json of {source.name} says which form it has")
+    try:
+        if source.kind == "google":
+            return _read_google(source, vocab, lowercase, gelu or "erf")
+        if source.kind == "sentence-transformers":
+            return _read_sentence_model(source, vocab, lowercase)
+        return _read_huggingface(source, vocab, lowercase)
+    except (ConfigError, InputError) as error:
+        raise CheckpointError(f"{source.name} cannot be read as a model: {error}") from None
+
+
+def _read_sentence_model(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    parts = read_sentence_model(source.path)
+    inner = _read_huggingface(replace(source, path=parts.transformer), vocab, lowercase)
+    unit = ", made of length 1" if parts.embedding.normalize else ""
+    facts = [*inner.facts, ("embedding", parts.embedding.pool + unit), *(("note", note) for note in parts.notes)]
+    return Foreign(replace(inner.loaded, embedding=parts.embedding), facts)
+
+
+def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    folder = source.path
+    file = next((folder / name for name in _CONFIGS if (folder / name).is_file()), folder / _CONFIGS[0])
+    theirs, where = read_json(file), str(file)
+    config = hf_bert.config_from_hf(theirs, where)
+    weights = find_tensors(folder)
+    state = hf_bert.todays_names(found := read_tensors(weights), str(weights))
+    facts = [("weights", f"{weights.name}, {_types(found)}")]
+    if hf_bert.drop_own_decoder(state):
+        facts.append(("left out", "cls.predictions: its output matrix is not the embedding, as it is here"))
+    hf_bert.check_sizes(config, state, where)
+    kind = hf_bert.find_kind(theirs, state, where)
+    text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
+    objective = _empty(kind, config)
+    expected = objective.state_dict()
+    untrained = hf_bert.absent_parts(state, expected)
+    wanted = {n: t for n, t in expected.items() if not any(n.startswith(f"{part}.") for part in untrained)}
+    names = tensor_names(*kind)
+    assert names is not None, "what is published is of systems and tasks with foreign names"
+    _fill(objective, to_ours(state, expand(names, config.n_layers), wanted, str(weights)), untrained, str(weights))
+    return _found(source, kind, objective, text, untrained, facts)
+
+
+def _types(tensors: Mapping[str, Tensor]) -> str:
+    """``float16, read as float32``."""
+    names = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()})
+    return " and ".join(names) + ("" if names == ["float32"] else ", read as float32")
+
+
+def _read_google(source: Source, vocab: Path | None, lowercase: bool | None, gelu: Gelu) -> Foreign:
+    folder, where = source.path.parent, str(source.path)
+    file = folder / "bert_config.json"
+    config = google_bert.config_from_google(read_json(file), str(file), "gelu" if gelu == "erf" else "gelu_tanh")
+    state = read_bundle(source.path, google_bert.is_weight)
+    google_bert.check_sizes(config, state, str(file))
+    found = google_bert.find_task(state, where)
+    kind = _kind_of_google(found, state)
+    text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
+    objective = _empty(kind, config)
+    ours = google_bert.to_ours(state, found, objective.state_dict(), config.n_layers, where)
+    untrained = ("mlm",) if found == google_bert.BARE else ()
+    _fill(objective, ours, untrained, where)
+    facts = [("weights", f"{source.path.name}.index, float32, every checksum matches")]
+    if config.activation.startswith("gelu"):
+        facts.append(("gelu", f"{gelu}: the checkpoint does not say which; erf is what every copy in use has"))
+    return _found(source, kind, objective, text, untrained, facts)
+
+
+def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
+    """System, task and options; labels have no names in Google's files."""
+    if found == "answer":
+        return "bert", found, AnswerConfig()
+    if found != "classify":
+        return "bert", PRETRAINING, MaskedLMConfig(next_sentence=google_bert.has_next_sentence(state))
+    n_outputs = len(state["output_weights"])
+    if n_outputs == 1:
+        return "bert", "regress", RegressConfig()
+    return "bert", found, ClassifyConfig(labels=tuple(f"LABEL_{i}" for i in range(n_outputs)))
+
+
+def _found(
+    source: Source, kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts
+) -> Foreign:
+    """The model and what there is to say of it."""
+    system_name, task, _ = kind
+    facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]
+    if text.n_fillers:
+        facts.append(("vocabulary", f"{text.n_fillers} rows of the embedding have no piece: they are named [row…]"))
+    facts += [("new", f"{_PARTS[part]}: the checkpoint has none, so it begins at random") for part in untrained]
+    origin = {"from": source.name, "format": source.kind, "found": [list(fact) for fact in facts]}
+    return Foreign(Loaded(system_name, task, objective, text.tokenizer, {"origin": origin}, untrained), facts)
+
+
+def describe(system_name: str, task: str, objective: Objective) -> Facts:
+    """System, task, labels and sizes of a model in words."""
+    config = objective.encoder.config
+    sizes = f"{config.n_layers} layers of width {config.width}, {config.vocab_size:,} pieces"
+    n_parameters = sum(p.numel() for p in objective.parameters())
+    labels = getattr(objective.config, "labels", ())
+    named = f": {', '.join(labels[:8])}{' …' if len(labels) > 8 else ''}" if labels else ""
+    return [
+        ("system", system_name), ("task", task + named), ("sizes", f"{sizes}, {n_parameters:,} parameters"),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The tokenizer of a model, how its casing is known, and how many rows of the embedding needed a name."""
+
+    tokenizer: Tokenizer
+    casing: str
+    n_fillers: int
+
+
+def _tokenizer(folder: Path, size: int, vocab: Path | None, lowercase: bool | None) -> _Text:
+    """The tokenizer of a folder, which must have ``size`` pieces."""
+    advice = f"firth convert {folder} --vocab FILE --to DIR"
+    if vocab is None and not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise CheckpointError(f"{folder} has no tokenizer.json and no vocab.txt: give its vocabulary with {advice}")
+    tokenizer, casing = read_published(folder, vocab=vocab, lowercase=lowercase)
+    short = size - tokenizer.size
+    if short == 0:
+        return _Text(tokenizer, casing, 0)
+    if short < 0 or short > _MOST_FILLERS or size % _ROUND:
+        raise CheckpointError(
+            f"{vocab or folder}: the tokenizer has {tokenizer.size:,} pieces, the model {size:,}: not of one make; "
+            f"give the right vocabulary with {advice}"
+        )
+    return _Text(extended(tokenizer, [f"[row{i}]" for i in range(tokenizer.size, size)]), casing, short)
+
+
+def _empty(kind: _What, config: Any) -> Objective:
+    """The modules without memory: nothing is drawn that would be written over, impossible sizes cost nothing."""
+    system_name, task, options = kind
+    make: Callable[[Any, Any], Objective] = SYSTEMS[system_name].objective if task == PRETRAINING else TASKS[task].model
+    with torch.device("meta"):
+        return make(SYSTEMS[system_name].encoder(config), options)
+
+
+def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[str], where: str) -> None:
+    """Give the modules memory and the numbers; parts that are untrained begin anew."""
+    for name, tensor in ours.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{where}: {name} is {tensor.dtype}: quantised weights are not read")
+    objective.to_empty(device="cpu")
+    for name, parameter in objective.state_dict().items():
+        if name in ours:
+            parameter.copy_(ours[name])
+    for part in untrained:
+        _renew(objective.get_submodule(part), objective.encoder.config.init_range)
+    objective.eval()
+
+
+def _renew(part: nn.Module, std: float) -> None:
+    """Fresh weights, the same at each reading; training draws its own."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for parameter in part.parameters():
+            nn.init.zeros_(parameter)
+        truncated_normal_(part, std)

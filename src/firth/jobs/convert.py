@@ -1,0 +1,138 @@
+"""``firth convert``: any model that Firth reads -> a model folder, Google's layout, sentence-transformers', or ONNX."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from firth.config import write_json, write_text
+from firth.convert import google_bert
+from firth.convert.sentence_transformers import write_sentence_model
+from firth.convert.tf_bundle import read_bundle, write_bundle
+from firth.errors import CheckpointError, ConfigError
+from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
+from firth.foreign import Facts, Gelu, Kind, Source, describe, read_foreign, recognise
+from firth.jobs.lock import holds_something, lock
+from firth.jobs.onnx_export import Int8, check_exportable, check_packages, write_onnx
+from firth.text.tokenizer import Tokenizer
+from firth.training.checkpoint import write_folder
+
+Target = Literal["firth", "google", "sentence-transformers", "onnx"]
+GOOGLE_PREFIX = "bert_model.ckpt"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a path was found to be, by name and value, and the folder that was made of it."""
+
+    source: str
+    kind: Kind
+    facts: Facts
+    out: str
+
+
+def convert(
+    path: str | Path,
+    out: str | Path,
+    target: Target = "firth",
+    *,
+    vocab: Path | None = None,
+    lowercase: bool | None = None,
+    gelu: Gelu | None = None,
+    int8: Int8 | None = None,
+) -> Converted:
+    """Read the model at ``path`` and write it to the new folder ``out``, whole or not at all.
+
+    What was written is read again and compared, number by number, before the folder appears. ``vocab``,
+    ``lowercase`` and ``gelu`` are for models of other tools, as in ``foreign.read_foreign``; ``int8`` is for ONNX.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or holds_something(out)):
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    if target == "onnx":
+        check_packages()
+    source = recognise(path)
+    loaded, facts = _read(source, vocab, lowercase, gelu)
+    _check_target(target, loaded, source.name, int8)
+
+    def fill(folder: Path) -> None:
+        if target == "google":
+            facts.extend(_write_google(folder, loaded))
+            return
+        if target == "onnx":
+            facts.extend(write_onnx(folder, loaded, int8))
+            return
+        write_model(
+            folder, loaded.system_name, loaded.task, loaded.objective, loaded.tokenizer, loaded.provenance,
+            untrained=loaded.untrained, embedding=loaded.embedding,
+        )  # fmt: skip
+        if target == "sentence-transformers":
+            write_sentence_model(folder, loaded.embedding, loaded.objective.encoder.widths[-1], loaded.max_length)
+        _compare(folder, loaded)
+
+    with lock(out):
+        write_folder(out, fill)
+    return Converted(source.name, source.kind, facts, str(out))
+
+
+def _read(source: Source, vocab: Path | None, lowercase: bool | None, gelu: Gelu | None) -> tuple[Loaded, Facts]:
+    if source.kind != "firth":
+        found = read_foreign(source, vocab=vocab, lowercase=lowercase, gelu=gelu)
+        return found.loaded, list(found.facts)
+    if (vocab, lowercase, gelu) != (None, None, None):
+        raise ConfigError(f"{source.name} is a model of Firth, which says all: leave out --vocab, --cased and --gelu")
+    loaded = read_model(source.path)
+    return loaded, describe(loaded.system_name, loaded.task, loaded.objective)
+
+
+def _check_target(target: Target, loaded: Loaded, name: str, int8: Int8 | None) -> None:
+    """ConfigError for a model that the other tool cannot hold."""
+    if target == "onnx":
+        check_exportable(loaded, name, int8)
+        return
+    if target == "firth":
+        return
+    options: Any = loaded.objective.config
+    if tensor_names(loaded.system_name, loaded.task, options) is None:
+        raise ConfigError(f"{name} is a {loaded.system_name} for {loaded.task} with parts that only Firth has")
+    if target == "google" and loaded.task not in (PRETRAINING, "classify", "answer"):
+        raise ConfigError(f"{name} is a model for {loaded.task}, which google-research/bert does not have")
+
+
+def _compare(folder: Path, loaded: Loaded) -> None:
+    """CheckpointError unless the folder reads as the same numbers."""
+    again = read_model(folder).objective.state_dict()
+    for name, tensor in loaded.objective.state_dict().items():
+        if not torch.equal(again[name], tensor):
+            raise CheckpointError(f"{name} was written, but does not read as it was: is the disk failing?")
+
+
+def _write_google(folder: Path, loaded: Loaded) -> Facts:
+    """Google's files in an empty folder; returns what there is to know of them."""
+    config = loaded.objective.encoder.config
+    write_json(folder / "bert_config.json", google_bert.config_to_google(config))
+    write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in loaded.tokenizer.pieces))
+    state, task = loaded.objective.state_dict(), loaded.task
+    if "mlm" in loaded.untrained:
+        state, task = {n: t for n, t in state.items() if n.startswith("encoder.")}, google_bert.BARE
+    arrays = google_bert.to_theirs(state, task, config.n_layers)
+    write_bundle(folder / GOOGLE_PREFIX, arrays)
+    again = read_bundle(folder / GOOGLE_PREFIX)
+    for name, array in arrays.items():
+        if not np.array_equal(again[name], array):
+            raise CheckpointError(f"{name} was written, but does not read as it was: is the disk failing?")
+    return _google_facts(loaded)
+
+
+def _google_facts(loaded: Loaded) -> Facts:
+    """What Google's files cannot say."""
+    tokenizer = loaded.tokenizer
+    facts = [("for Google's code", f"--do_lower_case={tokenizer.lowercase}: its files do not say it")]
+    google = Tokenizer.from_vocab(tokenizer.pieces, lowercase=tokenizer.lowercase, google=True)
+    if google.fingerprint != tokenizer.fingerprint:
+        facts.append(("note", "Google's code cuts rare characters, and lower-cased Hangul, in another way"))
+    if loaded.objective.encoder.config.activation == "gelu":
+        facts.append(("note", "their last code computes gelu by the tanh form, this model by erf: 5e-4 apart at most"))
+    return facts

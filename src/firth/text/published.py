@@ -1,0 +1,131 @@
+"""Tokenizers of published BERT models: which text they read, said by several files that may disagree.
+
+tokenizer.json           the whole tokenizer, as the library reads it
+tokenizer_config.json    for a tokenizer of the class Bert…: how text is made plain, which holds against tokenizer.json
+vocab.txt                the pieces alone; Google's code knew the rest
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+from firth.config import read_json
+from firth.errors import InputError, TokenizerError
+from firth.text.tokenizer import PREFIX, Tokenizer, casing, read_vocab, tokenizer_file
+
+# Classes for which tokenizer.json is all, and those that make a normaliser of their own from the configuration.
+_AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_FROM_FLAGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_SENTENCEPIECE = "\u2581"
+_KINDS = {True: "lower-cased", False: "cased"}
+
+
+def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
+    """The tokenizer of a folder (ours, or one that others published), or of a vocab.txt or tokenizer.json."""
+    return read_published(Path(path), lowercase=lowercase)[0]
+
+
+def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:
+    """The tokenizer of a published model, and how it is known whether it lower-cases.
+
+    tokenizer.json gives the ids that transformers gives. vocab.txt alone is read as Google's code reads it; where
+    the folder asks for something else than that code can do, as transformers does. ``vocab``: a file in place of the
+    folder's own. ``lowercase`` goes above what the files say, but not above what the pieces show.
+    """
+    file = tokenizer_file(vocab or folder)
+    about = _about(folder if folder.is_dir() else folder.parent)
+    name = str(about.get("tokenizer_class") or _FROM_FLAGS[0])
+    if file.suffix != ".json":
+        return _from_pieces(file, about, name, lowercase)
+    if name in _AS_IT_IS or not about:
+        tokenizer = Tokenizer.load(file, lowercase=lowercase)
+        return tokenizer, f"{_KINDS[tokenizer.lowercase]} ({file.name})"
+    return _from_json(file, about, lowercase)
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    try:
+        return read_json(path) if path.is_file() else {}
+    except InputError as error:
+        raise TokenizerError(str(error)) from None
+
+
+def _flag(about: Mapping[str, Any], key: str) -> bool | None:
+    value = about.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise TokenizerError(f"tokenizer_config.json: {key} = {value!r}: expected true or false")
+    return value
+
+
+def _from_json(file: Path, about: Mapping[str, Any], lowercase: bool | None) -> tuple[Tokenizer, str]:
+    """A tokenizer.json whose class lays the flags of tokenizer_config.json over it."""
+    said = _flag(about, "do_lower_case")
+    wanted = {
+        "lowercase": lowercase if lowercase is not None else said,
+        "strip_accents": _flag(about, "strip_accents"),
+        "handle_chinese_chars": _flag(about, "tokenize_chinese_chars"),
+    }
+    before = Tokenizer.load(file)
+    state = json.loads(before._backend.to_str())
+    normalizer = state["normalizer"] or {}
+    changed = {key: value for key, value in wanted.items() if value is not None and normalizer.get(key) != value}
+    if normalizer.get("type") != "BertNormalizer" or not changed:
+        tokenizer = Tokenizer.load(file, lowercase=lowercase)
+        return tokenizer, f"{_KINDS[tokenizer.lowercase]} ({file.name})"
+    state["normalizer"] = normalizer | changed
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)), str(file))
+    _check_casing(file, tokenizer, lowercase)
+    why = "as asked" if lowercase is not None else "tokenizer_config.json, against tokenizer.json"
+    return tokenizer, f"{_KINDS[tokenizer.lowercase]} ({why}){_doubt(tokenizer)}"
+
+
+def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: bool | None) -> tuple[Tokenizer, str]:
+    """A vocab.txt: Google's behaviour, unless the flags ask for what Google's code cannot do."""
+    if name.removesuffix("Fast") not in (*_FROM_FLAGS, *_AS_IT_IS):
+        raise TokenizerError(f"{file}: tokenizer_class {name!r} cuts text in a way of its own: no WordPiece tokenizer")
+    pieces, said = read_vocab(file), _flag(about, "do_lower_case")
+    if any(piece.startswith(_SENTENCEPIECE) for piece in pieces) and not any(p.startswith(PREFIX) for p in pieces):
+        raise TokenizerError(f"{file}: these are the pieces of SentencePiece (▁), not of WordPiece (##)")
+    shown = casing(pieces)
+    ways = ((lowercase, "as asked"), (said, "tokenizer_config.json"), (shown, "from the pieces"))
+    chosen, why = next(((value, why) for value, why in ways if value is not None), (None, ""))
+    if chosen is None:
+        raise TokenizerError(
+            f"{file}: neither the folder nor the pieces tell whether text is lower-cased: convert the model with "
+            f"firth convert … --cased, or --uncased"
+        )
+    strip, ideographs = _flag(about, "strip_accents"), _flag(about, "tokenize_chinese_chars")
+    tokenizer = Tokenizer.from_vocab(pieces, lowercase=chosen, google=True, source=str(file))
+    _check_casing(file, tokenizer, lowercase)
+    if strip not in (None, chosen) or ideographs is False:
+        tokenizer = _as_transformers(tokenizer, chosen, strip, ideographs is not False)
+    return tokenizer, f"{_KINDS[chosen]} ({why}){_doubt(tokenizer)}"
+
+
+def _as_transformers(tokenizer: Tokenizer, lowercase: bool, strip: bool | None, ideographs: bool) -> Tokenizer:
+    """The same pieces, with the library's own normaliser: it has the choices that Google's code lacks."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=ideographs, strip_accents=strip, lowercase=lowercase
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return Tokenizer(backend)
+
+
+def _check_casing(file: Path, tokenizer: Tokenizer, lowercase: bool | None) -> None:
+    """TokenizerError if pieces have capital letters, which lower-cased text would never meet."""
+    if lowercase and casing(tokenizer.pieces) is False:
+        raise TokenizerError(f"{file}: --uncased was asked for, but the pieces are cased: leave it out")
+
+
+def _doubt(tokenizer: Tokenizer) -> str:
+    """What to say where the pieces contradict the files."""
+    shown = casing(tokenizer.pieces)
+    if shown is None or shown == tokenizer.lowercase:
+        return ""
+    return f"; yet the pieces look {_KINDS[shown]}: --{'uncased' if shown else 'cased'} reads text so"

@@ -1,0 +1,178 @@
+"""``firth convert``, and the other verbs on folders that other tools wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish, weights
+
+from firth.folder import PRETRAINING, read_model
+from firth.foreign import open_model
+from firth.tasks.config import ClassifyConfig
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    return publish(tmp_path / "hf", weights(masked()))
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """An encoder without pooler and heads."""
+    state = {n: t for n, t in encoder_alone(masked()).items() if not n.startswith("pooler.")}
+    return publish(tmp_path / "bare", state, architecture="BertModel")
+
+
+def test_it_says_what_it_found_and_what_comes_next(firth, published: Path, tmp_path: Path) -> None:
+    result = firth("convert", published, "--to", tmp_path / "made")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0] == f"{published}: a model in Hugging Face's layout"
+    assert (
+        f"{tmp_path / 'made'}: a model folder, which transformers reads too; read again, every number is equal" in lines
+    )
+    for part in ("bert", "pretraining", f"2 layers of width 8, {len(PIECES)} pieces", "cased (from the pieces)"):
+        assert part in result.out
+    assert lines[-1] == f"next: firth fill-mask {tmp_path / 'made'} 'The capital of France is [MASK].'"
+    assert read_model(tmp_path / "made").task == PRETRAINING
+
+
+def test_what_is_new_is_said(firth, bare: Path, tmp_path: Path) -> None:
+    result = firth("convert", bare, "--to", tmp_path / "made")
+    assert "the pooler: the checkpoint has none, so it begins at random" in result.out
+    assert "the masked-LM head: the checkpoint has none" in result.out
+    assert result.out.splitlines()[-1].startswith("next: firth finetune --task classify")
+    refused = firth("fill-mask", tmp_path / "made", "a [MASK]")
+    assert refused.code == 2 and "published without a masked-LM head" in refused.complaint
+
+
+def test_json(firth, published: Path, tmp_path: Path) -> None:
+    found = json.loads(firth("convert", published, "--to", tmp_path / "made", "--json").out)
+    assert found["kind"] == "huggingface" and found["out"] == str(tmp_path / "made")
+    assert ["system", "bert"] in found["found"]
+
+
+def test_google_both_ways(firth, shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "tf-bert-fixture" / "bert_model.ckpt"
+    assert firth("convert", source, "--to", tmp_path / "a", "--gelu", "tanh").code == 0
+    assert read_model(tmp_path / "a").objective.encoder.config.activation == "gelu_tanh"
+    result = firth("convert", tmp_path / "a", "--to-google", tmp_path / "b")
+    assert result.code == 0 and "--do_lower_case=True" in result.out and "next:" not in result.out
+    assert {path.name for path in (tmp_path / "b").iterdir()} >= {
+        "bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001",
+    }  # fmt: skip
+
+
+def test_sentence_transformers(firth, published: Path, tmp_path: Path) -> None:
+    assert firth("convert", published, "--to-sentence-transformers", tmp_path / "st").code == 0
+    assert (tmp_path / "st" / "modules.json").is_file() and (tmp_path / "st" / "firth.json").is_file()
+
+
+@pytest.mark.parametrize("flags", [(), ("--to", "a", "--to-google", "b")])
+def test_one_target(firth, flags: tuple[str, ...], published: Path) -> None:
+    result = firth("convert", published, *flags)
+    assert result.code == 2 and result.complaint.startswith("give one of --to DIR, --to-google DIR")
+
+
+def test_casing_and_vocabulary_from_the_flags(firth, tmp_path: Path) -> None:
+    pieces = [*PIECES[:5], *(chr(0xAC00 + i) for i in range(len(PIECES) - 5))]
+    source = publish(tmp_path / "hf", weights(masked()), vocab=None)
+    result = firth("convert", source, "--to", tmp_path / "x")
+    assert result.code == 1 and "give its vocabulary with firth convert" in result.complaint
+    (tmp_path / "v.txt").write_text("\n".join(pieces) + "\n", "utf-8")
+    result = firth("convert", source, "--to", tmp_path / "x", "--vocab", tmp_path / "v.txt")
+    assert result.code == 2 and "--cased, or --uncased" in result.complaint
+    for flag, lowercase in (("--cased", False), ("--uncased", True)):
+        assert firth("convert", source, "--to", tmp_path / flag, "--vocab", tmp_path / "v.txt", flag).code == 0
+        assert read_model(tmp_path / flag).tokenizer.lowercase is lowercase
+
+
+@pytest.mark.parametrize("source", ["nowhere", "hub:nobody/nothing"])
+def test_no_such_source(firth, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    result = firth("convert", source, "--to", tmp_path / "x")
+    assert result.code in (1, 2) and source in result.complaint and not (tmp_path / "x").exists()
+
+
+# The other verbs, on the folders themselves.
+
+
+def test_answers_of_a_published_model(firth, published: Path) -> None:
+    blanks = json.loads(firth("fill-mask", published, "the [MASK].", "--json").out)["blanks"]
+    assert len(blanks) == 1 and len(blanks[0]["candidates"]) == 5
+    result = firth("embed", published, stdin=b"the cat\nthe moon\n")
+    assert result.code == 0 and len(json.loads(result.out.splitlines()[0])) == 8
+
+
+def test_a_published_classifier_predicts_and_is_scored(firth, tmp_path: Path) -> None:
+    state = weights(fine_tuned("classify", ClassifyConfig(labels=("bad", "good"))), "classify")
+    source = publish(
+        tmp_path / "hf", state, architecture="BertForSequenceClassification", id2label={"0": "bad", "1": "good"}
+    )
+    result = firth("predict", source, "the cat")
+    assert result.code == 0 and json.loads(result.out)["label"] in ("bad", "good")
+    (tmp_path / "d.tsv").write_text("the cat\tgood\na moon\tbad\n")
+    assert "accuracy" in firth("evaluate", source, "--data", tmp_path / "d.tsv", "--columns", "text=0,label=1").out
+
+
+def test_a_published_model_is_fine_tuned(firth, bare: Path, tmp_path: Path) -> None:
+    lines = [f"{text}\t{label}\n" for text, label in (("the cat", "a"), ("a moon", "b"))] * 10
+    (tmp_path / "t.tsv").write_text("".join(lines))
+    result = firth(
+        "finetune", "--task", "classify", "--model", bare, "--train", tmp_path / "t.tsv", "--columns", "text=0,label=1",
+        "--out", tmp_path / "out", "--epochs", 1, "--set", "train.precision=float32",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert "pre-trained weights but for the pooler, of which the checkpoint has nothing" in result.err
+    tuned = read_model(tmp_path / "out")
+    assert tuned.task == "classify" and tuned.untrained == ()
+    assert tuned.provenance["base"]["provenance"]["origin"]["from"] == str(bare)
+
+
+def test_fresh_parts_follow_the_seed_of_a_fine_tuning(bare: Path) -> None:
+    from firth.jobs.tuning import read_base
+
+    base = read_base(str(bare), "", False)
+    assert base.untrained == ("pooler",)
+    first, second, other = (base.encoder(seed, None).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(first["pooler.weight"], second["pooler.weight"])
+    assert not torch.equal(first["pooler.weight"], other["pooler.weight"])
+    assert torch.equal(first["embeddings.pieces.weight"], other["embeddings.pieces.weight"])
+
+
+def corpus(firth: Any, source: Path, tmp_path: Path) -> Path:
+    sentences = ["the cat in the hut.", "a moon on the hut.", "the mice run at noon.", "a hen on the road."]
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(sentences) for _ in range(12)) + "\n")
+    assert firth("prepare", tmp_path / "text.txt", "--tokenizer", source, "--out", tmp_path / "corpus").code == 0
+    return tmp_path / "corpus"
+
+
+@pytest.mark.parametrize("kind", ["published", "bare"])
+def test_pretraining_goes_on_from_a_published_model(firth, kind: str, request, tmp_path: Path) -> None:
+    source: Path = request.getfixturevalue(kind)
+    data = corpus(firth, source, tmp_path)
+    result = firth(
+        "pretrain", "--model", source, "--corpus", data, "--out", tmp_path / "run", "--steps", 1,
+        "--set", "data.length=32", "--set", "train.batch_tokens=256", "--set", "train.precision=float32",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    new = "has not learnt encoder.pooler, mlm, mlm.norm, mlm.transform, nsp: new weights there"
+    assert (new in result.err) is (kind == "bare")
+    loaded = read_model(tmp_path / "run")
+    assert loaded.untrained == () and loaded.objective.nsp is not None
+    # One step at the first, tiny rate of the warm-up: all that was published is still there.
+    ours, theirs = (m.objective.encoder.state_dict() for m in (loaded, open_model(source)))
+    for name in ours:
+        if not (kind == "bare" and name.startswith("pooler.")):
+            torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-3)
+
+
+def test_a_published_model_is_extended(firth, bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"the moon man {'a' * i} on the hut\n\n" for i in range(1, 30)))
+    result = firth("extend", bare, tmp_path / "text.txt", "--out", tmp_path / "wide", "--pieces", 3)
+    assert result.code == 0, result.err
+    assert read_model(tmp_path / "wide").untrained == ("encoder.pooler", "mlm")

@@ -1,0 +1,81 @@
+"""``firth probe``: its flags as a recipe, and what it prints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RESULT: dict[str, Any] = {
+    "metric": "accuracy", "best": "layer 1", "settings": ["task=classify"],
+    "readings": {
+        name: {
+            "held_out": {"mean": mean, "sd": 0.0, "values": [mean]},
+            "features": {"layers": [number], "mix": "one"},
+        }
+        for number, (name, mean) in enumerate([("layer 0", 0.25), ("layer 1", 0.75)])
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the job was called with; it finds ``RESULT``."""
+    calls: list[tuple[Any, ...]] = []
+
+    def job(*arguments: Any) -> dict[str, Any]:
+        calls.append(arguments)
+        return RESULT
+
+    monkeypatch.setattr("firth.jobs.probe.probe", job)
+    return calls
+
+
+def test_flags_are_laid_over_the_recipe_and_set_comes_last(firth, asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('task = "regress"\n')
+    result = firth(
+        "probe", recipe, "--task", "classify", "--model", "m", "--train", "t.tsv", "--dev", "d.tsv",
+        "--columns", "text=0,label=1", "--no-header", "--format", "tsv", "--seeds", 2, "--limit", 9,
+        "--out", tmp_path / "p", "--set", "head.features.words=mean",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    ((plain, settings, where, out),) = asked
+    assert (plain, where, out) == ({"task": "regress"}, str(recipe), tmp_path / "p")
+    assert sorted(settings[:-1]) == [
+        'data.columns="text=0,label=1"', 'data.dev="d.tsv"', 'data.format="tsv"', 'data.header="no"', "data.limit=9",
+        'data.train="t.tsv"', 'model="m"', 'task="classify"', "train.seeds=2",
+    ]  # fmt: skip
+    assert settings[-1] == "head.features.words=mean"
+
+
+def test_flags_that_are_not_given_say_nothing(firth, asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    assert firth("probe", "--data", "DIR", "--task", "ud-pos", "--out", tmp_path / "p").code == 0
+    assert asked == [({}, ['task="ud-pos"', 'data.folder="DIR"'], "flags", tmp_path / "p")]
+
+
+def test_the_best_reading_is_marked_and_its_settings_are_printed(
+    firth, asked: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    result = firth("probe", "--out", tmp_path / "p")
+    assert "  layer 0  0.2500\n  layer 1  0.7500 best\n" in result.out
+    assert "--set 'head.features.layers=[1]' --set head.features.mix=one" in result.out
+    assert json.loads(firth("probe", "--out", tmp_path / "p", "--json").out) == RESULT
+
+
+@pytest.mark.parametrize(
+    ("tokens", "part"),
+    [
+        ([], "--out"),
+        (["--out", "p", "--limit", "0"], "--limit"),
+        (["--out", "p", "--skip-bad"], "--skip-bad"),
+        (["r.toml", "--out", "p"], "r.toml: no such recipe file"),
+    ],
+)
+def test_refusals_are_one_line(
+    firth, asked: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str], part: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = firth("probe", *tokens)
+    assert result.code == 2 and part in result.complaint
+    assert not asked

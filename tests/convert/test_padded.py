@@ -1,0 +1,135 @@
+"""The padded form of BERT says what the packed one says, whatever else is in the rectangle."""
+
+from typing import Any
+
+import pytest
+import torch
+from published_folders import SIZES, drawn, fine_tuned, masked
+from torch import Tensor
+
+from firth.convert.padded import POOLER, make_padded, naming
+from firth.data.batch import Objective
+from firth.errors import ConfigError
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
+from firth.objectives.causal_lm import CausalLM
+from firth.objectives.config import CausalLMConfig
+from firth.packed import Tokens, Words, from_padded
+from firth.systems import SYSTEMS
+from firth.tasks.classify import Classifier
+from firth.tasks.config import (
+    AnswerConfig,
+    ChooseConfig,
+    ClassifyConfig,
+    FeatureConfig,
+    MultiLabelConfig,
+    RegressConfig,
+    TagConfig,
+)
+
+LEFT_TO_RIGHT = BertConfig(
+    vocab_size=43, width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=32, causal=True,
+    activation="gelu_tanh",
+)  # fmt: skip
+LABELS = ("a", "b", "c")
+TAGS = ("O", "B-X", "I-X")
+
+
+def rectangle(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pieces at random, in the pads too, with a mask."""
+    shape = len(lengths), max(lengths)
+    generator = torch.Generator().manual_seed(1)
+    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(SIZES.vocab_size, shape, generator=generator)
+    return ids, mask, torch.randint(2, shape, generator=generator)
+
+
+def packed(ids: Tensor, mask: Tensor, segments: Tensor) -> Tokens:
+    tokens, rows = from_padded(ids, mask.bool())
+    every = torch.arange(len(tokens))
+    return Tokens(rows, tokens, from_padded(segments, mask.bool())[0], Words(every, every, rows, every, rows))
+
+
+def left_to_right(options: ClassifyConfig) -> Objective:
+    return drawn(Classifier(Bert(LEFT_TO_RIGHT), options))
+
+
+MIXED = FeatureConfig(pool="mean", layers=(0, 2), mix="weighted")
+MODELS: dict[str, Objective] = {
+    "classify": fine_tuned("classify", ClassifyConfig(labels=LABELS)),
+    "mean of a weighted sum": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=MIXED)),
+    "max": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="max"))),
+    "first": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="first", layers=(1,)))),
+    "last": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="last"))),
+    "left to right": left_to_right(ClassifyConfig(labels=LABELS)),
+    "left to right, mean": left_to_right(ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="mean"))),
+    "multilabel": fine_tuned("multilabel", MultiLabelConfig(labels=LABELS)),
+    "regress": fine_tuned("regress", RegressConfig()),
+    "choose": fine_tuned("choose", ChooseConfig()),
+    "tag": fine_tuned("tag", TagConfig(labels=TAGS)),
+    "tag on two layers": fine_tuned(
+        "tag", TagConfig(labels=TAGS, features=FeatureConfig(layers=(-2, -1), mix="concat"))
+    ),
+    "answer": fine_tuned("answer", AnswerConfig(features=FeatureConfig(layers=(1, 2), mix="sum"))),
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", MODELS)
+def test_heads(name: str) -> None:
+    model: Any = MODELS[name]
+    given = rectangle(32, 1, 7, 20)
+    expected = naming(model)(model.logits(packed(*given)))
+    found = make_padded(model, ())(*given)
+    assert list(found) == list(expected)
+    for output, values in found.items():
+        if model.unit != "row":
+            values, _ = from_padded(values, given[1].bool())
+        torch.testing.assert_close(values, expected[output], rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("causal", [False, True])
+def test_pre_trained_models(causal: bool) -> None:
+    model: Any = drawn(CausalLM(Bert(LEFT_TO_RIGHT), CausalLMConfig())) if causal else masked()
+    given = rectangle(3, 32, 1)
+    hidden = model.encoder(packed(*given))
+    found = make_padded(model, ())(*given)
+    assert list(found) == ["last_hidden_state", "pooler_output", "logits"]
+    head = model.lm if causal else model.mlm
+    expected = {"last_hidden_state": hidden.top, "logits": head.logits(hidden.top, model.encoder.piece_embedding)}
+    for name, values in expected.items():
+        real, _ = from_padded(found[name], given[1].bool())
+        torch.testing.assert_close(real, values, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["pooler_output"], hidden.summary, rtol=1e-5, atol=1e-5)
+
+
+def test_what_nothing_has_trained_is_left_out() -> None:
+    assert list(make_padded(masked(), (POOLER, "mlm"))(*rectangle(4, 2))) == ["last_hidden_state"]
+    assert list(make_padded(masked(), ("mlm",))(*rectangle(4, 2))) == ["last_hidden_state", "pooler_output"]
+
+
+def test_a_row_of_pads_alone_is_finite() -> None:
+    ids, mask, segments = rectangle(5, 5)
+    mask[1] = 0
+    (logits,) = make_padded(MODELS["left to right"], ())(ids, mask, segments).values()
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (TagConfig(labels=TAGS, crf=True), "a tagger with a CRF"),
+        (TagConfig(labels=TAGS, features=FeatureConfig(lstm_layers=1, lstm_width=4)), "a head with a BiLSTM"),
+    ],
+)
+def test_heads_without_a_padded_form(options: TagConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"{message}.* has no padded form"):
+        make_padded(fine_tuned("tag", options), ())
+
+
+def test_other_encoders_have_none() -> None:
+    lstm = SYSTEMS["lstm"]
+    objective = lstm.objective(lstm.encoder(lstm.config(vocab_size=43, width=8, n_layers=1)), lstm.objective_config())
+    with pytest.raises(ConfigError, match="an encoder of the kind Lstm has no padded form"):
+        make_padded(objective, ())

@@ -1,0 +1,314 @@
+"""Encoders in fewer bits: as near float32 as their rounding allows, float32 outside, refused where they cannot."""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from firth.data.rows import pack_lists
+from firth.errors import ConfigError
+from firth.folder import PRETRAINING, write_model
+from firth.inference.fast import FastEncoder, Int8Linear, Precision, make_fast
+from firth.inference.model import Model, load
+from firth.packed import Encoder, Hidden, Tokens
+from firth.systems import SYSTEMS
+from firth.tasks.classify import Classifier
+from firth.tasks.config import ClassifyConfig
+from firth.text.tokenizer import Tokenizer
+
+CPU = torch.device("cpu")
+TEXTS = ["The old farmer walked to the river.", "", "늙은 농부는 강가에서 편지를 썼다.", "The queen painted. " * 3]
+SIZES: dict[str, dict[str, Any]] = {
+    "bert": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24, "max_positions": 40},
+    "bert-ltr": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24, "max_positions": 40},
+    "lstm": {"width": 12, "n_layers": 2},
+}
+# An LSTM has no linear layers, so there is nothing in it that these would compute.
+REFUSED = {("lstm", "bfloat16"), ("lstm", "int8")}
+
+
+@pytest.fixture(autouse=True)
+def has_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tests on every processor: without units for it bfloat16 is slow, and right."""
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: True)
+
+
+def made(system: str) -> Encoder:
+    row = SYSTEMS[system]
+    torch.manual_seed(0)
+    encoder = row.encoder(row.config(vocab_size=50, **SIZES[system], **row.fixed)).eval()
+    for name, parameter in encoder.named_parameters():
+        if "norm" not in name:
+            nn.init.normal_(parameter, std=0.2)
+    return encoder
+
+
+def batch() -> Tokens:
+    generator = np.random.default_rng(0)
+    return pack_lists([generator.integers(50, size=n).tolist() for n in (5, 1, 33, 17, 40)])
+
+
+@torch.inference_mode()
+def run(encoder: Encoder, tokens: Tokens | None = None, keep: tuple[int, ...] = (0, 1, -1)) -> Hidden:
+    hidden: Hidden = encoder(batch() if tokens is None else tokens, keep=keep)
+    return hidden
+
+
+def far(a: Tensor, b: Tensor) -> float:
+    """The length of the difference as a share of the whole."""
+    return float((a - b).norm() / b.norm())
+
+
+# -- every system in every precision -------------------------------------------------------------------------
+
+
+def test_every_system_is_tested() -> None:
+    assert set(SIZES) == set(SYSTEMS)
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_every_system_in_every_precision(system: str, precision: Precision) -> None:
+    plain = made(system)
+    if (system, precision) in REFUSED:
+        with pytest.raises(ConfigError, match=f"precision='{precision}': .*Lstm.* has no linear layers.*'float32'"):
+            make_fast(plain, precision, CPU)
+        return
+    fast, words = make_fast(copy.deepcopy(plain), precision, CPU)
+    one, other = run(fast), run(plain)
+    assert isinstance(one.summary, Tensor) and isinstance(other.summary, Tensor)
+    pairs = [*((one.layers[n], other.layers[n]) for n in other.layers), (one.summary, other.summary)]
+    assert len(pairs) == len(one.layers) + 1 == 4
+    for a, b in pairs:
+        assert a.dtype == torch.float32 and a.shape == b.shape
+        assert far(a, b) < 0.05
+    expected = {"auto": "float32" if system == "lstm" else "bfloat16"}.get(precision, precision)
+    assert words.endswith(f", {expected}")
+    assert torch.equal(one.top, other.top) == (expected == "float32")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_fast_encoder_offers_what_the_plain_one_does(precision: Precision) -> None:
+    plain = made("bert")
+    fast, _ = make_fast(copy.deepcopy(plain), precision, CPU)
+    assert isinstance(fast, FastEncoder)
+    assert (fast.config, fast.widths) == (plain.config, plain.widths)
+    assert fast.piece_embedding.dtype == torch.float32 and torch.equal(fast.piece_embedding, plain.piece_embedding)
+    assert len(fast.regions()) == len(plain.regions()) == 2
+    assert len(fast.layer_groups()) == len(plain.layer_groups()) == 4
+
+
+# -- bfloat16 ------------------------------------------------------------------------------------------------
+
+
+def bfloat16_spread(n_layers: int) -> float:
+    """How far bfloat16 may be from float32, as a share.
+
+    A number is rounded by at most 2^-9 of itself. On its way through a block it is rounded about ten times (weights,
+    queries, attention, sums, LayerNorms …), before the first block once; such errors add up like random steps. Twice
+    that is allowed.
+    """
+    return 2 * math.sqrt(10 * n_layers + 1) * 2**-9
+
+
+@pytest.mark.parametrize("system", ["bert", "bert-ltr"])
+def test_bfloat16_is_within_its_own_spread_of_float32(system: str) -> None:
+    plain = made(system)
+    fast, _ = make_fast(copy.deepcopy(plain), "bfloat16", CPU)
+    assert all(m.weight.dtype == torch.bfloat16 for m in fast.modules() if isinstance(m, nn.Linear))
+    one, other = run(fast), run(plain)
+    for number, layer in other.layers.items():
+        assert 0 < far(one.layers[number], layer) < bfloat16_spread(number)
+
+
+def test_bfloat16_of_trained_weights(tiny_run: Path) -> None:
+    plain, fast = (load(tiny_run, device="cpu", precision=p) for p in ("float32", "bfloat16"))
+    one, other = fast.embed(TEXTS), plain.embed(TEXTS)
+    assert one.dtype == np.float32
+    assert 0 < far(torch.from_numpy(one), torch.from_numpy(other)) < bfloat16_spread(2)
+
+
+# -- int8 ----------------------------------------------------------------------------------------------------
+
+
+def int8_by_hand(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """What ``Int8Linear`` says it does, in whole numbers until the last line."""
+    weight_scale = np.maximum(np.abs(weight).max(1), 1e-12) / 127
+    whole_weight = np.rint(weight / weight_scale[:, None]).astype(np.int64)
+    low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
+    scale = (high - low) / 127 or 1.0
+    zero = round(-low / scale)
+    whole_x = (np.rint(x / np.float32(scale)) + zero).clip(0, 127).astype(np.int64)
+    return (whole_x - zero) @ whole_weight.T * scale * weight_scale + (0 if bias is None else bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shift", [0.0, 3.0, -40.0])
+def test_int8_is_its_own_definition(bias: bool, shift: float) -> None:
+    torch.manual_seed(1)
+    linear, x = nn.Linear(33, 21, bias=bias), torch.randn(50, 33) * 3 + shift
+    linear.weight.data[4] *= 100
+    linear.weight.data[5] = 0
+    with torch.inference_mode():
+        found = Int8Linear(linear)(x)
+    expected = int8_by_hand(x.numpy(), linear.weight.detach().numpy(), linear.bias.detach().numpy() if bias else None)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_error_of_int8_is_that_of_its_two_roundings() -> None:
+    """Half a step of the input times the weights, and half a step of a weight times the inputs."""
+    torch.manual_seed(2)
+    linear, x = nn.Linear(64, 48), torch.randn(100, 64)
+    with torch.inference_mode():
+        error = (Int8Linear(linear)(x) - linear(x)).abs()
+        step_x, step_weight = (x.max() - x.min()) / 127, linear.weight.abs().amax(1) / 127
+        # Moving the zero to a whole number shifts the ends of the range by up to half a step.
+        allowed = step_x * linear.weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * step_weight / 2
+        assert bool((error <= allowed + step_x * step_weight * 64).all())
+        assert float(error.max()) > 0
+
+
+def test_int8_of_nothing_but_zeros_is_the_bias() -> None:
+    linear = nn.Linear(8, 4)
+    with torch.inference_mode():
+        assert torch.equal(Int8Linear(linear)(torch.zeros(3, 8)), linear.bias.expand(3, 4))
+
+
+def test_int8_changes_the_linear_layers_and_nothing_else() -> None:
+    plain = made("bert")
+    fast, _ = make_fast(copy.deepcopy(plain), "int8", CPU)
+    n_linear = sum(isinstance(m, nn.Linear) for m in plain.modules())
+    assert n_linear == 9 == sum(isinstance(m, Int8Linear) for m in fast.modules())
+    assert not any(isinstance(m, nn.Linear) for m in fast.modules())
+    kept = {name: p for name, p in plain.named_parameters() if "norm" in name or "embeddings" in name}
+    found = {name.removeprefix("encoder."): p for name, p in fast.named_parameters()}
+    assert found.keys() == kept.keys() and all(torch.equal(found[name], p) for name, p in kept.items())
+
+
+def test_int8_states_of_trained_weights_point_the_same_way(tiny_run: Path) -> None:
+    model = load(tiny_run, device="cpu")
+    plain = model.loaded.objective.encoder
+    fast, _ = make_fast(copy.deepcopy(plain), "int8", CPU)
+    layout = model.loaded.system.layout(model.loaded.tokenizer)
+    tokens = pack_lists([layout.single(ids) for ids in model.loaded.tokenizer.ids_many(TEXTS)])
+    one, other = run(fast, tokens), run(plain, tokens)
+    for number, least in ((0, 1.0), (1, 0.999), (2, 0.998)):
+        cosine = nn.functional.cosine_similarity(one.layers[number], other.layers[number], dim=1)
+        assert float(cosine.min()) >= least - 1e-6
+    assert far(one.top, other.top) > 0
+
+
+# -- loaded models -------------------------------------------------------------------------------------------
+
+
+def test_blanks_and_vectors_in_every_precision(tiny_run: Path) -> None:
+    text = "The [MASK] farmer walked to the [MASK]."
+    plain = load(tiny_run, device="cpu")
+    precise = plain.fill_mask(text)
+    for precision in ("bfloat16", "auto"):
+        fast = load(tiny_run, device="cpu", precision=precision)
+        assert fast.path.endswith("bfloat16")
+        for one, other in zip(fast.fill_mask(text), precise, strict=True):
+            assert one.start == other.start
+            assert one.candidates[0].probability == pytest.approx(other.candidates[0].probability, rel=0.05)
+        for layer in (0, 1, -1):
+            one_vector, other_vector = fast.embed(text, layer), plain.embed(text, layer)
+            assert one_vector.dtype == np.float32
+            np.testing.assert_allclose(one_vector, other_vector, atol=0.05)
+        assert fast.embed(TEXTS, pool="summary").dtype == np.float32
+
+
+def classifier(tiny_run: Path, folder: Path) -> Path:
+    base = load(tiny_run, device="cpu").loaded
+    model = Classifier(base.objective.encoder, ClassifyConfig(labels=("a", "b", "c")))
+    torch.manual_seed(0)
+    nn.init.normal_(model.head.weight, std=0.5)
+    write_model(folder, "bert", "classify", model, base.tokenizer, {})
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_answers_in_every_precision(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision
+) -> None:
+    monkeypatch.setattr("firth.inference.model.check_gate", lambda path: None)
+    folder = classifier(tiny_run, tmp_path)
+    plain, fast = load(folder, device="cpu"), load(folder, device="cpu", precision=precision)
+    assert isinstance(fast.loaded.objective.encoder, FastEncoder) and fast.path.endswith(precision)
+    found = list(zip(fast.predict(TEXTS), plain.predict(TEXTS), strict=True))
+    assert any(one != other for one, other in found)
+    for one, other in found:
+        assert one.probabilities == pytest.approx(other.probabilities, abs=0.05)
+    assert fast.predict(TEXTS[0]).probabilities == pytest.approx(found[0][1].probabilities, abs=0.05)
+
+
+def test_auto_without_bfloat16_is_float32_to_the_last_bit(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+    plain = made("bert")
+    fast, words = make_fast(plain, "auto", CPU)
+    assert fast is plain and words.endswith(", float32")
+    np.testing.assert_array_equal(
+        load(tiny_run, device="cpu", precision="auto").embed(TEXTS), load(tiny_run, device="cpu").embed(TEXTS)
+    )
+
+
+def test_bfloat16_without_bfloat16_is_refused(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+    with pytest.raises(ConfigError, match="^precision='bfloat16': .* no bfloat16 units; use 'auto' or 'float32'"):
+        load(tiny_run, device="cpu", precision="bfloat16")
+
+
+def test_the_device_that_is_asked_for_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card beside the processor says nothing of the processor."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+    _, words = make_fast(made("bert"), "auto", CPU)
+    assert "processor thread" in words and words.endswith(", float32")
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_int8_is_for_processors(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"precision='int8': runs on a processor, not on {device}; use 'bfloat16'"):
+        make_fast(made("bert"), "int8", torch.device(device))
+
+
+def test_a_pytorch_without_8_bit_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "quantize_per_channel")
+    with pytest.raises(ConfigError, match=r"precision='int8': this PyTorch has no 8-bit layers \(.*quantize_per_chan"):
+        make_fast(made("bert"), "int8", CPU)
+
+    def without_engine(*arguments: Any) -> Tensor:
+        raise NotImplementedError("no engine\nand a long trace")
+
+    monkeypatch.setattr(torch, "quantize_per_channel", without_engine, raising=False)
+    with pytest.raises(ConfigError, match=r"no 8-bit layers \(no engine\); use 'bfloat16'$"):
+        make_fast(made("bert"), "int8", CPU)
+
+
+def test_compiling_needs_a_compiler(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firth.training.regions.has_compiler", lambda device: False)
+    with pytest.raises(ConfigError, match="compile: this machine has no compiler for it"):
+        load(tiny_run, device="cpu", compile=True)
+
+
+def test_what_is_compiled_is_the_fast_encoder(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Encoder] = []
+    monkeypatch.setattr("firth.inference.model.compile_regions", lambda encoder, device: not compiled.append(encoder))
+    model = load(tiny_run, device="cpu", precision="bfloat16", compile=True)
+    assert isinstance(model, Model) and compiled == [model.loaded.objective.encoder]
+    assert isinstance(compiled[0], FastEncoder) and model.path.endswith(", bfloat16, compiled")
+
+
+def test_an_lstm_has_nothing_to_compile(tiny_vocab: Path, tmp_path: Path) -> None:
+    tokenizer, row = Tokenizer.load(tiny_vocab), SYSTEMS["lstm"]
+    encoder = row.encoder(row.config(vocab_size=tokenizer.size, **SIZES["lstm"]))
+    write_model(tmp_path, "lstm", PRETRAINING, row.objective(encoder, row.objective_config()), tokenizer, {})
+    with pytest.raises(ConfigError, match="compile: a model of system lstm has no blocks"):
+        load(tmp_path, device="cpu", compile=True)
+    assert load(tmp_path, device="cpu", precision="auto").path.endswith("float32")

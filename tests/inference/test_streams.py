@@ -1,0 +1,75 @@
+"""Vectors and answers of a stream take the memory of what is held at once, not of what has gone through."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from firth.folder import Loaded, read_model
+from firth.inference.model import Model
+from firth.tasks.classify import Classifier
+from firth.tasks.config import ClassifyConfig, TagConfig
+from firth.tasks.tag import Tagger
+
+AT_ONCE, ROUNDS = 50, 8
+# Bytes: less than half of what a text takes here.
+MOST = 100
+
+
+@pytest.fixture(scope="module")
+def models(tiny_run: Path) -> dict[str, Model]:
+    base = read_model(tiny_run)
+    heads = {
+        "classify": Classifier(base.objective.encoder, ClassifyConfig(labels=("a", "b"))),
+        "tag": Tagger(base.objective.encoder, TagConfig(labels=("O", "B-X", "I-X"))),
+    }
+    loaded = {kind: Loaded("bert", kind, head.eval(), base.tokenizer) for kind, head in heads.items()}
+    return {kind: Model(one, torch.device("cpu")) for kind, one in (loaded | {"pretraining": base}).items()}
+
+
+def texts() -> Iterator[str]:
+    """Of equal length, and every one another: nothing could be kept for the next."""
+    return (f"farmer {i:06d} {'x' * 200}" for i in range(10_000))
+
+
+STREAMS: dict[str, Callable[[dict[str, Model]], Iterator[Any]]] = {
+    "embed": lambda models: models["pretraining"].embed_stream(texts(), at_once=AT_ONCE),
+    "classify": lambda models: models["classify"].predict_stream(texts(), at_once=AT_ONCE),
+    "tag": lambda models: models["tag"].predict_stream(texts(), at_once=AT_ONCE),
+}
+
+
+def growth(stream: Iterator[Any]) -> float:
+    """Bytes for each further text, once the first rounds are over."""
+    held = []
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            for _ in range(ROUNDS * AT_ONCE):
+                next(stream)
+            gc.collect()  # takes with it what Python keeps of freed tuples to use it again
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    return (held[1] - held[0]) / (ROUNDS * AT_ONCE)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_takes_no_more_memory_as_it_goes_on(models: dict[str, Model], stream: str) -> None:
+    assert growth(STREAMS[stream](models)) < MOST
+
+
+def test_a_text_that_is_kept_would_show(models: dict[str, Model]) -> None:
+    kept: list[str] = []
+
+    def keeping() -> Iterator[str]:
+        for text in texts():
+            kept.append(text)
+            yield text
+
+    assert growth(models["pretraining"].embed_stream(keeping(), at_once=AT_ONCE)) > MOST
+    assert len(kept) == 2 * ROUNDS * AT_ONCE

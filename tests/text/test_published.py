@@ -1,0 +1,186 @@
+"""Tokenizers of published folders: the ids that transformers gives, or Google's code; and how casing is known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+
+from firth.errors import TokenizerError
+from firth.text.published import load_tokenizer, read_published
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+LETTERS = "abcdeéABCDEÉ한국漢字가나,."
+CASED = [*SPECIALS, *(form for c in LETTERS for form in (c, "##" + c))]
+LOWER = [*SPECIALS, *(form for c in "abcdeé한국漢字가나,." for form in (c, "##" + c))]
+BARE = [*SPECIALS, *(form for c in "한국漢字가나,." for form in (c, "##" + c))]
+TEXT = "Abé É 한국 가漢a나, B."
+
+
+def folder(path: Path, pieces: list[str], about: dict[str, Any] | None = None) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+    if about is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps(about))
+    return path
+
+
+def with_json(path: Path, pieces: list[str], *, lowercase: bool) -> Path:
+    """tokenizer.json as transformers writes it for a BERT."""
+    backend = Backend(
+        models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.add_special_tokens(list(SPECIALS))
+    backend.save(str(path / "tokenizer.json"))
+    return path
+
+
+def google(pieces: list[str], lowercase: bool) -> Tokenizer:
+    return Tokenizer.from_vocab(pieces, lowercase=lowercase, google=True)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "about", "lowercase", "why"),
+    [
+        (CASED, None, False, "cased (from the pieces)"),
+        (LOWER, None, True, "lower-cased (from the pieces)"),
+        (LOWER, {}, True, "lower-cased (from the pieces)"),
+        (CASED, {"do_lower_case": False}, False, "cased (tokenizer_config.json)"),
+        (BARE, {"do_lower_case": True}, True, "lower-cased (tokenizer_config.json)"),
+        (LOWER, {"do_lower_case": True, "strip_accents": True}, True, "lower-cased (tokenizer_config.json)"),
+        (CASED, {"do_lower_case": False, "strip_accents": False}, False, "cased (tokenizer_config.json)"),
+        (CASED, {"do_lower_case": None, "tokenizer_class": "BertTokenizerFast"}, False, "cased (from the pieces)"),
+        # The published Chinese model says so, and Google's code lower-cased for it.
+        (
+            LOWER,
+            {"do_lower_case": False},
+            False,
+            "cased (tokenizer_config.json); yet the pieces look lower-cased: --uncased",
+        ),
+    ],
+)
+def test_a_bare_vocabulary_is_read_as_googles_code_reads_it(
+    pieces: list[str], about: dict[str, Any] | None, lowercase: bool, why: str, tmp_path: Path
+) -> None:
+    found, how = read_published(folder(tmp_path / "m", pieces, about))
+    assert found.fingerprint == google(pieces, lowercase).fingerprint
+    assert how.startswith(why)
+    assert load_tokenizer(tmp_path / "m").fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"do_lower_case": False, "tokenize_chinese_chars": False},
+        {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False},
+    ],
+)
+def test_what_googles_code_cannot_do_is_done_as_in_transformers(flags: dict[str, Any], tmp_path: Path) -> None:
+    found, _ = read_published(folder(tmp_path / "m", CASED, flags))
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.BertTokenizer(vocab=str(tmp_path / "m" / "vocab.txt"), **flags)
+    assert found.encode(TEXT).ids == theirs(TEXT, add_special_tokens=False)["input_ids"]
+    assert found.fingerprint != google(CASED, found.lowercase).fingerprint
+    found.save(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize("in_json", [True, False])
+@pytest.mark.parametrize("kind", ["BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    "flags", [{"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}]
+)
+def test_tokenizer_json_gives_the_ids_of_transformers(
+    in_json: bool, kind: str, flags: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whatever the two files say of each other."""
+    transformers = pytest.importorskip("transformers")
+    path = folder(tmp_path / "m", CASED, {"tokenizer_class": kind, **flags})
+    with_json(path, CASED, lowercase=in_json)
+    (path / "config.json").write_text('{"model_type": "bert"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    found, how = read_published(path)
+    assert found.encode(TEXT).ids == theirs(TEXT, add_special_tokens=False)["input_ids"]
+    assert how.startswith("lower-cased" if found.lowercase else "cased")
+
+
+def test_tokenizer_json_alone_says_all(tmp_path: Path) -> None:
+    path = with_json(folder(tmp_path / "m", CASED), CASED, lowercase=True)
+    found, how = read_published(path)
+    assert found.lowercase and how == "lower-cased (tokenizer.json)"
+    assert found.fingerprint == Tokenizer.load(path).fingerprint
+
+
+def test_our_own_folder_is_read_as_it_is(tmp_path: Path) -> None:
+    made = Tokenizer.from_vocab(LOWER, lowercase=True)
+    made.save(tmp_path)
+    assert read_published(tmp_path)[0].fingerprint == made.fingerprint
+
+
+def test_a_vocabulary_that_tells_nothing_has_to_be_told(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", BARE)
+    with pytest.raises(TokenizerError, match=r"neither the folder nor the pieces tell .* --cased, or --uncased"):
+        read_published(path)
+    for lowercase in (True, False):
+        found, how = read_published(path, lowercase=lowercase)
+        assert found.fingerprint == google(BARE, lowercase).fingerprint and how.endswith("(as asked)")
+
+
+def test_what_is_asked_goes_above_the_files_but_not_above_the_pieces(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", LOWER, {"do_lower_case": False})
+    assert read_published(path, lowercase=True)[0].fingerprint == google(LOWER, True).fingerprint
+    with_json(path, LOWER, lowercase=False)
+    assert read_published(path, lowercase=True)[0].lowercase
+    with pytest.raises(TokenizerError, match="--uncased was asked for, but the pieces are cased"):
+        read_published(folder(tmp_path / "n", CASED), lowercase=True)
+
+
+def test_a_file_in_place_of_the_folders(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", CASED, {"do_lower_case": False})
+    (tmp_path / "other.txt").write_text("".join(f"{piece}\n" for piece in [*CASED, "z"]))
+    found, how = read_published(path, vocab=tmp_path / "other.txt")
+    assert found.size == len(CASED) + 1 and how == "cased (tokenizer_config.json)"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "about", "message"),
+    [
+        (CASED, {"tokenizer_class": "BertJapaneseTokenizer"}, "'BertJapaneseTokenizer' cuts text in a way of its own"),
+        ([*SPECIALS, "▁a", "b"], {}, "these are the pieces of SentencePiece"),
+        (CASED, {"do_lower_case": "no"}, "do_lower_case = 'no': expected true or false"),
+        (["a", "b"], {}, "lacks"),
+    ],
+)
+def test_what_is_no_wordpiece(pieces: list[str], about: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        read_published(folder(tmp_path / "m", pieces, about))
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", CASED)
+    (path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TokenizerError, match="cannot be read as JSON"):
+        read_published(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "lowercase"),
+    [("uncased", True), ("cased", False), ("multilingual-cased", False), ("chinese", True)],
+)
+def test_googles_released_vocabularies(name: str, lowercase: bool, shared_data: Path, tmp_path: Path) -> None:
+    """As a folder of Hugging Face that has vocab.txt alone: Google's exact behaviour, of the right casing."""
+    raw = (shared_data / "bert-vocab" / f"bert-base-{name}-vocab.txt").read_text("utf-8")
+    (tmp_path / "vocab.txt").write_text(raw, "utf-8")
+    found, how = read_published(tmp_path)
+    assert found.lowercase is lowercase and "from the pieces" in how
+    # A word of 150 letters and a private-use character: the port's limits and classes differ.
+    assert found.unk_id not in found.encode("a" * 150).ids
+    assert len(found.encode("x\ue000y").ids) > len(found.encode("xy").ids) or found.encode("x\ue000y").ids == [
+        found.unk_id
+    ]
