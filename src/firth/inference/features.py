@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from firth.errors import CheckpointError
 from firth.inference.batching import in_batches
 from firth.inference.outputs import unit_counts
-from firth.layers.mixing import pool_words
+from firth.layers.mixing import pool_rows, pool_words
 from firth.packed import Encoder, Hidden, Tokens
 from firth.progress import Progress
-from firth.tasks.model import TaskModel, Unit, pool_rows
+from firth.tasks.model import TaskModel, Unit
 from firth.tasks.rows import Example, Row, RowWords, collate, make_row, split_rows
 
 SUMMARY = "summary"

@@ -13,13 +13,18 @@ from torch import Tensor
 
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
-from firth.folder import Loaded, read_model
+from firth.folder import Loaded
+from firth.foreign import open_model
 from firth.inference.answering import AT_ONCE, answer_stream, record_of, task_model
 from firth.inference.batching import in_batches
+from firth.inference.fast import Precision, make_fast
+from firth.inference.gate import check_gate
+from firth.layers.mixing import pool_rows
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden, Tokens
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
+from firth.training.regions import compile_regions
 
 Pool = Literal["mean", "max", "first", "last", "summary"]
 MASK = "[MASK]"
@@ -53,11 +58,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model. Texts go in one at a time or as lists; results come in the same order."""
+    """A loaded model. Texts go in one at a time or as lists; results come in the same order.
+
+    ``path``: what the encoder runs on and computes in, in words.
+    """
 
     loaded: Loaded
     device: torch.device
     budget_tokens: int = 4096
+    path: str = ""
 
     @property
     def system(self) -> str:
@@ -81,6 +90,11 @@ class Model:
         if self.loaded.system.predict != "masked" or not hasattr(self.loaded.objective, "mlm"):
             raise ConfigError(
                 f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks"
+            )
+        if "mlm" in self.loaded.untrained:
+            raise ConfigError(
+                "this model was published without a masked-LM head: it cannot fill blanks before "
+                "firth pretrain --model has taught it to"
             )
         if not 1 <= top_k <= self.loaded.tokenizer.size:
             raise ConfigError(
@@ -137,14 +151,15 @@ class Model:
         return row, starts
 
     def embed(
-        self, texts: str | Sequence[str], layer: int = -1, pool: Pool = "mean"
+        self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None
     ) -> Float[np.ndarray, "n H"]:
         """A vector for each text, float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
 
         ``layer``: 0 is the embedding output, -1 the top. ``pool``: mean or max over all tokens, special
         ones included; the first or last token; or the system's own ``summary`` (which needs training to
-        mean something, and is always the top layer's). A text longer than the model is read in
-        consecutive windows: mean, max, first and last run over all of them, summaries are averaged.
+        mean something, and is always the top layer's). Without it, what the model was made for: mean, unless it
+        comes from sentence-transformers, whose models may also want a length of 1. A text longer than the model
+        is read in consecutive windows: mean, max, first and last run over all of them, summaries are averaged.
         """
         if isinstance(texts, str):
             return self.embed([texts], layer, pool)[0]
@@ -153,7 +168,7 @@ class Model:
         return np.stack(parts) if parts else np.zeros((0, width), np.float32)
 
     def embed_stream(
-        self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean", at_once: int = 2048
+        self, texts: Iterable[str], layer: int = -1, pool: Pool | None = None, at_once: int = 2048
     ) -> Iterator[Float[np.ndarray, " H"]]:
         """As ``embed``, one vector after the other; ``at_once`` texts are held in memory."""
         n_layers = len(self.loaded.objective.encoder.widths) - 1
@@ -161,11 +176,16 @@ class Model:
             raise ConfigError(
                 f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
             )
-        if pool not in get_args(Pool):
-            raise ConfigError(f"pool {pool!r}: expected one of {', '.join(get_args(Pool))}")
+        own = self.loaded.embedding
+        how, unit = (own.pool, own.normalize) if pool is None else (pool, False)
+        if how not in get_args(Pool):
+            raise ConfigError(f"pool {how!r}: expected one of {', '.join(get_args(Pool))}")
+        if how == "summary" and "encoder.pooler" in self.loaded.untrained:
+            raise ConfigError("this model was published without a pooler, so it has no summary: choose another pool")
         source = iter(texts)
         while some := list(islice(source, at_once)):
-            yield from self._embed_some(some, layer, pool)
+            vectors = self._embed_some(some, layer, how)
+            yield from map(_of_length_1, vectors) if unit else vectors
 
     def _embed_some(self, texts: list[str], layer: int, pool: Pool) -> Iterator[np.ndarray]:
         layout = self.loaded.system.layout(self.loaded.tokenizer)
@@ -213,17 +233,14 @@ class Model:
 
 def _pool(hidden: Hidden, pool: Pool) -> Float[Tensor, "B H"]:
     """One vector a row, float32 on the host."""
-    x, rows = hidden.top.float(), hidden.rows
     if pool == "summary":
         assert hidden.summary is not None
         return hidden.summary.float().cpu()
-    if pool in ("first", "last"):
-        return x.index_select(0, rows.first if pool == "first" else rows.last).cpu()
-    start = x.new_zeros(rows.n_rows, x.shape[1])
-    owner = rows.row_of_token()
-    if pool == "mean":
-        return (start.index_add(0, owner, x) / rows.lengths[:, None]).cpu()
-    return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False).cpu()
+    return pool_rows(hidden.top.float(), hidden.rows, pool).cpu()
+
+
+def _of_length_1(vector: np.ndarray) -> np.ndarray:
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
 def _join(windows: list[Tensor], lengths: list[int], pool: Pool) -> Tensor:
@@ -243,12 +260,27 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
-def load(path: str | Path, *, device: str | None = None) -> Model:
-    """Load a model folder, or a run folder's best model, to use it.
+def load(
+    path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
+) -> Model:
+    """Load a model to use it: a model folder, a run folder's best model, or what another tool wrote.
 
-    Raises ConfigError if there is nothing at ``path``, CheckpointError if what is there cannot be read.
+    That may be a folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert, or
+    ``"hub:org/name"``. ``precision``: what the encoder computes in; ``"auto"`` is bfloat16 where the machine
+    multiplies in it; ``"int8"`` runs on a processor and wants the record that ``firth evaluate --precision int8``
+    makes. ``compile``: the first batches take a minute longer, the others less. Raises ConfigError if there is nothing
+    at ``path`` or the machine lacks what is asked for, CheckpointError if what is there cannot be read.
     """
-    loaded = read_model(path)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if precision == "int8":
+        check_gate(path)
+    loaded = open_model(path)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
     loaded.objective.to(place)
-    return Model(loaded, place)
+    loaded.objective.encoder, words = make_fast(loaded.objective.encoder, precision, place)
+    if not compile:
+        return Model(loaded, place, path=words)
+    if not loaded.objective.encoder.regions():
+        raise ConfigError(f"compile: a model of system {loaded.system_name} has no blocks to compile: go without")
+    if not compile_regions(loaded.objective.encoder, place):
+        raise ConfigError("compile: this machine has no compiler for it (g++ or clang++): install one, or go without")
+    return Model(loaded, place, path=f"{words}, compiled")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from firth.errors import CheckpointError
 from firth.inference.batching import in_batches
 from firth.packed import Tokens
 from firth.tasks.model import TaskModel, Unit
@@ -23,20 +24,28 @@ def row_outputs(
     """For each example the outputs of each of its rows.
 
     ``dtype``: what matrix products compute in. The model is left in the mode (training or not) it was in.
+    CheckpointError for a model whose outputs are no finite numbers.
     """
     device = next(model.parameters()).device
     rows = [replace(example, rows=(row,), candidates=(1,), targets={}) for example in examples for row in example.rows]
     found: list[dict[str, np.ndarray]] = [{}] * len(rows)
     was_training = model.training
-    model.eval()
+    if was_training:  # to walk through all modules is a good part of the time that one short text takes
+        model.eval()
     for numbers in in_batches([len(row.rows[0].ids) for row in rows], budget_tokens):
         tokens = collate([rows[i] for i in numbers]).tokens
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             outputs = model.outputs(tokens.to(device))
         arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
+        if not all(np.isfinite(values).all() for values in arrays.values()):
+            raise CheckpointError(
+                "the model's outputs are not finite numbers: its weights are damaged, or training went wrong; "
+                "use another checkpoint, or train again with a lower optim.peak_rate"
+            )
         for i, part in zip(numbers, split_rows(unit_counts(tokens, model.unit)), strict=True):
             found[i] = {name: values[part] for name, values in arrays.items()}
-    model.train(was_training)
+    if was_training:
+        model.train()
     return [found[part] for part in split_rows([len(example.rows) for example in examples])]
 
 

@@ -1,0 +1,63 @@
+"""An exported model in onnxruntime (extra ``onnx``): rows in padded batches, outputs as its task reads them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from firth.inference.batching import in_batches
+from firth.metrics.calibration import softmax
+from firth.tasks.rows import Example, Outputs, Row, split_rows
+
+
+def open_session(path: Path) -> Any:
+    """The graph on the processor, with as many threads as PyTorch has."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def padded_inputs(rows: Sequence[Row], pad_id: int) -> dict[str, np.ndarray]:
+    """Rows as rectangles (B, S), padded on the right to the longest."""
+    shape = len(rows), max(len(row.ids) for row in rows)
+    ids, mask, segments = np.full(shape, pad_id, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for number, row in enumerate(rows):
+        n = len(row.ids)
+        ids[number, :n], mask[number, :n], segments[number, :n] = row.ids, 1, row.segments
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+
+
+def session_outputs(
+    session: Any, config: Any, examples: Sequence[Example], pad_id: int, *, budget_tokens: int = 4096
+) -> list[Outputs]:
+    """For each example the outputs of each of its rows, as ``firth.inference.outputs.row_outputs`` has them.
+
+    ``config``: the options of the task. Rows of similar length go together.
+    """
+    rows = [row for example in examples for row in example.rows]
+    names = [output.name for output in session.get_outputs()]
+    found: list[dict[str, np.ndarray]] = [{}] * len(rows)
+    for numbers in in_batches([len(row.ids) for row in rows], budget_tokens):
+        arrays = session.run(names, padded_inputs([rows[i] for i in numbers], pad_id))
+        for i, *values in zip(numbers, *arrays, strict=True):
+            found[i] = _row_outputs(dict(zip(names, values, strict=True)), rows[i], config)
+    return [found[part] for part in split_rows([len(example.rows) for example in examples])]
+
+
+def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dict[str, np.ndarray]:
+    """What the graph says of one row, under the names of its task."""
+    if "start_logits" in values:
+        n = len(row.ids)
+        return {"start": values["start_logits"][:n], "end": values["end_logits"][:n]}
+    logits = values["logits"]
+    if row.words is None:
+        return {"logits": logits.reshape(1, -1)}
+    pieces = row.words.pieces[row.words.asked]
+    # The head is linear: the mean of a word's pieces may be taken after it.
+    ranges = {"first": pieces[:, [0, 0]], "last": pieces[:, [1, 1]], "mean": pieces}[config.features.words]
+    words = np.stack([logits[a : b + 1].mean(0) for a, b in ranges])
+    return {"tag": words.argmax(1), "probability": softmax(words)}
