@@ -36,7 +36,7 @@ def test_a_classifier_with_int8(firth, tmp_path: Path) -> None:
     )
     assert result.code == 0, result.err
     assert "Traceback" not in result.err and "WARNING" not in result.err
-    assert f"{tmp_path / 'x'}: model.onnx and its tokenizer; run again, the numbers are the same" in result.out
+    assert f"{tmp_path / 'x'}: model.onnx and its tokenizer; onnxruntime gives PyTorch's numbers" in result.out
     assert "from PyTorch in 1×7, 3×20, 5×32" in result.out and "accuracy 50.00 in float32, " in result.out
     assert "next:" not in result.out
     about = json.loads((tmp_path / "x" / "onnx.json").read_text())

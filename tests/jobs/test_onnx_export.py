@@ -325,11 +325,13 @@ def test_int8_needs_a_score(packages: None, tmp_path: Path) -> None:
     source = model(tmp_path / "m", "bert", PRETRAINING, masked())
     with pytest.raises(ConfigError, match="has not learnt a task whose score would tell"):
         convert(source, tmp_path / "x", "onnx", int8=Int8(data="f"))
-    tuned = model(tmp_path / "n", *MODELS["classify"][:2], MODELS["classify"][2]())
+    classifier = model(tmp_path / "n", "bert", "classify", MODELS["classify"][2]())
     with pytest.raises(ConfigError, match="is a model for classify, but squad1 is of kind answer"):
-        convert(tuned, tmp_path / "x", "onnx", int8=Int8(data="f", task="squad1"))
+        convert(classifier, tmp_path / "x", "onnx", int8=Int8(data="f", task="squad1"))
     with pytest.raises(ConfigError, match="--max-drop 101: expected points from 0 to 100"):
-        convert(tuned, tmp_path / "x", "onnx", int8=Int8(data="f", max_drop=101))
+        convert(classifier, tmp_path / "x", "onnx", int8=Int8(data="f", max_drop=101))
+    with pytest.raises(ConfigError, match="int8 is for the target 'onnx'"):
+        convert(classifier, tmp_path / "x", int8=Int8(data="f"))
     assert not (tmp_path / "x").exists()
 
 

@@ -77,7 +77,7 @@ def convert(
     int8
         With --to-onnx: model_int8.onnx besides, if it scores as well on --data.
     data
-        With --int8: the file of labelled examples; with --task NAME the folder of a data set.
+        With --int8: the file of labelled examples, or the folder of the data set that is named.
     max_drop
         With --int8: by how many points its main score may be lower. 0.5 if not given.
     task
@@ -137,13 +137,14 @@ def _check_int8(target: "Target", int8: bool, given: Mapping[str, object]) -> No
         raise ConfigError("--int8 needs labelled examples to be scored on: give --data FILE")
     alone = [flag for flag, value in given.items() if value is not None and not int8]
     if alone:
-        raise ConfigError(f"{' and '.join(alone)} {'belongs' if len(alone) == 1 else 'belong'} to --int8: leave out, or give --int8")
+        belong = "belongs" if len(alone) == 1 else "belong"
+        raise ConfigError(f"{' and '.join(alone)} {belong} to --int8: leave out, or give --int8")
 
 
 def _print(done: "Converted", target: "Target") -> None:
     print(f"{done.source}: {_KINDS[done.kind]}")
     print_table(done.facts)
-    checked = "run again, the numbers are the same" if target == "onnx" else "read again, every number is equal"
+    checked = "onnxruntime gives PyTorch's numbers" if target == "onnx" else "read again, every number is equal"
     print(f"{done.out}: {_MADE[target]}; {checked}")
     if target in ("google", "onnx"):
         return

@@ -92,6 +92,8 @@ def _check_target(target: Target, loaded: Loaded, name: str, int8: Int8 | None) 
     if target == "onnx":
         check_exportable(loaded, name, int8)
         return
+    if int8 is not None:
+        raise ConfigError("int8 is for the target 'onnx': leave it out")
     if target == "firth":
         return
     options: Any = loaded.objective.config

@@ -268,8 +268,8 @@ def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -
             "leave out --int8, or allow more"
         )
     facts = {
-        "task": gold.task, "examples": len(gold.records), "metric": metric, "float32": plain, "int8": scores,
-        "drop": compared["drop"], "max_drop": int8.max_drop, "notes": gold.notes,
+        "task": gold.task, "data": Path(int8.data).name, "examples": len(gold.records), "metric": metric,
+        "float32": plain, "int8": scores, "drop": compared["drop"], "max_drop": int8.max_drop, "notes": gold.notes,
     }  # fmt: skip
     return facts, f"{both}: a drop of {compared['drop']:.2f}, within {limit}"
 
