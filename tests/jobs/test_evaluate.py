@@ -1,13 +1,17 @@
 """Scores of models and of files of predictions."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from firth.config import file_sha256
 from firth.errors import ConfigError, InputError
-from firth.jobs.evaluate import evaluate, score_predictions
+from firth.inference.model import load
+from firth.jobs.evaluate import compare, evaluate, score_predictions
 from firth.jobs.finetune import finetune, resolve
 from firth.jobs.finetune_recipe import LabelledConfig
 
@@ -186,8 +190,6 @@ def classifier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_a_model_and_its_predictions_have_the_same_scores(classifier: Path, tmp_path: Path) -> None:
-    from firth.inference.model import load
-
     gold = write(tmp_path / "gold.tsv", GOLD)
     found = evaluate(classifier, str(gold), LabelledConfig())
     answers = load(classifier).predict(["one", "two", "three", "four"])
@@ -226,3 +228,112 @@ def test_a_label_the_model_never_saw(classifier: Path, tmp_path: Path) -> None:
 def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has not learnt a task yet: fine-tune it"):
         evaluate(tiny_run, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig())
+
+
+# -- fewer bits ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_copy(classifier: Path, tmp_path: Path) -> Path:
+    """The classifier, in a folder that a test may write into."""
+    shutil.copytree(classifier / "model", tmp_path / "run" / "model")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def gold(tmp_path: Path) -> Path:
+    return write(tmp_path / "dev.tsv", "text\tlabel\n" + "the river 1\ta\nwinter 3\tb\nthe mill\ta\nthe queen\tb\n")
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, float32: float, fast: float) -> None:
+    """Scores of the first pass, which is float32's, and of the second."""
+    scores = iter([{"macro_f1": 0.0, "accuracy": float32}, {"macro_f1": 1.0, "accuracy": fast}])
+    monkeypatch.setattr("firth.jobs.evaluate._scores", lambda *arguments: (next(scores), {}))
+
+
+def test_int8_is_compared_with_float32_and_recorded(own_copy: Path, gold: Path) -> None:
+    found = evaluate(own_copy, str(gold), LabelledConfig(), precision="int8", max_drop=100)
+    plain = evaluate(own_copy, str(gold), LabelledConfig())
+    compared = found["compared"]
+    assert compared["float32"] == plain["scores"] and "compared" not in plain
+    assert found["path"].endswith(", int8") and plain["path"].endswith(", float32")
+    assert compared["metric"] == "accuracy" and compared["passed"]
+    assert compared["drop"] == pytest.approx(100 * (plain["scores"]["accuracy"] - found["scores"]["accuracy"]))
+    model = load(own_copy, precision="int8")
+    answers = model.predict(["the river 1", "winter 3", "the mill", "the queen"])
+    right = [answer.label == label for answer, label in zip(answers, "abab", strict=True)]
+    assert found["scores"]["accuracy"] == sum(right) / 4
+    assert json.loads((own_copy / "model" / "int8.json").read_text()) == {
+        "weights": file_sha256(own_copy / "model" / "model.safetensors"), "task": "classify", "metric": "accuracy",
+        "data": {"dev.tsv": file_sha256(gold)}, "examples": 4, "max_drop": 100,
+        "float32": plain["scores"]["accuracy"], "int8": found["scores"]["accuracy"],
+    }  # fmt: skip
+
+
+def test_int8_that_costs_too_much_is_not_recorded(
+    own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = own_copy / "model" / "int8.json"
+    for float32, int8, passed in [(0.8, 0.794, False), (0.8, 0.795, True), (0.8, 0.9, True), (0.8, math.nan, False)]:
+        pretend(monkeypatch, float32, int8)
+        found = evaluate(own_copy, str(gold), LabelledConfig(), precision="int8")
+        assert found["scores"]["accuracy"] is int8 and found["compared"]["float32"]["accuracy"] == float32
+        assert found["compared"]["max_drop"] == 0.5 and found["compared"]["passed"] == passed
+        assert record.exists() == passed, "a comparison that failed leaves no older record"
+    pretend(monkeypatch, 0.8, 0.794)
+    evaluate(own_copy, str(gold), LabelledConfig(), precision="int8", max_drop=0.7)
+    found = json.loads(record.read_text())
+    assert (found["float32"], found["int8"], found["max_drop"]) == (0.8, 0.794, 0.7)
+
+
+def test_bfloat16_is_compared_only_if_asked_and_never_recorded(
+    own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: True)
+    found = evaluate(own_copy, str(gold), LabelledConfig(), precision="bfloat16")
+    assert "compared" not in found and found["path"].endswith(", bfloat16")
+    found = evaluate(own_copy, str(gold), LabelledConfig(), precision="auto", max_drop=0.2)
+    assert found["compared"]["float32"] == evaluate(own_copy, str(gold), LabelledConfig())["scores"]
+    assert not (own_copy / "model" / "int8.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_drop": 0.5}, "--max-drop compares another precision with float32: give --precision"),
+        ({"precision": "int8", "max_drop": -1.0}, "--max-drop -1.0: expected points from 0 to 100"),
+        ({"precision": "int8", "max_drop": math.nan}, "--max-drop nan: expected points from 0 to 100"),
+    ],
+)
+def test_comparisons_that_are_none(classifier: Path, gold: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluate(classifier, str(gold), LabelledConfig(), **options)
+
+
+def test_what_cannot_be_computed_is_said_before_the_first_pass(
+    own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("firth.jobs.evaluate._scores", lambda *arguments: pytest.fail("a pass"))
+    with pytest.raises(ConfigError, match="precision='bfloat16'"):
+        evaluate(own_copy, str(gold), LabelledConfig(), precision="bfloat16", max_drop=1.0)
+
+
+def test_the_files_of_a_data_set_are_recorded(own_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 0.5, 0.5)
+    monkeypatch.setattr("firth.jobs.evaluate.check_labels", lambda records, labels, problems: records)
+    dev = write(tmp_path / "dev.tsv", "sentence\tlabel\ngood\t1\nbad\t0\n")
+    evaluate(own_copy, str(tmp_path), LabelledConfig(), task="glue/sst2", precision="int8")
+    found = json.loads((own_copy / "model" / "int8.json").read_text())
+    assert (found["task"], found["data"]) == ("glue/sst2", {"dev.tsv": file_sha256(dev)})
+
+
+def test_the_score_that_a_task_is_known_by_is_compared() -> None:
+    plain, fast = {"accuracy": 0.9, "mcc": 0.5}, {"accuracy": 0.8, "mcc": 0.6}
+    assert compare("classify", plain, fast, 1)["metric"] == "accuracy"
+    assert compare("glue/cola", plain, fast, 1)["metric"] == "mcc"
+    assert compare("glue/cola", plain, fast, 1)["drop"] == pytest.approx(-10)
+    # Tags that are no entities have no entity_f1.
+    assert compare("tag", {"tag_accuracy": 0.5}, {"tag_accuracy": 0.5}, 0) == {
+        "float32": {"tag_accuracy": 0.5}, "metric": "tag_accuracy", "drop": 0, "max_drop": 0, "passed": True
+    }  # fmt: skip
