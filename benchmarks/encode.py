@@ -22,7 +22,9 @@ import torch
 
 import firth
 from firth.folder import PRETRAINING, write_model
+from firth.foreign import open_model
 from firth.inference.fast import make_fast
+from firth.inference.model import Model
 from firth.jobs.measure import Work, rates
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
@@ -49,8 +51,9 @@ def firth_encoder(**options: Any) -> Callable[[Path], Encode]:
 
 def firth_int8_encoder(folder: Path) -> Encode:
     """``firth.load(folder, precision="int8")``, which asks for a passed gate that random weights cannot have."""
-    model = firth.load(folder)
-    model.loaded.objective.encoder, _ = make_fast(model.loaded.objective.encoder, "int8", model.device)
+    loaded, place = open_model(folder), torch.device("cpu")
+    loaded.objective.encoder, _ = make_fast(loaded.objective.encoder, "int8", place)
+    model = Model(loaded, place)
     return lambda texts: model.embed(list(texts))
 
 

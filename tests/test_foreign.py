@@ -114,7 +114,7 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="published without a pooler, so it has no summary"):
         model.embed("the cat", pool="summary")
     # And so it is when it has become a model folder.
-    loaded = model.loaded
+    loaded = open_model(tmp_path / "m")
     (tmp_path / "ours").mkdir()
     write_model(
         tmp_path / "ours", "bert", PRETRAINING, loaded.objective, loaded.tokenizer, {}, untrained=loaded.untrained,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
-from firth.folder import PRETRAINING, write_model
-from firth.inference.fast import FastEncoder, Int8Linear, Precision, make_fast
+from firth.folder import PRETRAINING, read_model, write_model
+from firth.inference.fast import FastEncoder, Int8Linear, PackedLinear, Precision, make_fast
 from firth.inference.model import Model, load
 from firth.packed import Encoder, Hidden, Tokens
 from firth.systems import SYSTEMS
@@ -192,11 +192,11 @@ def test_int8_changes_the_linear_layers_and_nothing_else() -> None:
 
 
 def test_int8_states_of_trained_weights_point_the_same_way(tiny_run: Path) -> None:
-    model = load(tiny_run, device="cpu")
-    plain = model.loaded.objective.encoder
+    loaded = read_model(tiny_run)
+    plain = loaded.objective.encoder
     fast, _ = make_fast(copy.deepcopy(plain), "int8", CPU)
-    layout = model.loaded.system.layout(model.loaded.tokenizer)
-    tokens = pack_lists([layout.single(ids) for ids in model.loaded.tokenizer.ids_many(TEXTS)])
+    layout = loaded.system.layout(loaded.tokenizer)
+    tokens = pack_lists([layout.single(ids) for ids in loaded.tokenizer.ids_many(TEXTS)])
     one, other = run(fast, tokens), run(plain, tokens)
     for number, least in ((0, 1.0), (1, 0.999), (2, 0.998)):
         cosine = nn.functional.cosine_similarity(one.layers[number], other.layers[number], dim=1)
@@ -225,7 +225,7 @@ def test_blanks_and_vectors_in_every_precision(tiny_run: Path) -> None:
 
 
 def classifier(tiny_run: Path, folder: Path) -> Path:
-    base = load(tiny_run, device="cpu").loaded
+    base = read_model(tiny_run)
     model = Classifier(base.objective.encoder, ClassifyConfig(labels=("a", "b", "c")))
     torch.manual_seed(0)
     nn.init.normal_(model.head.weight, std=0.5)
@@ -312,3 +312,33 @@ def test_an_lstm_has_nothing_to_compile(tiny_vocab: Path, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="compile: a model of system lstm has no blocks"):
         load(tmp_path, device="cpu", compile=True)
     assert load(tmp_path, device="cpu", precision="auto").path.endswith("float32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_layers_are_the_same_layers(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(48, 70).to(dtype)
+    packed = PackedLinear(linear)
+    for n in (1, 3, 200):
+        x = torch.randn(n, 48, dtype=dtype)
+        with torch.inference_mode():
+            one, other = packed(x), linear(x)
+        assert one.dtype == dtype
+        torch.testing.assert_close(one, other, rtol=0 if dtype == torch.float32 else 1e-2, atol=1e-5)
+
+
+def test_a_loaded_model_is_packed(tiny_run: Path) -> None:
+    model = load(tiny_run, device="cpu")
+    kinds = [type(m) for m in model.loaded.objective.encoder.modules()]
+    assert nn.Linear not in kinds and PackedLinear in kinds
+    plain = read_model(tiny_run).objective.encoder.eval()
+    layout = model.loaded.system.layout(model.loaded.tokenizer)
+    tokens = pack_lists([layout.single(ids) for ids in model.loaded.tokenizer.ids_many(TEXTS)])
+    one, other = run(model.loaded.objective.encoder, tokens), run(plain, tokens)
+    torch.testing.assert_close(one.top, other.top, rtol=0, atol=1e-5)
+
+
+def test_without_the_operators_nothing_is_packed(monkeypatch: pytest.MonkeyPatch, tiny_run: Path) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    kinds = [type(m) for m in load(tiny_run, device="cpu").loaded.objective.encoder.modules()]
+    assert nn.Linear in kinds and PackedLinear not in kinds

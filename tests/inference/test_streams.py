@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,18 @@ STREAMS: dict[str, Callable[[dict[str, Model]], Iterator[Any]]] = {
 
 
 def growth(stream: Iterator[Any]) -> float:
-    """Bytes for each further text, once the first rounds are over."""
+    """Bytes for each further text, in the best of some rounds: what is kept once for all shows in one of them only."""
     held = []
     tracemalloc.start()
     try:
-        for _ in range(2):
+        for _ in range(4):
             for _ in range(ROUNDS * AT_ONCE):
                 next(stream)
             gc.collect()  # takes with it what Python keeps of freed tuples to use it again
             held.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    return (held[1] - held[0]) / (ROUNDS * AT_ONCE)
+    return min(after - before for before, after in pairwise(held)) / (ROUNDS * AT_ONCE)
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -72,4 +73,4 @@ def test_a_text_that_is_kept_would_show(models: dict[str, Model]) -> None:
             yield text
 
     assert growth(models["pretraining"].embed_stream(keeping(), at_once=AT_ONCE)) > MOST
-    assert len(kept) == 2 * ROUNDS * AT_ONCE
+    assert len(kept) == 4 * ROUNDS * AT_ONCE

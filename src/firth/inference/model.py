@@ -17,7 +17,7 @@ from firth.folder import Loaded
 from firth.foreign import open_model
 from firth.inference.answering import AT_ONCE, answer_stream, record_of, task_model
 from firth.inference.batching import in_batches
-from firth.inference.fast import Precision, make_fast
+from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.layers.mixing import pool_rows
 from firth.objectives.masked_lm import MaskedLM
@@ -268,8 +268,9 @@ def load(
     That may be a folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert, or
     ``"hub:org/name"``. ``precision``: what the encoder computes in; ``"auto"`` is bfloat16 where the machine
     multiplies in it; ``"int8"`` runs on a processor and wants the record that ``firth evaluate --precision int8``
-    makes. ``compile``: the first batches take a minute longer, the others less. Raises ConfigError if there is nothing
-    at ``path`` or the machine lacks what is asked for, CheckpointError if what is there cannot be read.
+    makes. ``compile``: the first batches take a minute longer, the others less. The model is for predictions: its
+    weights are laid out for them (``firth.folder.read_model`` has them as they are). Raises ConfigError if there is
+    nothing at ``path`` or the machine lacks what is asked for, CheckpointError if what is there cannot be read.
     """
     if precision == "int8":
         check_gate(path)
@@ -278,6 +279,7 @@ def load(
     loaded.objective.to(place)
     loaded.objective.encoder, words = make_fast(loaded.objective.encoder, precision, place)
     if not compile:
+        pack_linears(loaded.objective.encoder, place)
         return Model(loaded, place, path=words)
     if not loaded.objective.encoder.regions():
         raise ConfigError(f"compile: a model of system {loaded.system_name} has no blocks to compile: go without")

@@ -80,12 +80,31 @@ def _one_group(rows: Rows) -> Plan:
     return plan_groups(lengths, [np.arange(len(lengths))]).to(rows.offsets.device)
 
 
-def _to_slots(x: Tensor, plan: Plan) -> Tensor:
-    return x if plan.in_order else x.index_select(0, plan.gather)
+class _Layout:
+    """A plan read once: its numbers as numbers. Its tensors are made when they are asked for."""
 
+    def __init__(self, flat: Tensor, sizes: Tensor):
+        self._flat = flat
+        (self._rows, self._slots, self._in_order), *self.groups = sizes.tolist()
 
-def _to_tokens(slots: Tensor, plan: Plan) -> Tensor:
-    return slots if plan.in_order else slots.index_select(0, plan.scatter)
+    def to_slots(self, x: Tensor) -> Tensor:
+        return x if self._in_order else x.index_select(0, self._flat[self._rows : self._rows + self._slots])
+
+    def to_tokens(self, slots: Tensor) -> Tensor:
+        return slots if self._in_order else slots.index_select(0, self._scatter())
+
+    def gradient_to_slots(self, grad: Tensor) -> Tensor:
+        """Pad slots get none, so that they add nothing to keys and values."""
+        if self._in_order:
+            return grad
+        return grad.new_zeros(self._slots, *grad.shape[1:]).index_copy_(0, self._scatter(), grad)
+
+    def lengths(self) -> tuple[Tensor, ...]:
+        """Of the rows of each group."""
+        return self._flat[: self._rows].split([n for n, _, _ in self.groups])
+
+    def _scatter(self) -> Tensor:
+        return self._flat[self._rows + self._slots :]
 
 
 def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
@@ -95,20 +114,18 @@ def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
         yield part.unflatten(0, (n, length)).transpose(1, 2)
 
 
-def _hidden_scores(q_plan: Plan, k_plan: Plan, causal: bool) -> Iterator[Tensor | None]:
+def _hidden_scores(q: _Layout, k: _Layout, causal: bool) -> Iterator[Tensor | None]:
     """For each group, True where a query must not see a key ``(rows, 1, q length, k length)``, or None."""
-    q_groups, k_groups = q_plan.groups.tolist(), k_plan.groups.tolist()
-    sizes = [n for n, _, _ in q_groups]
-    device = q_plan.flat.device
-    for rows_q, rows_k, q_group, k_group in zip(
-        q_plan.lengths.split(sizes), k_plan.lengths.split(sizes), q_groups, k_groups, strict=True
-    ):
-        key = torch.arange(k_group[1], device=device)
+    if not causal and not any(ragged for _, _, ragged in k.groups):
+        yield from [None] * len(k.groups)
+        return
+    for rows_q, rows_k, q_group, k_group in zip(q.lengths(), k.lengths(), q.groups, k.groups, strict=True):
+        key = torch.arange(k_group[1], device=rows_k.device)
         hidden = None
         if k_group[2]:
             hidden = (key >= rows_k[:, None])[:, None, None, :]
         if causal:
-            query = torch.arange(q_group[1], device=device)
+            query = torch.arange(q_group[1], device=rows_k.device)
             future = key > query[:, None] + (rows_k - rows_q)[:, None, None]
             # A pad query may see nothing at all: let it see the first key, its output is never read.
             future[..., 0] = False
@@ -154,15 +171,15 @@ def _attend(
     causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The contexts ``(Tq, N, D)``, and where the fused kernel made them the log of their sums of exponentials."""
-    q_plan, k_plan = Plan(q_flat, q_sizes), Plan(k_flat, k_sizes)
-    groups_q, groups_k = q_plan.groups.tolist(), k_plan.groups.tolist()
-    slots_q, slots_k, slots_v = _to_slots(q, q_plan), _to_slots(k, k_plan), _to_slots(v, k_plan)
+    q_layout, k_layout = _Layout(q_flat, q_sizes), _Layout(k_flat, k_sizes)
+    groups_q, groups_k = q_layout.groups, k_layout.groups
+    slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
     out = torch.empty(slots_q.shape[0], q.shape[1], v.shape[2], dtype=v.dtype)
     sums = _no_sums(slots_q)
     for number, (rect_q, rect_k, rect_v, rect_out, rect_sums, hidden) in enumerate(zip(
         _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
         _rectangles(out, groups_q), _rectangles(sums, groups_q),
-        _hidden_scores(q_plan, k_plan, causal),
+        _hidden_scores(q_layout, k_layout, causal),
         strict=True,
     )):  # fmt: skip
         if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=False):
@@ -177,7 +194,7 @@ def _attend(
                 weights.mul_(_kept(weights, dropout, seed + number))
             context = weights @ rect_v
         rect_out.copy_(context)
-    return _to_tokens(out, q_plan), _to_tokens(sums, q_plan)
+    return q_layout.to_tokens(out), q_layout.to_tokens(sums)
 
 
 def _no_sums(x: Tensor) -> Tensor:
@@ -190,20 +207,18 @@ def _attend_backward(
     q_flat: Tensor, q_sizes: Tensor, k_flat: Tensor, k_sizes: Tensor,
     causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    q_plan, k_plan = Plan(q_flat, q_sizes), Plan(k_flat, k_sizes)
-    groups_q, groups_k = q_plan.groups.tolist(), k_plan.groups.tolist()
-    slots_q, slots_k, slots_v = _to_slots(q, q_plan), _to_slots(k, k_plan), _to_slots(v, k_plan)
-    # Pad slots get no gradient, so that they add nothing to keys and values.
-    slots_grad, slots_out, slots_sums = grad, _to_slots(out, q_plan), _to_slots(sums, q_plan)
-    if not q_plan.in_order:
-        slots_grad = grad.new_zeros(slots_q.shape[0], *grad.shape[1:]).index_copy_(0, q_plan.scatter, grad)
+    q_layout, k_layout = _Layout(q_flat, q_sizes), _Layout(k_flat, k_sizes)
+    groups_q, groups_k = q_layout.groups, k_layout.groups
+    slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
+    slots_grad = q_layout.gradient_to_slots(grad)
+    slots_out, slots_sums = q_layout.to_slots(out), q_layout.to_slots(sums)
     grads = tuple(torch.empty(x.shape, dtype=x.dtype) for x in (slots_q, slots_k, slots_v))
     for number, (rect_grad, rect_out, rect_sums, rect_q, rect_k, rect_v, into_q, into_k, into_v, hidden) in enumerate(
         zip(
             _rectangles(slots_grad, groups_q), _rectangles(slots_out, groups_q), _rectangles(slots_sums, groups_q),
             _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
             _rectangles(grads[0], groups_q), _rectangles(grads[1], groups_k), _rectangles(grads[2], groups_k),
-            _hidden_scores(q_plan, k_plan, causal),
+            _hidden_scores(q_layout, k_layout, causal),
             strict=True,
         )
     ):  # fmt: skip
@@ -217,8 +232,7 @@ def _attend_backward(
             parts = _backward_written_out(rect_grad, rect_q, rect_k, rect_v, hidden, dropout, kept_seed)
         for into, part in zip((into_q, into_k, into_v), parts, strict=True):
             into.copy_(part)
-    grad_q, grad_k, grad_v = (_to_tokens(g, plan) for g, plan in zip(grads, (q_plan, k_plan, k_plan), strict=True))
-    return grad_q, grad_k, grad_v
+    return q_layout.to_tokens(grads[0]), k_layout.to_tokens(grads[1]), k_layout.to_tokens(grads[2])
 
 
 def _backward_written_out(
@@ -281,16 +295,17 @@ def _attend_by_group(
     q: Tensor, k: Tensor, v: Tensor, q_plan: Plan, k_plan: Plan, causal: bool, dropout: float
 ) -> Tensor:
     """PyTorch's own attention on each rectangle, by its own backward: it draws its dropout inside the kernel."""
-    groups_q, groups_k = q_plan.groups.tolist(), k_plan.groups.tolist()
-    slots_q, slots_k, slots_v = _to_slots(q, q_plan), _to_slots(k, k_plan), _to_slots(v, k_plan)
+    q_layout, k_layout = _Layout(q_plan.flat, q_plan.sizes), _Layout(k_plan.flat, k_plan.sizes)
+    groups_q, groups_k = q_layout.groups, k_layout.groups
+    slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
     parts = [
         F.scaled_dot_product_attention(
             rect_q, rect_k, rect_v, attn_mask=None if hidden is None else ~hidden, dropout_p=dropout
         ).transpose(1, 2).flatten(0, 1)
         for rect_q, rect_k, rect_v, hidden in zip(
             _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
-            _hidden_scores(q_plan, k_plan, causal),
+            _hidden_scores(q_layout, k_layout, causal),
             strict=True,
         )
     ]  # fmt: skip
-    return _to_tokens(torch.cat(parts), q_plan)
+    return q_layout.to_tokens(torch.cat(parts))
