@@ -81,30 +81,27 @@ def _one_group(rows: Rows) -> Plan:
 
 
 class _Layout:
-    """A plan read once: its numbers as numbers. Its tensors are made when they are asked for."""
+    """A plan whose numbers are read once a call: for a short text reading them takes as long as a product."""
 
-    def __init__(self, flat: Tensor, sizes: Tensor):
-        self._flat = flat
-        (self._rows, self._slots, self._in_order), *self.groups = sizes.tolist()
+    def __init__(self, plan: Plan):
+        self._plan, self._in_order, self.groups = plan, plan.in_order, plan.groups.tolist()
 
     def to_slots(self, x: Tensor) -> Tensor:
-        return x if self._in_order else x.index_select(0, self._flat[self._rows : self._rows + self._slots])
+        return x if self._in_order else x.index_select(0, self._plan.gather)
 
     def to_tokens(self, slots: Tensor) -> Tensor:
-        return slots if self._in_order else slots.index_select(0, self._scatter())
+        return slots if self._in_order else slots.index_select(0, self._plan.scatter)
 
     def gradient_to_slots(self, grad: Tensor) -> Tensor:
         """Pad slots get none, so that they add nothing to keys and values."""
         if self._in_order:
             return grad
-        return grad.new_zeros(self._slots, *grad.shape[1:]).index_copy_(0, self._scatter(), grad)
+        n_slots = sum(n * length for n, length, _ in self.groups)
+        return grad.new_zeros(n_slots, *grad.shape[1:]).index_copy_(0, self._plan.scatter, grad)
 
     def lengths(self) -> tuple[Tensor, ...]:
         """Of the rows of each group."""
-        return self._flat[: self._rows].split([n for n, _, _ in self.groups])
-
-    def _scatter(self) -> Tensor:
-        return self._flat[self._rows + self._slots :]
+        return self._plan.lengths.split([n for n, _, _ in self.groups])
 
 
 def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
@@ -171,7 +168,7 @@ def _attend(
     causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The contexts ``(Tq, N, D)``, and where the fused kernel made them the log of their sums of exponentials."""
-    q_layout, k_layout = _Layout(q_flat, q_sizes), _Layout(k_flat, k_sizes)
+    q_layout, k_layout = _Layout(Plan(q_flat, q_sizes)), _Layout(Plan(k_flat, k_sizes))
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
     out = torch.empty(slots_q.shape[0], q.shape[1], v.shape[2], dtype=v.dtype)
@@ -207,7 +204,7 @@ def _attend_backward(
     q_flat: Tensor, q_sizes: Tensor, k_flat: Tensor, k_sizes: Tensor,
     causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    q_layout, k_layout = _Layout(q_flat, q_sizes), _Layout(k_flat, k_sizes)
+    q_layout, k_layout = _Layout(Plan(q_flat, q_sizes)), _Layout(Plan(k_flat, k_sizes))
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
     slots_grad = q_layout.gradient_to_slots(grad)
@@ -295,7 +292,7 @@ def _attend_by_group(
     q: Tensor, k: Tensor, v: Tensor, q_plan: Plan, k_plan: Plan, causal: bool, dropout: float
 ) -> Tensor:
     """PyTorch's own attention on each rectangle, by its own backward: it draws its dropout inside the kernel."""
-    q_layout, k_layout = _Layout(q_plan.flat, q_plan.sizes), _Layout(k_plan.flat, k_plan.sizes)
+    q_layout, k_layout = _Layout(q_plan), _Layout(k_plan)
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
     parts = [
