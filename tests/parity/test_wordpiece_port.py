@@ -22,7 +22,8 @@ BLOCKS = (
     (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0xD788, 0xD7A3), (0xFF01, 0xFF20), (0x2000, 0x2064), (0x3000, 0x3003),
     (0x1F600, 0x1F60F), (0xFE0F, 0xFE0F), (0x0, 0x1F), (0x7F, 0x9F), (0xFEFF, 0xFEFF), (0xFFFD, 0xFFFD),
 )  # fmt: skip
-LETTERS = [chr(c) for first, last in BLOCKS for c in range(first, last + 1)]
+# Without the capital sigma, which ends a word in another small letter, and the bracket that special pieces begin with.
+LETTERS = [chr(c) for first, last in BLOCKS for c in range(first, last + 1) if chr(c) not in "Σ["]
 
 
 @functools.cache
@@ -73,6 +74,20 @@ def test_the_same_ids(lowercase: bool, text: str) -> None:
 )
 def test_where_the_port_differs(lowercase: bool, text: str, ours: list[str], theirs: list[str]) -> None:
     assert words_of(text, lowercase) == (ours, theirs)
+
+
+def test_the_last_sigma_of_a_word() -> None:
+    """Python, and so Google's code, lower-cases words; the port lower-cases letters."""
+    assert words_of("ΟΔΟΣ", True) == (["οδος"], ["οδοσ"])
+    assert words_of("ΟΔΟΣ", False) == (["ΟΔΟΣ"], ["ΟΔΟΣ"])
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_special_pieces_in_a_text(lowercase: bool) -> None:
+    """Ours are text; the port takes them for what they say."""
+    ours, theirs = both(lowercase)
+    assert theirs.encode("[SEP]", add_special_tokens=False).ids == [ours.sep_id]
+    assert ours.sep_id not in ours.encode("[SEP]").ids
 
 
 def test_the_longest_word() -> None:
