@@ -82,6 +82,13 @@ def test_google_behaviour_equals_the_reference(text: str) -> None:
         assert [tokenizer.pieces[i] for i in tokenizer.encode(text).ids] == expected
 
 
+def test_where_the_library_differs_from_google() -> None:
+    """Known and left: one sequence of a mark and a capital sigma becomes the other small sigma."""
+    vocabulary = set(UNCASED.pieces) - set(SPECIALS)
+    assert reference.tokenize(SUBSCRIPT_IOTA + "Σ", vocabulary, True) == ["σ"]
+    assert [UNCASED.pieces[i] for i in UNCASED.encode(SUBSCRIPT_IOTA + "Σ").ids] == ["ς"]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.text(st.characters(codec="utf-8"), max_size=30))
 def test_google_behaviour_on_any_characters(text: str) -> None:
