@@ -302,6 +302,17 @@ def google_of(shared_data: Path, folder: Path, change: Callable[[dict[str, Any]]
     return folder
 
 
+def test_a_head_of_google_without_its_shape_is_refused(shared_data: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    def change(state: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: array for name, array in state.items() if not name.startswith("cls/")}
+        return kept | {"output_weights": np.float32(1.0).reshape(()), "output_bias": np.zeros(1, np.float32)}
+
+    with pytest.raises(CheckpointError, match=r"output_weights has shape \(\), expected \(labels, width\)"):
+        open_model(google_of(shared_data, tmp_path / "m", change))
+
+
 @pytest.mark.parametrize("head", ["", "cls/squad/"])
 def test_fine_tuned_checkpoints_of_google(head: str, shared_data: Path, tmp_path: Path) -> None:
     import numpy as np

@@ -174,6 +174,9 @@ def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
         return "bert", found, AnswerConfig()
     if found != "classify":
         return "bert", PRETRAINING, MaskedLMConfig(next_sentence=google_bert.has_next_sentence(state))
+    if state["output_weights"].ndim != 2:
+        shape = state["output_weights"].shape
+        raise CheckpointError(f"output_weights has shape {shape}, expected (labels, width): it is no classifier's")
     n_outputs = len(state["output_weights"])
     if n_outputs == 1:
         return "bert", "regress", RegressConfig()
