@@ -252,3 +252,9 @@ def test_memory_of_training(script, tmp_path: Path) -> None:
     (row,) = run(script, "training_memory", tmp_path)["tables"][0]["rows"]
     # The process itself is most of what so small a model takes.
     assert 0.2 < row["ratio"] < 2
+
+
+def test_recurrent(script, tmp_path: Path) -> None:
+    record = run(script, "recurrent", tmp_path)
+    forms = {row["form"] for row in record["tables"][0]["rows"]}
+    assert forms == {"one rectangle", "step by step", "nn.LSTM, padded and packed"}

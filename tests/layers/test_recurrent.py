@@ -58,12 +58,13 @@ def test_output_and_gradients_equal_one_row_at_a_time(lengths: list[int], n_laye
     x = torch.randn(rows.n_tokens, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(rows.n_tokens, 8, dtype=torch.float64)
     inputs = [x, *layer.parameters()]
-    found, expected = layer(x, rows), one_row_at_a_time(layer, x, rows)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    for one, other in zip(
-        torch.autograd.grad(found, inputs, weight), torch.autograd.grad(expected, inputs, weight), strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    expected = one_row_at_a_time(layer, x, rows)
+    gradients = torch.autograd.grad(expected, inputs, weight)
+    for form in (layer, layer._in_rectangle, layer._by_time):
+        found = form(x, rows)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        for one, other in zip(torch.autograd.grad(found, inputs, weight), gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 def test_each_half_has_seen_its_side_of_the_row_only() -> None:

@@ -1,4 +1,4 @@
-"""A bidirectional LSTM over packed rows: no rectangle, so short rows cost no more than their words."""
+"""A bidirectional LSTM over packed rows, in a rectangle where they fill one, else without."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,6 +7,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from firth.layers.dropout import Dropout
 from firth.packed import Rows
+
+# Slots of a rectangle a token up to which PyTorch's kernel for rectangles is the faster one, forward and backward.
+# Source: benchmarks/recurrent.py.
+_MOST_SLOTS = 1.5
 
 
 def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
@@ -45,11 +49,39 @@ class BiLSTM(nn.Module):
     def forward(self, x: Float[Tensor, "W H"], rows: Rows) -> Float[Tensor, "W width"]:
         if len(x) != rows.n_tokens:
             raise ValueError(f"{len(x)} vectors for rows of {rows.n_tokens} words")
+        if rows.n_rows * rows.longest <= _MOST_SLOTS * rows.n_tokens:
+            return self._in_rectangle(x, rows)
+        return self._by_time(x, rows)
+
+    def _in_rectangle(self, x: Tensor, rows: Rows) -> Tensor:
+        """Both directions from left to right, one of them over rows turned round: what pads a row comes after it."""
+        row = rows.row_of_token()
+        slot = rows.positions * rows.n_rows + row
+        turned = (rows.first + rows.last).index_select(0, row) - torch.arange(rows.n_tokens, device=x.device)
+        for layer in self.layers:
+            assert isinstance(layer, nn.LSTM)
+            x = self.dropout(x)
+            ahead, back = layer.all_weights
+            behind = _lstm(x.index_select(0, turned), back, slot, rows).index_select(0, turned)
+            x = torch.cat([_lstm(x, ahead, slot, rows), behind], 1)
+        return x
+
+    def _by_time(self, x: Tensor, rows: Rows) -> Tensor:
+        """Without a rectangle: step by step over as many rows as still go on."""
         order, sizes = by_time(rows)
         x = x.index_select(0, order)
         for layer in self.layers:
             x = layer(PackedSequence(self.dropout(x), sizes))[0].data
         return x.index_select(0, order.argsort())
+
+
+def _lstm(x: Tensor, weights: list[Tensor], slot: Tensor, rows: Rows) -> Tensor:
+    """One direction of one layer; ``slot``: of each token in a rectangle of steps × rows."""
+    rectangle = x.new_zeros(rows.longest * rows.n_rows, x.shape[1]).index_copy(0, slot, x)
+    start = x.new_zeros(1, rows.n_rows, weights[1].shape[1])
+    steps = rectangle.unflatten(0, (rows.longest, rows.n_rows))
+    out = torch.lstm(steps, (start, start), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
+    return out.flatten(0, 1).index_select(0, slot)
 
 
 def _initialise(name: str, values: Tensor) -> None:

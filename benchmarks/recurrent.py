@@ -1,0 +1,118 @@
+"""The BiLSTM on a processor: one rectangle of rows, or step by step over as many rows as still go on.
+
+.venv/bin/python benchmarks/recurrent.py
+
+What the package does (``firth.layers.recurrent._MOST_SLOTS``) is chosen from here. Beside them PyTorch's own
+``nn.LSTM`` as users run it: padded, then packed by ``pack_padded_sequence``.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.jobs.measure import in_turn
+from firth.layers.recurrent import BiLSTM
+from firth.machine import has_fast_bfloat16
+from firth.packed import Rows, to_padded
+
+WIDTH, LAYERS = 256, 2
+COLUMNS: measure.Columns = (
+    ("name", "rows", "{}"),
+    ("width_in", "wide", "{}"),
+    ("slots", "slots a token", "{:.2f}"),
+    ("dtype", "type", "{}"),
+    ("form", "form", "{}"),
+    ("tokens_per_s", "tokens/s, forward and backward", "{:,.0f}"),
+)
+KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "32 of 64": lambda rng: np.full(32, 64),
+    "8 windows of documents": lambda rng: np.clip(rng.normal(100, 20, 8), 10, 128).astype(int),
+    "16 windows of documents": lambda rng: np.clip(rng.normal(100, 35, 16), 10, 128).astype(int),
+    "32 sentences": lambda rng: np.clip(rng.lognormal(2.9, 0.4, 32), 4, 64).astype(int),
+    "64 sentences": lambda rng: np.clip(rng.lognormal(2.9, 0.4, 64), 4, 64).astype(int),
+}
+
+
+def step(form: Callable[[Tensor, Rows], Tensor], x: Tensor, rows: Rows, dtype: torch.dtype) -> None:
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        out = form(x, rows)
+    out.float().sum().backward()
+
+
+def as_users_run_it(layer: BiLSTM) -> Callable[[Tensor, Rows], Tensor]:
+    """The same weights in one nn.LSTM."""
+    first = layer.layers[0]
+    assert isinstance(first, nn.LSTM)
+    whole = nn.LSTM(first.input_size, WIDTH, LAYERS, bidirectional=True, batch_first=True)
+    state = {
+        name.replace("_l0", f"_l{number}"): value
+        for number, part in enumerate(layer.layers)
+        for name, value in part.state_dict().items()
+    }
+    whole.load_state_dict(state)
+
+    def run(x: Tensor, rows: Rows) -> Tensor:
+        padded, mask = to_padded(x, rows)
+        packed = nn.utils.rnn.pack_padded_sequence(padded, rows.lengths, batch_first=True, enforce_sorted=False)
+        out, _ = nn.utils.rnn.pad_packed_sequence(whole(packed)[0], batch_first=True)
+        return out[mask]
+
+    return run
+
+
+def compared(kind: str, width_in: int, dtype: torch.dtype, options: Namespace) -> tuple[list[Any], dict[str, Any]]:
+    """The rows of the table for one kind of rows, and how far the forms are from each other."""
+    lengths = KINDS[kind](np.random.default_rng(0))[: 2 if options.quick else None]
+    rows = Rows.from_lengths(lengths)
+    torch.manual_seed(0)
+    layer, x = BiLSTM(width_in, WIDTH, LAYERS, 0.0), torch.randn(rows.n_tokens, width_in)
+    forms = {
+        "one rectangle": layer._in_rectangle,
+        "step by step": layer._by_time,
+        "nn.LSTM, padded and packed": as_users_run_it(layer),
+    }
+    outs = [form(x, rows) for form in forms.values()]
+    difference = max(float((out - outs[0]).detach().abs().max()) for out in outs)
+    works = {name: partial(step, form, x, rows, dtype) for name, form in forms.items()}
+    spreads = in_turn(works, options.repeats)
+    slots, n = rows.n_rows * rows.longest / rows.n_tokens, rows.n_tokens
+    table = [
+        {"name": kind, "width_in": width_in, "slots": slots, "dtype": str(dtype).removeprefix("torch."), "form": name,
+         "tokens_per_s": n / spreads[name].median}
+        for name in forms
+    ]  # fmt: skip
+    return table, {"what": f"{kind}, {width_in}: the forms", "difference": difference, "tolerance": 1e-5}
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    options = measure.parsed(measure.arguments(str(__doc__).splitlines()[0]), arguments)
+    types = [torch.float32, torch.bfloat16] if has_fast_bfloat16() else [torch.float32]
+    rows, checks = list[Any](), []
+    for kind in KINDS:
+        for width_in in (WIDTH, 4 * WIDTH):
+            for dtype in types:
+                found, check = compared(kind, width_in, dtype, options)
+                rows += found
+            checks.append(check)
+    return measure.write(
+        "recurrent",
+        title="Forms of the BiLSTM on a processor",
+        target="",
+        about=f"{LAYERS} layers, {WIDTH} wide in each direction, over vectors as wide as one layer of BERT-mini or four "
+        "side by side; one forward and backward. Slots a token: what one rectangle would hold.",
+        arguments=options,
+        settings={"width": WIDTH, "layers": LAYERS},
+        checks=checks,
+        tables=[measure.table("Two layers, both directions", COLUMNS, rows)],
+    )
+
+
+if __name__ == "__main__":
+    main()
