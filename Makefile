@@ -19,11 +19,11 @@ demo:
 	.venv/bin/firth demo
 
 test:
-	@scripts/setup report,track,dev,parity,onnx
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors
 	scripts/test
 
 check:
-	@scripts/setup report,track,dev,parity,onnx
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors
 	scripts/check
 
 models:

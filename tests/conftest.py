@@ -90,6 +90,33 @@ def tiny_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
+def tiny_word_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as ``tiny_corpus`` in whole words, the rarest of which are unknown."""
+    from firth.jobs.prepare import prepare
+    from firth.jobs.vocab import build_vocab
+
+    folder = tmp_path_factory.mktemp("tiny")
+    build_vocab([tiny_text], folder / "words", size=80, kind="words", workers=1)
+    prepare([tiny_text], folder / "words", folder / "corpus", holdout=0.1, workers=1)
+    return folder / "corpus"
+
+
+@pytest.fixture(scope="session")
+def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus folder of parallel text: lines, and the same with their words from the end to the beginning."""
+    from firth.jobs.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("tiny")
+    lines = [line for line in tiny_text.read_text("utf-8").splitlines() if line]
+    (folder / "a.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "b.txt").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n", "utf-8")
+    prepare(
+        [folder / "a.txt"], tiny_vocab, folder / "pairs", second=[folder / "b.txt"], holdout=0.1, workers=1
+    )
+    return folder / "pairs"
+
+
+@pytest.fixture(scope="session")
 def tiny_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 20 steps with its model and two checkpoints (of the steps 10 and 20)."""
     from firth.jobs.pretrain import pretrain, resolve

@@ -41,6 +41,8 @@ def tokenizer() -> Tokenizer:
 def pretraining(system_name: str, **options: Any) -> nn.Module:
     system = SYSTEMS[system_name]
     sizes = BERT_SIZES if system_name.startswith("bert") else {"width": 8, "n_layers": 2}
+    if system_name == "gpt":
+        sizes = {"width": 8, "n_layers": 2, "n_heads": 2, "max_positions": 16, "embedding_dropout": 0.3}
     torch.manual_seed(0)
     config = system.config(vocab_size=len(PIECES), **sizes, **system.fixed)
     return system.objective(system.encoder(config), system.objective_config(**options)).eval()
@@ -93,6 +95,7 @@ def written(
         ("bert", lambda: pretraining("bert"), PRETRAINING),
         ("bert", lambda: pretraining("bert", next_sentence=False), PRETRAINING),
         ("bert-ltr", lambda: pretraining("bert-ltr"), PRETRAINING),
+        ("gpt", lambda: pretraining("gpt"), PRETRAINING),
         ("lstm", lambda: pretraining("lstm"), PRETRAINING),
         ("bert", classifier, "classify"),
     ],
@@ -112,7 +115,7 @@ def test_what_was_written_is_read(
     assert loaded.tokenizer.fingerprint == tokenizer().fingerprint
     assert (loaded.provenance["seed"], loaded.provenance["이름"]) == (5, "값")
     assert {"firth", "torch", "python"} <= set(loaded.provenance)
-    assert loaded.max_length == (16 if system.startswith("bert") else None)
+    assert loaded.max_length == (None if system == "lstm" else 16)
 
 
 @pytest.mark.parametrize("task", list(TASKS))
@@ -156,6 +159,20 @@ def test_only_published_heads_have_the_names_of_other_tools(
         # Their head for answers has no dropout.
         assert config.get("classifier_dropout") == (None if task == "answer" else 0.1)
     assert read_model(folder).objective.config == options
+
+
+def test_a_gpt_speaks_the_words_of_other_tools_until_it_is_fine_tuned(tmp_path: Path) -> None:
+    folder = written(tmp_path / "m", "gpt")
+    config, names = json.loads((folder / "config.json").read_text()), load_tensors(folder / "model.safetensors")
+    assert (config["model_type"], config["architectures"]) == ("openai-gpt", ["OpenAIGPTLMHeadModel"])
+    assert (config["n_embd"], config["n_head"], config["afn"], config["embd_pdrop"]) == (8, 2, "gelu", 0.3)
+    assert all(name.startswith("transformer.") for name in names) and len(names) == 2 + 12 * 2
+    assert "AutoModel" in (folder / "README.md").read_text()
+    encoder = pretraining("gpt").encoder
+    tuned = written(tmp_path / "c", "gpt", Classifier(encoder, ClassifyConfig(labels=("n", "y"))), "classify")
+    assert json.loads((tuned / "config.json").read_text())["model_type"] == "firth-gpt"
+    assert "encoder.embeddings.pieces.weight" in load_tensors(tuned / "model.safetensors")
+    assert read_model(tuned).objective.encoder.config == encoder.config
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
@@ -238,7 +255,7 @@ def edit(folder: Path, file: str, **changes: Any) -> None:
     [
         ("firth.json", {"version": 99}, "version 99, this Firth reads 'firth-model' version 1"),
         ("firth.json", {"format": "x"}, "has layout 'x'"),
-        ("firth.json", {"system": "elmo"}, "system 'elmo', task 'pretraining' are not known"),
+        ("firth.json", {"system": "word2vec"}, "system 'word2vec', task 'pretraining' are not known"),
         ("firth.json", {"system": None}, "not known"),
         ("firth.json", {"task": "dance"}, "not known"),
         ("firth.json", {"options": {"surprise": 1}}, "unknown key 'surprise'"),

@@ -29,7 +29,7 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
-from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer import SPECIALS, Tokenizer
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLAIN = FeatureConfig(dropout=0.25)
@@ -199,7 +199,7 @@ CLASSIFIER = {"classifier.weight": torch.zeros(3, 8), "classifier.bias": torch.z
         (changed(**{"bert.pooler.dense.bias": torch.zeros(7)}), {}, r"dense\.bias has shape \(7,\), expected \(8,\)"),
         (changed(**{"bert.pooler.dense.bias": torch.zeros(8, dtype=torch.int8)}), {}, "quantised weights are not read"),
         (changed(**{"embeddings.LayerNorm.bias": torch.zeros(8)}), {}, "twice, also as embeddings.LayerNorm.bias"),
-        (changed(), {"model_type": "roberta"}, "model_type 'roberta': this Firth reads 'bert' alone"),
+        (changed(), {"model_type": "roberta"}, "model_type 'roberta': this Firth reads 'bert' and 'openai-gpt'"),
         (changed(), {"position_embedding_type": "relative_key"}, "'relative_key' is not BERT's"),
         (changed(), {"auto_map": {"AutoModel": "x.Y"}}, "auto_map .* is not BERT's"),
         (changed(), {"pruned_heads": {"0": [1]}}, "pruned_heads .* is not BERT's"),
@@ -254,7 +254,8 @@ def test_no_vocabulary_or_another_one(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     loaded = read_foreign(recognise(folder), vocab=tmp_path / "vocab.txt").loaded
     assert loaded.tokenizer.pieces == PIECES
-    for pieces in (PIECES[:-1], [*PIECES, "more"]):
+    # The last one's piece too many is a special one.
+    for pieces in (PIECES[:-1], [*PIECES, "more"], ["more", *PIECES[len(SPECIALS) :], *SPECIALS]):
         (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
         with pytest.raises(CheckpointError, match=r"not of one make; give the right vocabulary with .* --vocab FILE"):
             open_model(folder)

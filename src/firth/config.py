@@ -33,7 +33,9 @@ FOREIGN_KEYS = {
     "adam_beta2": "optim.beta2",
     "adam_epsilon": "optim.epsilon",
     "attention_probs_dropout_prob": "encoder.attention_dropout",
+    "attn_pdrop": "encoder.attention_dropout",
     "bf16": "train.precision",
+    "embd_pdrop": "encoder.embedding_dropout",
     "eval_steps": "train.eval_every",
     "fp16": "train.precision",
     "gradient_accumulation_steps": "train.micro_batches",
@@ -51,11 +53,16 @@ FOREIGN_KEYS = {
     "max_seq_length": "data.length",
     "max_steps": "train.steps",
     "mlm_probability": "masking.share",
+    "n_embd": "encoder.width",
+    "n_head": "encoder.n_heads",
+    "n_layer": "encoder.n_layers",
+    "n_positions": "encoder.max_positions",
     "num_attention_heads": "encoder.n_heads",
     "num_hidden_layers": "encoder.n_layers",
     "num_train_steps": "train.steps",
     "output_dir": "--out",
     "per_device_train_batch_size": "train.batch_tokens",
+    "resid_pdrop": "encoder.dropout",
     "save_steps": "train.save_every",
     "save_total_limit": "train.keep_checkpoints",
     "short_seq_prob": "data.short_share",
@@ -189,7 +196,8 @@ def to_toml(config: Any, *, comments: bool = False) -> str:
         return text
     notes = _comments(config)
     lines, table = [], ""
-    for line in text.splitlines():
+    # Not splitlines: a string may hold other characters that it would cut at, such as U+0085.
+    for line in text.removesuffix("\n").split("\n"):
         if line.startswith("[") and line.endswith("]") and " " not in line:
             table = line.strip("[]") + "."
         key = table + line.split(" = ", 1)[0] if " = " in line else ""

@@ -1,7 +1,7 @@
 """Read and write a model folder: all that a user shares.
 
-config.json            sizes; for BERT with the keys that transformers reads
-model.safetensors      weights, tied ones once; for BERT under the names that transformers reads
+config.json            sizes; for BERT and GPT with the keys that transformers reads
+model.safetensors      weights, tied ones once; for BERT and GPT under the names that transformers reads
 tokenizer.json, tokenizer_config.json, vocab.txt
 firth.json             system, task and its options, provenance
 README.md              model card
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from firth.config import from_dict, read_json, to_dict
-from firth.convert import hf_bert
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.systems import SYSTEMS, TASKS, System
 from firth.tasks.config import EmbeddingConfig
+from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import MANIFEST, check_folder, load_tensors, save_tensors
 
@@ -55,6 +55,15 @@ class Loaded:
         return SYSTEMS[self.system_name]
 
     @property
+    def layout(self) -> Layout:
+        """How a text is read: by a model that has learnt nothing since its pre-training, as there.
+
+        It then meets no special piece that is new to it; a text without pieces may have an empty row.
+        """
+        as_pretrained = self.system.pretraining_layout if self.task == PRETRAINING else None
+        return (as_pretrained or self.system.layout)(self.tokenizer)
+
+    @property
     def max_length(self) -> int | None:
         """Longest row the encoder can read, special pieces included; None: any."""
         return getattr(self.objective.encoder.config, "max_positions", None)
@@ -65,11 +74,14 @@ def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...
 
     Other tools know fine-tuned models only with the published heads.
     """
-    system = SYSTEMS[system_name]
+    theirs = SYSTEMS[system_name].huggingface
+    if theirs is None:
+        return None
     if task == PRETRAINING:
-        return system.names
-    published = options.features.plain and not getattr(options, "crf", False)
-    return system.task_names.get(task) if published else None
+        return theirs.names
+    ours = getattr(options, "crf", False) or getattr(options, "both_orders", False)
+    published = options.features.plain and not ours
+    return theirs.task_names.get(task) if published else None
 
 
 def firth_version() -> str:
@@ -93,10 +105,10 @@ def write_model(
     if names is not None:
         state = to_theirs(state, expand(names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)
-    if names is not None:
-        architecture = _architecture(system_name, task, objective, untrained)
-        sizes = hf_bert.config_to_hf(config, architecture, tokenizer.pad_id)
-        sizes |= hf_bert.task_to_hf(task, objective.config)
+    theirs = SYSTEMS[system_name].huggingface
+    if names is not None and theirs is not None:
+        sizes = theirs.config_to(config, theirs.architecture(task, objective, untrained), tokenizer)
+        sizes |= theirs.task_to(task, objective.config)
     else:
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
     _write(folder / "config.json", sizes)
@@ -118,17 +130,6 @@ def write_model(
 
 def _write(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _architecture(system_name: str, task: str, objective: Objective, untrained: Sequence[str]) -> str:
-    """The class of transformers that reads what the folder has learnt."""
-    if "mlm" in untrained or "lm" in untrained:
-        return "BertModel"
-    if task in hf_bert.ARCHITECTURES:
-        return hf_bert.ARCHITECTURES[task]
-    if system_name == "bert-ltr":
-        return "BertLMHeadModel"
-    return "BertForPreTraining" if objective.nsp is not None else "BertForMaskedLM"
 
 
 def _card(
@@ -186,13 +187,13 @@ def read_model(path: str | Path) -> Loaded:
         embedding = from_dict(EmbeddingConfig, about.get("embedding", {}), str(folder / "firth.json"))
         untrained = tuple(map(str, about.get("untrained", ())))
         names = tensor_names(system_name, task, options)
-        if names is not None:
-            config = hf_bert.config_from_hf(sizes, where)
+        if names is not None and system.huggingface is not None:
+            config = system.huggingface.config_from(sizes, where)
         else:
             config = from_dict(system.config, {k: v for k, v in sizes.items() if k != "model_type"}, where)
     except (KeyError, TypeError, ConfigError, InputError) as error:
         raise CheckpointError(f"{folder} cannot be read as a model: {error}") from None
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = system.reads(Tokenizer.load(folder))
     if tokenizer.size != config.vocab_size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: not of one make"

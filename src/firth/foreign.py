@@ -2,7 +2,10 @@
 
 firth.json, or a run      our own folders                            folder.py
 modules.json              sentence-transformers, around the next     convert/sentence_transformers.py
-config.json               Hugging Face's layouts, of all years       convert/weights.py, convert/hf_bert.py
+params_shapes.json        OpenAI's ten arrays of GPT                 convert/openai_gpt.py
+*.h5, *.pth and itos*     fastai's language models, for ULMFiT       convert/fastai.py
+…options.json, …weights.hdf5   ELMo                                convert/elmo.py
+config.json               Hugging Face's layouts, of all years       convert/weights.py, convert/hf_bert.py, hf_gpt.py
 ….index and ….data-…      Google's TensorFlow checkpoints            convert/tf_bundle.py, convert/google_bert.py
 hub:org/name              one of these, on the Hugging Face hub      convert/hub.py
 """
@@ -17,8 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from firth.config import read_json
-from firth.convert import google_bert, hf_bert
+from firth.convert import google_bert
+from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
+from firth.convert.fastai import find_fastai, find_words, read_fastai, read_words_file
 from firth.convert.hub import HUB, fetch_model
+from firth.convert.huggingface import Facts, HuggingFace
+from firth.convert.openai_gpt import SHAPES, read_openai
 from firth.convert.renames import expand, to_ours
 from firth.convert.sentence_transformers import MODULES, read_sentence_model
 from firth.convert.tf_bundle import bundle_prefix, read_bundle
@@ -27,24 +34,34 @@ from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded, find_model, read_model, tensor_names
 from firth.layers.initialise import truncated_normal_
-from firth.objectives.config import MaskedLMConfig
+from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, TiedLMConfig
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
 from firth.text.extend import extended
+from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.published import read_published
-from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, Tokenizer
 
-Kind = Literal["firth", "huggingface", "sentence-transformers", "google"]
+Kind = Literal["firth", "huggingface", "sentence-transformers", "google", "openai", "elmo", "fastai"]
 Gelu = Literal["erf", "tanh"]
-Facts = list[tuple[str, str]]
 _What = tuple[str, str, Any]  # system, task, options
 
 _CONFIGS = ("config.json", "bert_config.json")
-_VOCABULARIES = ("tokenizer.json", "vocab.txt")
 # Embeddings are often made a little larger than the vocabulary, up to a round number.
 _MOST_FILLERS = 127
 _ROUND = 8
-_PARTS = {"encoder.pooler": "the pooler", "mlm": "the masked-LM head", "lm": "the language-model head"}
+# Their model types. Of systems that are one model type (BERT, left to right as well) each knows what there is to read.
+_MODEL_TYPES: dict[str, HuggingFace] = {
+    theirs.model_type: theirs for system in SYSTEMS.values() if (theirs := system.huggingface) is not None
+}
+_PIECES = "encoder.embeddings.pieces.weight"
+SPECIAL_PIECES = "special pieces"
+# Deviation of fresh weights, where the sizes name none.
+_INIT_RANGE = 0.02
+_PARTS = {
+    "encoder.pooler": "the pooler", "mlm": "the masked-LM head", "lm": "the language-model head",
+    "softmax": "the output layer",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +92,22 @@ def recognise(path: str | Path) -> Source:
         return Source("firth", place, name)
     if (place / MODULES).is_file():
         return Source("sentence-transformers", place, name)
+    if find_files(place) is not None:
+        return Source("elmo", place, name)
+    if (place / SHAPES).is_file():
+        return Source("openai", place, name)
     configs = [file for file in _CONFIGS if (place / file).is_file()]
     prefix = bundle_prefix(place)
     if prefix is not None and not any((place / file).is_file() for file in FILES):
         return Source("google", prefix, name)
     if configs:
         return Source("huggingface", place, name)
+    if (weights := find_fastai(place)) is not None:
+        return Source("fastai", weights, name)
     if place.is_file():
-        raise CheckpointError(f"{name} is a file: give the folder that it lies in")
+        raise CheckpointError(
+            f"{name} is a file: give the folder that it lies in (word vectors: firth vectors convert)"
+        )
     return Source("firth", find_model(place), name)
 
 
@@ -107,6 +132,12 @@ def read_foreign(
             return _read_google(source, vocab, lowercase, gelu or "erf")
         if source.kind == "sentence-transformers":
             return _read_sentence_model(source, vocab, lowercase)
+        if source.kind == "openai":
+            return _read_openai(source, vocab, lowercase)
+        if source.kind == "fastai":
+            return _read_fastai(source, vocab, lowercase)
+        if source.kind == "elmo":
+            return _read_elmo(source, vocab, lowercase)
         return _read_huggingface(source, vocab, lowercase)
     except (ConfigError, InputError) as error:
         raise CheckpointError(f"{source.name} cannot be read as a model: {error}") from None
@@ -124,23 +155,80 @@ def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None
     folder = source.path
     file = next((folder / name for name in _CONFIGS if (folder / name).is_file()), folder / _CONFIGS[0])
     theirs, where = read_json(file), str(file)
-    config = hf_bert.config_from_hf(theirs, where)
+    family = _model_type(theirs, where)
+    config = family.config_from(theirs, where)
     weights = find_tensors(folder)
-    state = hf_bert.todays_names(found := read_tensors(weights), str(weights))
-    facts = [("weights", f"{weights.name}, {_types(found)}")]
-    if hf_bert.drop_own_decoder(state):
-        facts.append(("left out", "cls.predictions: its output matrix is not the embedding, as it is here"))
-    hf_bert.check_sizes(config, state, where)
-    kind = hf_bert.find_kind(theirs, state, where)
+    state, left_out = family.todays_names(found := read_tensors(weights), str(weights))
+    facts = [("weights", f"{weights.name}, {_types(found)}"), *left_out]
+    family.check_sizes(config, state, where)
+    kind = family.find_kind(theirs, state, where)
     text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
-    objective = _empty(kind, config)
-    expected = objective.state_dict()
-    untrained = hf_bert.absent_parts(state, expected)
+    expected = _empty(kind, config).state_dict()
+    untrained = family.absent_parts(state, expected)
     wanted = {n: t for n, t in expected.items() if not any(n.startswith(f"{part}.") for part in untrained)}
     names = tensor_names(*kind)
     assert names is not None, "what is published is of systems and tasks with foreign names"
-    _fill(objective, to_ours(state, expand(names, config.n_layers), wanted, str(weights)), untrained, str(weights))
+    ours = to_ours(state, expand(names, config.n_layers), wanted, str(weights))
+    objective = _filled(kind, config, ours, text, untrained, str(weights))
     return _found(source, kind, objective, text, untrained, facts)
+
+
+def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
+    """By what ``config.json`` calls it; the oldest files of BERT do not say."""
+    name = theirs.get("model_type", "bert")
+    if not isinstance(name, str) or name not in _MODEL_TYPES:
+        known = " and ".join(map(repr, _MODEL_TYPES))
+        raise CheckpointError(f"{where}: model_type {name!r}: this Firth reads {known}")
+    return _MODEL_TYPES[name]
+
+
+def _read_openai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    kind: _What = ("gpt", PRETRAINING, TiedLMConfig())
+    config, ours = read_openai(source.path)
+    text = _tokenizer(source.path, config.vocab_size, vocab, lowercase)
+    objective = _filled(kind, config, ours, text, (), str(source.path))
+    return _found(source, kind, objective, text, (), [("weights", "params_0.npy to params_9.npy, float32")])
+
+
+def _read_elmo(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    if lowercase:
+        raise ConfigError("ELMo reads text as it is: leave out --uncased")
+    files = find_files(source.path)
+    assert files is not None
+    kind: _What = ("elmo", PRETRAINING, BilmLMConfig())
+    tokenizer = SYSTEMS["elmo"].reads(spaced_words([]) if vocab is None else read_words(vocab))
+    config, ours = read_elmo(*files, tokenizer.size)
+    text = _Text(tokenizer, "cased, words as they stand between white space, any of them by its characters")
+    untrained = ("softmax",)
+    objective = _filled(kind, config, ours, text, untrained, str(files[1]))
+    return _found(source, kind, objective, text, untrained, [("weights", f"{files[1].name}, float32")])
+
+
+def _read_fastai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    if lowercase is False:
+        raise ConfigError("fastai's language models read lower-cased text: leave out --cased")
+    kind: _What = ("awd-lstm", PRETRAINING, AwdLMConfig())
+    config, ours, facts = read_fastai(source.path)
+    words = vocab or find_words(source.path)
+    assert words is not None, "what is known as fastai's has a list of words beside it"
+    tokenizer, n_new = tokenizer_of_fastai(read_words_file(words), str(words))
+    if tokenizer.size - n_new != config.vocab_size:
+        raise CheckpointError(
+            f"{words} has {tokenizer.size - n_new:,} words, the model {config.vocab_size:,}: not of one make; "
+            "give the right ones with --vocab"
+        )
+    if n_new:
+        ours |= {name: _with_means(ours[name], n_new) for name in ("encoder.embeddings.weight", "bias")}
+        names = ", ".join(tokenizer.pieces[-n_new:])
+        facts.append(("new", f"the special words {names}: the model has none, so they begin as the mean of its words"))
+    text = _Text(tokenizer, "lower-cased, by fastai's rules")
+    objective = _filled(kind, replace(config, vocab_size=tokenizer.size), ours, text, (), str(source.path))
+    return _found(source, kind, objective, text, (), facts)
+
+
+def _with_means(rows: Tensor, n: int) -> Tensor:
+    """Rows, and below them n times their mean."""
+    return torch.cat([rows, rows.mean(0, keepdim=True).expand(n, *rows.shape[1:])])
 
 
 def _types(tensors: Mapping[str, Tensor]) -> str:
@@ -158,10 +246,9 @@ def _read_google(source: Source, vocab: Path | None, lowercase: bool | None, gel
     found = google_bert.find_task(state, where)
     kind = _kind_of_google(found, state)
     text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
-    objective = _empty(kind, config)
-    ours = google_bert.to_ours(state, found, objective.state_dict(), config.n_layers, where)
+    ours = google_bert.to_ours(state, found, _empty(kind, config).state_dict(), config.n_layers, where)
     untrained = ("mlm",) if found == google_bert.BARE else ()
-    _fill(objective, ours, untrained, where)
+    objective = _filled(kind, config, ours, text, untrained, where)
     facts = [("weights", f"{source.path.name}.index, float32, every checksum matches")]
     if config.activation.startswith("gelu"):
         facts.append(("gelu", f"{gelu}: the checkpoint does not say which; erf is what every copy in use has"))
@@ -192,6 +279,10 @@ def _found(
     if text.n_fillers:
         facts.append(("vocabulary", f"{text.n_fillers} rows of the embedding have no piece: they are named [row…]"))
     facts += [("new", f"{_PARTS[part]}: the checkpoint has none, so it begins at random") for part in untrained]
+    if text.n_new:
+        names = ", ".join(text.tokenizer.pieces[-text.n_new :])
+        facts.append(("new", f"the special pieces {names}: the checkpoint has none, so they begin at random"))
+        untrained = (*untrained, SPECIAL_PIECES)
     origin = {"from": source.name, "format": source.kind, "found": [list(fact) for fact in facts]}
     return Foreign(Loaded(system_name, task, objective, text.tokenizer, {"origin": origin}, untrained), facts)
 
@@ -210,28 +301,45 @@ def describe(system_name: str, task: str, objective: Objective) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The tokenizer of a model, how its casing is known, and how many rows of the embedding needed a name."""
+    """The tokenizer of a model, how its casing is known, how many rows of the embedding needed a name, and how many
+    special pieces, its last ones, need a row."""
 
     tokenizer: Tokenizer
     casing: str
-    n_fillers: int
+    n_fillers: int = 0
+    n_new: int = 0
 
 
 def _tokenizer(folder: Path, size: int, vocab: Path | None, lowercase: bool | None) -> _Text:
-    """The tokenizer of a folder, which must have ``size`` pieces."""
+    """The tokenizer of a folder, which must have ``size`` pieces, special ones at the end not counted."""
     advice = f"firth convert {folder} --vocab FILE --to DIR"
-    if vocab is None and not any((folder / name).is_file() for name in _VOCABULARIES):
+    if vocab is None and not any((folder / name).is_file() for name in VOCABULARIES):
         raise CheckpointError(f"{folder} has no tokenizer.json and no vocab.txt: give its vocabulary with {advice}")
     tokenizer, casing = read_published(folder, vocab=vocab, lowercase=lowercase)
     short = size - tokenizer.size
-    if short == 0:
-        return _Text(tokenizer, casing, 0)
+    # OpenAI GPT's vocabulary is published without them, and gets them as it is read.
+    n_own = tokenizer.size - (tokenizer.n_added if tokenizer.kind is OPENAI else 0)
+    if size in (tokenizer.size, n_own):
+        return _Text(tokenizer, casing, n_new=-short)
+    if tokenizer.kind is not WORDPIECE and n_own < size <= n_own + _MOST_FILLERS:
+        raise CheckpointError(_padded(vocab or folder, tokenizer, size, n_own))
     if short < 0 or short > _MOST_FILLERS or size % _ROUND:
         raise CheckpointError(
             f"{vocab or folder}: the tokenizer has {tokenizer.size:,} pieces, the model {size:,}: not of one make; "
             f"give the right vocabulary with {advice}"
         )
     return _Text(extended(tokenizer, [f"[row{i}]" for i in range(tokenizer.size, size)]), casing, short)
+
+
+def _padded(where: Path, tokenizer: Tokenizer, size: int, n_own: int) -> str:
+    """What to say of rows that no piece is known for: nobody can tell padding from special pieces that were learnt."""
+    named = ", ".join(tokenizer.pieces[n_own:])
+    otherwise = f", or to {tokenizer.size:,} if the first of them are {named}" if named else ""
+    return (
+        f"{where}: the model has {size:,} rows of embeddings for {n_own:,} pieces: the others are padding, or of "
+        "special pieces that the vocabulary does not name. Cut the model with transformers' resize_token_embeddings "
+        f"to {n_own:,}{otherwise}, save it, and read that"
+    )
 
 
 def _empty(kind: _What, config: Any) -> Objective:
@@ -242,17 +350,37 @@ def _empty(kind: _What, config: Any) -> Objective:
         return make(SYSTEMS[system_name].encoder(config), options)
 
 
-def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[str], where: str) -> None:
-    """Give the modules memory and the numbers; parts that are untrained begin anew."""
+def _filled(
+    kind: _What, config: Any, ours: Mapping[str, Tensor], text: _Text, untrained: Sequence[str], where: str
+) -> Objective:
+    """The modules with the numbers; what is untrained, and special pieces that had no row, begin anew."""
     for name, tensor in ours.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{where}: {name} is {tensor.dtype}: quantised weights are not read")
+    if text.n_new:
+        config = replace(config, vocab_size=text.tokenizer.size)
+        ours = {**ours, _PIECES: torch.cat([ours[_PIECES], _new_rows(text.n_new, config)])}
+    objective = _empty(kind, config)
+    _fill(objective, ours, untrained)
+    return objective
+
+
+def _new_rows(n: int, config: Any) -> Tensor:
+    """Rows of the embedding for special pieces, N(0, ``init_range``²), the same at each reading.
+
+    Source: openai/finetune-transformer-lm train.py, which draws them so.
+    """
+    return torch.randn(n, config.width, generator=torch.Generator().manual_seed(0)) * config.init_range
+
+
+def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[str]) -> None:
+    """Give the modules memory and the numbers; parts that are untrained begin anew."""
     objective.to_empty(device="cpu")
     for name, parameter in objective.state_dict().items():
         if name in ours:
             parameter.copy_(ours[name])
     for part in untrained:
-        _renew(objective.get_submodule(part), objective.encoder.config.init_range)
+        _renew(objective.get_submodule(part), getattr(objective.encoder.config, "init_range", _INIT_RANGE))
     objective.eval()
 
 

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from firth.errors import LengthError
+
 # Recurrent state between the batches of one stream, by name.
 Carry = dict[str, Tensor]
 
@@ -161,6 +163,11 @@ class Rows(_Moves):
         rows = torch.arange(self.n_rows, device=self.offsets.device)
         return rows.repeat_interleave(self.lengths, output_size=self.n_tokens)
 
+    def select(self, chosen: Int[Tensor, " R"]) -> tuple["Rows", Int[Tensor, " T"]]:
+        """Some of the rows, in the order given (any may be taken several times), and the index of their tokens."""
+        rows = Rows.from_lengths(self.lengths.index_select(0, chosen).cpu().numpy()).to(self.offsets.device)
+        return rows, self.first.index_select(0, chosen).index_select(0, rows.row_of_token()) + rows.positions
+
 
 @dataclass(frozen=True, slots=True)
 class Words(_Moves):
@@ -179,15 +186,17 @@ class Words(_Moves):
 
 @dataclass(frozen=True, slots=True)
 class Tokens(_Moves):
-    """What an encoder reads: T tokens in B rows; ``segments`` only for systems that have them.
+    """What an encoder reads: T tokens in B rows; ``segments`` and ``chars`` only for systems that have them.
 
-    ``words``: which tokens are a word, where a task asks for words.
+    ``words``: which tokens are a word, where a task asks for words. ``chars``: of each token, for systems whose
+    tokens are words that they read by their characters (``text/characters.py``); ``ids`` then say what is known.
     """
 
     rows: Rows
     ids: Int[Tensor, " T"]
     segments: Int[Tensor, " T"] | None = None
     words: Words | None = None
+    chars: Int[Tensor, "T C"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +234,27 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     @property
+    def summary_width(self) -> int:
+        """Width of ``Hidden.summary``."""
+        return self.widths[-1]
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token's vectors know nothing of the tokens after it, so that it can be asked for the next."""
+        return False
+
+    @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:
         """The input embedding, for objectives whose output matrix is the same."""
         raise NotImplementedError
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
+        raise NotImplementedError
+
+    def step(self, tokens: Tokens, past: Any) -> tuple[Float[Tensor, "T H"], Any]:
+        """Top states of tokens that continue rows, and what the next call needs; ``past`` None: the rows begin.
+
+        For systems that generate text."""
         raise NotImplementedError
 
     def regions(self) -> list[nn.Module]:
@@ -243,6 +268,16 @@ def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:
         if not -n_layers - 1 <= layer <= n_layers:
             raise ValueError(f"layer {layer} of an encoder with layers 0 (embeddings) to {n_layers}")
     return frozenset(layer % (n_layers + 1) for layer in keep)
+
+
+def check_length(rows: Rows, most: int) -> None:
+    """LengthError if a row is longer than an encoder with ``most`` position embeddings can read."""
+    # The ceiling first: it decides in nearly every batch, and a compiled graph has it as a constant.
+    if rows.max_length > most and rows.longest > most:
+        raise LengthError(
+            f"a row has {rows.longest} tokens, the model reads at most {most} (encoder.max_positions): "
+            f"cut it or read it in windows"
+        )
 
 
 def to_padded(x: Tensor, rows: Rows, fill: float = 0.0) -> tuple[Tensor, Bool[Tensor, "B S"]]:

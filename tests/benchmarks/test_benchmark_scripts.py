@@ -131,6 +131,13 @@ def test_prepare(script, tmp_path: Path) -> None:
         assert row["mb_per_s"] > 0 and row["peak_mb"] > row["own_mb"] > 1 and 0 < row["disk"] <= row["all_disk"]
 
 
+def test_prepare_reads_a_text_several_times(script, tmp_path: Path) -> None:
+    once = run(script, "prepare", tmp_path / "once", "--once", "--workers", "1", "--alone")
+    thrice = run(script, "prepare", tmp_path / "thrice", "--once", "--workers", "1", "--times", "3")
+    assert thrice["settings"]["bytes"] == 3 * once["settings"]["bytes"]
+    assert len(thrice["tables"][0]["rows"]) == 1
+
+
 def test_a_program_that_fails_ends_the_benchmark(script) -> None:
     with pytest.raises(SystemExit, match="(?s)ended with 3.*what went wrong"):
         code = "import sys; print('what went wrong', file=sys.stderr); sys.exit(3)"
@@ -258,3 +265,10 @@ def test_recurrent(script, tmp_path: Path) -> None:
     record = run(script, "recurrent", tmp_path)
     forms = {row["form"] for row in record["tables"][0]["rows"]}
     assert forms == {"one rectangle", "step by step", "nn.LSTM, padded and packed"}
+
+
+def test_awd_lstm(script, tmp_path: Path) -> None:
+    record = run(script, "awd_lstm", tmp_path)
+    forms = {row["form"] for row in record["tables"][0]["rows"]}
+    assert {"Firth", "nn.LSTM, no dropout"} <= forms
+    assert len(forms) == 3 or record["notes"] == ["fastai is not installed"]

@@ -14,7 +14,7 @@ from firth.errors import CheckpointError, ConfigError
 
 VERBS = [
     "demo", "vocab", "prepare", "pretrain", "extend", "probe", "finetune", "evaluate", "predict", "fill-mask", "embed",
-    "convert", "study",
+    "attention", "translate", "average", "convert", "study",
 ]  # fmt: skip
 
 

@@ -114,6 +114,33 @@ def test_vocab_larger_than_the_text_supports_names_the_size_that_works(firth, ti
     assert firth("vocab", tiny_text, "--size", largest, "--out", tmp_path / "v").code == 0
 
 
+def test_vocab_of_byte_pairs_and_a_corpus_made_with_it(firth, tiny_text: Path, tmp_path: Path) -> None:
+    result = firth("vocab", tiny_text, "--kind", "bpe", "--size", 200, "--out", tmp_path / "v")
+    assert (result.code, result.err) == (0, "")
+    assert "200 BPE pieces" in result.out and "<unk> among pieces" in result.out and "[UNK]" not in result.out
+    assert f"next: firth prepare {tiny_text} --tokenizer {tmp_path / 'v'}" in result.out
+    result = firth("prepare", tiny_text, "--tokenizer", tmp_path / "v", "--out", tmp_path / "c", "--workers", 1)
+    assert result.code == 0
+    masked = firth("pretrain", "--model", "bert-tiny", "--corpus", tmp_path / "c", "--out", tmp_path / "run")
+    assert masked.code == 2 and "bert-tiny needs a WordPiece vocabulary" in masked.complaint
+    assert f"that of {tmp_path / 'c'} is of the kind BPE" in masked.complaint
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+
+
+def test_vocab_of_words_and_a_corpus_made_with_it(firth, tiny_text: Path, tmp_path: Path) -> None:
+    result = firth("vocab", tiny_text, "--kind", "words", "--size", 50, "--lowercase", "--out", tmp_path / "v")
+    assert (result.code, result.err) == (0, "")
+    assert "50 words" in result.out and "words without <unk>" in result.out
+    result = firth("prepare", tiny_text, "--tokenizer", tmp_path / "v", "--out", tmp_path / "c", "--workers", 1)
+    assert result.code == 0
+
+
+def test_vocab_of_byte_pairs_has_no_score(firth, tiny_text: Path, tmp_path: Path) -> None:
+    result = firth("vocab", tiny_text, "--kind", "bpe", "--score", "likelihood", "--out", tmp_path / "v")
+    assert result.code == 2 and "score='likelihood' is an option of WordPiece" in result.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_vocab_of_no_size(firth, tiny_text: Path, tmp_path: Path) -> None:
     result = firth("vocab", tiny_text, "--size", 5, "--out", tmp_path / "v")
     assert result.code == 2 and "size=5" in result.complaint and not (tmp_path / "v").exists()

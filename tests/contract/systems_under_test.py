@@ -17,6 +17,22 @@ _BERT = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "ma
 TINY: dict[str, dict[str, Any]] = {
     "bert": {"model": "bert-tiny", "encoder": _BERT, "data": {"length": 32, "long_length": 48}},
     "bert-ltr": {"model": "bert-ltr-tiny", "encoder": _BERT, "data": {"length": 32}},
+    "gpt": {
+        "model": "gpt-tiny", "encoder": {"width": 32, "n_layers": 2, "n_heads": 2, "max_positions": 64},
+        "data": {"length": 32},
+    },
+    "transformer": {
+        "model": "transformer-tiny", "encoder": {"width": 32, "n_heads": 2, "feed_forward_width": 64},
+        "data": {"length": 32},
+    },
+    "vectors": {"model": "vectors-small", "encoder": {"width": 24}, "data": {"length": 32}},
+    "awd-lstm": {
+        "model": "awd-lstm-tiny", "encoder": {"width": 24, "hidden_width": 32}, "data": {"length": 16},
+    },
+    "elmo": {
+        "model": "elmo-mini", "data": {"length": 16}, "objective": {"negatives": 20},
+        "encoder": {"width": 12, "cells": 24, "character_width": 4, "filters": [[1, 8], [2, 8], [3, 16]]},
+    },
     "lstm": {"model": "lstm-small", "encoder": {"width": 24, "dropout": 0.1}, "data": {"length": 16}},
 }
 

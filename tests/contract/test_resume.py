@@ -22,6 +22,7 @@ from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.jobs.lock import lock
 from firth.jobs.prepare import prepare
 from firth.jobs.pretrain import pretrain, replay, resume
+from firth.jobs.recipe import identity
 from firth.systems import SYSTEMS
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import TIME_FIELDS, read_log
@@ -272,6 +273,26 @@ def test_a_run_does_not_go_on_by_another_recipe(tiny_corpus: Path, tmp_path: Pat
     with pytest.raises(CheckpointError, match=r"made with another optim\.kind"):
         resume(run, silent)
     (run / "recipe.toml").write_text(text.replace("keep_checkpoints = 2", "keep_checkpoints = 5"))
+    assert resume(run, silent).finished
+
+
+def test_a_run_from_before_an_option_was_there_goes_on(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was then: with what the option is where nothing is said, and with nothing else."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as before:
+        before.setattr(
+            "firth.jobs.pretrain.identity",
+            lambda recipe: {k: v for k, v in identity(recipe).items() if k != "optim.schedule"},
+        )
+        pretrain(tiny_recipe("bert", tiny_corpus), run, silent)
+    lines = (run / "recipe.toml").read_text().splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("schedule = "))
+    (run / "recipe.toml").write_text(text.replace("[optim]", '[optim]\nschedule = "cosine"'))
+    with pytest.raises(CheckpointError, match=r"made with another optim\.schedule"):
+        resume(run, silent)
+    (run / "recipe.toml").write_text(text)
     assert resume(run, silent).finished
 
 

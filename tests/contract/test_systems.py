@@ -2,6 +2,7 @@
 
 import dataclasses
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from firth.config import to_toml
 from firth.data.batch import Batch, Target
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.jobs.recipe import read_recipe
-from firth.packed import Rows, Tokens
+from firth.packed import Hidden, Rows, Tokens
 from firth.systems import SYSTEMS
 
 every_system = pytest.mark.parametrize("system", sorted(SYSTEMS))
@@ -28,17 +29,21 @@ def rows_of(tokens: Tokens, chosen: list[int]) -> Tokens:
     bounds = tokens.rows.offsets.tolist()
     index = torch.cat([torch.arange(bounds[row], bounds[row + 1]) for row in chosen])
     segments = None if tokens.segments is None else tokens.segments[index]
-    return Tokens(Rows.from_lengths([bounds[r + 1] - bounds[r] for r in chosen]), tokens.ids[index], segments)
+    chars = None if tokens.chars is None else tokens.chars[index]
+    rows = Rows.from_lengths([bounds[r + 1] - bounds[r] for r in chosen])
+    return Tokens(rows, tokens.ids[index], segments, chars=chars)
 
 
 def split_rows(batch: Batch, n_first: int) -> tuple[Batch, Batch]:
     """A batch as two: its first rows, and the others; the targets go with their rows."""
-    border = int(batch.tokens.rows.offsets[n_first])
+    # Targets of a translation count the tokens of its other side.
+    counted = batch.tokens.rows if batch.second is None else batch.second.rows
+    border = int(counted.offsets[n_first])
     n_rows = batch.tokens.rows.n_rows
     halves = []
     for rows, low, high, row_low in (
         (range(n_first), 0, border, 0),
-        (range(n_first, n_rows), border, batch.tokens.rows.n_tokens, n_first),
+        (range(n_first, n_rows), border, counted.n_tokens, n_first),
     ):
         targets = {}
         for term, target in batch.targets.items():
@@ -46,7 +51,9 @@ def split_rows(batch: Batch, n_first: int) -> tuple[Batch, Batch]:
             begin, end = (row_low, row_low + len(rows)) if of_rows else (low, high)
             mine = (target.index >= begin) & (target.index < end)
             targets[term] = Target(target.index[mine] - begin, target.label[mine])
-        halves.append(dataclasses.replace(batch, tokens=rows_of(batch.tokens, list(rows)), targets=targets))
+        tokens = rows_of(batch.tokens, list(rows))
+        second = None if batch.second is None else rows_of(batch.second, list(rows))
+        halves.append(dataclasses.replace(batch, tokens=tokens, targets=targets, second=second))
     return halves[0], halves[1]
 
 
@@ -83,29 +90,54 @@ def test_targets_never_leak(system: str, tiny_corpus: Path) -> None:
     _, objective, loader = tiny_parts(system, tiny_corpus)
     objective.eval()
     (batch,) = some_batches(loader, 1)
-    term = "mlm" if "mlm" in batch.targets else "lm"
+    term = next(iter(objective.weights))
     target = batch.targets[term]
     other = (target.label + 7) % objective.encoder.config.vocab_size
     changed = dataclasses.replace(batch, targets={**batch.targets, term: Target(target.index, other)})
     assert not torch.equal(objective(batch).losses[term], objective(changed).losses[term])
     assert torch.equal(objective.encoder(batch.tokens).top, objective.encoder(changed.tokens).top)
     if SYSTEMS[system].predict == "next":
-        _check_no_future(objective.encoder, batch.tokens)
+        _check_no_future(objective.encoder, batch.tokens, objective.encoder.config.vocab_size)
+    elif SYSTEMS[system].predict == "both":
+        _check_no_other_side(objective.encoder, batch.tokens)
+    elif SYSTEMS[system].predict == "translation":
+        source = objective.encoder(batch.tokens)
+
+        def write(tokens: Tokens) -> Hidden:
+            top = objective.decoder(tokens, objective.encoder.piece_embedding, source.top, source.rows)
+            return Hidden({0: top}, tokens.rows)
+
+        _check_no_future(write, batch.second, objective.encoder.config.vocab_size)
     else:
         seen = batch.tokens.ids[target.index]
         mask_id = loader.corpus.tokenizer.mask_id
         assert (seen == mask_id).float().mean() > 0.5, "most answers are hidden from the model"
 
 
-def _check_no_future(encoder: torch.nn.Module, tokens: Tokens) -> None:
+def _check_no_future(encoder: Callable[[Tokens], Hidden], tokens: Tokens, vocab_size: int) -> None:
     bounds = tokens.rows.offsets.tolist()
     middle = (bounds[0] + bounds[1]) // 2
     ids = tokens.ids.clone()
-    ids[middle : bounds[1]] = (ids[middle : bounds[1]] + 1) % encoder.config.vocab_size
+    ids[middle : bounds[1]] = (ids[middle : bounds[1]] + 1) % vocab_size
     before = encoder(tokens).top
     after = encoder(dataclasses.replace(tokens, ids=ids)).top
     torch.testing.assert_close(after[:middle], before[:middle], atol=1e-6, rtol=0)
     assert not torch.allclose(after[middle], before[middle])
+
+
+def _check_no_other_side(encoder: Callable[[Tokens], Hidden], tokens: Tokens) -> None:
+    """Each half of a vector knows the words of one side alone."""
+    bounds = tokens.rows.offsets.tolist()
+    middle = (bounds[0] + bounds[1]) // 2
+    chars = tokens.chars.clone()
+    chars[middle, 1] = (chars[middle, 1] + 1) % 256
+    before = encoder(tokens).top.chunk(2, 1)
+    after = encoder(dataclasses.replace(tokens, chars=chars)).top.chunk(2, 1)
+    for (old, new), unaware in zip(
+        zip(before, after, strict=True), (slice(0, middle), slice(middle + 1, None)), strict=True
+    ):
+        torch.testing.assert_close(new[unaware], old[unaware], atol=1e-6, rtol=0)
+        assert not torch.allclose(new[middle], old[middle])
 
 
 @every_system
@@ -182,9 +214,10 @@ def test_counts_are_known_before_the_forward(system: str, tiny_corpus: Path) -> 
     _, objective, loader = tiny_parts(system, tiny_corpus)
     (batch,) = some_batches(loader, 1)
     step = objective(batch)
-    assert set(step.losses) == set(step.correct) == set(objective.weights)
+    assert set(step.losses) == set(objective.weights) == set(step.correct) | objective.penalties
     for term in objective.weights:
-        assert 0 <= step.correct[term] <= batch.counts()[term]
+        assert 0 <= step.correct.get(term, 0) <= objective.counts(batch)[term]
+    assert set(objective.eval()(batch).losses) == set(objective.weights) - objective.penalties
 
 
 @every_system

@@ -110,8 +110,8 @@ def test_every_kind_and_system_is_tested() -> None:
 
 
 @lru_cache
-def tokenizer_of(corpus: Path) -> Tokenizer:
-    return Corpus(corpus).tokenizer
+def tokenizer_of(system: str, corpus: Path) -> Tokenizer:
+    return SYSTEMS[system].reads(Corpus(corpus).tokenizer)
 
 
 def tiny_model(kind: str, system: str, corpus: Path, **features: Any) -> TaskModel:
@@ -125,7 +125,7 @@ def tiny_model(kind: str, system: str, corpus: Path, **features: Any) -> TaskMod
 
 
 def made(kind: str, system: str, corpus: Path, records: Sequence[Any] | None = None) -> list[Example]:
-    tokenizer = tokenizer_of(corpus)
+    tokenizer = tokenizer_of(system, corpus)
     maker = RowMaker(tokenizer, SYSTEMS[system].layout(tokenizer), WINDOWS, None)
     return TASKS[kind].examples(KINDS[kind][1]() if records is None else records, maker, KINDS[kind][0])
 
@@ -143,7 +143,7 @@ def trainer_of(kind: str, system: str, corpus: Path, run: Path, *, steps: int, b
         objective=model, source=ExampleSource(examples, 4, budget, seed=1), dev=None,
         config=TrainConfig(steps=steps, log_every=1, save_every=2, eval_every=0, keep_checkpoints=9),
         optim=OptimConfig(), rate=lambda step: 1e-3, flops=lambda batch: 1.0, run=run,
-        save_model=lambda folder, facts: write_model(folder, system, kind, model, tokenizer_of(corpus), facts),
+        save_model=lambda folder, facts: write_model(folder, system, kind, model, tokenizer_of(system, corpus), facts),
         scales=rate_scales(model, 0.5), tell=lambda text: None,
     )  # fmt: skip
 
@@ -217,7 +217,7 @@ def test_a_step_is_the_same_however_it_is_cut(kind: str, tiny_corpus: Path, tmp_
 @every_kind
 def test_a_folder_answers_as_the_model_did(kind: str, system: str, tiny_corpus: Path, tmp_path: Path) -> None:
     model, examples = tiny_model(kind, system, tiny_corpus).eval(), made(kind, system, tiny_corpus)
-    write_model(tmp_path, system, kind, model, tokenizer_of(tiny_corpus), {})
+    write_model(tmp_path, system, kind, model, tokenizer_of(system, tiny_corpus), {})
     loaded = read_model(tmp_path)
     assert (loaded.system_name, loaded.task, loaded.objective.config) == (system, kind, model.config)
     assert isinstance(loaded.objective, TaskModel)
@@ -230,7 +230,7 @@ def test_every_way_to_read_the_encoder_is_saved(kind: str, tiny_corpus: Path, tm
     # Words, texts or tokens: each kind is read in its own way.
     features |= {"tag": {"words": "last"}, "answer": {}}.get(kind, {"pool": "mean"})
     model = tiny_model(kind, "bert", tiny_corpus, **features).eval()
-    write_model(tmp_path, "bert", kind, model, tokenizer_of(tiny_corpus), {})
+    write_model(tmp_path, "bert", kind, model, tokenizer_of("bert", tiny_corpus), {})
     loaded, examples = read_model(tmp_path).objective, made(kind, "bert", tiny_corpus)
     assert isinstance(loaded, TaskModel) and loaded.config == model.config
     same_outputs(row_outputs(loaded, examples), row_outputs(model, examples))

@@ -25,6 +25,7 @@ from firth.tasks.config import (
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
+    WindowConfig,
 )
 
 LEFT_TO_RIGHT = BertConfig(
@@ -65,6 +66,7 @@ MODELS: dict[str, Objective] = {
     "left to right, mean": left_to_right(ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="mean"))),
     "multilabel": fine_tuned("multilabel", MultiLabelConfig(labels=LABELS)),
     "regress": fine_tuned("regress", RegressConfig()),
+    "regress, both orders": fine_tuned("regress", RegressConfig(both_orders=True, windows=WindowConfig(long="cut"))),
     "choose": fine_tuned("choose", ChooseConfig()),
     "tag": fine_tuned("tag", TagConfig(labels=TAGS)),
     "tag on two layers": fine_tuned(
@@ -79,7 +81,7 @@ MODELS: dict[str, Objective] = {
 def test_heads(name: str) -> None:
     model: Any = MODELS[name]
     given = rectangle(32, 1, 7, 20)
-    expected = naming(model)(model.logits(packed(*given)))
+    expected = naming(model)(model.logits(model.read(packed(*given)), packed(*given)))
     found = make_padded(model, ())(*given)
     assert list(found) == list(expected)
     for output, values in found.items():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth.convert.renames import Rename, expand, to_ours, to_theirs
+from firth.convert.renames import Rename, Turned, expand, to_ours, to_theirs
 from firth.errors import CheckpointError
 
 TABLE: tuple[Rename, ...] = (
@@ -88,9 +88,7 @@ def test_a_tensor_of_a_part_that_this_model_lacks_is_unknown() -> None:
 def test_both_are_named_and_long_lists_are_cut() -> None:
     state = ours()
     theirs = {f"n{i}": torch.zeros(1) for i in range(9)}
-    with pytest.raises(
-        CheckpointError, match=r"lacks .* and has unknown n0, n1, n2, n3, n4 \(7 missing, 9 unknown"
-    ):
+    with pytest.raises(CheckpointError, match=r"lacks .* and has unknown n0, n1, n2, n3, n4 \(7 missing, 9 unknown"):
         to_ours(theirs, ROWS, state, "x.bin")
 
 
@@ -116,3 +114,18 @@ def test_parts_of_the_right_size_together_only_are_named() -> None:
 def test_a_tensor_of_ours_without_a_row_is_our_own_mistake() -> None:
     with pytest.raises(KeyError, match="new"):
         to_theirs({"new": torch.zeros(1)}, ROWS)
+
+
+def test_a_turned_matrix_lies_the_other_way_round_and_comes_back() -> None:
+    table: tuple[Rename, ...] = ((Turned("l.{i}.w"), "blocks.{i}.weight"), ("l.{i}.b", "blocks.{i}.bias"))
+    rows = expand(table, 2)
+    state = {
+        f"blocks.{i}.{part}": torch.randn(shape) for i in (0, 1) for part, shape in (("weight", (2, 3)), ("bias", 2))
+    }
+    theirs = to_theirs(state, rows)
+    assert torch.equal(theirs["l.1.w"], state["blocks.1.weight"].T) and theirs["l.1.w"].is_contiguous()
+    assert torch.equal(theirs["l.1.b"], state["blocks.1.bias"])
+    again = to_ours(theirs, rows, state, "here")
+    assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
+    with pytest.raises(CheckpointError, match=r"l\.0\.w has shape \(2, 3\), expected \(3, 2\)"):
+        to_ours(theirs | {"l.0.w": torch.zeros(2, 3)}, rows, state, "here")

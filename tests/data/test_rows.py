@@ -216,6 +216,26 @@ def test_a_short_stream_has_fewer_columns_and_an_empty_one_none() -> None:
         assert len(none) == 0
 
 
+def test_documents_of_a_stream_begin_and_end_as_the_layout_says() -> None:
+    layout = Layout((1,), (102,), (2, 3), has_segments=False)
+    three = Shard("train-00000", np.arange(10, 16), np.array([0, 2, 2, 6]), np.array([0, 1, 2, 3]))
+    made = StreamBatches.cut(three, layout, length=100, budget_tokens=100, slots=1)
+    assert made.columns.ravel().tolist() == [1, 10, 11, 2, 3, 1, 2, 3, 1, 12, 13, 14, 15, 2, 3]
+
+
+def test_a_backward_stream_is_read_from_its_end_in_reading_order() -> None:
+    text = whole_stream()
+    made = StreamBatches.cut(SHARD, STREAM, length=5, budget_tokens=5, slots=1, backward=True)
+    end = len(text)
+    for number in range(len(made)):
+        batch = made[number]
+        ids, label = batch.tokens.ids.tolist(), batch.targets["lm"].label.tolist()
+        assert batch.starts_stream == (number == 0)
+        assert ids == text[end - len(ids) : end] and label == text[end - len(ids) - 1 : end - 1]
+        end -= len(ids)
+    assert end == 1, "the first token of the text is only asked for"
+
+
 def test_lists_are_packed() -> None:
     tokens = pack_lists([[1, 2, 3], [4]], [[0, 0, 1], [0]])
     assert tokens.segments is not None

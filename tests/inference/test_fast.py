@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +20,7 @@ from firth.packed import Encoder, Hidden, Tokens
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
+from firth.text.characters import character_rows
 from firth.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
@@ -26,10 +28,15 @@ TEXTS = ["The old farmer walked to the river.", "", "늙은 농부는 강가에�
 SIZES: dict[str, dict[str, Any]] = {
     "bert": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24, "max_positions": 40},
     "bert-ltr": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24, "max_positions": 40},
+    "gpt": {"width": 16, "n_layers": 2, "n_heads": 2, "max_positions": 40},
     "lstm": {"width": 12, "n_layers": 2},
+    "awd-lstm": {"width": 12, "hidden_width": 16, "n_layers": 2},
+    "vectors": {"width": 12},
+    "elmo": {"width": 12, "cells": 16, "n_layers": 2, "character_width": 4, "filters": ((1, 8), (3, 16))},
+    "transformer": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24},
 }
-# An LSTM has no linear layers, so there is nothing in it that these would compute.
-REFUSED = {("lstm", "bfloat16"), ("lstm", "int8")}
+# Without linear layers there is nothing that fewer bits would compute.
+NO_LINEARS = {"lstm": "Lstm", "awd-lstm": "AwdLstm", "vectors": "Vectors"}
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +56,11 @@ def made(system: str) -> Encoder:
 
 
 def batch() -> Tokens:
+    """Rows for any system, also one that reads characters."""
     generator = np.random.default_rng(0)
-    return pack_lists([generator.integers(50, size=n).tolist() for n in (5, 1, 33, 17, 40)])
+    tokens = pack_lists([generator.integers(50, size=n).tolist() for n in (5, 1, 33, 17, 40)])
+    spelled = character_rows([str(number) for number in range(50)]).astype(np.int32)
+    return replace(tokens, chars=torch.from_numpy(spelled)[tokens.ids])
 
 
 @torch.inference_mode()
@@ -75,19 +85,21 @@ def test_every_system_is_tested() -> None:
 @pytest.mark.parametrize("precision", get_args(Precision))
 def test_every_system_in_every_precision(system: str, precision: Precision) -> None:
     plain = made(system)
-    if (system, precision) in REFUSED:
-        with pytest.raises(ConfigError, match=f"precision='{precision}': .*Lstm.* has no linear layers.*'float32'"):
+    if system in NO_LINEARS and precision in ("bfloat16", "int8"):
+        message = rf"precision='{precision}': .*\({NO_LINEARS[system]}\) has no linear layers.*'float32'"
+        with pytest.raises(ConfigError, match=message):
             make_fast(plain, precision, CPU)
         return
     fast, words = make_fast(copy.deepcopy(plain), precision, CPU)
-    one, other = run(fast), run(plain)
+    keep = tuple(range(len(plain.widths)))
+    one, other = run(fast, keep=keep), run(plain, keep=keep)
     assert isinstance(one.summary, Tensor) and isinstance(other.summary, Tensor)
     pairs = [*((one.layers[n], other.layers[n]) for n in other.layers), (one.summary, other.summary)]
-    assert len(pairs) == len(one.layers) + 1 == 4
+    assert len(pairs) == len(one.layers) + 1 == len(keep) + 1
     for a, b in pairs:
         assert a.dtype == torch.float32 and a.shape == b.shape
         assert far(a, b) < 0.05
-    expected = {"auto": "float32" if system == "lstm" else "bfloat16"}.get(precision, precision)
+    expected = {"auto": "float32" if system in NO_LINEARS else "bfloat16"}.get(precision, precision)
     assert words.endswith(f", {expected}")
     assert torch.equal(one.top, other.top) == (expected == "float32")
 

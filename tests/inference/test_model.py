@@ -46,7 +46,7 @@ def written(folder: Path, system_name: str, task: str = PRETRAINING) -> Path:
     system = SYSTEMS[system_name]
     sizes: dict[str, Any] = {"width": 8, "n_layers": 2}
     if system_name != "lstm":
-        sizes |= {"n_heads": 2, "feed_forward_width": 12, "max_positions": MOST}
+        sizes |= {"n_heads": 2, "max_positions": MOST} | ({} if system_name == "gpt" else {"feed_forward_width": 12})
     encoder = system.encoder(system.config(vocab_size=len(PIECES), **sizes, **system.fixed))
     if task == PRETRAINING:
         objective = system.objective(encoder, system.objective_config())
@@ -289,6 +289,22 @@ def test_every_system_has_vectors(folders: dict[str, Path], name: str, pool: Any
         made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), rtol=0, atol=1e-5
     )
     assert made.embed("", pool=pool).shape == (8,)
+
+
+@pytest.mark.parametrize("pool", ["mean", "first", "last", "summary"])
+def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(tmp_path: Path, pool: Any) -> None:
+    """GPT met no special piece in pre-training; after fine-tuning it reads texts between two of them."""
+    bare, tuned = (load(written(tmp_path / task, "gpt", task), device="cpu") for task in (PRETRAINING, "classify"))
+    ids, room = ids_of("the", "cat", "sat"), MOST - 2
+    for made, row in ((bare, ids), (tuned, bert_row(ids))):
+        np.testing.assert_allclose(made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), atol=1e-5)
+        # Of a text without pieces special ones are all there is to read.
+        expected = pooled_by_hand(made, [bert_row([])], -1, pool)
+        np.testing.assert_allclose(made.embed(["", SHORT, " "], pool=pool)[[0, 2]], [expected] * 2, atol=1e-5)
+    windows = [LONG_IDS[i : i + MOST] for i in range(0, len(LONG_IDS), MOST)]
+    np.testing.assert_allclose(bare.embed(LONG, pool=pool), pooled_by_hand(bare, windows, -1, pool), atol=1e-5)
+    windows = [bert_row(LONG_IDS[i : i + room]) for i in range(0, len(LONG_IDS), room)]
+    np.testing.assert_allclose(tuned.embed(LONG, pool=pool), pooled_by_hand(tuned, windows, -1, pool), atol=1e-5)
 
 
 def test_a_model_without_position_limit_reads_any_length_at_once(folders: dict[str, Path]) -> None:

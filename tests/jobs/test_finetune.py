@@ -1,9 +1,11 @@
 """Fine-tuning as a job: what is chosen, what is kept, going on after a stop, frozen encoders, calibration."""
 
+import dataclasses
 import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,29 @@ import torch
 
 from firth.config import file_sha256, read_json, read_toml, to_toml
 from firth.errors import CheckpointError, ConfigError
-from firth.folder import read_model
+from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
 from firth.inference.outputs import row_outputs
 from firth.jobs import finetune as job
 from firth.jobs import tuning
 from firth.jobs.finetune import Tuned, balanced, collapsed, finetune, resolve, resume, summary
-from firth.jobs.finetune_recipe import combinations
-from firth.jobs.tuning import Run, examples_of, freeze, make_model, rate_scales, tune, with_stored_features
+from firth.jobs.finetune_recipe import combinations, with_defaults
+from firth.jobs.tuning import (
+    Run,
+    examples_of,
+    freeze,
+    make_model,
+    rate_scales,
+    transferred,
+    tune,
+    with_stored_features,
+)
 from firth.machine import find_machine
+from firth.systems import SIZES, SYSTEMS, TASKS
 from firth.tasks.config import TagConfig
+from firth.text.published import load_tokenizer
 from firth.training import trainer
+from firth.training.log import read_log
 
 QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
 SETTINGS = ["train.precision=float32", "train.batch_examples=8", "train.epochs=1", "optim.peak_rate=1e-3"]
@@ -269,6 +283,10 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
     [
         (["adapt.frozen_groups=9"], "adapt.frozen_groups=9: this encoder has 4"),
         (['grid=["adapt.frozen_groups=0,9"]'], "adapt.frozen_groups=9: this encoder has 4"),
+        (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
+        (["adapt.transferred_groups=1", "fresh=true"], "adapt.transferred_groups=1 is of a model's weights"),
+        (["fresh=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
+        (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder reads in both directions"),
         (["head.windows.length=65"], "windows.length=65: this model reads rows of at most 64"),
         (['head.features={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
     ],
@@ -354,6 +372,115 @@ def test_layers_below_the_frozen_ones_stay_and_those_above_learn(plain: dict[str
     before, after = read_model(plain["model"]).objective.encoder, read_model(tmp_path / "out").objective.encoder
     pairs = zip(before.layer_groups(), after.layer_groups(), strict=True)
     assert [all(torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in pairs] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("n_groups", [0, 1, 3, -1])
+def test_only_the_lowest_groups_of_layers_come_from_the_model(plain: dict[str, Any], n_groups: int) -> None:
+    base, recipe = _base_and_recipe(plain, [f"adapt.transferred_groups={n_groups}"])
+    found = make_model(base, recipe, 1).encoder
+    fresh = make_model(*_base_and_recipe(plain, ["fresh=true"]), 1).encoder
+    trained = read_model(plain["model"]).objective.encoder
+    n_kept = len(trained.layer_groups()) if n_groups == -1 else n_groups
+    groups = [encoder.layer_groups() for encoder in (found, trained, fresh)]
+    for number, (ours, theirs, new) in enumerate(zip(*groups, strict=True)):
+        expected = theirs if number < n_kept else new
+        assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True)), number
+        assert not all(torch.equal(a, b) for a, b in zip(theirs, new, strict=True))
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_every_system_transfers_by_groups(system: str, tiny_vocab: Path) -> None:
+    """A partition: each tensor is in exactly one step of transferring one group more."""
+    size = next(name for name, (owner, _) in SIZES.items() if owner == system)
+    tokenizer, row = load_tokenizer(tiny_vocab), SYSTEMS[system]
+    small = {"width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12, "max_positions": 16}
+    names = {f.name for f in dataclasses.fields(row.config)}
+    sizes = {**SIZES[size][1], **{name: value for name, value in small.items() if name in names}}
+    encoder = row.encoder(row.config(vocab_size=tokenizer.size, **{**sizes, **row.fixed}))
+    steps = [transferred(encoder, n) for n in range(len(encoder.layer_groups()) + 1)]
+    assert all(fewer < more for fewer, more in pairwise(steps))
+    assert steps[-1] == transferred(encoder, -1) == set(encoder.state_dict())
+    assert not any(name in steps[0] for name, _ in encoder.named_parameters())
+
+
+def left_to_right(folder: Path, vocab: Path) -> Path:
+    """A model whose encoder may learn to predict the next token."""
+    row, tokenizer = SYSTEMS["bert-ltr"], load_tokenizer(vocab)
+    sizes = {"width": 16, "n_layers": 1, "n_heads": 2, "feed_forward_width": 16, "max_positions": 32}
+    torch.manual_seed(0)
+    encoder = row.encoder(row.config(vocab_size=tokenizer.size, **sizes, **row.fixed))
+    folder.mkdir()
+    write_model(folder, "bert-ltr", PRETRAINING, row.objective(encoder, row.objective_config()), tokenizer, {})
+    return folder
+
+
+def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path) -> None:
+    plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
+    run(plain, tmp_path / "out", "head.auxiliary_lm=0.5", "train.epochs=6", "optim.peak_rate=5e-3")
+    events = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "train"]
+    assert events[-1]["lm_loss"] < events[0]["lm_loss"] - 0.5
+    assert all(e["loss"] == pytest.approx(e["label_loss"] + 0.5 * e["lm_loss"]) for e in events)
+    # Evaluation knows of the task alone.
+    dev = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "dev"]
+    assert dev and not any(key.startswith("lm") for e in dev for key in e)
+    assert load(tmp_path / "out").predict("the river").label in ("river", "winter")
+    with pytest.raises(ConfigError, match=r"adapt\.frozen_groups=-1 freezes the encoder, and head\.auxiliary_lm is"):
+        run(plain, tmp_path / "frozen", "head.auxiliary_lm=0.5", "adapt.frozen_groups=-1")
+    assert not (tmp_path / "frozen").exists()
+
+
+# -- defaults ------------------------------------------------------------------------------------------------
+
+OWN = {
+    "optim": {"peak_rate": 6.25e-5, "warmup_share": 0.002}, "train": {"epochs": 5.0, "batch_examples": 16},
+    "head": {"auxiliary_lm": 0.5, "features": {"dropout": 0.2}},
+}  # fmt: skip
+
+
+def test_a_system_has_settings_of_its_own(
+    plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SYSTEMS, "bert-ltr", dataclasses.replace(SYSTEMS["bert-ltr"], tuning=OWN))
+    bert = resolve(plain, [], "t")[0]
+    plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
+    recipe = resolve(plain, [], "t")[0]
+    # The rate is of the base width; the model is 16 wide.
+    assert recipe.optim.peak_rate == pytest.approx(6.25e-5 * 768 / 16)
+    assert (recipe.optim.warmup_share, recipe.train.epochs) == (0.002, 5)
+    assert (recipe.head.auxiliary_lm, recipe.head.features.dropout) == (0.5, 0.2)
+    # What the recipe says holds, and what is next to it stays.
+    said = resolve(plain, ["optim.peak_rate=1e-3", "head.features.pool=mean", "head.auxiliary_lm=0"], "t")[0]
+    assert (said.optim.peak_rate, said.optim.warmup_share) == (1e-3, 0.002)
+    assert (said.head.features.pool, said.head.features.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
+    # Nothing would learn from it there.
+    assert resolve(plain, ["adapt.frozen_groups=-1"], "t")[0].head.auxiliary_lm == 0
+    assert (bert.optim.warmup_share, bert.train.epochs, bert.head.auxiliary_lm) == (0.1, 3, 0)
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SYSTEMS, "bert-ltr", dataclasses.replace(SYSTEMS["bert-ltr"], tuning=OWN))
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+    found = with_defaults(empty, "bert-ltr", kind, 64, documents=False)
+    assert ("auxiliary_lm" in found["head"]) == (kind != "answer")
+    assert found["head"]["features"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
+    # Documents are many sentences, whatever the system.
+    assert with_defaults(empty, "bert-ltr", kind, 64, documents=True)["train"]["batch_examples"] == 8
+    assert with_defaults(empty, "bert", kind, 64, documents=False)["head"] == {}
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_the_settings_of_gpt(kind: str) -> None:
+    """Radford et al. 2018, §4.1, and the released code, whose endings of a question share a mask of dropout."""
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+    found = with_defaults(empty, "gpt", kind, 768, documents=False)
+    lm = {} if kind == "answer" else {"auxiliary_lm": 0.5}
+    assert found["head"] == lm | ({"shared_dropout": True} if kind == "choose" else {})
+    assert (found["optim"]["peak_rate"], found["optim"]["warmup_share"]) == (6.25e-5, 0.002)
+    assert (found["optim"]["kind"], found["optim"]["schedule"]) == ("gpt_adam", "gpt_linear")
+    # Of a frozen encoder there is no language model to learn, but there is dropout on what the head reads.
+    frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, documents=False)
+    assert frozen["head"] == ({"shared_dropout": True} if kind == "choose" else {})
 
 
 # -- small parts ---------------------------------------------------------------------------------------------

@@ -171,3 +171,80 @@ def in_session(session: int) -> list[str]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(stat.parent.name)
     return found
+
+
+def test_byte_pair_encoding(tmp_path: Path, text: Path) -> None:
+    report = build_vocab([text], tmp_path / "out", size=80, kind="bpe")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "report.json", "tokenizer.json", "tokenizer_config.json"
+    ]  # fmt: skip
+    tokenizer = Tokenizer.load(tmp_path / "out")
+    assert tokenizer.size == report.size == 80 and not tokenizer.lowercase and report.kind == "bpe"
+    assert tokenizer.fingerprint == report.fingerprint
+    assert report.coverage == 1.0 and report.unk_rate == 0.0
+    assert report.alphabet == len({c for c in TEXT + "▁" if not c.isspace()})
+    ids = tokenizer.ids_many(TEXT.split("\n") * 3)
+    assert report.words == sum(report_words(tokenizer, TEXT)) * 3
+    assert report.pieces_per_word == pytest.approx(sum(map(len, ids)) / report.words)
+    for line in TEXT.split("\n"):
+        assert tokenizer.decode(tokenizer.encode(line).ids) == line
+
+
+def test_one_vocabulary_of_two_languages(tmp_path: Path) -> None:
+    for name, line in (("de", "Ein Mann mit Hut. "), ("en", "A man with a hat. ")):
+        (tmp_path / f"train.{name}.txt").write_text(line * 4, encoding="utf-8")
+    paths = [tmp_path / "train.de.txt", tmp_path / "train.en.txt"]
+    build_vocab(paths, tmp_path / "out", size=30, kind="bpe", lowercase=True)
+    tokenizer = Tokenizer.load(tmp_path / "out")
+    assert tokenizer.lowercase
+    assert tokenizer.unk_id not in tokenizer.encode("Ein Mann with a Hut.").ids
+
+
+def test_byte_pair_encoding_refuses_what_it_cannot_do(tmp_path: Path, text: Path) -> None:
+    for options, message in [
+        ({"kind": "bpe", "size": 4}, "size=4 leaves no room beside the 4 special tokens"),
+        ({"kind": "bpe", "score": "likelihood"}, "score='likelihood' is an option of WordPiece"),
+        ({"kind": "bpe", "score": "frequency"}, "score='frequency' is an option of WordPiece"),
+        ({"kind": "unigram"}, "kind='unigram' is not known; choose 'wordpiece', 'bpe' or 'words'"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            build_vocab([text], tmp_path / "out", **options)  # type: ignore[arg-type]
+    with pytest.raises(TokenizerError, match="pass --size") as raised:
+        build_vocab([text], tmp_path / "out", kind="bpe")
+    largest = int(str(raised.value).split("pass --size ")[1].split()[0])
+    assert build_vocab([text], tmp_path / "out", kind="bpe", size=largest).size == largest
+
+
+@pytest.mark.slow
+def test_workers_change_nothing_in_byte_pair_encoding(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text.write_text(TEXT * 100, encoding="utf-8")
+    monkeypatch.setattr(vocab, "_SMALL", 0)
+    original = vocab.text_blocks
+    monkeypatch.setattr(vocab, "text_blocks", lambda texts: original(texts, 10_000))
+    for workers in (1, 2):
+        build_vocab([text], tmp_path / str(workers), size=80, kind="bpe", workers=workers)
+    one, two = ((tmp_path / str(workers) / "tokenizer.json").read_bytes() for workers in (1, 2))
+    assert one == two
+
+
+def test_whole_words(tmp_path: Path, text: Path) -> None:
+    report = build_vocab([text], tmp_path / "out", size=14, kind="words", lowercase=True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "report.json", "tokenizer.json", "tokenizer_config.json"
+    ]  # fmt: skip
+    tokenizer = Tokenizer.load(tmp_path / "out")
+    assert tokenizer.pieces == ["<unk>", "<s>", "<sep>", "</s>", ".", "the", "cat", "mat", ",", "a", "good", "it", "on",
+                                "run"]  # fmt: skip
+    assert report.kind == "words" and report.size == 14 and tokenizer.lowercase
+    assert report.fingerprint == tokenizer.fingerprint
+    ids = [i for row in tokenizer.ids_many(TEXT.split("\n")) for i in row]
+    assert report.words == 3 * len(ids) and report.pieces_per_word == 1
+    assert report.coverage == pytest.approx(1 - ids.count(0) / len(ids)) and report.unk_rate == 1 - report.coverage
+    with pytest.raises(ConfigError, match="score='frequency' is an option of WordPiece: a vocabulary of words takes"):
+        build_vocab([text], tmp_path / "x", kind="words", score="frequency")
+    with pytest.raises(TokenizerError, match="pass --size") as raised:
+        build_vocab([text], tmp_path / "x", kind="words")
+    largest = int(str(raised.value).split("pass --size ")[1].split()[0])
+    assert build_vocab([text], tmp_path / "x", kind="words", size=largest).coverage == 1

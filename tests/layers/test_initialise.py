@@ -1,9 +1,9 @@
-"""The truncated normal start: its deviation, its bounds, and what is not drawn."""
+"""How parameters begin: deviations, bounds, and what is not drawn."""
 
 import torch
 from torch import nn
 
-from firth.layers.initialise import truncated_normal_
+from firth.layers.initialise import normal_, truncated_normal_
 
 
 def test_truncated_normal_start() -> None:
@@ -19,5 +19,19 @@ def test_truncated_normal_start() -> None:
         assert float(weight.detach().abs().max()) <= 1.0  # two deviations
         assert abs(float(weight.detach().std()) - 0.8796 * 0.5) < 0.005  # of the normal cut at two deviations
         assert abs(float(weight.detach().mean())) < 0.01
+    assert bool((module[1].bias == 0).all())
+    assert bool((module[2].weight == 1).all()) and bool((module[2].bias == 0).all())
+
+
+def test_normal_start() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(300, 200), nn.Linear(200, 300), nn.LayerNorm(300))
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, 7.0)
+    normal_(module, 0.5)
+    for weight in (module[0].weight.detach(), module[1].weight.detach()):
+        assert float(weight.abs().max()) > 1.5  # three deviations: nothing is cut
+        assert abs(float(weight.std()) - 0.5) < 0.005
+        assert abs(float(weight.mean())) < 0.01
     assert bool((module[1].bias == 0).all())
     assert bool((module[2].weight == 1).all()) and bool((module[2].bias == 0).all())

@@ -1,5 +1,7 @@
 """The loss over the vocabulary against PyTorch's own, and that it keeps no logits."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -111,7 +113,7 @@ def test_without_gradients_none_are_made() -> None:
     again, _ = vocabulary_loss(*frozen, label)
     assert not again.requires_grad
     torch.testing.assert_close(loss, again)
-    _, _, *grads = vocabulary._vocabulary_loss(*frozen, label, False, torch.float64)
+    _, _, *grads = vocabulary._vocabulary_loss(*frozen, label, 0.0, False, torch.float64)
     assert [g.numel() for g in grads] == [0, 0, 0]
 
 
@@ -138,13 +140,67 @@ def test_bfloat16_autocast_is_close_and_sums_in_float32() -> None:
         assert float((low - full).norm() / full.norm()) < 0.02
 
 
+def smoothed(logits: Tensor, label: Tensor, smoothing: float) -> Tensor:
+    """By its definition: cross-entropy with the smoothed answer, less that answer's own entropy."""
+    answer = torch.full_like(logits, smoothing / (V - 1)).scatter(1, label[:, None], 1 - smoothing)
+    return (torch.special.xlogy(answer, answer) - answer * logits.log_softmax(1)).sum()
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_smoothed_answers_by_their_definition(with_bias: bool) -> None:
+    (x, weight, bias), label = inputs()
+    parts = [x, weight, bias] if with_bias else [x, weight]
+    loss, correct = vocabulary_loss(x, weight, bias if with_bias else None, label, 0.1)
+    logits = F.linear(*parts)
+    expected = smoothed(logits, label, 0.1)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
+    assert int(correct) == int((logits.argmax(1) == label).sum())
+    for one, other in zip(
+        torch.autograd.grad(loss * 3, parts), torch.autograd.grad(expected * 3, parts), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_smoothed_answer_by_hand() -> None:
+    """Three pieces with probabilities 1/2, 1/4, 1/4 and the first right: 0.8 on it, 0.1 on each of the others."""
+    logits = torch.tensor([[2.0, 1.0, 1.0]], dtype=torch.float64).log()
+    loss, correct = vocabulary_loss(logits, torch.eye(3, dtype=torch.float64), None, torch.tensor([0]), 0.2)
+    cross = -(0.8 * math.log(1 / 2) + 0.2 * math.log(1 / 4))
+    entropy = -(0.8 * math.log(0.8) + 0.2 * math.log(0.1))
+    assert float(loss) == pytest.approx(cross - entropy, abs=1e-12)
+    assert int(correct) == 1
+
+
+def test_gradients_of_smoothed_answers_are_those_of_the_loss() -> None:
+    (x, weight, bias), label = inputs(4)
+    assert torch.autograd.gradcheck(lambda *parts: vocabulary_loss(*parts, label, 0.3)[0], (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *parts: vocabulary_loss(*parts, None, label, 0.3)[0], (x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_bias_is_a_bias_of_zero(dtype: torch.dtype) -> None:
+    (x, weight, _), label = inputs(200, torch.float32)
+    bias = torch.zeros(V)
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        loss, correct = vocabulary_loss(x, weight, None, label)
+        with_zeros, also_correct = vocabulary_loss(x, weight, bias, label)
+    assert torch.equal(loss, with_zeros) and torch.equal(correct, also_correct)
+    for one, other in zip(
+        torch.autograd.grad(loss, (x, weight)), torch.autograd.grad(with_zeros, (x, weight)), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("needs_grad", [True, False])
 @pytest.mark.parametrize("n", [0, 3])
-def test_operator_keeps_its_promises(n: int, needs_grad: bool) -> None:
+def test_operator_keeps_its_promises(n: int, needs_grad: bool, smoothing: float) -> None:
     x, label = inputs(n, torch.float32)
     if not needs_grad:
         x = [p.detach() for p in x]
-    torch.library.opcheck(vocabulary._vocabulary_loss, (*x, label, needs_grad, torch.float64))
+    torch.library.opcheck(vocabulary._vocabulary_loss, (*x, label, smoothing, needs_grad, torch.float64))
+    torch.library.opcheck(vocabulary._vocabulary_loss, (*x[:2], None, label, smoothing, needs_grad, torch.float64))
 
 
 def test_head_by_its_equations() -> None:

@@ -137,7 +137,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 
 def same_logits(task: str, made: TaskModel, batch: Batch, out: Any) -> None:
-    logits = made.logits(batch.tokens)
+    logits = made.logits(made.read(batch.tokens), batch.tokens)
     if task == "answer":
         close(logits[:, 0], out.start_logits.flatten())
         close(logits[:, 1], out.end_logits.flatten())
@@ -243,9 +243,9 @@ def test_dropout_falls_on_what_the_head_reads(tmp_path: Path, task: str) -> None
     batch = collate(examples(task) * times)
     torch.manual_seed(0)
     with torch.no_grad():
-        ours = made.train().logits(batch.tokens)[:, 0]
+        ours = made.train().logits(made.read(batch.tokens), batch.tokens)[:, 0]
         drawn = theirs(**given(task, batch)).logits.reshape(-1, made.head.out_features)[:, 0]
-        hidden = made.eval().features(made.encoder, batch.tokens)
+        hidden = made.eval().features(made.read(batch.tokens), batch.tokens)
     if task == "tag":
         assert batch.tokens.words is not None
         drawn = drawn[batch.tokens.words.first]

@@ -1,5 +1,7 @@
 """Multiple choice: a softmax over each question's own choices, however many it and the others have."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from firth.errors import InputError
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.tasks.choose import Chooser, choice_loss, choose_answers, choose_examples, choose_scores
-from firth.tasks.config import ChooseConfig, WindowConfig
+from firth.tasks.config import ChooseConfig, FeatureConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
 from firth.text.records import Choice
@@ -88,7 +90,8 @@ def test_the_step_is_that_of_each_question_alone(merge: str) -> None:
     assert batch.counts() == {"choice": 3}
     expected, right = torch.zeros(()), 0
     for example, record in zip(examples, RECORDS, strict=True):
-        rows = model.logits(collate([example]).tokens)[:, 0].split(example.candidates)
+        tokens = collate([example]).tokens
+        rows = model.logits(model.read(tokens), tokens)[:, 0].split(example.candidates)
         scores = torch.stack([part.mean() if merge == "mean" else part.max() for part in rows])
         expected = expected + F.cross_entropy(scores[None], torch.tensor([record.label]))
         right += int(scores.argmax()) == record.label
@@ -139,3 +142,32 @@ def test_impossible_questions_are_named(choices: tuple[str, ...], label: int, me
 def test_a_question_without_label_has_no_target() -> None:
     (example,) = choose_examples([Choice("a", "b", ("c", "d"))], maker(), ChooseConfig())
     assert example.targets == {}
+
+
+def test_dropout_can_fall_on_all_choices_of_a_question_alike() -> None:
+    """With a head that hands on one number of the summary, it is kept or lost for all rows of a question."""
+    config = ChooseConfig(shared_dropout=True, features=FeatureConfig(dropout=0.4))
+    torch.manual_seed(0)
+    model = Chooser(Bert(SIZES), config)
+    torch.nn.init.zeros_(model.head.weight)
+    model.head.weight.data[0, 3] = 1.0
+    batch = collate(choose_examples(RECORDS * 300, maker(), config))
+    hidden = model.read(batch.tokens)
+    assert hidden.summary is not None
+    kept = model.train().logits_of_one_mask(hidden, batch)[:, 0] / hidden.summary[:, 3]
+    rows_of_questions = [2, 6, 4] * 300
+    shares = kept.detach().split(rows_of_questions)
+    assert all(bool((part == 0).all()) or part.numpy() == pytest.approx(1 / 0.6, rel=1e-3) for part in shares)
+    assert np.mean([float(part[0]) == 0 for part in shares]) == pytest.approx(0.4, abs=0.06)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_sharing_a_mask_changes_nothing_where_nothing_is_dropped(dropout: float) -> None:
+    config = ChooseConfig(features=FeatureConfig(dropout=dropout))
+    torch.manual_seed(0)
+    made = [Chooser(Bert(SIZES), replace(config, shared_dropout=shared)) for shared in (False, True)]
+    made[1].load_state_dict(made[0].state_dict())
+    batch = collate(choose_examples(RECORDS, maker(), config))
+    # Outside of training, or without dropout in it.
+    losses = [model.train(not dropout)(batch).losses["choice"] for model in made]
+    assert torch.equal(*losses)

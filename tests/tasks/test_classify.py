@@ -63,7 +63,7 @@ def built(model: type[TaskModel], config: Any) -> Any:
 
 def by_text(model: TaskModel, examples: list[Example], how: str) -> Tensor:
     """The logits of each text, one text at a time."""
-    rows = [model.logits(collate([example]).tokens) for example in examples]
+    rows = [model.outputs(collate([example]).tokens)["logits"] for example in examples]
     return torch.stack([x.mean(0) if how == "mean" else x.amax(0) for x in rows])
 
 
@@ -236,6 +236,6 @@ def test_head_dropout_falls_on_the_summary() -> None:
     model.head.weight.data[1, 3] = 1.0
     batch = collate(classify_examples([Text("a b", "y")] * 2000, maker(), config))
     expected = model.encoder(batch.tokens).summary[0, 3]
-    found = model.train().logits(batch.tokens)[:, 1] / expected
+    found = model.train().outputs(batch.tokens)["logits"][:, 1] / expected
     assert found[found != 0].detach().numpy() == pytest.approx(1 / 0.6, rel=1e-4)
     assert (found == 0).float().mean().item() == pytest.approx(0.4, abs=0.04)

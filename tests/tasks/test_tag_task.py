@@ -392,7 +392,7 @@ def test_a_crf_never_breaks_the_scheme() -> None:
         model = built(options)
         batch = collate(tag_examples(record, maker(), options))
         scores = torch.tensor([[9.0, 0, 0, 0, 0], [0, 8, 9, 0, 0]])
-        model.logits = lambda tokens, scores=scores: scores  # type: ignore[method-assign]
+        model.logits = lambda hidden, tokens, scores=scores: scores  # type: ignore[method-assign]
         tags = [BIO[i] for i in model.outputs(batch.tokens)["tag"]]
         assert tags == (["O", "B-PS"] if crf else ["O", "I-PS"])
         if crf:
@@ -409,7 +409,7 @@ def test_a_crf_scores_the_asked_words_of_each_row() -> None:
     alone = [model(collate([example])).losses["tag"] for example in examples]
     torch.testing.assert_close(model(batch).losses["tag"], torch.stack(alone).sum())
     assert batch.tokens.words is not None
-    logits = model.logits(batch.tokens)
+    logits = model.logits(model.read(batch.tokens), batch.tokens)
     rows = batch.tokens.words.asked_rows
     expected = model.crf.loss(logits, batch.targets["tag"].label, rows)
     torch.testing.assert_close(model(batch).losses["tag"], expected)

@@ -13,8 +13,9 @@ from firth.errors import ConfigError
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.packed import Encoder, Hidden, Rows, Tokens, Words
+from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig, FeatureConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig
 from firth.tasks.model import HEAD_INIT_RANGE, Features, Unit, merge_rows
 
 
@@ -47,7 +48,7 @@ def tokens(*rows: list[int], words: Words | None = None) -> Tokens:
 
 def read(unit: Unit, given: Tokens, **options: Any) -> list[list[float]]:
     features = Features(Numbers(), FeatureConfig(dropout=0.0, **options), unit)
-    found = features(Numbers(), given)
+    found = features(Numbers()(given, features.keep), given)
     assert found.shape[1] == features.width
     return found.tolist()
 
@@ -58,7 +59,7 @@ ROWS = ([1, 2, 6], [4])
 def test_a_row_is_its_summary_and_no_layer_is_asked_for() -> None:
     encoder = Numbers()
     features = Features(encoder, FeatureConfig(dropout=0.0), "row")
-    assert features(encoder, tokens(*ROWS)).tolist() == [[1, 1.5], [4, 4.5]]
+    assert features(encoder(tokens(*ROWS), features.keep), tokens(*ROWS)).tolist() == [[1, 1.5], [4, 4.5]]
     assert encoder.asked == [()]
     assert features.width == 2 and features.mix is None
 
@@ -119,7 +120,8 @@ def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
         )  # fmt: skip
         pieces = [[i for word in ids for i in (word, 9)] for ids in (row, other)]
         with torch.no_grad():
-            return features(Numbers(), tokens(*pieces, words=words))[0]
+            read = tokens(*pieces, words=words)
+            return features(Numbers()(read, features.keep), read)[0]
 
     assert not torch.equal(asked([1, 2, 3], [4]), asked([1, 2, 5], [4]))
     torch.testing.assert_close(asked([1, 2, 3], [4]), asked([1, 2, 3], [9, 9, 9, 9]))
@@ -127,12 +129,12 @@ def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
 
 def test_dropout_falls_on_what_the_head_reads() -> None:
     torch.manual_seed(0)
-    encoder = Numbers()
-    features = Features(encoder, FeatureConfig(dropout=0.25), "token").train()
+    model = Answerer(Numbers(), AnswerConfig(features=FeatureConfig(dropout=0.25))).train()
+    # The head hands on what it reads.
+    model.head.weight.data, model.head.bias.data = torch.eye(2), torch.zeros(2)
     given = tokens([7] * 4000)
-    kept = features(encoder, given)
-    plain = features.eval()(encoder, given)
-    ratio = kept / plain
+    kept = model.logits(model.read(given), given)
+    ratio = kept / model.eval().logits(model.read(given), given)
     share = (ratio == 0).float().mean().item()
     assert share == pytest.approx(0.25, abs=0.02)
     torch.testing.assert_close(ratio[ratio != 0], torch.full_like(ratio[ratio != 0], 1 / 0.75))

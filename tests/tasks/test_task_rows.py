@@ -27,7 +27,7 @@ from firth.text.layouts import Layout, bert_layout, stream_layout
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, "a", "b"], lowercase=True)
-CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
+CLS, SEP = TOKENIZER.start_id, TOKENIZER.end_id
 # Stand-ins for pieces, all different, so that a row shows which pieces it has.
 FIRST, SECOND = 1000, 2000
 

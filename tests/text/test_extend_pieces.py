@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firth.errors import TokenizerError
 from firth.text.extend import (
     Fit,
+    check_extendable,
     choose_pieces,
     count_pieces,
     count_words,
@@ -18,7 +20,7 @@ from firth.text.extend import (
     measure,
     text_runs,
 )
-from firth.text.tokenizer import SPECIALS, UNK, Tokenizer
+from firth.text.tokenizer import BPE_SPECIALS, SPECIALS, UNK, Tokenizer
 
 LETTERS = [form for letter in "abcd" for form in (letter, "##" + letter)]
 WORDS = st.text("abcd", min_size=1, max_size=6)
@@ -181,3 +183,10 @@ def test_an_extended_tokenizer_reads_old_text_as_before(look: str, tmp_path: Pat
     assert new.fingerprint != old.fingerprint
     new.save(tmp_path)
     assert Tokenizer.load(tmp_path).fingerprint == new.fingerprint
+
+
+def test_only_wordpiece_gets_more_pieces() -> None:
+    tokenizer = Tokenizer.from_merges([*BPE_SPECIALS, "a", "b"], [], lowercase=False)
+    for refused in (lambda: check_extendable(tokenizer), lambda: extended(tokenizer, ["ab"])):
+        with pytest.raises(TokenizerError, match="only WordPiece vocabularies can get more pieces, not one of"):
+            refused()

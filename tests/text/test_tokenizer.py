@@ -278,12 +278,16 @@ def test_paths_that_are_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "bpe.json").write_text(
         '{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":[]},"added_tokens":[]}'
     )
+    (tmp_path / "unigram.json").write_text(
+        '{"version":"1.0","model":{"type":"Unigram","unk_id":0,"vocab":[["a",0.0]]},"added_tokens":[]}'
+    )
     for name, message in [
         ("missing", "no such tokenizer"),
         ("empty", "neither tokenizer.json nor vocab.txt"),
         ("broken", "not a tokenizer.json"),
         ("image.txt", "not UTF-8"),
-        ("bpe.json", "expected a WordPiece model, got BPE"),
+        ("bpe.json", "lacks <unk> <s> <sep> </s>; add them or choose one made by firth vocab --kind bpe"),
+        ("unigram.json", "expected a WordPiece, BPE or WordLevel model, got Unigram"),
     ]:
         with pytest.raises(TokenizerError, match=message) as raised:
             Tokenizer.load(tmp_path / name)
@@ -336,7 +340,7 @@ def test_transformers_gives_the_same_ids(tmp_path: Path, google: bool, lowercase
         for form in ("NFC", "NFD"):
             raw = unicodedata.normalize(form, text)
             ids = tokenizer.encode(raw).ids
-            assert theirs(raw)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
+            assert theirs(raw)["input_ids"] == [tokenizer.start_id, *ids, tokenizer.end_id]
     pair = theirs("a", "b")
     assert pair["token_type_ids"] == [0, 0, 0, 1, 1]
     assert theirs.mask_token_id == tokenizer.mask_id and theirs.pad_token_id == tokenizer.pad_id

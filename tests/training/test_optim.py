@@ -33,7 +33,7 @@ def walk(module: nn.Linear, optimizer: torch.optim.Optimizer, steps: list[tuple[
         optimizer.step()
 
 
-@pytest.mark.parametrize("kind", ["bert_adam", "adamw"])
+@pytest.mark.parametrize("kind", ["bert_adam", "gpt_adam", "adamw"])
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
     module = model()
@@ -49,12 +49,14 @@ def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
         for name, g in zip(("weight", "bias"), pair, strict=True):
             m[name] = 0.8 * m[name] + 0.2 * g
             v[name] = 0.9 * v[name] + 0.1 * g * g
-            if kind == "bert_adam":  # no bias correction
+            if kind != "adamw":
                 update = m[name] / (v[name].sqrt() + 1e-3)
             else:
                 update = m[name] / (1 - 0.8**step) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
             if name == "weight":
                 update = update + decay * p[name]
+            if kind == "gpt_adam":  # the correction is of the whole step, decay included
+                update = update * (1 - 0.9**step) ** 0.5 / (1 - 0.8**step)
             p[name] = p[name] - rate * update
         torch.testing.assert_close(module.weight.detach(), p["weight"], rtol=0, atol=1e-12)
         torch.testing.assert_close(module.bias.detach(), p["bias"], rtol=0, atol=1e-12)
@@ -141,7 +143,7 @@ def test_a_parameter_without_gradient_stays_as_it_is() -> None:
     assert set(optimizer_tensors(module, optimizer)) == {"bias/step", "bias/exp_avg", "bias/exp_avg_sq"}
 
 
-@pytest.mark.parametrize("kind", ["bert_adam", "adamw"])
+@pytest.mark.parametrize("kind", ["bert_adam", "gpt_adam", "adamw"])
 def test_state_there_and_back_goes_on_bit_for_bit(kind: Any) -> None:
     steps = gradients(6)
     config = OptimConfig(kind=kind, **CONFIG)
@@ -158,6 +160,18 @@ def test_state_there_and_back_goes_on_bit_for_bit(kind: Any) -> None:
     walk(second, after, steps[3:])
     assert torch.equal(second.weight, whole.weight)
     assert torch.equal(second.bias, whole.bias)
+
+
+def test_the_count_of_updates_stays_on_the_host() -> None:
+    """It is read at every update: on a card each parameter would wait for it."""
+    module = model().to("meta")
+    optimizer = torch.optim.SGD(module.parameters())
+    entries = {"updates": torch.tensor(3), "step": torch.tensor(1e9), "exp_avg": torch.zeros(2)}
+    load_optimizer_tensors(module, optimizer, {f"bias/{entry}": tensor for entry, tensor in entries.items()})
+    state = optimizer.state[module.bias]
+    assert {entry: tensor.device.type for entry, tensor in state.items()} == {
+        "updates": "cpu", "step": "meta", "exp_avg": "meta"
+    }  # fmt: skip
 
 
 def test_state_of_an_unknown_parameter_is_not_swallowed() -> None:

@@ -104,7 +104,7 @@ class TwoNumbers(Objective):
         return Step({"guess": (self.low + self.high).sum()}, {})
 
 
-@pytest.mark.parametrize("kind", ["bert_adam", "adamw"])
+@pytest.mark.parametrize("kind", ["bert_adam", "gpt_adam", "adamw"])
 def test_scales_multiply_the_rate_of_their_parameters(tmp_path: Path, kind: Any) -> None:
     trainer = trainer_of(
         tmp_path / "run", [batch_of([0], 1)], objective=TwoNumbers(), scales={"low": 0.25},

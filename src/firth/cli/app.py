@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
+from firth.cli.attention import attention
+from firth.cli.average import average
 from firth.cli.bench import bench
 from firth.cli.convert import convert
 from firth.cli.demo import demo
@@ -13,11 +15,14 @@ from firth.cli.evaluate import evaluate
 from firth.cli.extend import extend
 from firth.cli.fill_mask import fill_mask
 from firth.cli.finetune import finetune
+from firth.cli.generate import generate
 from firth.cli.predict import predict
 from firth.cli.prepare import prepare
 from firth.cli.pretrain import pretrain
 from firth.cli.probe import probe
 from firth.cli.study import study
+from firth.cli.translate import translate
+from firth.cli.vectors import vectors
 from firth.cli.vocab import vocab
 from firth.errors import UsageError
 
@@ -32,11 +37,16 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=""),
 )
-_VERBS: tuple[Callable[..., int | None], ...] = (  # as the road goes
-    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, predict, fill_mask, embed, convert, study, bench,
+_VERBS: tuple[Callable[..., int | None] | App, ...] = (  # as the road goes
+    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, predict, fill_mask, generate, embed, attention,
+    translate, vectors, average, convert, study, bench,
 )  # fmt: skip
 for _number, _verb in enumerate(_VERBS):
-    app.command(_verb, sort_key=_number)
+    if isinstance(_verb, App):  # verbs of its own
+        _verb.sort_key = _number
+        app.command(_verb)
+    else:
+        app.command(_verb, sort_key=_number)
 
 
 def run(tokens: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from firth.cli.labelled import HEADERS, Header
-from firth.cli.shared import Flag, JsonFlag, on_interrupt, print_json, print_next, print_table
+from firth.cli.shared import AtLeastOne, Flag, JsonFlag, on_interrupt, print_json, print_next, print_table
 from firth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,10 +19,15 @@ _KINDS = {
     "huggingface": "a model in Hugging Face's layout",
     "sentence-transformers": "a model of sentence-transformers",
     "google": "a checkpoint of google-research/bert",
+    "openai": "OpenAI's released GPT",
+    "fastai": "a language model of fastai",
+    "elmo": "a published ELMo",
 }
 _MADE = {
-    "firth": "a model folder, which transformers reads too",
+    "firth": "a model folder",
     "google": "bert_config.json, vocab.txt and bert_model.ckpt",
+    "openai": "params_0.npy to params_9.npy, params_shapes.json and the tokenizer",
+    "elmo": "options.json and weights.hdf5",
     "sentence-transformers": "a model folder, which sentence-transformers reads too",
     "onnx": "model.onnx and its tokenizer",
 }
@@ -34,11 +39,14 @@ def convert(
     *,
     to: Path | None = None,
     to_google: Path | None = None,
+    to_openai: Path | None = None,
+    to_elmo: Path | None = None,
     to_sentence_transformers: Path | None = None,
     to_onnx: Path | None = None,
     vocab: Path | None = None,
     cased: Annotated[bool | None, Parameter(name="--cased", negative="--uncased", show_default=False)] = None,
     gelu: Literal["erf", "tanh"] | None = None,
+    max_positions: AtLeastOne = None,
     int8: Flag = False,
     data: str | None = None,
     max_drop: float | None = None,
@@ -59,11 +67,17 @@ def convert(
     ----------
     source
         A folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert (its folder or
-        bert_model.ckpt), hub:org/name, or a run or model folder of Firth.
+        bert_model.ckpt), the ten arrays of OpenAI's GPT (their folder), ELMo's options.json and weights.hdf5 (their
+        folder, or either of them), fastai's language models (.h5 or .pth with itos beside it), hub:org/name, or a
+        run or model folder of Firth.
     to
-        The model folder to make.
+        The model folder to make; one of BERT or GPT is read by transformers too.
     to_google
         The folder to make for google-research/bert.
+    to_openai
+        The folder to make for openai/finetune-transformer-lm.
+    to_elmo
+        The folder to make for allenai/bilm-tf and AllenNLP.
     to_sentence_transformers
         The model folder to make with the files of sentence-transformers besides.
     to_onnx
@@ -74,6 +88,8 @@ def convert(
         Whether text keeps its capital letters, where neither the files nor the pieces tell.
     gelu
         The form of gelu in a Google checkpoint, which does not say; erf if not given.
+    max_positions
+        Keep only the first position embeddings: a model for rows of at most so many tokens.
     int8
         With --to-onnx: model_int8.onnx besides, if it scores as well on --data.
     data
@@ -93,7 +109,10 @@ def convert(
     as_json
         Print what was found as one JSON object.
     """
-    target, out = _target(to, to_google, to_sentence_transformers, to_onnx)
+    target, out = _target({
+        "firth": to, "google": to_google, "openai": to_openai, "elmo": to_elmo,
+        "sentence-transformers": to_sentence_transformers, "onnx": to_onnx,
+    })  # fmt: skip
     _check_int8(target, int8, {
         "--data": data, "--max-drop": max_drop, "--task": task, "--split": None if split == "dev" else split,
         "--columns": columns, "--header": header, "--format": None if form == "auto" else form,
@@ -109,23 +128,23 @@ def convert(
         gate = gate if max_drop is None else replace(gate, max_drop=max_drop)
     lowercase = None if cased is None else not cased
     with on_interrupt("nothing was written"):
-        done = job(source, out, target, vocab=vocab, lowercase=lowercase, gelu=gelu, int8=gate)
+        done = job(
+            source, out, target, vocab=vocab, lowercase=lowercase, gelu=gelu, int8=gate, max_positions=max_positions
+        )
     if as_json:
         print_json({"source": done.source, "kind": done.kind, "found": done.facts, "out": done.out})
         return
     _print(done, target)
 
 
-def _target(
-    to: Path | None, google: Path | None, sentences: Path | None, onnx: Path | None
-) -> "tuple[Target, Path]":
+def _target(targets: "Mapping[Target, Path | None]") -> "tuple[Target, Path]":
     """The one thing that is to be made."""
-    targets: dict[Target, Path | None] = {
-        "firth": to, "google": google, "sentence-transformers": sentences, "onnx": onnx,
-    }  # fmt: skip
     given = [(target, out) for target, out in targets.items() if out is not None]
     if len(given) != 1:
-        raise ConfigError("give one of --to DIR, --to-google DIR, --to-sentence-transformers DIR and --to-onnx DIR")
+        raise ConfigError(
+            "give one of --to DIR, --to-google DIR, --to-openai DIR, --to-elmo DIR, --to-sentence-transformers DIR "
+            "and --to-onnx DIR"
+        )
     return given[0]
 
 
@@ -146,12 +165,14 @@ def _print(done: "Converted", target: "Target") -> None:
     print_table(done.facts)
     checked = "onnxruntime gives PyTorch's numbers" if target == "onnx" else "read again, every number is equal"
     print(f"{done.out}: {_MADE[target]}; {checked}")
-    if target in ("google", "onnx"):
+    if target in ("google", "openai", "elmo", "onnx"):
         return
     found = dict(done.facts)
     task, new = found["task"].partition(":")[0], " ".join(value for name, value in done.facts if name == "new")
     if task != "pretraining":
         print_next("firth", "predict", done.out, "TEXT")
+    elif found["system"] == "gpt":
+        print_next("firth", "generate", done.out, "TEXT")
     elif found["system"] == "bert" and "masked-LM" not in new:
         print_next("firth", "fill-mask", done.out, "The capital of France is [MASK].")
     else:

@@ -8,8 +8,10 @@ from cyclopts import Parameter
 
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
-from firth.cli.shared import Flag, JsonFlag, Precision, counted, print_json, print_table, say
+from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Precision, counted, print_json, print_table, say
 from firth.errors import ConfigError
+
+TRANSLATE = "translate"
 
 
 def evaluate(
@@ -18,7 +20,7 @@ def evaluate(
     *,
     data: str | None = None,
     task: str | None = None,
-    split: str = "dev",
+    split: str | None = None,
     columns: str | None = None,
     header: Header = None,
     form: Annotated[str, Parameter(name="--format")] = "auto",
@@ -28,9 +30,11 @@ def evaluate(
     odds: str | None = None,
     precision: Precision = "float32",
     max_drop: float | None = None,
+    beam: AtLeastOne = None,
+    alpha: float | None = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Score a fine-tuned model on labelled examples, or any system's predictions.
+    """Score a fine-tuned model on labelled examples, translations, or any system's predictions.
 
     Example: firth evaluate runs/b --data test.tsv
 
@@ -39,11 +43,11 @@ def evaluate(
     model
         The folder of a fine-tuning, or of a model.
     data
-        The file of labelled examples; with --task NAME the folder of a data set.
+        The file of labelled examples; with --task NAME the folder of a data set; for a model that translates, lines.
     task
-        A data set such as glue/sst2; with --predictions also a kind (classify, tag, answer …).
+        A data set such as glue/sst2; with --predictions also a kind (classify, tag, answer, translate …).
     split
-        Of the data set.
+        Of the data set; dev if not given.
     columns
         Which column is what, such as text=2,label=0.
     header
@@ -55,7 +59,8 @@ def evaluate(
     predictions
         A file of predictions in the order of the examples, in place of a model.
     gold
-        With --predictions: the file, or the folder of a data set, that says what is right.
+        With --predictions: the file, or the folder of a data set, that says what is right. With a model that
+        translates: translations by people, line by line.
     odds
         With --predictions: the scores of "no answer" by question (SQuAD 2.0's na_prob file).
     precision
@@ -63,10 +68,24 @@ def evaluate(
         float32, and allowed to other verbs from then on.
     max_drop
         Compare with float32: by how many points the main score may be below it. 0.5 for int8 if not given.
+    beam
+        Of translations: how many beginnings are followed at once; 4 if not given, 1 is the greedy search.
+    alpha
+        Of translations: of the length penalty; 0.6 if not given.
     as_json
         Print one JSON object.
     """
+    if task == TRANSLATE or (predictions is None and gold is not None):
+        given = {
+            "--task": None if task == TRANSLATE else task, "--split": split, "--columns": columns, "--header": header,
+            "--format": None if form == "auto" else form, "--odds": odds, "--skip-bad": skip_bad or None,
+            "--precision": None if precision == "float32" else precision, "--max-drop": max_drop,
+        }  # fmt: skip
+        _refuse(given, "labelled examples")
+        return _evaluate_translations(model, data, predictions, gold, beam, alpha, as_json)
+    _refuse({"--beam": beam, "--alpha": alpha}, "translations (a model with --data and --gold)")
     _check(model, data, predictions, gold, odds, task)
+    split = "dev" if split is None else split
     if predictions is not None and (precision != "float32" or max_drop is not None):
         raise ConfigError("--precision and --max-drop are for a model, not for --predictions: leave them out")
     from firth.jobs import evaluate as job
@@ -98,6 +117,40 @@ def evaluate(
         else:
             print_table(_side_by_side(compared["float32"], found["scores"], precision, first))
     return 0 if compared is None else _judged(compared, found["scores"], precision, say if as_json else print)
+
+
+def _refuse(flags: dict[str, Any], what: str) -> None:
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
+        raise ConfigError(f"{' and '.join(given)}: only for {what}; leave out")
+
+
+def _evaluate_translations(
+    model: Path | None, data: str | None, predictions: str | None, gold: str | None,
+    beam: int | None, alpha: float | None, as_json: bool,
+) -> int:  # fmt: skip
+    """BLEU and chrF of a model's translations, or of a file of them."""
+    if gold is None or (predictions is None) == (model is None) or (model is None) != (data is None):
+        raise ConfigError(
+            "translations are scored by firth evaluate MODEL --data FILE --gold FILE, or by "
+            f"--task {TRANSLATE} --predictions FILE --gold FILE"
+        )
+    from firth.inference.translating import Search
+    from firth.jobs.translate import evaluate_translation, score_translation_file
+
+    if predictions is not None:
+        _refuse({"--beam": beam, "--alpha": alpha}, "a model")
+        found = score_translation_file(predictions, gold)
+    else:
+        search = Search(beam=beam or 4, alpha=0.6 if alpha is None else alpha)
+        found = evaluate_translation(str(model), str(data), gold, search)
+    if as_json:
+        print_json(found)
+        return 0
+    say_notes(found["notes"])
+    print(f"{gold}: {counted(found['examples'], 'line')}")
+    print_table([(name, f"{score:.2f}  {found['signatures'][name]}") for name, score in found["scores"].items()])
+    return 0
 
 
 def _check(

@@ -27,6 +27,8 @@ def prepare(
     lines: Literal["paragraph", "sentence"] = "paragraph",
     holdout: float = 0.005,
     dev: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    dev_second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     errors: Errors = "replace",
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
@@ -51,6 +53,10 @@ def prepare(
         Share of the documents kept for evaluation.
     dev
         Text for evaluation; then nothing is held out of the rest.
+    second
+        Translations: line i of these files is the translation of line i of TEXT.
+    dev_second
+        Translations of --dev.
     errors
         Bytes that are not UTF-8 are replaced and reported, or are an error.
     workers
@@ -62,17 +68,22 @@ def prepare(
 
     with on_interrupt("what is finished is kept; the same command goes on from there"):
         report = make_corpus(
-            texts, tokenizer, out, lines=lines, holdout=holdout, dev=dev or (), errors=errors, workers=workers
-        )
+            texts, tokenizer, out, lines=lines, holdout=holdout, dev=dev or (), second=second or (),
+            dev_second=dev_second or (), errors=errors, workers=workers,
+        )  # fmt: skip
     if as_json:
         print_json(report)
         return
-    documents, sentences = counted(report.documents, "document"), counted(report.sentences, "sentence")
+    noun = "pair" if second else "document"
+    documents, sentences = counted(report.documents, noun), counted(report.sentences, "sentence")
     print(f"{out}: {documents}, {sentences}, {counted(report.tokens, 'token')}")
-    held_out = f"{counted(report.dev_documents, 'document')}, {counted(report.dev_tokens, 'token')}"
+    held_out = f"{counted(report.dev_documents, noun)}, {counted(report.dev_tokens, 'token')}"
     print_table([
         ("held out", held_out if report.dev_documents else "none; a larger --holdout or --dev FILE gives some"),
         ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
     ])  # fmt: skip
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
-    print_next("firth", "pretrain", "--model", "bert-mini", "--corpus", out, "--out", "runs/a")
+    if report.skipped_pairs:
+        print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
+    model = "transformer-mini" if second else "bert-mini"
+    print_next("firth", "pretrain", "--model", model, "--corpus", out, "--out", "runs/a")

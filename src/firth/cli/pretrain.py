@@ -143,6 +143,10 @@ def _report(outcome: "Outcome", recipe: "Pretrain") -> int:
     print(f"{outcome.run}: {counted(outcome.step, 'step')} done; the model is in {outcome.run / 'model'}{score}")
     if recipe.row.predict == "masked":
         print_next("firth", "fill-mask", outcome.run, "The capital of France is [MASK].")
+    elif recipe.system == "gpt":
+        print_next("firth", "generate", outcome.run, "The capital of France is")
+    elif recipe.row.predict == "translation":
+        print(f"next: {shell('firth', 'translate', outcome.run)} < lines.txt")
     else:
         print(f"next: {shell('firth', 'embed', outcome.run, '--out', 'vectors.npy')} < lines.txt")
     return 0

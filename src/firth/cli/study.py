@@ -9,7 +9,7 @@ from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
 
 
 def study(
-    name: Annotated[Literal["finetuning"], Parameter(name="NAME")],
+    name: Annotated[Literal["finetuning", "directionality", "translation", "unknown-words"], Parameter(name="NAME")],
     /,
     *,
     data: Path,
@@ -19,7 +19,7 @@ def study(
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a study: many fine-tunings, their tables and plots.
+    """Run a study: many trainings, their tables and plots.
 
     What is done is kept: the same command goes on where it was.
 
@@ -29,28 +29,46 @@ def study(
     ----------
     name
         finetuning: what pre-training is worth on a dozen tasks, frozen features, and numbers of labels.
+        directionality: BERT, BERT left to right and GPT at equal size and tokens, on four tasks.
+        translation: the Transformer on Multi30k, with and without beam search and averaged checkpoints.
+        unknown-words: names found on word vectors, by the rule for words that have none.
     data
         The folder of the data sets, each in the folder that docs/verbs/study.md names.
     models
-        The folder that make models fills.
+        The folder that make models fills, with text and models.
     out
         The folder of the study; studies/NAME if not given.
     only
         Parts of names: only cells that have one of them.
     workers
-        Fine-tunings at a time; all processors if not given.
+        Trainings at a time; all processors if not given.
     as_json
         Print study.json.
     """
     from firth.jobs.workers import cpu_count
-    from firth.studies.finetuning import study as job
-    from firth.studies.finetuning_report import write_study_report
+    from firth.studies import (
+        directionality,
+        directionality_report,
+        finetuning,
+        finetuning_report,
+        translation,
+        translation_report,
+        unknown_words,
+        unknown_words_report,
+    )
 
+    studies = {
+        "finetuning": (finetuning.study, finetuning_report.write_study_report),
+        "directionality": (directionality.study, directionality_report.write_study_report),
+        "translation": (translation.study, translation_report.write_study_report),
+        "unknown-words": (unknown_words.study, unknown_words_report.write_study_report),
+    }
+    job, write_report = studies[name]
     place = out or Path("studies") / name
     with on_interrupt("what is done is kept; the same command goes on from there"):
         found = job(data, models, place, only=only or (), workers=workers or cpu_count())
     if as_json:
         print_json(found)
         return
-    report = write_study_report(place, found)
+    report = write_report(place, found)
     print(f"{place}: {len(found)} cells; tables and plots: {report}")

@@ -24,12 +24,13 @@ def vocab(
     size: int = 30_000,
     lowercase: Flag = False,
     keep_accents: Flag = False,
-    score: Literal["frequency", "likelihood"] = "frequency",
+    kind: Literal["wordpiece", "bpe", "words"] = "wordpiece",
+    score: Literal["frequency", "likelihood"] | None = None,
     errors: Errors = "replace",
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Learn a vocabulary of word pieces from text.
+    """Learn a vocabulary from text.
 
     Example: firth vocab wiki/*.txt.xz --size 30000 --out vocab/
 
@@ -40,13 +41,17 @@ def vocab(
     out
         The tokenizer folder to make.
     size
-        Word pieces in the vocabulary, the 5 special ones included.
+        Pieces in the vocabulary, the special ones included (5 of WordPiece, 4 of the others).
     lowercase
         Read A as a, and é as e.
     keep_accents
         With --lowercase: read É as é.
+    kind
+        WordPiece as in BERT, byte-pair encoding as in GPT and the Transformer, which keeps white space, or whole
+        words as in AWD-LSTM.
     score
-        Join the pair of pieces that is most frequent, or most telling (count of the pair over both counts).
+        Of WordPiece: join the most frequent pair of pieces (the default), or the most telling one (count of the
+        pair over both counts).
     errors
         Bytes that are not UTF-8 are replaced and reported, or are an error.
     workers
@@ -58,18 +63,20 @@ def vocab(
 
     with on_interrupt("no vocabulary was written; start again with the same command"):
         report = build_vocab(
-            texts, out, size=size, lowercase=lowercase, keep_accents=keep_accents, score=score, errors=errors,
-            workers=workers,
+            texts, out, size=size, lowercase=lowercase, keep_accents=keep_accents, kind=kind, score=score,
+            errors=errors, workers=workers,
         )  # fmt: skip
     if as_json:
         print_json(report)
         return
-    print(f"{out}: {report.size:,} word pieces")
+    name = {"wordpiece": "word pieces", "bpe": "BPE pieces", "words": "words"}[kind]
+    unknown = "[UNK]" if kind == "wordpiece" else "<unk>"
+    print(f"{out}: {report.size:,} {name}")
     documents, words = counted(report.documents, "document"), counted(report.words, "word")
     print_table([
         ("learnt from", f"{documents}, {words}, {report.word_types:,} different"),
-        ("words without [UNK]", f"{report.coverage:.3%}"),
-        ("[UNK] among pieces", f"{report.unk_rate:.3%}"),
+        (f"words without {unknown}", f"{report.coverage:.3%}"),
+        (f"{unknown} among pieces", f"{report.unk_rate:.3%}"),
         ("pieces per word", f"{report.pieces_per_word:.2f}"),
     ])  # fmt: skip
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)

@@ -8,14 +8,17 @@ weights, heads and poolers left out. ``todays_names``, ``find_kind`` and ``absen
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from firth.config import from_dict
+from firth.convert.huggingface import Facts, HuggingFace
 from firth.convert.renames import Rename
+from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError
 from firth.models.bert_config import BertConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig
@@ -28,6 +31,7 @@ from firth.tasks.config import (
     TagConfig,
 )
 from firth.tasks.tags import split_tag
+from firth.text.tokenizer import Tokenizer
 
 MODEL_TYPE = "bert"
 
@@ -128,6 +132,17 @@ _PROBLEM_TYPES = {
     "multilabel": "multi_label_classification",
     "regress": "regression",
 }
+
+
+def architecture(task: str, objective: Objective, untrained: Sequence[str]) -> str:
+    """The class of transformers that reads what the folder has learnt."""
+    if "mlm" in untrained or "lm" in untrained:
+        return "BertModel"
+    if task in ARCHITECTURES:
+        return ARCHITECTURES[task]
+    if objective.encoder.config.causal:
+        return "BertLMHeadModel"
+    return "BertForPreTraining" if getattr(objective, "nsp", None) is not None else "BertForMaskedLM"
 
 
 def task_to_hf(task: str, options: Any) -> dict[str, Any]:
@@ -346,3 +361,23 @@ def _scheme(labels: Collection[str]) -> str:
     if "" in prefixes or "B" not in prefixes:
         return "plain"
     return "BIOES" if prefixes & {"E", "S"} else "BIO"
+
+
+def _config_to(config: BertConfig, architecture: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    return config_to_hf(config, architecture, tokenizer.pad_id)
+
+
+def _todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Facts]:
+    today = todays_names(state, where)
+    if drop_own_decoder(today):
+        return today, [("left out", "cls.predictions: its output matrix is not the embedding, as it is here")]
+    return today, []
+
+
+BERT = HuggingFace(
+    model_type=MODEL_TYPE, names=NAMES, task_names=TASK_NAMES,
+    config_to=_config_to, task_to=task_to_hf, config_from=config_from_hf, architecture=architecture,
+    todays_names=_todays_names, check_sizes=check_sizes, find_kind=find_kind, absent_parts=absent_parts,
+)  # fmt: skip
+# Other tools would pool the first token of a fine-tuned one, which knows nothing there.
+BERT_LEFT_TO_RIGHT = replace(BERT, names=CAUSAL_NAMES, task_names={})

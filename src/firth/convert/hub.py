@@ -9,7 +9,7 @@ from firth.errors import CheckpointError, ConfigError
 
 HUB = "hub:"
 
-_SMALL = ("*.json", "vocab.txt", "*/vocab.txt")
+_SMALL = ("*.json", "vocab.txt", "*/vocab.txt", "merges.txt")
 _WEIGHTS = ("*.safetensors", "*.bin")
 # The same weights in other shapes, and what belongs to no model.
 _NEVER = ("onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "training_args.bin", "optimizer.bin")

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from firth.data.batch import Objective
 from firth.errors import ConfigError
 from firth.layers.attention import SelfAttention
+from firth.layers.blocks import PostNormBlock
 from firth.layers.vocabulary import VocabularyHead
-from firth.models.bert import Bert, BertBlock
+from firth.models.bert import Bert
 from firth.objectives.causal_lm import CausalLM
 from firth.objectives.masked_lm import MaskedLM
 from firth.tasks.answer import Answerer
@@ -45,14 +46,14 @@ class PaddedBert(nn.Module):
         x = embeddings.pieces(ids) + embeddings.positions.weight[: ids.shape[1]] + embeddings.segments(segments)
         layers = [embeddings.norm(x)]
         for block in self.encoder.blocks:
-            assert isinstance(block, BertBlock)
+            assert isinstance(block, PostNormBlock)
             layers.append(padded_block(block, layers[-1], hidden))
         chosen = last_tokens(layers[-1], mask) if self.encoder.config.causal else layers[-1][:, 0]
         return layers, torch.tanh(self.encoder.pooler(chosen))
 
 
 def padded_block(
-    block: BertBlock, x: Float[Tensor, "B S H"], hidden: Bool[Tensor, "B 1 _ S"]
+    block: PostNormBlock, x: Float[Tensor, "B S H"], hidden: Bool[Tensor, "B 1 _ S"]
 ) -> Float[Tensor, "B S H"]:
     """Self-attention and a feed-forward part, each followed by residual sum and LayerNorm."""
     x = block.attention_norm(x + padded_attention(block.attention, x, hidden))
@@ -157,6 +158,8 @@ def make_padded(objective: Objective, untrained: Collection[str]) -> PaddedPretr
     if not isinstance(encoder, Bert):
         raise ConfigError(f"an encoder of the kind {type(encoder).__name__} has no padded form: only BERT has")
     if isinstance(objective, TaskModel):
+        if objective.features.config.layer_norm:
+            raise ConfigError("a mix with features.layer_norm has no padded form: train one without")
         if objective.features.lstm is not None:
             raise ConfigError("a head with a BiLSTM (features.lstm_layers) has no padded form: train one without")
         if getattr(objective, "crf", None) is not None:

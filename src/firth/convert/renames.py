@@ -2,7 +2,8 @@
 
 A row is ``(theirs, ours)``; ``{i}`` stands for a layer number. Where ``theirs`` is a tuple, our
 tensor is theirs laid one below the other along the first axis. A row with ours None names a tensor
-that is left out on the way in, because it repeats another one.
+that is left out on the way in, because it repeats another one. ``Turned`` names are of matrices that lie
+the other way round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,12 @@ from firth.errors import CheckpointError
 Rename = tuple[str | tuple[str, ...], str | None]
 
 
+class Turned(str):
+    """Their name of a matrix that is (in, out) there and (out, in) here."""
+
+    __slots__ = ()
+
+
 def expand(table: Sequence[Rename], n_layers: int) -> list[Rename]:
     """The table with a row for each layer in the place of rows with ``{i}``."""
     rows: list[Rename] = []
@@ -22,7 +29,7 @@ def expand(table: Sequence[Rename], n_layers: int) -> list[Rename]:
         parts = (theirs,) if isinstance(theirs, str) else theirs
         numbers = range(n_layers) if "{i}" in parts[0] else range(1)
         for i in numbers:
-            names = tuple(part.replace("{i}", str(i)) for part in parts)
+            names = tuple(type(part)(part.replace("{i}", str(i))) for part in parts)
             rows.append((names, None if ours is None else ours.replace("{i}", str(i))))
     return rows
 
@@ -34,7 +41,7 @@ def to_theirs(state: Mapping[str, Tensor], rows: Sequence[Rename]) -> dict[str, 
     for name, tensor in state.items():
         theirs = by_ours[name]
         for part, value in zip(theirs, _chunks(tensor, len(theirs)), strict=True):
-            result[part] = value.contiguous()
+            result[part] = _turned(part, value).contiguous()
     return result
 
 
@@ -57,11 +64,16 @@ def to_ours(
     for ours, like in expected.items():
         theirs = by_ours[ours]
         for part, one in zip(theirs, _chunks(like, len(theirs)), strict=True):
-            if state[part].shape != one.shape:
+            if state[part].shape != (shape := _turned(part, one).shape):
                 found = tuple(state[part].shape)
-                raise CheckpointError(f"{where}: {part} has shape {found}, expected {tuple(one.shape)}")
-        result[ours] = torch.cat([state[part] for part in theirs]) if len(theirs) > 1 else state[theirs[0]]
+                raise CheckpointError(f"{where}: {part} has shape {found}, expected {tuple(shape)}")
+        parts = [_turned(part, state[part]) for part in theirs]
+        result[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
     return result
+
+
+def _turned(name: str, tensor: Tensor) -> Tensor:
+    return tensor.T if isinstance(name, Turned) else tensor
 
 
 def _chunks(tensor: Tensor, n: int) -> tuple[Tensor, ...]:

@@ -70,7 +70,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read: {_line(error)}") from None
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def read_pickle(path: Path) -> dict[str, Any]:
+    """What torch wrote into ``path``, a table by name of tensors and plain values; CheckpointError for all else."""
     zipped = _is_zip(path)
     if zipped:
         _check_zip(path)
@@ -83,7 +84,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     return dict(found)
 
 
-_READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {".safetensors": _read_safetensors, ".bin": _read_pickle}
+_READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {".safetensors": _read_safetensors, ".bin": read_pickle}
 
 
 def _is_zip(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """What a training step reads: packed tokens and what is to be predicted of them."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -25,10 +25,11 @@ class Target:
 class Batch:
     """One micro-batch.
 
-    ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``). ``place`` says where in the data it
+    ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``, ``translation``). ``place`` says where in the data it
     comes from, ``phase:epoch:group:batch``, enough to make it again. ``starts_stream``: recurrent
     state begins anew here. ``rows_per_example``: where a long text is several rows (on the host always),
-    None for one each.
+    None for one each. ``second``: the target side of translations, row by row beside ``tokens``; its targets count
+    the tokens there.
     """
 
     tokens: Tokens
@@ -36,6 +37,12 @@ class Batch:
     place: str = ""
     starts_stream: bool = False
     rows_per_example: Int[Tensor, " E"] | None = None
+    second: Tokens | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of both sides."""
+        return self.tokens.rows.n_tokens + (0 if self.second is None else self.second.rows.n_tokens)
 
     def counts(self) -> dict[str, int]:
         """How many predictions each term asks for."""
@@ -43,7 +50,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         targets = {t: Target(x.index.to(device), x.label.to(device)) for t, x in self.targets.items()}
-        return replace(self, tokens=self.tokens.to(device), targets=targets)
+        second = None if self.second is None else self.second.to(device)
+        return replace(self, tokens=self.tokens.to(device), targets=targets, second=second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +69,17 @@ class Step:
 class Objective(nn.Module):
     """A batch in, summed losses out. A fine-tuning task is one too, which can also predict.
 
-    ``encoder``: the system's. ``config``: its options. ``weights``: of each term in the total loss.
+    ``encoder``: the system's. ``config``: its options. ``weights``: of each term in the total loss. ``penalties``: the
+    terms that predict nothing: in training alone, with losses but no right answers.
     Calling it: ``objective(batch, carry=None)`` gives a ``Step``.
     """
+
+    penalties: ClassVar[frozenset[str]] = frozenset()
 
     encoder: Encoder
     config: Any
     weights: dict[str, float]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """What the loss of each term is divided by; known before the forward."""
+        return batch.counts()

@@ -38,10 +38,12 @@ class DataConfig:
     """From shards to rows."""
 
     corpus: str = option("", "corpus folder, made by firth prepare")
-    instances: Literal["pairs", "documents", "streams"] = option(
-        "pairs", "sentence pairs (next-sentence prediction), document windows, or one long stream"
+    instances: Literal["pairs", "documents", "streams", "translations"] = option(
+        "pairs", "sentence pairs (next-sentence prediction), document windows, one long stream, or parallel text"
     )
-    length: int = option(128, "longest row, special pieces included; for streams, tokens a step")
+    length: int = option(
+        128, "longest row, special pieces included; for streams, tokens a step; for translations, of either side"
+    )
     long_length: int = option(
         0, "row length of the last part of training; 0: one length throughout (paper: 512)"
     )

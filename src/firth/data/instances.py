@@ -6,6 +6,7 @@ the sentence or document that it is about.
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +31,11 @@ class Instances:
         """Tokens in each row, without special pieces."""
         return self.a[:, 1] - self.a[:, 0] + self.b[:, 1] - self.b[:, 0]
 
+    def of_side(self, side: Literal["a", "b"]) -> "Instances":
+        """One text of each row as a row of its own."""
+        spans = self.a if side == "a" else self.b
+        return Instances(spans, np.zeros_like(spans), None, self.key)
+
 
 def plan_documents(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
     """Windows of at most ``room`` tokens that never cross a document's border; every token once.
@@ -47,6 +53,17 @@ def plan_documents(document_tokens: np.ndarray, room: int, seed: int, epoch: int
     end = np.minimum(first[document] + number * room, sizes[document])
     a = starts[document, None] + np.stack((begin, end), 1)
     return Instances(a, np.zeros_like(a), None, np.arange(len(a)))
+
+
+def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instances:
+    """The pairs of parallel text, sentence 2i and its translation 2i + 1, that fit: longer ones are left out.
+
+    A part of a sentence is no translation of the other's, so nothing is cut.
+    """
+    a = np.stack((sentences[:-1:2], sentences[1::2]), 1)
+    b = np.stack((sentences[1::2], sentences[2::2]), 1)
+    fits = np.flatnonzero((a[:, 1] - a[:, 0] <= room_a) & (b[:, 1] - b[:, 0] <= room_b))
+    return Instances(a[fits], b[fits], None, fits)
 
 
 def plan_pairs(

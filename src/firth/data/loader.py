@@ -10,16 +10,30 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from firth.data.batch import Batch
+from firth.data.both_ways import BothWaysBatches
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.hashing import permutation, seed_of
-from firth.data.instances import Instances, plan_documents, plan_pairs
+from firth.data.instances import Instances, plan_documents, plan_pairs, plan_translations
 from firth.data.masking import Masker
-from firth.data.rows import Batches, MixedBatches, NextTokenBatches, RowBatches, StreamBatches, cut_batches, row_lengths
+from firth.data.rows import (
+    Batches,
+    MixedBatches,
+    NextTokenBatches,
+    RowBatches,
+    StreamBatches,
+    TranslationBatches,
+    cut_batches,
+    row_lengths,
+)
 from firth.data.shards import Corpus, Shard, Split
 from firth.errors import ConfigError, CorpusError
-from firth.text.layouts import Layout
+from firth.text.layouts import Layout, target_layout
+from firth.text.open_words import vocabulary_characters
 
 # Shards whose batches are mixed: a shard is a stretch of the text as it was read, of one author or kind, and a
 # model that saw one after the other would forget.
@@ -59,8 +73,8 @@ def _following(places: Sequence[Place]) -> Place:
 class Loader:
     """Micro-batches of a corpus for one kind of objective.
 
-    ``predict``: ``"masked"`` or ``"next"``. ``slots``: micro-batches a step, over all
-    ranks. ``total_steps``: of the run, for the length phases.
+    ``predict``: ``"masked"``, ``"next"`` or, of streams, ``"previous"`` or ``"both"``. ``slots``: micro-batches a
+    step, over all ranks. ``total_steps``: of the run, for the length phases.
     """
 
     def __init__(
@@ -77,12 +91,25 @@ class Loader:
         total_steps: int = 1,
         split: Split = "train",
     ):
+        parallel = data.instances == "translations"
+        if corpus.is_parallel != parallel:
+            raise ConfigError(
+                f"{corpus.folder} is {'parallel text' if corpus.is_parallel else 'text of one side'}, but "
+                f"data.instances={data.instances!r}: translation, and only that, is learnt from parallel text "
+                f"(firth prepare --second)"
+            )
+        if parallel and budget_tokens < 2 * max(data.lengths):
+            raise ConfigError(
+                f"train.batch_tokens={budget_tokens} is smaller than a pair of two rows of {max(data.lengths)} tokens: "
+                f"raise it or lower data.length"
+            )
         if budget_tokens < max(data.lengths):
             raise ConfigError(
                 f"train.batch_tokens={budget_tokens} is smaller than one row of {max(data.lengths)} tokens: "
                 f"raise it or lower data.length"
             )
         self.corpus, self.data, self.masking, self.layout = corpus, data, masking, layout
+        self.target_layout = target_layout(corpus.tokenizer)
         self.predict, self.budget_tokens, self.slots = predict, budget_tokens, slots
         self.seed, self.split = seed, split
         # The step before which each phase ends (the last one never does).
@@ -143,6 +170,13 @@ class Loader:
                     for future in futures:
                         future.cancel()
 
+    def left_out(self) -> int:
+        """Pairs of parallel text that are too long for a row of the last phase, and so never seen."""
+        if self.data.instances != "translations":
+            return 0
+        shards = [self.corpus.open(info) for info in self.infos]
+        return sum(len(s.documents) - 1 - len(self._plan(s, self.data.lengths[-1], 0, 0).key) for s in shards)
+
     def _step_places(self, place: Place, step: int) -> Iterator[list[Place]]:
         """The places of each step's micro-batches, over all ranks, without end."""
         while True:
@@ -194,13 +228,23 @@ class Loader:
         # With fixed copies of the data, epoch n + d repeats epoch n.
         epoch = place.epoch % self.data.duplicates if self.data.duplicates else place.epoch
         shard, length = self.corpus.open(self.infos[number]), self.data.lengths[place.phase]
+        if self.data.instances == "streams" and self.predict == "both":
+            return BothWaysBatches.cut(
+                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots, chars=self._chars
+            )
         if self.data.instances == "streams":
             return StreamBatches.cut(
-                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots
-            )
+                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
+                backward=self.predict == "previous",
+            )  # fmt: skip
         shard_seed = seed_of(seed, shard.name)
         instances = self._plan(shard, length, shard_seed, epoch)
         order_seed = seed_of(shard_seed, place.epoch, "order")
+        if self.data.instances == "translations":
+            return TranslationBatches.cut(
+                shard, instances, self.layout, self.target_layout, end_id=self.corpus.tokenizer.end_id,
+                budget_tokens=self.budget_tokens, seed=order_seed,
+            )  # fmt: skip
         cuts = cut_batches(row_lengths(instances, self.layout), self.budget_tokens, order_seed)
         if self.predict == "next":
             return NextTokenBatches(shard, instances, cuts, self.layout)
@@ -208,8 +252,17 @@ class Loader:
         masker = Masker(self.masking, tokenizer.mask_id, tokenizer.continues, length)
         return RowBatches(shard, instances, cuts, self.layout, masker, seed_of(shard_seed, epoch, "mask"))
 
+    @cached_property
+    def _chars(self) -> np.ndarray:
+        """What each word of the vocabulary is spelled with."""
+        return vocabulary_characters(self.corpus.tokenizer)
+
     def _plan(self, shard: Shard, length: int, seed: int, epoch: int) -> Instances:
         if self.data.instances == "documents":
             return plan_documents(shard.document_tokens, length - self.layout.n_special, seed, epoch)
+        if self.data.instances == "translations":
+            return plan_translations(
+                shard.sentences, length - self.layout.n_special, length - self.target_layout.n_special
+            )
         room = length - self.layout.n_special_pair
         return plan_pairs(shard.sentences, shard.documents, room, self.data.short_share, seed, epoch)

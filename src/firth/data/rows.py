@@ -1,7 +1,8 @@
 """Batches of rows: instances of a shard, shuffled, cut by a token budget, packed and masked.
 
 ``RowBatches`` serves masked language modelling (with or without pairs), ``NextTokenBatches`` left-to-right
-models; ``StreamBatches`` cuts one long stream into columns for models with recurrent state.
+models, ``TranslationBatches`` parallel text; ``StreamBatches`` cuts one long stream into columns for models with
+recurrent state.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from firth.data.masking import Masker
 from firth.data.shards import Shard
 from firth.packed import Rows, Tokens
 from firth.text.layouts import Layout
+from firth.text.tokenizer import Tokenizer
 
 # Rows of similar length are looked for among this many budgets' worth of shuffled rows.
 _POOL_BUDGETS = 32
@@ -144,22 +146,69 @@ class NextTokenBatches:
 
 
 @dataclass(frozen=True, slots=True)
+class TranslationBatches:
+    """Rows of a source and, as ``second``, of its translation: ``start y``, each token of which predicts the next.
+
+    The last predicts ``end_id``. ``source`` and ``target``: instances of the two sides, one for one.
+    """
+
+    shard: Shard
+    source: Instances
+    target: Instances
+    cuts: list[np.ndarray]
+    layout: Layout
+    target_layout: Layout
+    end_id: int
+
+    @classmethod
+    def cut(
+        cls, shard: Shard, pairs: Instances, layout: Layout, target_layout: Layout, *,
+        end_id: int, budget_tokens: int, seed: int,
+    ) -> "TranslationBatches":  # fmt: skip
+        """Batches of at most ``budget_tokens`` tokens on both sides together."""
+        source, target = pairs.of_side("a"), pairs.of_side("b")
+        lengths = row_lengths(source, layout) + row_lengths(target, target_layout)
+        return cls(shard, source, target, cut_batches(lengths, budget_tokens, seed), layout, target_layout, end_id)
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, number: int) -> Batch:
+        chosen = self.cuts[number]
+        rows = pack_rows(self.shard.ids, self.source, chosen, self.layout)
+        written = pack_rows(self.shard.ids, self.target, chosen, self.target_layout)
+        label = np.roll(written.ids, -1)
+        label[written.starts + written.lengths - 1] = self.end_id
+        return Batch(
+            _tokens(rows, rows.ids, self.layout),
+            {"translation": _target(np.arange(len(label)), label)},
+            second=_tokens(written, written.ids, self.target_layout),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StreamBatches:
     """One stream in ``slots × rows`` columns; batch n continues batch ``n - slots``.
 
-    ``columns``: (slots, rows, column length) ids. Recurrent state is kept for each slot.
+    ``columns``: (slots, rows, column length) ids. Recurrent state is kept for each slot. ``backward``: the stream is
+    read from its end, each token predicting the one before it; rows of a batch are in reading order all the same.
     """
 
     columns: np.ndarray
     length: int
+    backward: bool = False
 
     @classmethod
     def cut(
-        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int
+        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, backward: bool = False
     ) -> "StreamBatches":
-        """The shard's documents, each ended by the layout's last piece, as columns; the tail is left out."""
-        ends = np.repeat(shard.document_tokens[1:], len(layout.last))
-        stream = np.insert(shard.ids.astype(np.int64), ends, np.tile(layout.last, len(shard.documents) - 1))
+        """The shard's documents, between the layout's first and last pieces, as columns; the tail is left out."""
+        bounds = np.stack((shard.document_tokens[:-1], shard.document_tokens[1:]), 1)
+        places = np.repeat(bounds.ravel(), np.tile((len(layout.first), len(layout.last)), len(bounds)))
+        pieces = np.tile(np.array((*layout.first, *layout.last), np.int64), len(bounds))
+        stream = np.insert(shard.ids.astype(np.int64), places, pieces)
+        if backward:
+            stream = stream[::-1]
         rows = max(budget_tokens // length, 1)
         # A stream too short for so many columns is cut into fewer, of two tokens at least.
         rows = max(min(rows, len(stream) // (slots * 2)), 1)
@@ -169,7 +218,7 @@ class StreamBatches:
             if size > 1
             else stream[:0].reshape(slots, 1, 0)
         )
-        return cls(columns, length)
+        return cls(columns, length, backward)
 
     def __len__(self) -> int:
         slots, _, size = self.columns.shape
@@ -180,10 +229,12 @@ class StreamBatches:
         columns = self.columns[slot]
         begin = time * self.length
         end = min(begin + self.length, columns.shape[1] - 1)
-        ids = columns[:, begin:end]
+        ids, following = columns[:, begin:end], columns[:, begin + 1 : end + 1]
+        if self.backward:
+            ids, following = ids[:, ::-1], following[:, ::-1]
         rows = Rows.from_lengths([end - begin] * len(ids))
         tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
-        target = _target(np.arange(ids.size), columns[:, begin + 1 : end + 1].ravel())
+        target = _target(np.arange(ids.size), following.ravel())
         return Batch(tokens, {"lm": target}, starts_stream=time == 0)
 
 
@@ -228,3 +279,13 @@ def pack_lists(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] 
         None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
     )
     return Tokens(Rows.from_lengths([len(row) for row in rows]), ids, kinds)
+
+
+def pack_words(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> Tokens:
+    """The same with the characters of tokens, where those of ``tokenizer`` have any."""
+    tokens = pack_lists(rows)
+    chars = tokenizer.characters(tokens.ids.numpy())
+    if chars is None:
+        return tokens
+    known = tokens.ids.where(tokens.ids < tokenizer.size, tokenizer.unk_id)
+    return replace(tokens, ids=known, chars=torch.from_numpy(chars.astype(np.int32)))

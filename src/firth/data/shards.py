@@ -10,6 +10,7 @@ corpus/
 """
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,11 @@ class Corpus:
                 f"{self.folder} was made with tokenizer {self.manifest.tokenizer[:12]}, but {whose} is "
                 f"{tokenizer.fingerprint[:12]}: prepare the corpus again with the tokenizer you want to use"
             )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether each document is a sentence and its translation (``firth prepare --second``)."""
+        return json.loads(self.manifest.options).get("lines") == "pair"
 
     @property
     def fingerprint(self) -> str:

@@ -6,7 +6,7 @@ differ only by the encoder's own rounding.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,10 @@ class FastEncoder(Encoder):
         return self.encoder.widths
 
     @property
+    def causal(self) -> bool:
+        return self.encoder.causal
+
+    @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:
         return self.encoder.piece_embedding
 
@@ -47,6 +51,11 @@ class FastEncoder(Encoder):
         layers = {number: layer.float() for number, layer in hidden.layers.items()}
         summary = None if hidden.summary is None else hidden.summary.float()
         return Hidden(layers, hidden.rows, summary, hidden.carry)
+
+    def step(self, tokens: Tokens, past: Any) -> tuple[Float[Tensor, "T H"], Any]:
+        with torch.autocast(tokens.ids.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            top, past = self.encoder.step(tokens, past)
+        return top.float(), past
 
 
 class Int8Linear(nn.Module):

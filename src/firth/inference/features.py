@@ -117,6 +117,8 @@ def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch
         digest.update(name.encode() + tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for row in rows:
         digest.update(row.ids.tobytes() + row.segments.tobytes())
+        if row.chars is not None:
+            digest.update(row.chars.tobytes())
         if row.words is not None:
             digest.update(row.words.pieces.tobytes() + row.words.asked.tobytes())
     return digest.hexdigest()[:32]
@@ -127,8 +129,8 @@ def _kept(model: TaskModel) -> Unit:
     config = model.features.config
     if model.unit == "word":
         return "word"
-    # The maximum over tokens cannot be taken before layers are added up.
-    late = config.pool == "max" and config.mix in ("sum", "weighted")
+    # The maximum over tokens cannot be taken before layers are added up, nor any mean before a norm over tokens.
+    late = config.layer_norm or (config.pool == "max" and config.mix in ("sum", "weighted"))
     return "token" if model.unit == "token" or config.lstm_layers or late else "row"
 
 
@@ -194,4 +196,4 @@ def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
         pieces = np.stack([np.arange(len(numbers))] * 2, 1)
         words = RowWords(pieces, row.words.asked if model.features.lstm is not None else np.arange(len(numbers)))
     # Segments say nothing here; places of tokens in the row are as they were.
-    return make_row(numbers, words=words) if kind != "token" else replace(row, ids=numbers)
+    return make_row(numbers, words=words) if kind != "token" else replace(row, ids=numbers, chars=None)

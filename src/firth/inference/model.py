@@ -1,6 +1,6 @@
 """``firth.load``: a model folder as something that answers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,14 +11,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from firth.data.rows import pack_lists
+from firth.data.rows import pack_lists, pack_words
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.foreign import open_model
 from firth.inference.answering import AT_ONCE, answer_stream, record_of, task_model
+from firth.inference.attention_maps import Attention, attention_weights
 from firth.inference.batching import in_batches
 from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
+from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
+from firth.inference.generation import Continuation, How, Writing, generate_stream
+from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
+from firth.inference.translating import Search, Translated, translate_stream
+from firth.inference.word_table import Neighbour, table_of
 from firth.layers.mixing import pool_rows
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden, Tokens
@@ -75,8 +81,8 @@ class Model:
 
     def tokenize(self, text: str) -> list[Piece]:
         """The pieces of a text, without special ones."""
-        encoded, pieces = self.loaded.tokenizer.encode(text), self.loaded.tokenizer.pieces
-        return [Piece(pieces[i], i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
+        encoded, piece = self.loaded.tokenizer.encode(text), self.loaded.tokenizer.piece
+        return [Piece(piece(i), i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
 
     @overload
     def fill_mask(self, texts: str, top_k: int = 5) -> list[Blank]: ...
@@ -159,7 +165,8 @@ class Model:
         ones included; the first or last token; or the system's own ``summary`` (which needs training to
         mean something, and is always the top layer's). Without it, what the model was made for: mean, unless it
         comes from sentence-transformers, whose models may also want a length of 1. A text longer than the model
-        is read in consecutive windows: mean, max, first and last run over all of them, summaries are averaged.
+        is read in consecutive windows: mean, max, first and last run over all of them, summaries are averaged. A model
+        that was pre-trained without special pieces and has learnt no task reads without them, but for an empty text.
         """
         if isinstance(texts, str):
             return self.embed([texts], layer, pool)[0]
@@ -188,16 +195,17 @@ class Model:
             yield from map(_of_length_1, vectors) if unit else vectors
 
     def _embed_some(self, texts: list[str], layer: int, pool: Pool) -> Iterator[np.ndarray]:
-        layout = self.loaded.system.layout(self.loaded.tokenizer)
+        layout, framed = self.loaded.layout, self.loaded.system.layout(self.loaded.tokenizer)
         room = (self.loaded.max_length or 10**9) - layout.n_special
         rows, owner = list[list[int]](), list[int]()
         for number, ids in enumerate(self.loaded.tokenizer.ids_many(texts)):
             for begin in range(0, max(len(ids), 1), room):
-                rows.append(layout.single(ids[begin : begin + room]))
+                # No row is empty: special pieces alone stand for nothing.
+                rows.append(layout.single(ids[begin : begin + room]) or framed.single(ids))
                 owner.append(number)
         pooled: list[Tensor] = [torch.empty(0)] * len(rows)
         for numbers in in_batches([len(row) for row in rows], self.budget_tokens):
-            hidden = self._encode(pack_lists([rows[i] for i in numbers]), (layer,))
+            hidden = self._encode(pack_words([rows[i] for i in numbers], self.loaded.tokenizer), (layer,))
             for i, vector in zip(numbers, _pool(hidden, pool), strict=True):
                 pooled[i] = vector
         joined: list[list[int]] = [[] for _ in texts]
@@ -205,6 +213,33 @@ class Model:
             joined[number].append(i)
         for windows in joined:
             yield _join([pooled[i] for i in windows], [len(rows[i]) for i in windows], pool).numpy()
+
+    def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
+        """The words whose vectors are nearest to a word's, by the cosine, without itself.
+
+        For many words ``firth.inference.word_table.open_table`` is faster. ConfigError for a model that does not read
+        whole words, InputError for a word without a vector.
+        """
+        return table_of(self.loaded).nearest(word, top_k)
+
+    def attention(self, text: str, second: str | None = None) -> Attention:
+        """What each head of each layer looks at while it reads a text, or a pair of texts.
+
+        Special pieces are there as in ``embed``. Raises LengthError for more pieces than the model reads, InputError
+        for none, ConfigError for a model without attention.
+        """
+        tokenizer, layout = self.loaded.tokenizer, self.loaded.layout
+        row, segments = layout.single(tokenizer.encode(text).ids), None
+        if second:
+            row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
+        if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
+            raise LengthError(
+                f"{_shown(text)} has {len(row)} pieces, the model reads at most {self.loaded.max_length}: shorten it"
+            )
+        if not row:
+            raise InputError(f"{_shown(text)} has no pieces: give a text with a word in it")
+        weights = attention_weights(self.loaded.objective.encoder, row, segments)
+        return Attention([tokenizer.pieces[i] for i in row], weights)
 
     def predict(self, items: Any) -> Any:
         """What a fine-tuned model says of one item, or of each of a list of them, in order.
@@ -220,6 +255,72 @@ class Model:
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
         """As ``predict``, each item's record and prediction one after the other; ``at_once`` are held in memory."""
         return answer_stream(self.loaded, (self.record(item) for item in items), at_once=at_once)
+
+    @overload
+    def translate(self, texts: str, *, beam: int = 4, alpha: float = 0.6, extra: int = 50) -> str: ...
+    @overload
+    def translate(self, texts: Sequence[str], *, beam: int = 4, alpha: float = 0.6, extra: int = 50) -> list[str]: ...
+    def translate(
+        self, texts: str | Sequence[str], *, beam: int = 4, alpha: float = 0.6, extra: int = 50
+    ) -> str | list[str]:
+        """The translation of a text, or of each of several, by beam search (``beam`` 1: greedy).
+
+        ``alpha``: of the length penalty. ``extra``: most pieces more than the text has, the end piece of each counted.
+        ConfigError for a model that does not translate.
+        """
+        several = [texts] if isinstance(texts, str) else texts
+        found = [t.text for t in self.translate_stream(several, Search(beam=beam, alpha=alpha, extra=extra))]
+        return found[0] if isinstance(texts, str) else found
+
+    def translate_stream(
+        self,
+        texts: Iterable[str],
+        search: Search,
+        at_once: int = LINES_AT_ONCE,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Translated]:
+        """As ``translate``, one after the other with its score; ``at_once`` texts are held in memory.
+
+        ``on_progress`` is called with how many more texts are done.
+        """
+        return translate_stream(
+            self.loaded, texts, search, device=self.device, budget_tokens=self.budget_tokens, at_once=at_once,
+            on_progress=on_progress,
+        )  # fmt: skip
+
+    @overload
+    def generate(
+        self, prompts: str, *, how: How = "sample", length: int = 50, beam: int = 4, temperature: float = 1.0,
+        top_k: int = 0, top_p: float = 0.9, seed: int = 0,
+    ) -> Continuation: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompts: Sequence[str], *, how: How = "sample", length: int = 50, beam: int = 4,
+        temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int = 0,
+    ) -> list[Continuation]: ...  # fmt: skip
+    def generate(
+        self, prompts: str | Sequence[str], *, how: How = "sample", length: int = 50, beam: int = 4,
+        temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int = 0,
+    ) -> Continuation | list[Continuation]:  # fmt: skip
+        """What the model writes behind a text, or behind each of several: ``length`` pieces more.
+
+        The options are those of ``firth.inference.generation.Writing``. ConfigError for a model that does not go on
+        with texts, InputError for an empty one, LengthError for more pieces than the model reads.
+        """
+        writing = Writing(
+            how=how, length=length, beam=beam, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
+        if isinstance(prompts, str):
+            return next(self.generate_stream([prompts], writing))
+        return list(self.generate_stream(prompts, writing))
+
+    def generate_stream(
+        self, prompts: Iterable[str], writing: Writing, at_once: int = PROMPTS_AT_ONCE
+    ) -> Iterator[Continuation]:
+        """As ``generate``, one after the other; ``at_once`` prompts are held in memory."""
+        return generate_stream(
+            self.loaded, prompts, writing, device=self.device, budget_tokens=self.budget_tokens, at_once=at_once
+        )
 
     def record(self, item: Any) -> Record:
         """An item as a record of the model's task."""

@@ -12,6 +12,11 @@ from firth.packed import Tokens
 from firth.tasks.model import TaskModel, Unit
 from firth.tasks.rows import Example, Outputs, collate, split_rows
 
+NOT_FINITE = (
+    "the model's outputs are not finite numbers: its weights are damaged, or training went wrong; use another "
+    "checkpoint, or train again with a lower optim.peak_rate"
+)
+
 
 @torch.inference_mode()
 def row_outputs(
@@ -38,10 +43,7 @@ def row_outputs(
             outputs = model.outputs(tokens.to(device))
         arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
         if not all(np.isfinite(values).all() for values in arrays.values()):
-            raise CheckpointError(
-                "the model's outputs are not finite numbers: its weights are damaged, or training went wrong; "
-                "use another checkpoint, or train again with a lower optim.peak_rate"
-            )
+            raise CheckpointError(NOT_FINITE)
         for i, part in zip(numbers, split_rows(unit_counts(tokens, model.unit)), strict=True):
             found[i] = {name: values[part] for name, values in arrays.items()}
     if was_training:

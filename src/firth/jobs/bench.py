@@ -13,7 +13,7 @@ from typing import Any
 from firth.config import to_dict
 from firth.data.batch import Batch
 from firth.data.loader import Place
-from firth.data.rows import pack_lists
+from firth.data.rows import pack_words
 from firth.data.shards import Corpus
 from firth.folder import PRETRAINING, write_model
 from firth.inference.model import Model, load
@@ -103,11 +103,10 @@ def encode_work(model: Model, n_texts: int) -> Work:
     """Vectors of texts as long as the sentences of reviews, as ``firth embed`` makes them."""
     lengths = [REVIEW_SENTENCES[i % len(REVIEW_SENTENCES)] for i in range(n_texts)]
     texts = plain_texts(model.loaded.tokenizer, lengths)
-    layout = model.loaded.system.layout(model.loaded.tokenizer)
-    rows = [layout.single(ids) for ids in model.loaded.tokenizer.ids_many(texts)]
+    rows = [model.loaded.layout.single(ids) for ids in model.loaded.tokenizer.ids_many(texts)]
     # An encoder alone: no vocabulary to predict, and no backward, which is two thirds.
     config = dataclasses.replace(model.loaded.objective.encoder.config, vocab_size=1)
-    flops = model.loaded.system.flops(config, Batch(pack_lists(rows), {})) / 3
+    flops = model.loaded.system.flops(config, Batch(pack_words(rows, model.loaded.tokenizer), {})) / 3
     return Work(lambda: model.embed(texts), tokens=sum(map(len, rows)), flops=flops)
 
 

@@ -31,7 +31,7 @@ def calibrate(
     """
     if kind == "classify":
         gold = np.array([options.labels.index(record.label) for record in records])
-        return _tempered(options, text_logits(outputs, options.windows.merge), gold)
+        return _tempered(options, text_logits(outputs, options.merge), gold)
     if kind == "choose":
         gold = np.array([record.label for record in records])
         scores = [choose_scores(e, rows, options.windows.merge) for e, rows in zip(examples, outputs, strict=True)]

@@ -52,6 +52,8 @@ def evaluate(
     folder = gated_folder(model) if precision == "int8" else None
     weights = file_sha256(folder / WEIGHTS) if folder is not None else ""
     loaded = open_model(model)
+    if loaded.task == PRETRAINING and loaded.system.predict == "translation":
+        raise ConfigError(f"{model} translates: give --gold as well, the file of translations to compare with")
     if loaded.task == PRETRAINING:
         raise ConfigError(f"{model} has not learnt a task yet: fine-tune it with firth finetune --model {model}")
     if task and kind_of_task(task) != loaded.task:

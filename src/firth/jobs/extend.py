@@ -23,7 +23,16 @@ from firth.jobs.pretrain import say
 from firth.progress import Progress
 from firth.systems import TASKS
 from firth.text.corpus import CorpusReader
-from firth.text.extend import choose_pieces, count_pieces, count_words, extended, greedy_pieces, measure, text_runs
+from firth.text.extend import (
+    check_extendable,
+    choose_pieces,
+    count_pieces,
+    count_words,
+    extended,
+    greedy_pieces,
+    measure,
+    text_runs,
+)
 from firth.text.tokenizer import Tokenizer
 from firth.text.wordpiece import MAX_TYPES, WordCounts
 from firth.training.checkpoint import write_folder
@@ -62,6 +71,7 @@ def extend(
     if out.exists() and (not out.is_dir() or holds_something(out)):
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
     loaded = open_model(model)
+    check_extendable(loaded.tokenizer)
     reader = CorpusReader(paths, errors)
     with lock(out):
         text, held, digest = _read(reader, loaded.tokenizer, max_types)

@@ -33,7 +33,7 @@ from firth.jobs.labelled import LabelledData, check_metric, read_labelled, score
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.memory import check_memory, estimate_memory
 from firth.jobs.pretrain import RECIPE, deterministic, say
-from firth.jobs.tuning import RESULT, Base, Run, examples_of, freeze, read_base, rewrite_options, tune
+from firth.jobs.tuning import RESULT, Base, Run, examples_of, freeze, read_base, rewrite_options, transferred, tune
 from firth.machine import find_machine, reuse_memory
 from firth.metrics.bootstrap import mean_interval
 from firth.systems import SYSTEMS
@@ -60,7 +60,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tu
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"])
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("fresh", False)))
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
-    plain = with_defaults(plain, base.config.width, documents=documents)
+    plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"])
     plain["head"] = labelled.options | plain["head"]
@@ -161,6 +161,7 @@ class _Finetuning:
             recipe = varied(self.recipe, settings)
             model = recipe.row.model(encoder, recipe.head)
             freeze(model, recipe.adapt.frozen_groups)
+            transferred(encoder, recipe.adapt.transferred_groups)
             self._examples_for(recipe)
         # With stored features nothing is kept of the encoder.
         if self.recipe.adapt.frozen_groups != -1:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from firth.config import from_dict, option, override, parse_override, required, to_dict, unknown_key
 from firth.errors import ConfigError
-from firth.systems import TASKS, Task
+from firth.systems import SYSTEMS, TASKS, Task
 from firth.training.config import OptimConfig
 
 
@@ -38,16 +38,26 @@ class AdaptConfig:
     frozen_groups: int = option(
         0, "groups of layers, from the embeddings up, that stay as they are; -1: the whole encoder, a frozen feature"
     )
+    transferred_groups: int = option(
+        -1, "groups of layers, from the embeddings up, that have the model's weights; those above begin anew; -1: all"
+    )
     rate_decay: float = option(1.0, "the rate of each group of layers is this times that of the group above")
+    unfreeze: Literal["at_once", "gradual"] = option(
+        "at_once", "gradual: the head learns alone for an epoch, then each epoch one more group from the top (ULMFiT)"
+    )
     dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained")
 
     def __post_init__(self) -> None:
         if self.frozen_groups < -1:
             raise ConfigError(f"adapt.frozen_groups={self.frozen_groups}: expected 0 or more, or -1 for all")
+        if self.transferred_groups < -1:
+            raise ConfigError(f"adapt.transferred_groups={self.transferred_groups}: expected 0 or more, or -1 for all")
         if not 0 < self.rate_decay <= 1:
             raise ConfigError(f"adapt.rate_decay={self.rate_decay}: expected more than 0 and at most 1")
-        if self.frozen_groups == -1 and (self.dropout or self.rate_decay != 1):
-            raise ConfigError("adapt.frozen_groups=-1 freezes the encoder: leave out adapt.dropout and rate_decay")
+        if self.frozen_groups == -1 and (self.dropout or self.rate_decay != 1 or self.unfreeze != "at_once"):
+            raise ConfigError(
+                "adapt.frozen_groups=-1 freezes the encoder: leave out adapt.dropout, rate_decay and unfreeze"
+            )
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"adapt.dropout={self.dropout}: expected at least 0 and less than 1")
 
@@ -99,6 +109,14 @@ class Finetune:
     train: TuneConfig = option(TuneConfig(), "length, batches, seeds")
     grid: tuple[str, ...] = option((), "keys with several values, such as optim.peak_rate=1e-4,3e-4: all are tried")
 
+    def __post_init__(self) -> None:
+        # Only a size has its tokenizer from elsewhere.
+        if self.adapt.transferred_groups != -1 and (self.fresh or self.tokenizer):
+            raise ConfigError(
+                f"adapt.transferred_groups={self.adapt.transferred_groups} is of a model's weights, and this recipe "
+                "begins with new ones: leave it out, or take a pre-trained --model without --fresh"
+            )
+
     @property
     def row(self) -> Task:
         return TASKS[self.kind]
@@ -112,7 +130,7 @@ _SAME_FOR_ALL = (
 )  # fmt: skip
 # Published fine-tuning of the base size: 10 % warm-up, a rate of 5e-5 (google-research/bert run_classifier.py).
 # Smaller models want more: in inverse proportion to the width, which meets the published grid of the miniatures.
-_WARMUP_SHARE, _BASE_RATE, _BASE_WIDTH = 0.1, 5e-5, 768
+_WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
 # A row of a document holds several sentences: as many words in an update as 32 sentences have.
 _BATCH_DOCUMENTS = 8
 
@@ -133,11 +151,34 @@ def plain_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str) 
     return plain
 
 
-def with_defaults(plain: dict[str, Any], width: int, *, documents: bool) -> dict[str, Any]:
-    """The published settings of fine-tuning where the recipe says nothing; ``documents``: sentences share rows."""
-    optim = {"warmup_share": _WARMUP_SHARE, "peak_rate": _BASE_RATE * _BASE_WIDTH / width} | plain["optim"]
-    train = ({"batch_examples": _BATCH_DOCUMENTS} if documents else {}) | plain["train"]
-    return {**plain, "optim": optim, "train": train}
+def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool) -> dict[str, Any]:
+    """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own.
+
+    ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
+    """
+    own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
+    known = {f.name for f in dataclasses.fields(TASKS[kind].config)}
+    if plain["adapt"].get("frozen_groups") == -1:
+        known.discard("auxiliary_lm")  # nothing would learn from it
+        own.pop("adapt", None)
+    own["head"] = {name: value for name, value in own.get("head", {}).items() if name in known}
+    bert = {"optim": {"warmup_share": _WARMUP_SHARE, "peak_rate": _BASE_RATE}, "train": {}}
+    found = laid_over(bert, own)
+    tuned_width = SYSTEMS[system].tuned_width
+    if tuned_width is not None:
+        found["optim"]["peak_rate"] *= tuned_width / width
+    if documents:
+        found["train"]["batch_examples"] = _BATCH_DOCUMENTS
+    return laid_over(found, plain)
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables as one, table by table inside them too: what ``above`` says holds."""
+    found = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
+            found[key] = laid_over(below[key], above[key])
+    return found
 
 
 def build(plain: Mapping[str, Any], where: str) -> Finetune:

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from firth.config import to_dict, write_json, write_text
 from firth.convert import hf_bert
+from firth.convert.huggingface import Facts
 from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
-from firth.foreign import Facts
 from firth.inference.answering import chunks, task_model
 from firth.inference.gate import MAX_DROP
 from firth.inference.onnx import open_session, padded_inputs, session_outputs
@@ -227,7 +227,7 @@ def _packed_outputs(loaded: Loaded, rows: Sequence[Row]) -> Mapping[str, Tensor]
     """What the model itself says, under the names of the graph."""
     tokens, objective = collate([Example((row,), (1,), {}) for row in rows]).tokens, loaded.objective
     if isinstance(objective, TaskModel):
-        return naming(objective)(objective.logits(tokens))
+        return naming(objective)(objective.logits(objective.read(tokens), tokens))
     hidden = objective.encoder(tokens)
     found = {"last_hidden_state": hidden.top, "pooler_output": hidden.summary}
     if head := vocabulary_head(objective):

@@ -36,7 +36,8 @@ from firth.errors import ConfigError, CorpusError, InputError
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
-from firth.text.corpus import CorpusReader, ReadReport
+from firth.text.corpus import CorpusReader
+from firth.text.parallel import ParallelReader
 from firth.text.published import load_tokenizer
 from firth.text.records import Document
 from firth.text.sentences import split_sentences
@@ -45,12 +46,16 @@ from firth.text.tokenizer import Tokenizer
 BLOCK_CHARACTERS = 8_000_000
 _SENTENCES_AT_ONCE = 2000
 PROGRESS = "progress.jsonl"
-Lines = Literal["paragraph", "sentence"]
+Lines = Literal["paragraph", "sentence", "pair"]
+Reader = CorpusReader | ParallelReader
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
-    """What a corpus was made from and what it holds; ``bad_*`` and ``cut_*`` as the reader found them."""
+    """What a corpus was made from and what it holds; ``bad_*`` and ``cut_*`` as the reader found them.
+
+    ``skipped_pairs``: of parallel text, those with nothing on one side.
+    """
 
     documents: int
     sentences: int
@@ -63,6 +68,7 @@ class PrepareReport:
     bad_places: tuple[tuple[str, int], ...]
     cut_lines: int
     cut_documents: int
+    skipped_pairs: int
 
 
 @dataclass(slots=True)
@@ -79,32 +85,43 @@ def prepare(
     tokenizer: str | Path,
     out: str | Path,
     *,
-    lines: Lines = "paragraph",
+    lines: Literal["paragraph", "sentence"] = "paragraph",
     holdout: float = 0.005,
     dev: Sequence[str | Path] = (),
+    second: Sequence[str | Path] = (),
+    dev_second: Sequence[str | Path] = (),
     errors: Literal["replace", "strict"] = "replace",
     workers: int | None = None,
 ) -> PrepareReport:
     """Make corpus folder ``out`` from text files, folders or globs.
 
     ``lines``: paragraphs are split into sentences, or each line is one. ``holdout``: share of documents
-    (chosen by a hash of their text) kept for evaluation, unless ``dev`` files are given.
+    (chosen by a hash of their text) kept for evaluation, unless ``dev`` files are given. ``second`` (and
+    ``dev_second``) makes parallel text of it: line i there is the translation of line i of ``paths``, and each pair
+    is a document of two sentences.
     """
     out = Path(out)
+    if bool(dev_second) != bool(dev and second):
+        raise ConfigError("held-out parallel text is two sides as well: give both --dev and --dev-second, or neither")
+    unit: Lines = "pair" if second else lines
     if not 0 <= holdout < 1:
         raise ConfigError(f"holdout={holdout}: expected at least 0 and less than 1")
     if out.exists() and not (out / PROGRESS).is_file() and (not out.is_dir() or holds_something(out)):
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
-    reader = CorpusReader(paths, errors)
-    dev_reader = CorpusReader(dev, errors) if dev else None
+    reader = _reader(paths, second, errors)
+    dev_reader = _reader(dev, dev_second, errors) if dev else None
     made = load_tokenizer(tokenizer)
     share = 0.0 if dev else float(holdout)
-    options = json.dumps({"lines": lines, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
+    options = json.dumps({"lines": unit, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
     header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
     with lock(out):
         done = _open_folder(out, header, made)
-        return _fill(out, header, done, made, lines, workers or cpu_count(), reader, dev_reader, share)
+        return _fill(out, header, done, made, unit, workers or cpu_count(), reader, dev_reader, share)
+
+
+def _reader(paths: Sequence[str | Path], second: Sequence[str | Path], errors: Literal["replace", "strict"]) -> Reader:
+    return ParallelReader(paths, second, errors) if second else CorpusReader(paths, errors)
 
 
 def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
@@ -130,8 +147,8 @@ def _fill(
     made: Tokenizer,
     lines: Lines,
     workers: int,
-    reader: CorpusReader,
-    dev_reader: CorpusReader | None,
+    reader: Reader,
+    dev_reader: Reader | None,
     share: float,
 ) -> PrepareReport:
     """Make every shard that is not done, then the manifest."""
@@ -189,7 +206,7 @@ def is_held_out(document: Document, share: float) -> bool:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") < share * 2**64
 
 
-def _blocks(reader: CorpusReader, split: str, holdout: float) -> Iterator[_Block]:
+def _blocks(reader: Reader, split: str, holdout: float) -> Iterator[_Block]:
     """The documents in blocks of about BLOCK_CHARACTERS, the held-out ones in blocks of their own."""
     counts = {"train": 0, "dev": 0}
     open_blocks: dict[str, _Block] = {}
@@ -210,7 +227,7 @@ def _make_all(
     out: Path,
     lines: Lines,
     workers: int,
-    readers: tuple[CorpusReader, CorpusReader | None],
+    readers: tuple[Reader, Reader | None],
     progress: Progress,
 ) -> list[ShardInfo]:
     """Every shard, in order; those that are done already are taken as they are."""
@@ -288,8 +305,12 @@ def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Li
         for ids in tokenizer.ids_many(sentences[begin : begin + _SENTENCES_AT_ONCE]):
             parts.append(np.array(ids, dtype))
             sizes.append(len(ids))
-    # Sentences of no pieces (control characters only) and documents of no sentences fall away.
+    # Sentences of no pieces (control characters only) and documents of no sentences fall away; of a pair, both sides.
     size_array = np.array(sizes, np.int64)
+    if lines == "pair":
+        empty = np.repeat((size_array.reshape(-1, 2) == 0).any(1), 2)
+        parts = [part for part, falls in zip(parts, empty, strict=True) if not falls]
+        size_array[empty] = 0
     kept = np.concatenate(([0], np.cumsum(size_array > 0)))
     document_ends = np.unique(kept[np.array([0, *ends])])
     sentence_starts = np.concatenate(([0], np.cumsum(size_array[size_array > 0])))
@@ -301,12 +322,13 @@ def _finish(
     out: Path,
     header: dict[str, Any],
     infos: list[ShardInfo],
-    reader: CorpusReader,
-    dev_reader: CorpusReader | None,
+    reader: Reader,
+    dev_reader: Reader | None,
 ) -> PrepareReport:
     train = tuple(info for info in infos if info.name.startswith("train"))
     held = tuple(info for info in infos if info.name.startswith("dev"))
-    reports: list[ReadReport] = [r.report for r in (reader, dev_reader) if r is not None]
+    readers = [r for r in (reader, dev_reader) if r is not None]
+    reports = [r.report for r in readers]
     if not sum(info.tokens for info in train):
         n_held = sum(info.documents for info in held)
         shutil.rmtree(out)
@@ -328,4 +350,12 @@ def _finish(
         disk_bytes=sum(sum(i.bytes) for i in infos), bad_bytes=sum(r.bad_bytes for r in reports),
         bad_places=tuple(place for r in reports for place in r.bad_places)[:5],
         cut_lines=sum(r.cut_lines for r in reports), cut_documents=sum(r.cut_documents for r in reports),
+        skipped_pairs=_skipped(readers, infos),
     )  # fmt: skip
+
+
+def _skipped(readers: Sequence[Reader], infos: Sequence[ShardInfo]) -> int:
+    """Pairs of parallel text with nothing on one side: no line, or none that makes pieces."""
+    parallel = [reader for reader in readers if isinstance(reader, ParallelReader)]
+    read = sum(reader.skipped + reader.report.documents for reader in parallel)
+    return read - sum(info.documents for info in infos) if parallel else 0

@@ -19,16 +19,19 @@ from firth.data.config import DataConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
-from firth.folder import PRETRAINING, read_weights, write_model
+from firth.folder import PRETRAINING, read_weights, tensor_names, write_model
 from firth.foreign import open_model
+from firth.jobs.layer_rates import layer_scales
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.memory import check_memory, estimate_memory
-from firth.jobs.recipe import Pretrain, identity, read_recipe, read_resolved_recipe
+from firth.jobs.other_words import has_other_words, weights_for_words
+from firth.jobs.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
 from firth.jobs.run_report import write_run_report
 from firth.machine import Machine, find_machine, reuse_memory
+from firth.models.bert_config import BertConfig
 from firth.systems import looks_like_path
 from firth.training.distributed import World, barrier, join_world, leave_world
-from firth.training.schedules import warmup_linear
+from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
 RECIPE = "recipe.toml"
@@ -113,7 +116,11 @@ def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> di
 
 
 def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
-    """Each row's pieces, and what was asked for at which place of it."""
+    """Each row's pieces, and what was asked for at which place of it; of a translation at places of the other side."""
+    if batch.second is not None:
+        sides = Batch(batch.tokens, {}), Batch(batch.second, batch.targets)
+        both = zip(*(_rows_in_words(side, pieces) for side in sides), strict=True)
+        return [source | {"second": target.pop("text"), **target} for source, target in both]
     bounds = batch.tokens.rows.offsets.tolist()
     rows: list[dict[str, Any]] = []
     for number, (a, b) in enumerate(pairwise(bounds)):
@@ -209,8 +216,10 @@ def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
 
 
 def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, split: Split) -> Loader:
+    layout = (recipe.row.pretraining_layout or recipe.row.layout)(corpus.tokenizer)
+    predict = "previous" if getattr(recipe.encoder, "backward", False) else recipe.row.predict
     return Loader(
-        corpus, data, recipe.masking, recipe.row.layout(corpus.tokenizer), predict=recipe.row.predict,
+        corpus, data, recipe.masking, layout, predict=predict,
         budget_tokens=recipe.train.batch_tokens, slots=recipe.train.micro_batches, seed=recipe.train.seed,
         total_steps=recipe.train.steps, split=split,
     )  # fmt: skip
@@ -228,8 +237,15 @@ def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable
     What the model has never learnt begins as the run's seed draws it.
     """
     loaded = open_model(folder)
-    corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
     expected, found = objective.state_dict(), loaded.objective.state_dict()
+    if has_other_words(loaded, corpus.tokenizer):
+        found, n_new = weights_for_words(loaded, corpus.tokenizer)
+        tell(
+            f"{folder} has {corpus.tokenizer.size - n_new:,} of the {corpus.tokenizer.size:,} words of the corpus's "
+            "vocabulary; the others begin as the mean of its words"
+        )
+    else:
+        corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
     other = [name for name in expected.keys() ^ found.keys() if not name.startswith("nsp.")]
     if other:
         raise ConfigError(f"{folder} has another objective: it differs in {', '.join(sorted(other)[:3])}")
@@ -251,17 +267,26 @@ def assemble(
             f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
             f"{corpus.tokenizer.size:,} pieces"
         )
+    kind = corpus.tokenizer.kind
+    if kind.mask is None and (recipe.row.predict == "masked" or recipe.row.config is BertConfig):
+        raise ConfigError(
+            f"{recipe.model} needs a WordPiece vocabulary, with pieces for masks and padding, but that of "
+            f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
+        )
+    recipe.row.reads(corpus.tokenizer)
     if recipe.train.micro_batches % world.size:
         raise ConfigError(
             f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes"
         )
     loader = make_loader(recipe, corpus)
+    _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
     if looks_like_path(recipe.model) and not (run / "checkpoints").exists():
         _load_base(objective, recipe.model, corpus, tell)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
         held_out = make_dev_loader(recipe, corpus)
+        _tell_left_out(held_out, "held-out", tell)
 
         def dev() -> Iterator[Batch]:
             return held_out.one_epoch(recipe.train.eval_batches, world.rank, world.size)
@@ -270,19 +295,22 @@ def assemble(
         origin = {"recipe": identity(recipe), "tokenizer": corpus.manifest.tokenizer, "corpus": corpus.fingerprint}
         write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts)
 
-    rate = partial(
-        warmup_linear, peak_rate=recipe.optim.peak_rate, warmup_steps=recipe.optim.warmup_steps(recipe.train.steps),
-        total_steps=recipe.train.steps,
-    )  # fmt: skip
     trainer = Trainer(
-        objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim, rate=rate,
+        objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim,
+        rate=rate_of(recipe.optim, recipe.train.steps),
+        scales={} if recipe.train.rate_decay == 1 else layer_scales(objective, recipe.train.rate_decay, below=0),
         flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
-        identity={"corpus": corpus.fingerprint, **identity(recipe)}, dtype=machine.dtype,
+        identity={"corpus": corpus.fingerprint, **identity(recipe)}, defaults=defaults(recipe), dtype=machine.dtype,
         device=machine.device, world=world, tell=tell,
         advice=f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}.",
     )  # fmt: skip
     return trainer, loader
 
 
+def _tell_left_out(loader: Loader, what: str, tell: Callable[[str], None]) -> None:
+    if n_long := loader.left_out():
+        tell(f"{n_long:,} {what} pairs are longer than data.length={max(loader.data.lengths)}: left out")
+
+
 def _weights(objective: Objective, recipe: Pretrain, folder: Path) -> dict[str, torch.Tensor]:
-    return read_weights(folder, objective, recipe.row.names, recipe.encoder)
+    return read_weights(folder, objective, tensor_names(recipe.system, PRETRAINING, None), recipe.encoder)

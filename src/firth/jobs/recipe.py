@@ -11,6 +11,7 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING
 from firth.foreign import open_model
 from firth.systems import SYSTEMS, System, looks_like_path, size_named
+from firth.text.tokenizer import WORDS
 from firth.training.config import OptimConfig, TrainConfig
 
 
@@ -58,7 +59,7 @@ def read_recipe(
 ) -> Pretrain:
     """A recipe from plain data with ``--set`` settings laid over it.
 
-    What is not said follows from the model: the system, its sizes, its own instance plan.
+    What is not said follows from the model: the system, its sizes, its own instance plan and published settings.
     ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
     """
     plain = _checked(override(dict(data), overrides), where)
@@ -67,12 +68,14 @@ def read_recipe(
         raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
     if looks_like_path(plain["model"]):
         for key, value in plain["encoder"].items():
-            if key in sizes and sizes[key] != value and key not in ("dropout", "attention_dropout"):
+            if key in sizes and sizes[key] != value and not key.endswith("dropout"):
                 raise ConfigError(f"{where}: encoder.{key}={value}, but {plain['model']} has {sizes[key]}")
     row = SYSTEMS[system]
     given = {} if vocab_size is None else {"vocab_size": vocab_size}
     plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
     plain["data"].setdefault("instances", row.instances[0])
+    for table, values in row.pretraining.items():
+        plain[table] = {**values, **plain[table]}
     if "next_sentence" in {f.name for f in dataclasses.fields(row.objective_config)}:
         plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
     return _built(plain, where)
@@ -120,6 +123,16 @@ def identity(recipe: Pretrain) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key not in _FREE}
 
 
+def defaults(recipe: Pretrain) -> dict[str, Any]:
+    """What each option is where nothing is said, by dotted key as in ``identity``."""
+    return {
+        f"{table}.{option.name}": option.default
+        for table in _TABLES
+        for option in dataclasses.fields(getattr(recipe, table))
+        if option.default is not dataclasses.MISSING
+    }
+
+
 def _model(name: str) -> tuple[str, dict[str, Any]]:
     """System and configuration fields of a size name, or of a model folder."""
     if not looks_like_path(name):
@@ -127,4 +140,7 @@ def _model(name: str) -> tuple[str, dict[str, Any]]:
     loaded = open_model(name)
     if loaded.task != PRETRAINING:
         raise ConfigError(f"{name} is a model for {loaded.task}: pre-training goes on from a pre-trained one")
-    return loaded.system_name, dataclasses.asdict(loaded.objective.encoder.config)
+    sizes = dataclasses.asdict(loaded.objective.encoder.config)
+    if loaded.tokenizer.kind is WORDS:
+        del sizes["vocab_size"]  # its words are moved to those of the corpus
+    return loaded.system_name, sizes

@@ -24,7 +24,7 @@ Cell = str | int | float | None
 Curve = tuple[Sequence[float], Sequence[float]]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart: (on white, on black).
-_COLOURS = (
+COLOURS = (
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#f58a42"),
     ("#009e73", "#2fc79b"),
@@ -34,7 +34,7 @@ _COLOURS = (
 )
 _DASHES = ("-", "--", ":")  # after the last colour the colours come again, with another dash
 # Drawn in these, then replaced by style variables, so that ink and grid follow the reader's mode.
-_INK, _FAINT, _GRID = "#010203", "#010204", "#010205"
+INK, FAINT, _GRID = "#010203", "#010204", "#010205"
 _HANGUL_FONTS = ("Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
 # 7   1,234   -0.5 %   2.1e-05   1.5x   41 s   71.2 ± 0.8 %   3 – 5
 _NUMBER = re.compile(
@@ -108,7 +108,7 @@ class Report:
         ends = []
         for i, (name, (x, y)) in enumerate(curves.items()):
             assert len(x) == len(y), f"{name}: as many x as y"
-            colour, dash = _COLOURS[i % len(_COLOURS)][0], _DASHES[i // len(_COLOURS) % len(_DASHES)]
+            colour, dash = COLOURS[i % len(COLOURS)][0], _DASHES[i // len(COLOURS) % len(_DASHES)]
             marker = "o" if len(x) <= 12 else ""
             axes.plot(x, y, dash, color=colour, linewidth=1.8, marker=marker, markersize=4)
             drawn = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b) and (b > 0 or not log_y)]
@@ -117,7 +117,7 @@ class Report:
         if log_y:
             axes.set_yscale("log")
         _label_ends(axes, ends)
-        self._add_plot(title, figure)
+        self.plot(title, figure)
 
     def bars_plot(
         self, title: str, names: Sequence[str], means: Sequence[float], spreads: Sequence[float], y_label: str
@@ -126,25 +126,25 @@ class Report:
         assert len(names) == len(means) == len(spreads), "a mean and a spread for each name"
         figure, axes = _axes("", y_label)
         places = range(len(names))
-        axes.bar(places, means, width=0.62, color=_COLOURS[0][0], zorder=2)
+        axes.bar(places, means, width=0.62, color=COLOURS[0][0], zorder=2)
         for place, mean, spread in zip(places, means, spreads, strict=True):
             if spread:
-                axes.errorbar(place, mean, spread, color=_INK, linewidth=1.2, capsize=3.5, zorder=3)
+                axes.errorbar(place, mean, spread, color=INK, linewidth=1.2, capsize=3.5, zorder=3)
             above = mean + spread if mean >= 0 else mean - spread
             axes.annotate(
                 _cell_text(float(mean)), (place, above), (0, 5 if mean >= 0 else -5),
                 textcoords="offset points", ha="center", va="bottom" if mean >= 0 else "top",
-                color=_INK, fontsize=9.5,
+                color=INK, fontsize=9.5,
             )  # fmt: skip
-        axes.set_xticks(places, [_plain(name) for name in names], color=_INK)
+        axes.set_xticks(places, [plain(name) for name in names], color=INK)
         if len(names) > 8 or max(map(len, names), default=0) * len(names) > 90:  # too long side by side
             for label in axes.get_xticklabels():
                 label.set(rotation=35, ha="right", rotation_mode="anchor")
         axes.grid(False, axis="x")
         axes.margins(y=0.12)
         if min(means, default=0) < 0:
-            axes.axhline(0, color=_FAINT, linewidth=0.8, zorder=3)
-        self._add_plot(title, figure)
+            axes.axhline(0, color=FAINT, linewidth=0.8, zorder=3)
+        self.plot(title, figure)
 
     def write(self, path: Path | str) -> None:
         """Write the file; it appears whole or not at all."""
@@ -161,8 +161,8 @@ class Report:
             partial.unlink(missing_ok=True)
 
     def _page(self) -> str:
-        light = " ".join(f"--c{i}: {pair[0]};" for i, pair in enumerate(_COLOURS))
-        dark = " ".join(f"--c{i}: {pair[1]};" for i, pair in enumerate(_COLOURS))
+        light = " ".join(f"--c{i}: {pair[0]};" for i, pair in enumerate(COLOURS))
+        dark = " ".join(f"--c{i}: {pair[1]};" for i, pair in enumerate(COLOURS))
         title = html.escape(self.title)
         return "\n".join(
             [
@@ -176,7 +176,8 @@ class Report:
             ]
         )
 
-    def _add_plot(self, title: str, figure: "Figure") -> None:
+    def plot(self, title: str, figure: "Figure") -> None:
+        """Add a figure of matplotlib's; its ``INK``, ``FAINT`` and ``COLOURS`` follow the reader's mode."""
         self._n_plots += 1
         caption = html.escape(title)
         svg = _inline_svg(figure, title, f"plot{self._n_plots}")
@@ -212,13 +213,13 @@ def _axes(x_label: str, y_label: str) -> tuple["Figure", "Axes"]:
     figure = Figure(figsize=(7.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
+    axes.spines["bottom"].set_color(FAINT)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(which="both", length=0, labelsize=9.5, labelcolor=_FAINT)
-    axes.set_xlabel(_plain(x_label), color=_FAINT, fontsize=10)
+    axes.tick_params(which="both", length=0, labelsize=9.5, labelcolor=FAINT)
+    axes.set_xlabel(plain(x_label), color=FAINT, fontsize=10)
     axes.set_title(
-        _plain(y_label), color=_FAINT, fontsize=10, loc="left", pad=9
+        plain(y_label), color=FAINT, fontsize=10, loc="left", pad=9
     )  # reads better than turned by 90 degrees
     return figure, axes
 
@@ -238,12 +239,12 @@ def _label_ends(axes: "Axes", ends: Sequence[tuple[str, str, float, float]]) -> 
     placed = dict(zip(order, _spread([heights[i] for i in order], apart), strict=True))
     for i, (name, colour, _, _) in enumerate(ends):
         axes.annotate(
-            _plain(name), (1, placed[i]), (6, 0), xycoords="axes fraction", textcoords="offset points",
+            plain(name), (1, placed[i]), (6, 0), xycoords="axes fraction", textcoords="offset points",
             color=colour, fontsize=10, va="center", annotation_clip=False,
         )  # fmt: skip
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """``text`` for matplotlib, which would take dollars for formulas."""
     return text.replace("$", r"\$")
 
@@ -270,14 +271,14 @@ def _inline_svg(figure: "Figure", title: str, prefix: str) -> str:
     """The figure as an ``<svg>`` element whose ids begin with ``prefix`` and whose colours are variables."""
     import matplotlib
 
-    fonts, outlines = _fonts(" ".join(t.get_text() for t in figure.findobj(matplotlib.text.Text)))
+    fonts, outlines = fonts_for(" ".join(t.get_text() for t in figure.findobj(matplotlib.text.Text)))
     fonttype = "path" if outlines else "none"
     stream = io.StringIO()
     with (
         matplotlib.rc_context({"svg.hashsalt": "firth", "svg.fonttype": fonttype, "font.family": fonts}),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # see _fonts
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # see fonts_for
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :].strip()
@@ -288,14 +289,14 @@ def _inline_svg(figure: "Figure", title: str, prefix: str) -> str:
     )  # the page's CSS sets the size
     text = f"{start}>{rest}".replace("xlink:href", "href").replace('id="', f'id="{prefix}-')
     text = text.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
-    variables = {_INK: "ink", _FAINT: "faint", _GRID: "grid"}
-    variables.update((pair[0], f"c{i}") for i, pair in enumerate(_COLOURS))
+    variables = {INK: "ink", FAINT: "faint", _GRID: "grid"}
+    variables.update((pair[0], f"c{i}") for i, pair in enumerate(COLOURS))
     for colour, variable in variables.items():
         text = text.replace(colour, f"var(--{variable})")
     return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
 
 
-def _fonts(text: str) -> tuple[list[str], bool]:
+def fonts_for(text: str) -> tuple[list[str], bool]:
     """(font families for ``text``, whether they have all its letters).
 
     Letters that no font here has are left to the reader's fonts: better than boxes.

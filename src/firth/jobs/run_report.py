@@ -7,6 +7,9 @@ import numpy as np
 
 from firth.config import to_toml
 from firth.data.shards import Corpus
+from firth.folder import read_model
+from firth.inference.attention_maps import Attention, attention_layers, attention_weights
+from firth.jobs.attention_picture import MOST_LABELS, draw_attention
 from firth.jobs.recipe import Pretrain
 from firth.jobs.report import Report
 from firth.training.log import read_log
@@ -15,6 +18,8 @@ from firth.training.log import read_log
 _TERMS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
 # Losses of pieces: another vocabulary has other pieces.
 _OF_PIECES = ("mlm_loss", "lm_loss")
+# Pieces of a sentence in which there is something to look at.
+_SHORTEST = 8
 
 
 def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) -> Path:
@@ -41,6 +46,8 @@ def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) 
         steps = [e["step"] for e in train]
         report.lines_plot("Speed", {"tokens/s": (steps, [e["tokens_per_s"] for e in train])}, "step", "tokens/s")
         report.lines_plot("Learning rate", {"rate": (steps, [e["rate"] for e in train])}, "step", "rate")
+    if corpus is not None and (run / "model").is_dir():
+        _attention(report, run, corpus)
     report.heading("Recipe")
     report.pre(to_toml(recipe))
     path = run / "report.html"
@@ -56,6 +63,32 @@ def pieces_per_word(corpus: Corpus) -> float | None:
         n_pieces += len(ids)
         n_words += int(np.count_nonzero(~corpus.tokenizer.continues[ids]))
     return n_pieces / n_words if n_words else None
+
+
+def _attention(report: Report, run: Path, corpus: Corpus) -> None:
+    """What the heads of the run's model look at in a held-out sentence, if it has any that look."""
+    loaded = read_model(run)
+    encoder, layout = loaded.objective.encoder, loaded.layout
+    most = min(MOST_LABELS, loaded.max_length or MOST_LABELS)
+    ids = short_sentence(corpus, most - layout.n_special)
+    if ids is None or not attention_layers(encoder):
+        return
+    row = layout.single(ids)
+    attention = Attention([loaded.tokenizer.pieces[i] for i in row], attention_weights(encoder, row))
+    report.plot("What each head looks at in a held-out sentence", draw_attention(attention))
+    report.text("A line of a map is a piece that looks, a column one that it looks at; the darker, the more.")
+
+
+def short_sentence(corpus: Corpus, most: int) -> list[int] | None:
+    """The pieces of the first held-out sentence that is neither very short nor of more than ``most``; None without."""
+    for info in corpus.shards("dev"):
+        shard = corpus.open(info)
+        lengths = np.diff(shard.sentences)
+        fitting = np.flatnonzero((lengths >= _SHORTEST) & (lengths <= most))
+        if len(fitting):
+            begin, end = shard.sentences[fitting[0] : fitting[0] + 2]
+            return shard.ids[begin:end].tolist()
+    return None
 
 
 def _numbers(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from firth.config import read_json, to_dict, write_json
 from firth.data.hashing import seed_of
@@ -22,6 +22,7 @@ from firth.inference.outputs import row_outputs
 from firth.jobs.calibrate import calibrate
 from firth.jobs.finetune_recipe import Finetune
 from firth.jobs.labelled import score_task
+from firth.jobs.layer_rates import layer_scales
 from firth.machine import Machine
 from firth.packed import Encoder
 from firth.systems import SYSTEMS, TASKS, looks_like_path, size_named
@@ -33,7 +34,7 @@ from firth.text.records import Record
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import write_folder
 from firth.training.config import TrainConfig
-from firth.training.schedules import warmup_linear
+from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
 RESULT = "result.json"
@@ -68,16 +69,22 @@ class Base:
             origin = made.get("base", {})
         return min(max(lengths), most) if lengths and most is not None else None
 
-    def encoder(self, seed: int, dropout: float | None) -> Encoder:
-        """A new encoder with the base's weights, or with fresh ones that the seed decides."""
+    def encoder(self, seed: int, dropout: float | None, transferred_groups: int = -1) -> Encoder:
+        """A new encoder with the base's weights in so many of its lowest groups of layers (-1: in all).
+
+        Weights that the base does not have are fresh, and the seed decides them.
+        """
         config = self.config
-        if dropout is not None:
-            names = [n for n in ("dropout", "attention_dropout") if hasattr(config, n)]
-            config = dataclasses.replace(config, **dict.fromkeys(names, dropout))
+        if dropout is not None and hasattr(config, "with_dropout"):
+            config = config.with_dropout(dropout)
+        elif dropout is not None:
+            rates = [n for n in ("dropout", "embedding_dropout", "attention_dropout") if hasattr(config, n)]
+            config = dataclasses.replace(config, **dict.fromkeys(rates, dropout))
         torch.manual_seed(seed_of(seed, "encoder"))
         encoder = SYSTEMS[self.system_name].encoder(config)
         if self.weights is not None:
-            encoder.load_state_dict(encoder.state_dict() | self.weights)
+            names = transferred(encoder, transferred_groups)
+            encoder.load_state_dict(encoder.state_dict() | {n: self.weights[n] for n in names & self.weights.keys()})
         return encoder
 
     def maker(self, head: Any) -> RowMaker:
@@ -94,7 +101,7 @@ def read_base(model: str, tokenizer: str, fresh: bool) -> Base:
     system_name, sizes = size_named(model)
     if not tokenizer:
         raise ConfigError(f"--model {model} is only a size: give --tokenizer, or a folder with a pre-trained model")
-    loaded = load_tokenizer(tokenizer)
+    loaded = SYSTEMS[system_name].reads(load_tokenizer(tokenizer))
     config = SYSTEMS[system_name].config(vocab_size=loaded.size, **sizes)
     return Base(system_name, config, loaded, None, {"model": model})
 
@@ -112,21 +119,43 @@ def base_of(loaded: Loaded, fresh: bool = False) -> Base:
 
 def make_model(base: Base, recipe: Finetune, seed: int) -> TaskModel:
     """The task's model before the first step: a function of base, recipe and seed."""
-    encoder = base.encoder(seed, recipe.adapt.dropout)
+    encoder = base.encoder(seed, recipe.adapt.dropout, recipe.adapt.transferred_groups)
     torch.manual_seed(seed_of(seed, "head"))
     return recipe.row.model(encoder, recipe.head)
 
 
+def lowest_groups(encoder: Encoder, key: str, n_groups: int) -> list[list[nn.Parameter]]:
+    """So many groups of layers from the embeddings up, -1: all; ConfigError where there are not as many."""
+    groups = encoder.layer_groups()
+    if n_groups > len(groups):
+        raise ConfigError(f"{key}={n_groups}: this encoder has {len(groups)}; -1 stands for all")
+    return groups if n_groups == -1 else groups[:n_groups]
+
+
+def transferred(encoder: Encoder, n_groups: int) -> set[str]:
+    """The tensors whose weights come from the base: those of the lowest groups, and what is no parameter.
+
+    Source: Radford et al. 2018, §5 (layers transferred).
+    """
+    groups = lowest_groups(encoder, "adapt.transferred_groups", n_groups)
+    kept = {id(p) for group in groups for p in group}
+    tensors = encoder.state_dict(keep_vars=True).items()
+    return {name for name, tensor in tensors if id(tensor) in kept or not isinstance(tensor, nn.Parameter)}
+
+
 def freeze(model: TaskModel, n_groups: int) -> bool:
     """Keep the lowest groups of layers as they are; whether that is the whole encoder."""
-    groups = model.encoder.layer_groups()
-    if n_groups > len(groups):
-        raise ConfigError(f"adapt.frozen_groups={n_groups}: this encoder has {len(groups)}; -1 freezes all")
-    chosen = groups if n_groups == -1 else groups[:n_groups]
+    chosen = lowest_groups(model.encoder, "adapt.frozen_groups", n_groups)
     for group in chosen:
         for p in group:
             p.requires_grad_(False)
-    return len(chosen) == len(groups)
+    whole = len(chosen) == len(model.encoder.layer_groups())
+    if whole and "lm" in model.weights:
+        raise ConfigError(
+            f"adapt.frozen_groups={n_groups} freezes the encoder, and head.auxiliary_lm is for one that learns: "
+            "set head.auxiliary_lm=0, or freeze less"
+        )
+    return whole
 
 
 def rate_scales(model: TaskModel, decay: float) -> dict[str, float]:
@@ -134,9 +163,21 @@ def rate_scales(model: TaskModel, decay: float) -> dict[str, float]:
 
     Source: Howard and Ruder 2018, §3.2 (discriminative fine-tuning), applied to any encoder's groups.
     """
+    return layer_scales(model, decay, below=1)
+
+
+def gradually(model: TaskModel, steps_per_epoch: int) -> Callable[[int], frozenset[str]]:
+    """The encoder's parameters that rest in a step: all in the first epoch, in each later one a group fewer from below.
+
+    Source: Howard and Ruder 2018, §3.3 (gradual unfreezing), applied to any encoder's groups. The head never rests.
+    """
     groups = model.encoder.layer_groups()
-    by_id = {id(p): decay ** (len(groups) - number) for number, group in enumerate(groups) for p in group}
-    return {name: by_id[id(p)] for name, p in model.named_parameters() if id(p) in by_id}
+    number = {id(p): n for n, group in enumerate(groups) for p in group}
+    resting = [
+        frozenset(name for name, p in model.named_parameters() if number.get(id(p), len(groups)) < n_resting)
+        for n_resting in range(len(groups), -1, -1)
+    ]
+    return lambda step: resting[min(step // steps_per_epoch, len(groups))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +200,13 @@ class Run:
         per_epoch = max(len(self.train) / self.recipe.train.batch_examples, 1.0)
         return max(int(per_epoch * self.recipe.train.epochs), 1)
 
+    @property
+    def per_epoch(self) -> int:
+        """Whole batches of an epoch."""
+        return max(len(self.train) // self.recipe.train.batch_examples, 1)
+
     def train_config(self) -> TrainConfig:
-        train = self.recipe.train
-        per_epoch = max(len(self.train) // train.batch_examples, 1)
+        train, per_epoch = self.recipe.train, self.per_epoch
         looks = train.looks_per_epoch
         return TrainConfig(
             steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
@@ -197,17 +242,21 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin | facts)
 
     folder.mkdir(parents=True, exist_ok=True)
-    config = run.train_config()
+    config, resting = run.train_config(), None
+    if recipe.adapt.unfreeze == "gradual":
+        resting = gradually(full, run.per_epoch)
+        if never := len(resting(config.steps - 1)):
+            tell(f"adapt.unfreeze='gradual': {never} tensors of the encoder never learn in so few epochs")
     trainer = Trainer(
         objective=light,
-        source=ExampleSource(train, recipe.train.batch_examples, recipe.train.batch_tokens, run.seed),
-        dev=None, judge=judge if run.held else None, judged_by=recipe.metric, config=config, optim=recipe.optim,
-        rate=partial(
-            warmup_linear, peak_rate=recipe.optim.peak_rate, total_steps=config.steps,
-            warmup_steps=recipe.optim.warmup_steps(config.steps),
+        source=ExampleSource(
+            train, recipe.train.batch_examples, recipe.train.batch_tokens, run.seed, next_tokens="lm" in light.weights
         ),
+        dev=None, judge=judge if run.held else None, judged_by=recipe.metric, config=config, optim=recipe.optim,
+        rate=rate_of(recipe.optim, config.steps),
         flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
         run=folder, save_model=save_model, scales=rate_scales(full, recipe.adapt.rate_decay),
+        resting=resting,
         dtype=run.machine.dtype, device=run.machine.device, tell=tell,
         advice="Is there an odd example in that batch?",
     )  # fmt: skip

@@ -1,13 +1,14 @@
 """Text files -> a tokenizer folder with a vocabulary learned from them."""
 
+import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -17,10 +18,15 @@ from typing import Literal
 from firth.errors import ConfigError, FirthError, InputError
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
+from firth.text.bpe import train_bpe
 from firth.text.corpus import CorpusReader
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import BPE, WORDPIECE, WORDS, Tokenizer
+from firth.text.word_list import choose_words
 from firth.text.wordpiece import MAX_TYPES, Score, WordCounts, WordSplitter, text_blocks, train_wordpiece
 
+VocabKind = Literal["wordpiece", "bpe", "words"]
+
+_KINDS = {"wordpiece": WORDPIECE, "bpe": BPE, "words": WORDS}
 _SMALL = 4_000_000  # bytes on disk below which starting workers takes longer than the counting
 _ENCODE_AT_ONCE = 50_000  # words
 
@@ -29,11 +35,12 @@ _ENCODE_AT_ONCE = 50_000  # words
 class VocabReport:
     """What a vocabulary was made from and how well it fits. Written as ``report.json``.
 
-    ``coverage`` is the share of word occurrences without [UNK], ``unk_rate`` the share of pieces that are
-    [UNK], ``pieces_per_word`` their number per word occurrence; all over the words that were counted.
+    ``coverage`` is the share of word occurrences without unknown pieces, ``unk_rate`` the share of pieces that are
+    unknown, ``pieces_per_word`` their number per word occurrence; all over the words that were counted.
     ``bad_places`` holds the first places as (file, byte offset).
     """
 
+    kind: VocabKind
     size: int
     alphabet: int
     documents: int
@@ -59,23 +66,25 @@ def build_vocab(
     size: int = 30_000,
     lowercase: bool = False,
     keep_accents: bool = False,
-    score: Score = "frequency",
+    kind: VocabKind = "wordpiece",
+    score: Score | None = None,
     errors: Literal["replace", "strict"] = "replace",
     workers: int | None = None,
     max_types: int = MAX_TYPES,
 ) -> VocabReport:
-    """Learn ``size`` word pieces from text and write the tokenizer folder ``out``.
+    """Learn ``size`` pieces from text and write the tokenizer folder ``out``.
 
+    ``score`` (of WordPiece alone; "frequency" if not given): which pair of pieces is joined next.
     The same text and options give the same bytes, whatever ``workers`` (default: the processors at hand).
     ``max_types`` bounds memory: the rarest words are dropped when more different ones are held. Raises
     ConfigError when ``out`` holds something already, InputError for text that cannot be read.
     """
     started_at_s = time.perf_counter()
     out = Path(out)
-    _check_options(size, score, workers, max_types)
+    _check_options(size, kind, score, workers, max_types)
     reader = CorpusReader(paths, errors)
-    with _Folder(out) as folder:
-        splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents)
+    with _folder(out) as folder:
+        splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=kind == "bpe")
         words = _count(reader, splitter, max_types, workers or cpu_count())
         if not words.counts:
             raise InputError(
@@ -83,21 +92,42 @@ def build_vocab(
                 "give text to learn from"
             )
         with Progress("join pieces", size, "pieces") as progress:
-            pieces = train_wordpiece(
-                words.counts, size, score=score, on_progress=lambda n: progress.advance(n - progress.done)
-            )
-        tokenizer = Tokenizer.from_vocab(pieces, lowercase=lowercase, keep_accents=keep_accents)
-        report = _report(tokenizer, words, reader, time.perf_counter() - started_at_s)
+            tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
+        report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
         tokenizer.save(folder)
         text = json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False)
         (folder / "report.json").write_text(text + "\n", encoding="utf-8")
     return report
 
 
-def _check_options(size: int, score: str, workers: int | None, max_types: int) -> None:
-    if size <= len(SPECIALS):
-        raise ConfigError(f"size={size} leaves no room beside the {len(SPECIALS)} special tokens; pass more")
-    if score not in ("frequency", "likelihood"):
+def _train(
+    kind: VocabKind,
+    splitter: WordSplitter,
+    counts: Mapping[str, int],
+    size: int,
+    score: Score | None,
+    on_progress: Callable[[int], None],
+) -> Tokenizer:
+    lowercase, keep_accents = splitter.lowercase, splitter.keep_accents
+    if kind == "bpe":
+        pieces, merges = train_bpe(counts, size, on_progress=on_progress)
+        return Tokenizer.from_merges(pieces, merges, lowercase=lowercase, keep_accents=keep_accents)
+    if kind == "words":
+        return Tokenizer.from_words(choose_words(counts, size), lowercase=lowercase, keep_accents=keep_accents)
+    pieces = train_wordpiece(counts, size, score=score or "frequency", on_progress=on_progress)
+    return Tokenizer.from_vocab(pieces, lowercase=lowercase, keep_accents=keep_accents)
+
+
+def _check_options(size: int, kind: str, score: str | None, workers: int | None, max_types: int) -> None:
+    if kind not in _KINDS:
+        raise ConfigError(f"kind={kind!r} is not known; choose 'wordpiece', 'bpe' or 'words'")
+    n_special = len(_KINDS[kind].specials)
+    if size <= n_special:
+        raise ConfigError(f"size={size} leaves no room beside the {n_special} special tokens; pass more")
+    if score is not None and kind != "wordpiece":
+        does = "byte-pair encoding joins" if kind == "bpe" else "a vocabulary of words takes"
+        raise ConfigError(f"score={score!r} is an option of WordPiece: {does} what is most frequent; leave it out")
+    if score not in (None, "frequency", "likelihood"):
         raise ConfigError(f"score={score!r} is not known; choose 'frequency' or 'likelihood'")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers={workers} is not possible; pass 1 or more")
@@ -105,36 +135,27 @@ def _check_options(size: int, score: str, workers: int | None, max_types: int) -
         raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
 
 
-class _Folder:
-    """A folder that appears under its name when all of it is written, and not at all otherwise."""
-
-    def __init__(self, out: Path):
-        self.out = out
-
-    def __enter__(self) -> Path:
-        out = self.out
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[Path]:
+    """A folder that appears under the name ``out`` when all of it is written, and not at all otherwise."""
+    # Named before it is made, so that an interruption at any moment leaves nothing.
+    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    try:
         try:
             if out.exists() and (not out.is_dir() or any(out.iterdir())):
                 raise ConfigError(f"{out}: exists already; choose another folder or delete it")
-            out.parent.mkdir(parents=True, exist_ok=True)
-            self._temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
-            self._temporary.chmod(0o755)
+            temporary.mkdir(parents=True)
         except OSError as error:
             raise ConfigError(
                 f"{out}: the folder cannot be made ({error.strerror}); choose a place you can write to"
             ) from None
-        return self._temporary
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         try:
-            if isinstance(error, OSError):
-                raise error
-            if kind is None:
-                os.replace(self._temporary, self.out)
-        except OSError as failure:
-            raise ConfigError(f"{self.out}: the folder cannot be written ({failure.strerror})") from None
-        finally:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            yield temporary
+            os.replace(temporary, out)
+        except OSError as error:
+            raise ConfigError(f"{out}: the folder cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _named(reader: CorpusReader) -> str:
@@ -160,7 +181,7 @@ def _count_in_workers(
     blocks: Iterator[list[str]], splitter: WordSplitter, workers: int
 ) -> Iterator[Counter[str]]:
     """Counts per block in the order of the blocks; few blocks are held at a time."""
-    pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents)
+    pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents, splitter.marked)
     waiting: deque[Future[Counter[str]]] = deque()
     try:
         for block in blocks:
@@ -181,9 +202,9 @@ def _count_in_workers(
 _splitter: WordSplitter | None = None  # of a worker process
 
 
-def _start_worker(lowercase: bool, keep_accents: bool) -> None:
+def _start_worker(lowercase: bool, keep_accents: bool, marked: bool) -> None:
     global _splitter
-    _splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents)
+    _splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=marked)
 
 
 def _count_block(block: list[str]) -> Counter[str]:
@@ -192,13 +213,13 @@ def _count_block(block: list[str]) -> Counter[str]:
 
 
 def _report(
-    tokenizer: Tokenizer, words: WordCounts, reader: CorpusReader, seconds: float
+    kind: VocabKind, tokenizer: Tokenizer, words: WordCounts, reader: CorpusReader, seconds: float
 ) -> VocabReport:
     types = list(words.counts)
     n_words = n_pieces = n_unknown_pieces = n_unknown_words = 0
     for first in range(0, len(types), _ENCODE_AT_ONCE):
         some = types[first : first + _ENCODE_AT_ONCE]
-        for word, ids in zip(some, tokenizer.ids_many(some), strict=True):
+        for word, ids in zip(some, tokenizer.ids_of_words(some), strict=True):
             count = words.counts[word]
             unknown = ids.count(tokenizer.unk_id)
             n_words += count
@@ -207,6 +228,7 @@ def _report(
             n_unknown_words += count * (unknown > 0)
     read = reader.report
     return VocabReport(
+        kind=kind,
         size=tokenizer.size,
         alphabet=sum(len(p) == 1 or len(p) == 3 and p[:2] == "##" for p in tokenizer.pieces),
         documents=read.documents,

@@ -9,12 +9,13 @@ function of a seed that is passed in.
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.dropout import draw_seed, keep_mask, kept_scale
@@ -27,6 +28,9 @@ _FUSED_FROM = {
     torch.float32: (1, 1),
 }
 _NEVER = 2**31
+
+# Keys and values (T, N, D) of all tokens of some rows, in one layer.
+KeysValues = tuple[Tensor, Tensor]
 
 
 def attend(
@@ -61,17 +65,75 @@ def attend(
 class SelfAttention(nn.Module):
     """Multi-head self-attention: joint projection to queries, keys and values, ``attend``, projection out."""
 
-    def __init__(self, *, width: int, n_heads: int, dropout: float, causal: bool):
+    def __init__(self, *, width: int, n_heads: int, dropout: float, causal: bool, bias: bool = True):
         super().__init__()
         self.n_heads, self.dropout, self.causal = n_heads, dropout, causal
-        self.query_key_value = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
+        self.query_key_value = nn.Linear(width, 3 * width, bias)
+        self.output = nn.Linear(width, width, bias)
 
     def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
-        q, k, v = self.query_key_value(x).unflatten(-1, (3, self.n_heads, -1)).unbind(1)
+        q, k, v = self._project(x)
         dropout = self.dropout if self.training else 0.0
         context = attend(q, k, v, rows, rows, causal=self.causal, dropout=dropout, seed=draw_seed(dropout))
         return self.output(context.flatten(1))
+
+    def step(
+        self, x: Float[Tensor, "T H"], joined: "Joined", past: KeysValues | None
+    ) -> tuple[Float[Tensor, "T H"], KeysValues]:
+        """``forward`` of tokens that continue rows (left to right, no dropout): they see all before them.
+
+        ``past``: keys and values of the tokens before, None if there are none. Returns those of all tokens too.
+        """
+        if not self.causal:
+            raise ValueError("only attention from left to right can go on with a row")
+        q, k, v = self._project(x)
+        k, v = joined.after(past and past[0], k), joined.after(past and past[1], v)
+        context = attend(q, k, v, joined.new, joined.every, causal=True, dropout=0.0, seed=draw_seed(0.0))
+        return self.output(context.flatten(1)), (k, v)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.query_key_value(x).unflatten(-1, (3, self.n_heads, -1)).unbind(1)
+        return q, k, v
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Rows that go on: ``new`` tokens behind those that were there, together ``every``.
+
+    ``order`` (of every token): its place among the old tokens followed by the new ones.
+    """
+
+    new: Rows
+    every: Rows
+    order: Int[Tensor, " T"]
+
+    @classmethod
+    def of(cls, old: Rows | None, new: Rows) -> "Joined":
+        """Rows of the same number; None: nothing was there yet."""
+        if old is None:
+            return cls(new, new, torch.arange(new.n_tokens, device=new.offsets.device))
+        every = Rows.from_lengths((old.lengths + new.lengths).cpu().numpy()).to(new.offsets.device)
+        row, place = every.row_of_token(), every.positions
+        before, old_starts, new_starts = (x.index_select(0, row) for x in (old.lengths, old.first, new.first))
+        order = torch.where(place < before, old_starts + place, old.n_tokens + new_starts + place - before)
+        return cls(new, every, order)
+
+    def after(self, old: Float[Tensor, "To N D"] | None, new: Float[Tensor, "Tn N D"]) -> Float[Tensor, "T N D"]:
+        """What each old token has followed by what the new ones of its row have."""
+        return new if old is None else torch.cat([old, new]).index_select(0, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What generation does not compute again: keys and values of all tokens that ``rows`` have so far, by layer."""
+
+    rows: Rows
+    layers: tuple[KeysValues, ...]
+
+    def select(self, chosen: Int[Tensor, " R"]) -> "Past":
+        """Some of the rows, in the order given; a row may be taken several times."""
+        rows, index = self.rows.select(chosen)
+        return Past(rows, tuple((k.index_select(0, index), v.index_select(0, index)) for k, v in self.layers))
 
 
 def _one_group(rows: Rows) -> Plan:

@@ -3,6 +3,17 @@
 from torch import nn
 
 
+def normal_(module: nn.Module, std: float) -> None:
+    """GPT's: matrices and embeddings from N(0, std²), biases 0, norms 1 and 0.
+
+    Source: openai/finetune-transformer-lm train.py, model and conv1d (the paper's §4.1 says the same).
+    """
+    for part in module.modules():
+        if isinstance(part, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(part.weight, std=std)
+    _plain(module)
+
+
 def truncated_normal_(module: nn.Module, std: float) -> None:
     """BERT's: matrices and embeddings from N(0, std²) re-drawn outside ±2 std, biases 0, norms 1 and 0.
 
@@ -11,8 +22,34 @@ def truncated_normal_(module: nn.Module, std: float) -> None:
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Embedding)):
             nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
+    _plain(module)
+
+
+def _plain(module: nn.Module) -> None:
+    """Biases 0, norms 1 and 0."""
+    for part in module.modules():
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+
+
+# Linear layers that are several matrices in one, by name: each begins as if it stood alone.
+_JOINT = {"query_key_value": 3, "key_value": 2}
+
+
+def xavier_(module: nn.Module) -> None:
+    """The Transformer's: matrices uniform, as wide as their inputs and outputs say, biases 0, norms 1 and 0.
+
+    Source: Glorot and Bengio 2010, eq. 16; as harvardnlp/annotated-transformer has it.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            for matrix in part.weight.data.chunk(_JOINT.get(name.rpartition(".")[2], 1)):
+                nn.init.xavier_uniform_(matrix)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)

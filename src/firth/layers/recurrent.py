@@ -1,5 +1,7 @@
 """A bidirectional LSTM over packed rows, in a rectangle where they fill one, else without."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -75,12 +77,12 @@ class BiLSTM(nn.Module):
         return x.index_select(0, order.argsort())
 
 
-def _lstm(x: Tensor, weights: list[Tensor], slot: Tensor, rows: Rows) -> Tensor:
+def _lstm(x: Tensor, weights: Sequence[Tensor], slot: Tensor, rows: Rows) -> Tensor:
     """One direction of one layer; ``slot``: of each token in a rectangle of steps × rows."""
     rectangle = x.new_zeros(rows.longest * rows.n_rows, x.shape[1]).index_copy(0, slot, x)
     start = x.new_zeros(1, rows.n_rows, weights[1].shape[1])
     steps = rectangle.unflatten(0, (rows.longest, rows.n_rows))
-    out = torch.lstm(steps, (start, start), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
+    out = torch.lstm(steps, (start, start), tuple(weights), True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
     return out.flatten(0, 1).index_select(0, slot)
 
 

@@ -4,6 +4,7 @@ Logits of M predictions over V pieces are the largest tensors of pre-training. T
 chunks, and each chunk's gradient is taken while it is there, so that memory does not grow with M.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -49,20 +50,34 @@ class VocabularyHead(nn.Module):
 
 
 def vocabulary_loss(
-    x: Float[Tensor, "M H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"], label: Int[Tensor, " M"]
+    x: Float[Tensor, "M H"],
+    weight: Float[Tensor, "V H"],
+    bias: Float[Tensor, " V"] | None,
+    label: Int[Tensor, " M"],
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Summed cross-entropy of ``x weightᵀ + bias`` against ``label``, and how many are right.
 
+    With ``smoothing`` ε the answer is a distribution: 1 - ε on the label, ε / (V - 1) on each other piece; the loss is
+    the cross-entropy with it less its own entropy, so that 0 is still the best there is. Source: tensor2tensor
+    common_layers.py, smoothing_cross_entropy; Vaswani et al. 2017, §5.4.
+
     The matrix products run in autocast's type if that is on, the softmax and the sums in float32 at least.
     """
-    needed = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad)
-    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, needed, compute_dtype(weight))
+    needed = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
+    loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, smoothing, needed, compute_dtype(weight))
     return loss, correct
 
 
 @torch.library.custom_op("firth::vocabulary_loss", mutates_args=())
 def _vocabulary_loss(
-    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool, compute: torch.dtype
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    label: Tensor,
+    smoothing: float,
+    needs_grad: bool,
+    compute: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     loss, correct = _zero(weight), _zero(weight)
     grad_x, grad_weight, grad_bias = _gradients(x, weight, bias, needs_grad)
@@ -70,9 +85,10 @@ def _vocabulary_loss(
     for start in range(0, len(x), rows):
         part, answers = x[start : start + rows].to(compute), label[start : start + rows]
         logits = part @ matrix.T
+        of_bias = grad_bias if needs_grad else None
         for block, answer in zip(*(whole.split(_block_rows(weight)) for whole in (logits, answers)), strict=True):
             # In place: the block of logits becomes the gradient at the logits.
-            block_loss, block_correct = _softmax_block(block, bias, answer, grad_bias if needs_grad else None)
+            block_loss, block_correct = _softmax_block(block, bias, answer, smoothing, of_bias)
             loss += block_loss
             correct += block_correct
         if needs_grad:
@@ -88,50 +104,78 @@ def _block_rows(weight: Tensor) -> int:
     return max(1, (_BLOCK_LOGITS if weight.device.type == "cpu" else _CHUNK_LOGITS) // len(weight))
 
 
-def _softmax_block(logits: Tensor, bias: Tensor, label: Tensor, grad_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy and right predictions; with ``grad_bias``, ``logits`` becomes the loss's gradient there."""
+def _softmax_block(
+    logits: Tensor, bias: Tensor | None, label: Tensor, smoothing: float, grad_bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Summed loss and right predictions; with ``grad_bias``, ``logits`` becomes the loss's gradient there."""
     answer = label[:, None]
-    numbers = logits.to(torch.promote_types(bias.dtype, torch.float32)).add_(bias)
+    numbers = logits.to(torch.promote_types(logits.dtype if bias is None else bias.dtype, torch.float32))
+    if bias is not None:
+        numbers = numbers.add_(bias)
     target = numbers.gather(1, answer)
     highest, best = numbers.max(1, keepdim=True)
-    exponentials = numbers.sub_(highest).exp_()
+    numbers.sub_(highest)
+    # Of the smoothed answer: what the label has more than each other piece, and what those have.
+    other = smoothing / (logits.shape[1] - 1) if smoothing else 0.0
+    above = 1 - smoothing - other
+    spread = numbers.sum(1, keepdim=True) if smoothing else None
+    exponentials = numbers.exp_()
     total = exponentials.sum(1, keepdim=True)
-    loss = (highest - target + total.log()).sum()
+    if spread is None:
+        loss = (highest - target + total.log()).sum()
+    else:
+        loss = (above * (highest - target) - other * spread + total.log() - _entropy(smoothing, other)).sum()
     if grad_bias is not None:
-        exponentials.scatter_add_(1, answer, -total)
+        if smoothing:
+            exponentials.sub_(other * total)
+        exponentials.scatter_add_(1, answer, -above * total)
         share = total.reciprocal()
-        grad_bias += (share.T @ exponentials).squeeze(0)
+        if bias is not None:
+            grad_bias += (share.T @ exponentials).squeeze(0)
         torch.mul(exponentials, share, out=logits)
     return loss, (best == answer).sum()
+
+
+def _entropy(smoothing: float, other: float) -> float:
+    """Of the smoothed answer."""
+    return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(other)
 
 
 def _zero(weight: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
 
 
-def _gradients(x: Tensor, weight: Tensor, bias: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(x: Tensor, weight: Tensor, bias: Tensor | None, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
     if not needed:
-        return x.new_empty(0), weight.new_empty(0), bias.new_empty(0)
+        return x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     # Without predictions nothing would be written over it.
     grad_weight = torch.empty_like(weight) if len(x) else torch.zeros_like(weight)
-    return torch.empty_like(x), grad_weight, torch.zeros_like(bias)
+    return torch.empty_like(x), grad_weight, weight.new_empty(0) if bias is None else torch.zeros_like(bias)
 
 
 @_vocabulary_loss.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor, label: Tensor, needs_grad: bool, compute: torch.dtype
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    label: Tensor,
+    smoothing: float,
+    needs_grad: bool,
+    compute: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _zero(weight), _zero(weight), *_gradients(x, weight, bias, needs_grad)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.has_bias = inputs[2] is not None
     ctx.save_for_backward(*output[2:])
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     grad_x, grad_weight, grad_bias = ctx.saved_tensors
-    return grad_x * grad.to(grad_x.dtype), grad_weight * grad, grad_bias * grad, None, None, None
+    of_bias = grad_bias * grad if ctx.has_bias else None
+    return grad_x * grad.to(grad_x.dtype), grad_weight * grad, of_bias, None, None, None, None
 
 
 _vocabulary_loss.register_autograd(_backward, setup_context=_save)

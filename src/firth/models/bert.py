@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from firth.errors import LengthError
-from firth.layers.activations import ACTIVATIONS
-from firth.layers.attention import SelfAttention
+from firth.layers.blocks import PostNormBlock
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import truncated_normal_
 from firth.machine import compute_dtype
 from firth.models.bert_config import BertConfig
-from firth.packed import Encoder, Hidden, Rows, Tokens, kept_layers
+from firth.packed import Encoder, Hidden, Tokens, check_length, kept_layers
 
 
 class BertEmbeddings(nn.Module):
@@ -41,27 +39,6 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.norm(x).to(compute_dtype(x)))
 
 
-class BertBlock(nn.Module):
-    """Self-attention and a feed-forward part, each followed by dropout, residual sum and LayerNorm."""
-
-    def __init__(self, config: BertConfig):
-        super().__init__()
-        self.attention = SelfAttention(
-            width=config.width, n_heads=config.n_heads, dropout=config.attention_dropout, causal=config.causal
-        )
-        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.feed_forward = nn.Linear(config.width, config.feed_forward_width)
-        self.activate = ACTIVATIONS[config.activation]
-        self.feed_forward_output = nn.Linear(config.feed_forward_width, config.width)
-        self.feed_forward_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
-        x = self.attention_norm(x + self.dropout(self.attention(x, rows)))
-        inner = self.activate(self.feed_forward(x))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward_output(inner)))
-
-
 class Bert(Encoder):
     """BERT: bidirectional, or left to right if the configuration says ``causal``.
 
@@ -73,7 +50,14 @@ class Bert(Encoder):
         super().__init__()
         self.config = config
         self.embeddings = BertEmbeddings(config)
-        self.blocks = nn.ModuleList(BertBlock(config) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(
+            PostNormBlock(
+                width=config.width, n_heads=config.n_heads, feed_forward_width=config.feed_forward_width,
+                activation=config.activation, dropout=config.dropout, attention_dropout=config.attention_dropout,
+                norm_epsilon=config.norm_epsilon, causal=config.causal,
+            )
+            for _ in range(config.n_layers)
+        )  # fmt: skip
         self.pooler = nn.Linear(config.width, config.width)
         truncated_normal_(self, config.init_range)
 
@@ -82,9 +66,13 @@ class Bert(Encoder):
         """Widths of layers 0 (embeddings) to L."""
         return (self.config.width,) * (self.config.n_layers + 1)
 
+    @property
+    def causal(self) -> bool:
+        return self.config.causal
+
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
         kept = kept_layers(keep, self.config.n_layers)
-        self._check_length(tokens.rows)
+        check_length(tokens.rows, self.config.max_positions)
         x, layers = self.embeddings(tokens), {}
         for number, block in enumerate(self.blocks):
             if number in kept:
@@ -95,15 +83,6 @@ class Bert(Encoder):
         chosen = tokens.rows.last if self.config.causal else tokens.rows.first
         summary = F.tanh(self.pooler(x.index_select(0, chosen)))
         return Hidden(layers=layers, rows=tokens.rows, summary=summary)
-
-    def _check_length(self, rows: Rows) -> None:
-        # The ceiling first: it decides in nearly every batch, and a compiled graph has it as a constant.
-        most = self.config.max_positions
-        if rows.max_length > most and rows.longest > most:
-            raise LengthError(
-                f"a row has {rows.longest} tokens, the model reads at most {most} (encoder.max_positions): "
-                f"cut it or read it in windows"
-            )
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:

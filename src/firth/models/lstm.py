@@ -33,6 +33,10 @@ class Lstm(Encoder):
         """Widths of layers 0 (embeddings) to L."""
         return (self.config.width,) * (self.config.n_layers + 1)
 
+    @property
+    def causal(self) -> bool:
+        return True
+
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
         """``carry``: ``hidden`` and ``cell``, (layers, B, H) each, as the rows before left them; None: zeros."""
         kept = kept_layers(keep, self.config.n_layers)

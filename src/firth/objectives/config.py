@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from firth.config import option
+from firth.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,5 +19,60 @@ class CausalLMConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TiedLMConfig:
+    """Each token predicts the next one by the input embedding; there is nothing to choose."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StreamingLMConfig:
     """Each token of a stream predicts the next one; there is nothing to choose."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CbowConfig:
+    """A word from the words around it."""
+
+    window: int = option(5, "words on either side, at most; while training 1 to this, drawn for each word")
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ConfigError(f"objective.window={self.window}: expected at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwdLMConfig:
+    """The next word of a stream, and penalties on the activations that predict it (Merity et al. 2017, §4)."""
+
+    dropout: float = option(0.4, "of the top states before the softmax, the same at every step")
+    activation: float = option(2.0, "weight of the mean square of those states")
+    change: float = option(1.0, "weight of the mean square of their change from step to step")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"objective.dropout={self.dropout}: expected at least 0 and less than 1")
+        if self.activation < 0 or self.change < 0:
+            raise ConfigError(f"objective.activation={self.activation}, change={self.change}: expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BilmLMConfig:
+    """The next word and the one before, each from one side."""
+
+    negatives: int = option(
+        8192, "words that an answer is compared with in training, drawn by frequency; 0, or a smaller vocabulary: all"
+    )
+
+    def __post_init__(self) -> None:
+        if self.negatives < 0:
+            raise ConfigError(f"objective.negatives={self.negatives}: expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranslationConfig:
+    """The target side, piece by piece."""
+
+    label_smoothing: float = option(0.1, "of an answer is spread evenly over all other pieces, in training")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"objective.label_smoothing={self.label_smoothing}: expected at least 0 and less than 1")

@@ -20,10 +20,9 @@ from firth.errors import ConfigError, InputError, TrainingError
 from firth.jobs.baseline import commonest_tags, linear_predictions, similarity
 from firth.jobs.finetune import finetune, resolve, resume
 from firth.jobs.finetune_recipe import data_config
-from firth.jobs.labelled import LabelledData, read_labelled
+from firth.jobs.labelled import LabelledData, read_labelled, score_task
 from firth.jobs.pretrain import RECIPE, say
 from firth.studies.cells import Cell, read_facts, run_cells
-from firth.systems import TASKS
 from firth.tasks.predictions import Chosen, Labelled, TaggedText, Valued
 
 SEEDS = 3
@@ -210,7 +209,7 @@ def count_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
     labels = tuple(data.options.get("labels", ()))
     dev = {}
     for name, records in data.dev.items():
-        scores = TASKS[data.kind].score(records, counted_answers(data, records), labels)
+        scores = score_task(recipe["task"], records, counted_answers(data, records), labels)
         dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
     return {"metric": data.metrics[0], "dev": dev, "what": _COUNTED[data.kind]}
 

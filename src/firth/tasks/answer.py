@@ -20,7 +20,7 @@ from firth.packed import Carry, Encoder, Rows, Tokens
 from firth.tasks.config import AnswerConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Answered, Span
-from firth.tasks.rows import Example, Outputs, RowMaker, make_row, spans, target
+from firth.tasks.rows import Example, Outputs, RowMaker, spans, target
 from firth.text.records import Question
 from firth.text.tokenizer import Encoded
 
@@ -35,13 +35,11 @@ class Answerer(TaskModel):
 
     def __init__(self, encoder: Encoder, config: AnswerConfig):
         super().__init__()
-        self.config = config
-        self.build(encoder, config.features, 2)
         # The published loss is the mean of the two.
-        self.weights = {"start": 0.5, "end": 0.5}
+        self.build(encoder, config, 2, {"start": 0.5, "end": 0.5})
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        logits, rows = self.logits(batch.tokens), batch.tokens.rows
+        logits, rows = self.logits(self.read(batch.tokens), batch.tokens), batch.tokens.rows
         losses, correct = {}, {}
         for column, term in enumerate(("start", "end")):
             target = batch.targets[term]
@@ -50,7 +48,7 @@ class Answerer(TaskModel):
 
     def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
         """``start`` and ``end`` (T,): a score for each token."""
-        logits = self.logits(tokens)
+        logits = self.logits(self.read(tokens), tokens)
         return {"start": logits[:, 0], "end": logits[:, 1]}
 
 
@@ -109,7 +107,7 @@ def _example(question: Question, ids: list[int], context: Encoded, maker: RowMak
     windows = spans(len(context.ids), room, maker.stride(room))
     if len(windows) > 1:
         maker.noted["read in windows"] += 1
-    rows = [make_row(*maker.layout.pair(ids, context.ids[a:b]), cut=cut) for a, b in windows]
+    rows = [maker.row(*maker.layout.pair(ids, context.ids[a:b]), cut=cut) for a, b in windows]
     offsets = np.array(context.offsets, np.int64).reshape(-1, 2)
     passage = Passage(offsets, tuple(windows), maker.layout.begin_of_second(len(ids)))
     return Example(tuple(rows), (len(rows),), _targets(question, passage, maker), passage)

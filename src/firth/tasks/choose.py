@@ -14,7 +14,7 @@ from torch import Tensor
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
 from firth.metrics.calibration import softmax
-from firth.packed import Carry, Encoder
+from firth.packed import Carry, Encoder, Hidden
 from firth.tasks.config import ChooseConfig
 from firth.tasks.model import TaskModel, merge_rows
 from firth.tasks.predictions import Chosen
@@ -29,17 +29,36 @@ class Chooser(TaskModel):
 
     def __init__(self, encoder: Encoder, config: ChooseConfig):
         super().__init__()
-        self.config = config
-        self.build(encoder, config.features, 1)
-        self.weights = {"choice": 1.0}
+        self.build(encoder, config, 1, {"choice": 1.0})
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        target = batch.targets["choice"]
-        scores = self.logits(batch.tokens)
+        hidden, target = self.read(batch.tokens), batch.targets["choice"]
+        if self.config.shared_dropout:
+            scores = self.logits_of_one_mask(hidden, batch)
+        else:
+            scores = self.logits(hidden, batch.tokens)
         if batch.rows_per_example is not None:
             scores = merge_rows(scores, batch.rows_per_example, self.config.windows.merge)
         loss, right = choice_loss(scores[:, 0], target.index, target.label)
-        return Step({"choice": loss}, {"choice": right})
+        return self.step({"choice": loss}, {"choice": right}, hidden, batch)
+
+    def logits_of_one_mask(self, hidden: Hidden, batch: Batch) -> Float[Tensor, "B 1"]:
+        """``logits`` where all rows of a question lose the same parts of what the head reads to dropout.
+
+        Source: openai/finetune-transformer-lm train.py, clf: the noise has one row for all endings.
+        """
+        x, begins, windows = self.features(hidden, batch.tokens), batch.targets["choice"].index, batch.rows_per_example
+        question = owners(begins, x.shape[0] if windows is None else windows.numel())
+        if windows is not None:
+            question = question.repeat_interleave(windows.to(x.device), output_size=x.shape[0])
+        kept = self.features.dropout(x.new_ones(begins.numel(), x.shape[1]))
+        return self.head(x * kept.index_select(0, question)).float()
+
+
+def owners(begins: Int[Tensor, " E"], n: int) -> Int[Tensor, " C"]:
+    """The question that each of ``n`` choices belongs to."""
+    ends = torch.cat([begins[1:], begins.new_tensor([n])])
+    return torch.arange(begins.numel(), device=begins.device).repeat_interleave(ends - begins, output_size=n)
 
 
 def choice_loss(
@@ -49,10 +68,7 @@ def choice_loss(
 
     ``begins``: where each question's choices begin among all C; ``right``: the number of the right one.
     """
-    ends = torch.cat([begins[1:], begins.new_tensor([scores.shape[0]])])
-    owner = torch.arange(begins.numel(), device=scores.device).repeat_interleave(
-        ends - begins, output_size=scores.shape[0]
-    )
+    owner = owners(begins, scores.shape[0])
     highest = scores.new_full((begins.numel(),), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
     total = scores.new_zeros(begins.numel()).index_add(0, owner, (scores - highest.index_select(0, owner)).exp())
     chosen = scores.index_select(0, begins + right)

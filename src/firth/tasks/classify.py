@@ -3,24 +3,27 @@
 Source: google-research/bert run_classifier.py (specification of tasks §2, §3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
 from firth.metrics.calibration import softmax
 from firth.packed import Carry, Encoder
 from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig
-from firth.tasks.model import TaskModel, merge_rows
+from firth.tasks.model import SharedBias, TaskModel, merge_rows
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
-from firth.tasks.rows import Example, Outputs, RowMaker, merge_outputs, target
+from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
 from firth.text.records import Text
+
+# Makes rows of the ids of a pair.
+PairRows = Callable[[list[int], list[int]], list[Row]]
 
 
 class Classifier(TaskModel):
@@ -30,16 +33,15 @@ class Classifier(TaskModel):
 
     def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
-        self.config = config
-        self.build(encoder, config.features, len(config.labels))
-        self.weights = {"label": 1.0}
+        self.build(encoder, config, len(config.labels), {"label": 1.0}, SharedBias if config.both_orders else nn.Linear)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        logits, label = merged(self, batch), batch.targets["label"].label
+        hidden, label = self.read(batch.tokens), batch.targets["label"].label
+        logits = merged(self.logits(hidden, batch.tokens), batch, self.config.merge)
         weight = torch.tensor(self.config.class_weights, device=logits.device) if self.config.class_weights else None
         smoothing = self.config.label_smoothing
         loss = F.cross_entropy(logits, label, weight, reduction="sum", label_smoothing=smoothing)
-        return Step({"label": loss}, {"label": (logits.argmax(1) == label).sum()})
+        return self.step({"label": loss}, {"label": (logits.argmax(1) == label).sum()}, hidden, batch)
 
 
 class MultiLabelClassifier(TaskModel):
@@ -49,14 +51,13 @@ class MultiLabelClassifier(TaskModel):
 
     def __init__(self, encoder: Encoder, config: MultiLabelConfig):
         super().__init__()
-        self.config = config
-        self.build(encoder, config.features, len(config.labels))
-        self.weights = {"label": 1.0}
+        self.build(encoder, config, len(config.labels), {"label": 1.0})
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        logits, label = merged(self, batch), batch.targets["label"].label
+        hidden, label = self.read(batch.tokens), batch.targets["label"].label
+        logits = merged(self.logits(hidden, batch.tokens), batch, self.config.windows.merge)
         loss = F.binary_cross_entropy_with_logits(logits, label, reduction="sum")
-        return Step({"label": loss}, {"label": ((logits > 0) == (label > 0)).sum()})
+        return self.step({"label": loss}, {"label": ((logits > 0) == (label > 0)).sum()}, hidden, batch)
 
 
 class Regressor(TaskModel):
@@ -66,28 +67,27 @@ class Regressor(TaskModel):
 
     def __init__(self, encoder: Encoder, config: RegressConfig):
         super().__init__()
-        self.config = config
-        self.build(encoder, config.features, 1)
-        self.weights = {"value": 1.0}
+        self.build(encoder, config, 1, {"value": 1.0}, SharedBias if config.both_orders else nn.Linear)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        value = batch.targets["value"].label
-        loss = F.mse_loss(merged(self, batch)[:, 0], value, reduction="sum")
-        return Step({"value": loss}, {})
+        hidden, value = self.read(batch.tokens), batch.targets["value"].label
+        values = merged(self.logits(hidden, batch.tokens), batch, self.config.merge)[:, 0]
+        return self.step({"value": F.mse_loss(values, value, reduction="sum")}, {}, hidden, batch)
 
 
-def merged(model: Classifier | MultiLabelClassifier | Regressor, batch: Batch) -> Tensor:
-    """The logits of each text (E, K): those of its windows merged."""
-    logits = model.logits(batch.tokens)
-    if batch.rows_per_example is None:
-        return logits
-    return merge_rows(logits, batch.rows_per_example, model.config.windows.merge)
+def merged(logits: Float[Tensor, "B K"], batch: Batch, how: str) -> Float[Tensor, "E K"]:
+    """The logits of each text: those of its rows merged."""
+    return logits if batch.rows_per_example is None else merge_rows(logits, batch.rows_per_example, how)
 
 
 def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyConfig) -> list[Example]:
     """Rows of each text, and the number of its label; InputError for one that is not among the labels."""
     numbers = {label: i for i, label in enumerate(config.labels)}
-    return _examples(texts, maker, "label", lambda text: np.int64(numbers[_known(text.label, numbers, text)]))
+
+    def number(text: Text) -> np.int64:
+        return np.int64(numbers[_known(text.label, numbers, text)])
+
+    return _examples(texts, _pairs(maker, config), maker, "label", number)
 
 
 def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLabelConfig) -> list[Example]:
@@ -100,7 +100,7 @@ def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLab
             row[numbers[_known(label, numbers, text)]] = 1
         return row
 
-    return _examples(texts, maker, "label", holds)
+    return _examples(texts, maker.pair, maker, "label", holds)
 
 
 def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConfig) -> list[Example]:
@@ -111,16 +111,20 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
             raise InputError(f"{text.where}: value {text.label!r}: expected a number")
         return np.float32(text.label)
 
-    return _examples(texts, maker, "value", value)
+    return _examples(texts, _pairs(maker, config), maker, "value", value)
 
 
-def _examples(texts: Sequence[Text], maker: RowMaker, term: str, label: Any) -> list[Example]:
+def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
+    return maker.both_orders if config.both_orders else maker.pair
+
+
+def _examples(texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any) -> list[Example]:
     first = maker.tokenizer.ids_many([text.text for text in texts])
     second = iter(maker.tokenizer.ids_many([text.second for text in texts if text.second]))
     found = []
     for text, ids in zip(texts, first, strict=True):
         # An empty second text is none (google-research/bert run_classifier.py).
-        rows = maker.pair(ids, next(second)) if text.second else maker.single(ids)
+        rows = pair(ids, next(second)) if text.second else maker.single(ids)
         targets = {} if text.label is None else {term: target([0], [label(text)])}
         found.append(Example(tuple(rows), (len(rows),), targets))
     return found
@@ -139,7 +143,7 @@ def _known(label: Any, numbers: dict[str, int], text: Text) -> str:
 
 
 def text_logits(outputs: Sequence[Outputs], merge: str) -> Float[np.ndarray, "E K"]:
-    """The logits of each text, those of its windows merged."""
+    """The logits of each text, those of its rows merged."""
     return np.stack([merge_outputs([row["logits"][0] for row in rows], merge) for rows in outputs])
 
 
@@ -147,11 +151,11 @@ def classify_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: ClassifyConfig
 ) -> list[Labelled]:
     """The likeliest label of each text."""
-    shares = softmax(text_logits(outputs, config.windows.merge) / config.temperature)
+    shares = softmax(text_logits(outputs, config.merge) / config.temperature)
     best = [config.labels[i] for i in shares.argmax(1)]
     rows = [dict(zip(config.labels, row, strict=True)) for row in shares.tolist()]
     return [
-        Labelled(label, row[label], row, example.windows, example.cut)
+        Labelled(label, row[label], row, _windows(example, config), example.cut)
         for label, row, example in zip(best, rows, examples, strict=True)
     ]
 
@@ -173,7 +177,12 @@ def regress_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: RegressConfig
 ) -> list[Valued]:
     """The value of each text, within the range seen in training."""
-    values = text_logits(outputs, config.windows.merge)[:, 0]
+    values = text_logits(outputs, config.merge)[:, 0]
     if config.lowest < config.highest:
         values = values.clip(config.lowest, config.highest)
-    return [Valued(value, e.windows, e.cut) for value, e in zip(values.tolist(), examples, strict=True)]
+    return [Valued(value, _windows(e, config), e.cut) for value, e in zip(values.tolist(), examples, strict=True)]
+
+
+def _windows(example: Example, config: ClassifyConfig | RegressConfig) -> int:
+    """In how many windows a text is read: the two orders of a pair are no windows."""
+    return 1 if config.both_orders else example.windows

@@ -1,15 +1,32 @@
 """Options of fine-tuning tasks; no torch. They are stored with the model, which reads new text as it was trained to."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from firth.config import option, required
 from firth.errors import ConfigError
 
+# What several heads have (Radford et al. 2018, §3.2 and §3.3).
+_AUXILIARY_LM = "weight of next-token prediction on the same rows while fine-tuning (GPT: 0.5); left to right only"
+_BOTH_ORDERS = "True: a pair is read in both orders, and what the head reads of them is added (GPT's similarity)"
+
 
 def _check_share(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise ConfigError(f"{name}={value}: expected at least 0 and less than 1")
+
+
+def _check_auxiliary(value: float) -> None:
+    if not 0 <= value < inf:
+        raise ConfigError(f"auxiliary_lm={value}: expected a weight of 0 or more, such as 0.5")
+
+
+def _check_both_orders(windows: "WindowConfig") -> None:
+    if windows.long != "cut":
+        raise ConfigError(
+            "both_orders=true reads a pair as two rows, and in no windows: set head.windows.long=cut with it"
+        )
 
 
 def _check_labels(labels: tuple[str, ...], fewest: int = 2) -> None:
@@ -45,8 +62,17 @@ class FeatureConfig:
     pool: Literal["summary", "mean", "max", "first", "last"] = option(
         "summary", "what stands for a text: the system's own vector of it, or its tokens'"
     )
+    layer_norm: bool = option(
+        False, "True: layers that are weighted are first brought to mean 0 and variance 1 over the whole batch (ELMo)"
+    )
+    mix_l2: float = option(
+        0.0, "share in the loss of the sum of squares of the learned weights, which draws them together (ELMo: 0.001)"
+    )
     lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head")
     lstm_width: int = option(256, "of that LSTM, in each direction")
+    second_mix: bool = option(
+        False, "True: the head reads the layers beside that LSTM too, mixed anew (ELMo at input and output)"
+    )
     dropout: float = option(0.1, "of what the head reads")
 
     def __post_init__(self) -> None:
@@ -54,6 +80,12 @@ class FeatureConfig:
             raise ConfigError(f"features.layers={list(self.layers)}, mix={self.mix!r}: one layer, or a way to mix them")
         if self.lstm_layers < 0 or self.lstm_width < 1:
             raise ConfigError(f"features.lstm_layers={self.lstm_layers}, lstm_width={self.lstm_width}: too few")
+        if (self.layer_norm or self.mix_l2) and self.mix != "weighted":
+            raise ConfigError(f"features.layer_norm and mix_l2 are for mix='weighted', not {self.mix!r}")
+        if not 0 <= self.mix_l2 < inf:
+            raise ConfigError(f"features.mix_l2={self.mix_l2}: expected 0 or more, such as 0.001")
+        if self.second_mix and not self.lstm_layers:
+            raise ConfigError("features.second_mix=true: beside which LSTM? Set features.lstm_layers with it")
         _check_share("features.dropout", self.dropout)
 
     @property
@@ -84,15 +116,25 @@ class ClassifyConfig:
     label_smoothing: float = option(0.0, "share of the target that is spread over all labels")
     class_weights: tuple[float, ...] = option((), "of each label's examples in the loss; none: all alike")
     temperature: float = option(1.0, "outputs are divided by it before the softmax: fitted so that shares come true")
+    both_orders: bool = option(False, _BOTH_ORDERS)
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
         _check_labels(self.labels)
         _check_share("label_smoothing", self.label_smoothing)
+        _check_auxiliary(self.auxiliary_lm)
+        if self.both_orders:
+            _check_both_orders(self.windows)
         if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
             raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
         _check_words(self.features)
+
+    @property
+    def merge(self) -> Literal["mean", "max", "sum"]:
+        """How the outputs of a text's rows become one."""
+        return "sum" if self.both_orders else self.windows.merge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +143,13 @@ class MultiLabelConfig:
 
     labels: tuple[str, ...] = required("the labels, in the order of the outputs")
     threshold: float = option(0.5, "probability from which a label holds; chosen on held-out examples")
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, 1)
+        _check_auxiliary(self.auxiliary_lm)
         _check_words(self.features)
 
 
@@ -115,11 +159,21 @@ class RegressConfig:
 
     lowest: float = option(0.0, "lowest value in training; predictions are not below it")
     highest: float = option(0.0, "highest value in training; predictions are not above it")
+    both_orders: bool = option(False, _BOTH_ORDERS)
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
+        _check_auxiliary(self.auxiliary_lm)
+        if self.both_orders:
+            _check_both_orders(self.windows)
         _check_words(self.features)
+
+    @property
+    def merge(self) -> Literal["mean", "max", "sum"]:
+        """How the outputs of a text's rows become one."""
+        return "sum" if self.both_orders else self.windows.merge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,12 +185,14 @@ class TagConfig:
     unit: Literal["word", "character"] = option("word", "what has a tag in the data")
     crf: bool = option(False, "True: a conditional random field over the tags of a row")
     label_smoothing: float = option(0.0, "share of the target that is spread over all tags; not with a CRF")
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
     windows: WindowConfig = option(WindowConfig(), "documents; stride: the part of a row that is tagged")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
         _check_labels(self.labels)
         _check_share("label_smoothing", self.label_smoothing)
+        _check_auxiliary(self.auxiliary_lm)
         if self.crf and self.label_smoothing:
             raise ConfigError("label_smoothing has no meaning with crf=true: leave one of them out")
         _check_unused(self.windows, self.features, "documents")
@@ -168,10 +224,13 @@ class ChooseConfig:
     """The one of several texts that fits (Devlin et al. 2018, §4.4)."""
 
     temperature: float = option(1.0, "scores are divided by it before the softmax: fitted so that shares come true")
+    shared_dropout: bool = option(False, "True: all choices of a question lose the same parts to dropout (GPT)")
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
+        _check_auxiliary(self.auxiliary_lm)
         _check_words(self.features)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from firth.data.batch import Batch, Target
 from firth.errors import ConfigError
@@ -34,12 +35,16 @@ class RowWords:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: ``ids`` (T,) with special pieces, ``segments`` (T,). ``cut``: a part of its text is in no row."""
+    """One row: ``ids`` (T,) with special pieces, ``segments`` (T,). ``cut``: a part of its text is in no row.
+
+    ``chars`` (T, C): of each token, where the tokens are words that are read by their characters.
+    """
 
     ids: np.ndarray
     segments: np.ndarray
     words: RowWords | None = None
     cut: bool = False
+    chars: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class RowMaker:
         """The rows of one text."""
         found = self._windows(len(ids), self.length - self.layout.n_special)
         cut = found[-1][1] < len(ids)
-        return [make_row(self.layout.single(ids[a:b]), cut=cut) for a, b in found]
+        return [self.row(self.layout.single(ids[a:b]), cut=cut) for a, b in found]
 
     def pair(self, a: Sequence[int], b: Sequence[int], *, window_first: bool | None = None) -> list[Row]:
         """The rows of a pair: windows over the longer text (or the one that is said), the other in each of them.
@@ -137,6 +142,17 @@ class RowMaker:
         parts = [long[x:y] for x, y in self._windows(len(long), room - len(short))]
         return [self._pair(part, short, cut) if first else self._pair(short, part, cut) for part in parts]
 
+    def both_orders(self, a: Sequence[int], b: Sequence[int]) -> list[Row]:
+        """A pair as two rows, each of its texts first in one of them; what does not fit is cut, as for ``pair``."""
+        room = self.length - self.layout.n_special_pair
+        cut = len(a) + len(b) > room
+        self.noted.update(["cut"] if cut else [])
+        rows = []
+        for x, y in ((a, b), (b, a)):
+            n_x, n_y = cut_pair(len(x), len(y), room)
+            rows.append(self._pair(x[:n_x], y[:n_y], cut))
+        return rows
+
     def _windows(self, n: int, room: int) -> list[tuple[int, int]]:
         if n <= room:
             return [(0, n)]
@@ -147,7 +163,20 @@ class RowMaker:
         return spans(n, room, self.stride(room))
 
     def _pair(self, a: Sequence[int], b: Sequence[int], cut: bool = False) -> Row:
-        return make_row(*self.layout.pair(a, b), cut=cut)
+        return self.row(*self.layout.pair(a, b), cut=cut)
+
+    def row(
+        self,
+        ids: Sequence[int],
+        segments: Sequence[int] | None = None,
+        words: RowWords | None = None,
+        *,
+        cut: bool = False,
+    ) -> Row:
+        """A row of ids that the layout has framed; of words outside the vocabulary it keeps the characters."""
+        chars = self.tokenizer.characters(ids)
+        known = ids if chars is None else np.where(np.asarray(ids) < self.tokenizer.size, ids, self.tokenizer.unk_id)
+        return make_row(known, segments, words, cut=cut, chars=chars)
 
 
 def make_row(
@@ -156,10 +185,11 @@ def make_row(
     words: RowWords | None = None,
     *,
     cut: bool = False,
+    chars: np.ndarray | None = None,
 ) -> Row:
     """A row as arrays; without ``segments`` all are of the first."""
     kinds = np.zeros(len(ids), np.int8) if segments is None else np.asarray(segments, np.int8)
-    return Row(np.asarray(ids, np.int32), kinds, words, cut)
+    return Row(np.asarray(ids, np.int32), kinds, words, cut, chars)
 
 
 def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:
@@ -174,8 +204,8 @@ def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:
     return n_a - from_a - left // 2, n_b - from_b - (left + 1) // 2
 
 
-def collate(examples: Sequence[Example], place: str = "") -> Batch:
-    """Examples as one micro-batch."""
+def collate(examples: Sequence[Example], place: str = "", *, next_tokens: bool = False) -> Batch:
+    """Examples as one micro-batch. ``next_tokens``: term ``lm`` beside those of the task."""
     rows = [row for example in examples for row in example.rows]
     segments = np.concatenate([row.segments for row in rows]).astype(np.int64)
     tokens = Tokens(
@@ -184,10 +214,21 @@ def collate(examples: Sequence[Example], place: str = "") -> Batch:
         # All of the first segment is what encoders take for granted.
         torch.from_numpy(segments) if segments.any() else None,
         _words(rows),
+        _chars(rows),
     )
     candidates = torch.tensor([n for example in examples for n in example.candidates])
     targets = {term: _target(examples, term) for term in examples[0].targets}
+    if next_tokens:
+        targets["lm"] = following(tokens)
     return Batch(tokens, targets, place, rows_per_example=candidates)
+
+
+def following(tokens: Tokens) -> Target:
+    """Each token that has one after it in its row, and that."""
+    has_next = torch.ones(tokens.rows.n_tokens, dtype=torch.bool)
+    has_next[tokens.rows.last] = False
+    index = has_next.nonzero()[:, 0]
+    return Target(index, tokens.ids.index_select(0, index + 1))
 
 
 def _words(rows: Sequence[Row]) -> Words | None:
@@ -207,6 +248,11 @@ def _words(rows: Sequence[Row]) -> Words | None:
     )
 
 
+def _chars(rows: Sequence[Row]) -> Tensor | None:
+    found = [row.chars for row in rows if row.chars is not None]
+    return torch.from_numpy(np.concatenate(found).astype(np.int32)) if len(found) == len(rows) else None
+
+
 def _target(examples: Sequence[Example], term: str) -> Target:
     count = {
         "candidates": lambda e: len(e.candidates),
@@ -224,6 +270,8 @@ def split_rows(lengths: Sequence[int]) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(np.cumsum([0, *lengths]).tolist())]
 
 
-def merge_outputs(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
-    """The outputs of a text's windows as one: their mean or maximum."""
-    return np.mean(windows, 0) if how == "mean" else np.max(windows, 0)
+def merge_outputs(rows: Sequence[np.ndarray], how: str) -> np.ndarray:
+    """The outputs of a text's rows as one: their mean, maximum or sum."""
+    if how == "sum":
+        return np.sum(rows, 0)
+    return np.mean(rows, 0) if how == "mean" else np.max(rows, 0)

@@ -17,13 +17,14 @@ class ExampleSource:
 
     Every epoch shuffles the examples anew by a hash of (seed, epoch) and leaves out the rest that makes no
     whole step, as published fine-tuning does (all are one step where there are fewer). A place is (epoch,
-    batch): all that is needed to go on from there.
+    batch): all that is needed to go on from there. ``next_tokens``: batches have the term ``lm`` too.
     """
 
     examples: Sequence[Example]
     batch_examples: int
     budget_tokens: int
     seed: int
+    next_tokens: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -40,7 +41,9 @@ class ExampleSource:
                 chosen = order[number * self.batch_examples : (number + 1) * self.batch_examples]
                 parts = self.cut(chosen)[rank::world]
                 here = replace(place, batch=number)
-                batches = [collate([self.examples[i] for i in part], str(here)) for part in parts]
+                batches = [
+                    collate([self.examples[i] for i in part], str(here), next_tokens=self.next_tokens) for part in parts
+                ]
                 following = replace(place, batch=number + 1)
                 if following.batch == self.steps_per_epoch:
                     following = replace(place, epoch=place.epoch + 1, batch=0)

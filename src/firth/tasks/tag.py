@@ -22,7 +22,7 @@ from firth.packed import Carry, Encoder, Tokens
 from firth.tasks.config import TagConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Entity, TaggedText
-from firth.tasks.rows import Example, Outputs, Row, RowMaker, RowWords, make_row, target
+from firth.tasks.rows import Example, Outputs, Row, RowMaker, RowWords, target
 from firth.tasks.tags import allowed, to_bio, to_bioes
 from firth.text.records import Tagged
 
@@ -34,23 +34,22 @@ class Tagger(TaskModel):
 
     def __init__(self, encoder: Encoder, config: TagConfig):
         super().__init__()
-        self.config = config
-        self.build(encoder, config.features, len(config.labels))
+        self.build(encoder, config, len(config.labels), {"tag": 1.0})
         self.crf = _crf(config) if config.crf else None
-        self.weights = {"tag": 1.0}
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        logits, tag = self.logits(batch.tokens), batch.targets["tag"].label
-        right = (logits.argmax(1) == tag).sum()
+        hidden, tag = self.read(batch.tokens), batch.targets["tag"].label
+        logits = self.logits(hidden, batch.tokens)
         if self.crf is None:
             loss = F.cross_entropy(logits, tag, reduction="sum", label_smoothing=self.config.label_smoothing)
-            return Step({"tag": loss}, {"tag": right})
-        assert batch.tokens.words is not None
-        return Step({"tag": self.crf.loss(logits, tag, batch.tokens.words.asked_rows)}, {"tag": right})
+        else:
+            assert batch.tokens.words is not None
+            loss = self.crf.loss(logits, tag, batch.tokens.words.asked_rows)
+        return self.step({"tag": loss}, {"tag": (logits.argmax(1) == tag).sum()}, hidden, batch)
 
     def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
         """``tag`` (M,): the number of each asked word's tag; ``probability`` (M, K)."""
-        logits = self.logits(tokens)
+        logits = self.logits(self.read(tokens), tokens)
         if self.crf is None:
             return {"tag": logits.argmax(1), "probability": logits.softmax(1)}
         assert tokens.words is not None
@@ -208,7 +207,7 @@ def _row(words: Sequence[PlacedWord], asked: range, maker: RowMaker) -> Row:
     ends = np.cumsum(sizes) + len(maker.layout.first)
     pieces = np.stack((ends - sizes, ends - 1), 1)
     cut = any(word.cut for word in words)
-    return make_row(maker.layout.single(ids), words=RowWords(pieces, np.array(asked, np.int64)), cut=cut)
+    return maker.row(maker.layout.single(ids), words=RowWords(pieces, np.array(asked, np.int64)), cut=cut)
 
 
 def tag_answers(

@@ -130,11 +130,29 @@ class CorpusReader:
         self.bytes_consumed = 0
         self.total_bytes = sum(_size(path) for path in self.files)
 
+    def begin(self) -> None:
+        """Begin a pass: what was counted is counted anew."""
+        self.report, self.bytes_consumed = ReadReport(), 0
+
+    def lines_of(self, path: Path) -> Iterator[str]:
+        """Every line of one of the files as it stands, blank ones too; InputError for one beyond the limit.
+
+        A pass over lines is of the files one after the other, after ``begin``.
+        """
+        if _bare_name(path.name).endswith(".jsonl"):
+            raise InputError(f"{path}: expected plain text, a sentence a line, not JSONL")
+        before = self.bytes_consumed
+        self.report.files += 1
+        for number, line, ends in self._lines(path):
+            if not ends:
+                raise InputError(f"{path}:{number}: a line of more than {LINE_LIMIT:,} characters is no sentence")
+            yield line
+        self.bytes_consumed = before + _size(path)
+
     def __iter__(self) -> Iterator[Document]:
-        self.report = report = ReadReport()
-        self.bytes_consumed = 0
+        self.begin()
         for path in self.files:
-            report.files += 1
+            self.report.files += 1
             before = self.bytes_consumed
             is_jsonl = _bare_name(path.name).endswith(".jsonl")
             lines = self._lines(path)

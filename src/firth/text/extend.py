@@ -8,7 +8,6 @@ piece is of use only where that takes it: each is tried on the words before it i
 import json
 import math
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from itertools import accumulate, islice
 
 import tokenizers
 
-from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT, Tokenizer
-from firth.text.wordpiece import _Merger
+from firth.errors import TokenizerError
+from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT, WORDPIECE, WORDS, Tokenizer
+from firth.text.wordpiece import joined_pieces
 
 _MIN_COUNT = 2  # occurrences; what is seen once says little of a domain
 _ENOUGH = 0.999  # of all characters: rarer ones that the vocabulary lacks are not worth an id each
@@ -41,6 +41,20 @@ class Fit:
     @property
     def pieces_per_word(self) -> float:
         return self.pieces / max(self.words, 1)
+
+
+def check_extendable(tokenizer: Tokenizer) -> None:
+    """TokenizerError unless the vocabulary is one of WordPiece."""
+    if tokenizer.kind is WORDS:
+        raise TokenizerError(
+            "only WordPiece vocabularies can get more pieces: a model of words takes those of a corpus when its "
+            "pre-training goes on (firth pretrain --model MODEL --corpus DIR)"
+        )
+    if tokenizer.kind is not WORDPIECE:
+        raise TokenizerError(
+            f"only WordPiece vocabularies can get more pieces, not one of the kind {tokenizer.kind.name}: its merges "
+            "decide what a word is cut into"
+        )
 
 
 def text_runs(texts: Sequence[str]) -> Counter[str]:
@@ -183,7 +197,7 @@ def _joined(words: Mapping[tuple[str, ...], int]) -> Iterator[str]:
     signs = {part: chr(_FIRST_SIGN + number) for number, part in enumerate(parts)}
     spelled = {"".join(signs[part] for part in word): count for word, count in words.items()}
     alphabet = [PREFIX * part.startswith(PREFIX) + sign for part, sign in signs.items()]
-    for piece in _Merger(spelled, alphabet, "frequency", _MIN_COUNT).merges(sys.maxsize):
+    for piece in joined_pieces(spelled, alphabet, "frequency", _MIN_COUNT):
         first, *rest = (parts[ord(sign) - _FIRST_SIGN] for sign in piece.removeprefix(PREFIX))
         yield first + "".join(part.removeprefix(PREFIX) for part in rest)
 
@@ -223,7 +237,8 @@ def _length(piece: str) -> int:
 
 
 def extended(tokenizer: Tokenizer, pieces: Sequence[str]) -> Tokenizer:
-    """The same tokenizer with more pieces; those it has keep their ids."""
+    """The same tokenizer with more pieces; those it has keep their ids. TokenizerError as ``check_extendable``."""
+    check_extendable(tokenizer)
     state = json.loads(tokenizer._backend.to_str())
     state["model"]["vocab"] |= {piece: tokenizer.size + i for i, piece in enumerate(pieces)}
     return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)), "the extended vocabulary")

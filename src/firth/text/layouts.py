@@ -44,9 +44,40 @@ class Layout:
 
 def bert_layout(tokenizer: Tokenizer) -> Layout:
     """``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]`` (Devlin et al. 2018, §3)."""
-    return Layout((tokenizer.cls_id,), (tokenizer.sep_id,), (tokenizer.sep_id,), has_segments=True)
+    return Layout((tokenizer.start_id,), (tokenizer.between_id,), (tokenizer.end_id,), has_segments=True)
+
+
+def gpt_layout(tokenizer: Tokenizer) -> Layout:
+    """``start A end`` and ``start A between B end``, without segments (Radford et al. 2018, §3.3)."""
+    return Layout((tokenizer.start_id,), (tokenizer.between_id,), (tokenizer.end_id,), has_segments=False)
+
+
+def source_layout(tokenizer: Tokenizer) -> Layout:
+    """``A end`` and ``A between B end``: what the Transformer's encoder reads."""
+    return Layout((), (tokenizer.between_id,), (tokenizer.end_id,), has_segments=False)
+
+
+def target_layout(tokenizer: Tokenizer) -> Layout:
+    """``start B``: what the Transformer's decoder reads of a translation; what it predicts is ``B end``."""
+    return Layout((tokenizer.start_id,), (), (), has_segments=False)
 
 
 def stream_layout(tokenizer: Tokenizer) -> Layout:
-    """``A [SEP]``: documents of a stream are told apart by what ends them."""
-    return Layout((), (tokenizer.sep_id,), (tokenizer.sep_id,), has_segments=False)
+    """``A end``: documents of a stream are told apart by what ends them."""
+    return source_layout(tokenizer)
+
+
+def begun_layout(tokenizer: Tokenizer) -> Layout:
+    """``start A`` and ``start A between B``: what AWD-LSTM reads, in texts and in a stream (specification §4)."""
+    return Layout((tokenizer.start_id,), (tokenizer.between_id,), (), has_segments=False)
+
+
+def sentence_layout(tokenizer: Tokenizer) -> Layout:
+    """``start A end`` and ``start A end start B end``: what ELMo reads, a sentence between its marks."""
+    start, end = tokenizer.start_id, tokenizer.end_id
+    return Layout((start,), (end, start), (end,), has_segments=False)
+
+
+def bare_layout(tokenizer: Tokenizer) -> Layout:
+    """``A``, and ``A B``: no special piece at all (GPT's pre-training, Radford et al. 2018, §4.1)."""
+    return Layout((), (), (), has_segments=False)

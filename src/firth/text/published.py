@@ -1,6 +1,7 @@
-"""Tokenizers of published BERT models: which text they read, said by several files that may disagree.
+"""Tokenizers of published models: which text they read, said by several files that may disagree.
 
 tokenizer.json           the whole tokenizer, as the library reads it
+encoder_bpe_40000.json, vocab_40000.bpe; or vocab.json, merges.txt    OpenAI GPT's; its code knew the rest
 tokenizer_config.json    for a tokenizer of the class Bert…: how text is made plain, which holds against tokenizer.json
 vocab.txt                the pieces alone; Google's code knew the rest
 """
@@ -15,10 +16,12 @@ from tokenizers import normalizers, pre_tokenizers
 
 from firth.config import read_json
 from firth.errors import InputError, TokenizerError
+from firth.text.gpt_bpe import MERGES
 from firth.text.tokenizer import PREFIX, Tokenizer, casing, read_vocab, tokenizer_file
 
 # Classes for which tokenizer.json is all, and those that make a normaliser of their own from the configuration.
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_OPENAI = ("OpenAIGPTTokenizer", "OpenAIGPTTokenizerFast")
 _FROM_FLAGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _SENTENCEPIECE = "\u2581"
 _KINDS = {True: "lower-cased", False: "cased"}
@@ -32,12 +35,15 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
 def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:
     """The tokenizer of a published model, and how it is known whether it lower-cases.
 
-    tokenizer.json gives the ids that transformers gives. vocab.txt alone is read as Google's code reads it; where
-    the folder asks for something else than that code can do, as transformers does. ``vocab``: a file in place of the
-    folder's own. ``lowercase`` goes above what the files say, but not above what the pieces show.
+    tokenizer.json gives the ids that transformers gives. vocab.txt alone is read as Google's code reads it, and merges
+    as OpenAI's; where the folder asks for something else than Google's code can do, as transformers does. ``vocab``:
+    a file in place of the folder's own. ``lowercase`` goes above what the files say, but not above what the pieces
+    show.
     """
     file = tokenizer_file(vocab or folder)
     about = _about(folder if folder.is_dir() else folder.parent)
+    if file.name in MERGES:
+        return _from_merges(file, str(about.get("tokenizer_class") or _OPENAI[0]), lowercase)
     name = str(about.get("tokenizer_class") or _FROM_FLAGS[0])
     if file.suffix != ".json":
         return _from_pieces(file, about, name, lowercase)
@@ -82,6 +88,15 @@ def _from_json(file: Path, about: Mapping[str, Any], lowercase: bool | None) -> 
     _check_casing(file, tokenizer, lowercase)
     why = "as asked" if lowercase is not None else "tokenizer_config.json, against tokenizer.json"
     return tokenizer, f"{_KINDS[tokenizer.lowercase]} ({why}){_doubt(tokenizer)}"
+
+
+def _from_merges(file: Path, name: str, lowercase: bool | None) -> tuple[Tokenizer, str]:
+    """OpenAI GPT's two files: its own text rules, with words split by rule."""
+    if name not in (*_OPENAI, *_AS_IT_IS):
+        raise TokenizerError(f"{file}: tokenizer_class {name!r} cuts text in a way of its own: not OpenAI GPT's")
+    if lowercase is False:
+        raise TokenizerError(f"{file}: --cased was asked for, but OpenAI GPT's pieces are lower-cased: leave it out")
+    return Tokenizer.load(file), f"{_KINDS[True]} (OpenAI GPT's rules, words split by rule in place of spaCy)"
 
 
 def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: bool | None) -> tuple[Tokenizer, str]:

@@ -1,43 +1,104 @@
-"""Text -> ids of word pieces: the `tokenizers` library plus what must not be forgotten around it."""
+"""Text -> ids of pieces: the `tokenizers` library plus what must not be forgotten around it."""
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from firth.config import write_text
 from firth.errors import TokenizerError
+from firth.text import gpt_bpe
+from firth.text.words import (
+    MARK,
+    build_blank_splitter,
+    build_marked_normalizer,
+    build_marked_pre_tokenizer,
+    build_normalizer,
+    build_pre_tokenizer,
+    stand_alone,
+)
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 WORD_LIMIT = 200  # characters; a longer word is [UNK] (google-research/bert tokenization.py)
+BPE_SPECIALS = ("<unk>", "<s>", "<sep>", "</s>")
 
-# Google's character classes (google-research/bert tokenization.py), in the library's regular expressions.
-_DROPPED = r"[\x{FFFD}\p{Cc}\p{Cf}&&[^\t\n\r]]"
-_SPACE = r"\t\n\r\p{Zs}\x{2028}\x{2029}"
-_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
-_IDEOGRAPH = (
-    r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
-    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
-)
-_ALONE = _PUNCTUATION + _IDEOGRAPH
-# Unicode's Final_Sigma condition, which the library's Lowercase (one character at a time) does not know.
-_FINAL_SIGMA = r"Σ(?<=\p{Cased}\p{Case_Ignorable}*Σ)(?!\p{Case_Ignorable}*\p{Cased})"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What tells one kind of tokenizer from another.
+
+    ``start A between B end``: the special pieces of a row. ``specials``: all of them, in the order of their ids.
+    ``names``: what transformers calls them. ``continues(pieces)``: which pieces continue a word, as far as a piece
+    by itself can tell. ``advice``: what to use where pieces are not of this kind.
+    """
+
+    name: str
+    specials: tuple[str, ...]
+    unk: str
+    start: str
+    between: str
+    end: str
+    pad: str | None = None
+    mask: str | None = None
+    names: Mapping[str, str]
+    continues: Callable[[Sequence[str]], list[bool]]
+    advice: str
+
+
+WORDPIECE = Kind(
+    name="WordPiece",
+    specials=SPECIALS, unk=UNK, start=CLS, between=SEP, end=SEP, pad=PAD, mask=MASK,
+    names={"pad_token": PAD, "unk_token": UNK, "cls_token": CLS, "sep_token": SEP, "mask_token": MASK},
+    continues=lambda pieces: [piece.startswith(PREFIX) for piece in pieces],
+    advice="choose a BERT vocabulary",
+)  # fmt: skip
+# Pieces that keep white space: what begins with the mark begins a word, as do punctuation marks and ideographs.
+BPE = Kind(
+    name="BPE",
+    specials=BPE_SPECIALS, unk="<unk>", start="<s>", between="<sep>", end="</s>",
+    names={"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "<sep>", "eos_token": "</s>"},
+    continues=lambda pieces: [
+        not (alone or piece.startswith(MARK)) for piece, alone in zip(pieces, stand_alone(pieces), strict=True)
+    ],
+    advice="choose one made by firth vocab --kind bpe, or OpenAI GPT's",
+)  # fmt: skip
+# Whole words, one piece each: those outside the vocabulary are unknown.
+WORDS = Kind(
+    name="words",
+    specials=BPE_SPECIALS, unk="<unk>", start="<s>", between="<sep>", end="</s>",
+    names=BPE.names,
+    continues=lambda pieces: [False] * len(pieces),
+    advice="choose one made by firth vocab --kind words",
+)  # fmt: skip
+OPENAI = Kind(
+    name="OpenAI GPT's BPE",
+    specials=gpt_bpe.SPECIALS,
+    unk=gpt_bpe.UNK, start=gpt_bpe.START, between=gpt_bpe.DELIMITER, end=gpt_bpe.CLASSIFY,
+    names={
+        "unk_token": gpt_bpe.UNK, "bos_token": gpt_bpe.START, "sep_token": gpt_bpe.DELIMITER,
+        "cls_token": gpt_bpe.CLASSIFY,
+    },
+    continues=lambda pieces: [not piece.endswith(gpt_bpe.SUFFIX) for piece in pieces],
+    advice="fetch OpenAI GPT's again",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """One row: ids, their character spans in the raw text, and the index of the word each belongs to.
 
-    A word here is what WordPiece sees: a run of letters and digits, one punctuation mark, one ideograph.
+    A word here is what the model of pieces sees: a run of letters and digits, one punctuation mark, one ideograph.
     """
 
     ids: list[int]
@@ -45,37 +106,19 @@ class Encoded:
     words: list[int]
 
 
-def build_normalizer(*, lowercase: bool, keep_accents: bool, google: bool) -> normalizers.Normalizer:
-    """The steps that turn raw text into what the vocabulary is made of.
+# Files that a tokenizer is read from, the first that is there; OpenAI GPT's have merges beside them.
+VOCABULARIES = ("tokenizer.json", "vocab.txt", *gpt_bpe.MERGES)
+_THEIRS = next(iter(gpt_bpe.MERGES))
 
-    Source: google-research/bert tokenization.py for ``google``, which decomposes lower-cased text and
-    leaves it so (Hangul becomes Jamo). New vocabularies are composed again.
-    Differs: BertNormalizer is not used; it also drops private-use characters and others.
-    """
-    clean = normalizers.Replace(Regex(_DROPPED), "")
-    lower = [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
-    strip = [normalizers.NFD(), normalizers.Replace(Regex(r"\p{Mn}"), "")]
-    nfc = normalizers.NFC()
-    if google:
-        steps = [clean, *lower, *strip] if lowercase else [clean]
-    elif not lowercase:
-        steps = [clean, nfc]
-    elif keep_accents:
-        steps = [clean, nfc, *lower, nfc]
-    else:
-        steps = [clean, *strip, *lower, nfc]
-    return normalizers.Sequence(steps)
-
-
-def build_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """Normalised text -> words: ideographs and punctuation marks alone, the rest split at white space."""
-    # One expression that matches the words is faster than three that match what is between them.
-    word = Regex(f"[{_ALONE}]|[^{_SPACE}{_ALONE}]+")
-    return pre_tokenizers.Split(word, "removed", invert=True)
+# White space, and characters that the normaliser drops.
+_NO_WORD = re.compile("[\\s\x00-\x1f\x7f-\x9f\ufffd\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]*")
 
 
 class Tokenizer:
-    """A WordPiece tokenizer.
+    """A tokenizer of one of four kinds: WordPiece, BPE with marked white space, whole words, OpenAI GPT's BPE.
+
+    Special pieces are asked for by the part they play: ``start_id``, ``between_id``, ``end_id``, ``unk_id``; and
+    ``pad_id``, ``mask_id``, which raise TokenizerError where the kind has none.
 
     Special tokens written in a text are plain text, and none are added by any method here. To use one in
     another process, send the folder and load it there (or pickle it); limit the library's own threads in
@@ -83,14 +126,10 @@ class Tokenizer:
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str = "the vocabulary"):
-        if not isinstance(backend.model, models.WordPiece):
-            raise TokenizerError(
-                f"{source}: expected a WordPiece model, got {type(backend.model).__name__}; "
-                "use a tokenizer made by firth or a BERT vocabulary"
-            )
+        self.kind = _kind(backend, source)
         by_piece = backend.get_vocab(with_added_tokens=True)
         self.pieces = sorted(by_piece, key=by_piece.__getitem__)
-        _check_pieces(self.pieces, source)
+        _check_pieces(self.pieces, self.kind, source)
         if by_piece[self.pieces[-1]] != len(self.pieces) - 1:
             raise TokenizerError(f"{source}: the ids have gaps; expected 0 to {len(self.pieces) - 1}")
         # Not part of tokenizer.json, hence set at each load: [MASK] in a text is text.
@@ -98,32 +137,56 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._by_special = {special: by_piece[special] for special in self.kind.specials}
         self.size = len(self.pieces)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (by_piece[s] for s in SPECIALS)
-        self.special_ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        self.special_ids = tuple(self._by_special.values())
+        self.unk_id = by_piece[self.kind.unk]
+        self.start_id, self.between_id, self.end_id = (
+            by_piece[special] for special in (self.kind.start, self.kind.between, self.kind.end)
+        )
         self.lowercase = _is_lowercase(_state(backend)["normalizer"])
+
+    @property
+    def pad_id(self) -> int:
+        """The piece that fills rows up for other tools."""
+        return self._special(self.kind.pad, "fill rows up with")
+
+    @property
+    def mask_id(self) -> int:
+        """The piece that stands for a hidden one."""
+        return self._special(self.kind.mask, "hide others behind")
+
+    @property
+    def n_added(self) -> int:
+        """Special pieces that stand behind a vocabulary which lacks them."""
+        return self.size - int(self._backend.get_vocab_size(with_added_tokens=False))
+
+    def _special(self, piece: str | None, use: str) -> int:
+        if piece is None:
+            raise TokenizerError(
+                f"a vocabulary of the kind {self.kind.name} has no piece to {use}; use a WordPiece vocabulary"
+            )
+        return self._by_special[piece]
 
     @classmethod
     def from_vocab(
         cls, pieces: Sequence[str], *, lowercase: bool, keep_accents: bool = False, google: bool = False,
         source: str = "the vocabulary",
     ) -> "Tokenizer":  # fmt: skip
-        """A tokenizer from pieces in the order of their ids. Raises TokenizerError, which names the ``source``."""
+        """A WordPiece tokenizer from pieces in the order of their ids. TokenizerError names the ``source``."""
         return cls._build(pieces, source, lowercase, keep_accents, google)
 
     @classmethod
     def _build(
         cls, pieces: Sequence[str], source: str, lowercase: bool, keep_accents: bool, google: bool
     ) -> "Tokenizer":
-        _check_pieces(pieces, source)
+        _check_pieces(pieces, WORDPIECE, source)
         ids = {piece: i for i, piece in enumerate(pieces)}
         model = models.WordPiece(
             ids, unk_token=UNK, max_input_chars_per_word=WORD_LIMIT, continuing_subword_prefix=PREFIX
         )
         backend = tokenizers.Tokenizer(model)
-        backend.normalizer = build_normalizer(
-            lowercase=lowercase, keep_accents=keep_accents, google=google
-        )
+        backend.normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=google)
         backend.pre_tokenizer = build_pre_tokenizer()
         backend.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=True)
         backend.post_processor = processors.TemplateProcessing(
@@ -135,17 +198,61 @@ class Tokenizer:
         return cls(backend, source)
 
     @classmethod
+    def from_merges(
+        cls, pieces: Sequence[str], merges: Sequence[tuple[str, str]], *, lowercase: bool, keep_accents: bool = False
+    ) -> "Tokenizer":
+        """A BPE tokenizer from pieces in the order of their ids and the pairs to join, first ones first."""
+        _check_pieces(pieces, BPE, "the vocabulary")
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        backend = tokenizers.Tokenizer(models.BPE(ids, list(merges), unk_token=BPE.unk))
+        backend.normalizer = build_marked_normalizer(lowercase=lowercase, keep_accents=keep_accents)
+        backend.pre_tokenizer = build_marked_pre_tokenizer()
+        backend.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="always")
+        frame_rows(backend, BPE, ids)
+        return cls(backend)
+
+    @classmethod
+    def from_words(
+        cls, pieces: Sequence[str], *, lowercase: bool, keep_accents: bool = False,
+        split: Literal["words", "blanks"] = "words",
+    ) -> "Tokenizer":  # fmt: skip
+        """A tokenizer of whole words, in the order of their ids; decoding joins them with blanks.
+
+        ``split``: texts are split at punctuation too, or at blanks alone (they are tokenised already).
+        """
+        _check_pieces(pieces, WORDS, "the vocabulary")
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
+        backend.normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=False)
+        backend.pre_tokenizer = build_pre_tokenizer() if split == "words" else build_blank_splitter()
+        frame_rows(backend, WORDS, ids)
+        return cls(backend)
+
+    @classmethod
+    def from_spaced_words(cls, pieces: Sequence[str]) -> "Tokenizer":
+        """The same for text that is divided already: words are what stands between white space, as it stands there."""
+        _check_pieces(pieces, WORDS, "the vocabulary")
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        frame_rows(backend, WORDS, ids)
+        return cls(backend)
+
+    @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "Tokenizer":
-        """Load a folder with tokenizer.json, or one of Google's vocabularies (vocab.txt or its folder).
+        """Load a folder with tokenizer.json, or a published vocabulary: Google's vocab.txt, or OpenAI GPT's two files.
 
         Google's files do not say whether they are lower-cased: None reads it off the pieces. A value that
         contradicts the tokenizer raises TokenizerError, as does anything that is not a tokenizer.
         """
         path = Path(path)
         file = tokenizer_file(path)
-        if file.suffix == ".json":
+        if file.name in gpt_bpe.MERGES:
+            tokenizer = cls(gpt_bpe.read_merges(file), str(file))
+            known: bool | None = True
+        elif file.suffix == ".json":
             tokenizer = cls(_read_json(file), str(file))
-            known: bool | None = tokenizer.lowercase
+            known = tokenizer.lowercase
         else:
             pieces = read_vocab(file)
             known = casing(pieces)
@@ -160,28 +267,26 @@ class Tokenizer:
         return tokenizer
 
     def save(self, folder: Path, *, max_length: int | None = None) -> None:
-        """Write tokenizer.json, tokenizer_config.json and vocab.txt, as `transformers` reads them too.
+        """Write tokenizer.json and tokenizer_config.json as `transformers` reads them too, and WordPiece's vocab.txt.
 
         ``max_length`` (tokens, specials included) is what the model can read. OSError if it cannot be written.
         """
+        has_segments = self.kind is WORDPIECE
         config: dict[str, object] = {
             # Any other class of transformers would replace our normaliser by its own.
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "pad_token": PAD,
-            "unk_token": UNK,
-            "cls_token": CLS,
-            "sep_token": SEP,
-            "mask_token": MASK,
+            **self.kind.names,
             "do_lower_case": self.lowercase,
             "clean_up_tokenization_spaces": False,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_input_names": ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"],
         }
         if max_length is not None:
             config["model_max_length"] = max_length
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "tokenizer.json", self._backend.to_str(pretty=True) + "\n")
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
-        write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
+        if self.kind is WORDPIECE:
+            write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -193,8 +298,10 @@ class Tokenizer:
 
     @cached_property
     def continues(self) -> np.ndarray:
-        """bool (V,): which pieces continue a word."""
-        return np.array([piece.startswith(PREFIX) for piece in self.pieces], dtype=bool)
+        """bool (V,): which pieces continue a word; of OpenAI GPT's, which do not end one."""
+        continues = np.array(self.kind.continues(self.pieces), dtype=bool)
+        continues[list(self.special_ids)] = False
+        return continues
 
     def encode(self, text: str) -> Encoded:
         """One text with offsets into it."""
@@ -202,16 +309,32 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[Encoded]:
         """Several texts with offsets."""
-        rows = self._backend.encode_batch([_whole(text) for text in texts], add_special_tokens=False)
-        return [
-            Encoded(row.ids, _whole_spans(text, row.offsets), [word or 0 for word in row.word_ids])
-            for text, row in zip(texts, rows, strict=True)
-        ]
+        rows = self._backend.encode_batch([whole_text(text) for text in texts], add_special_tokens=False)
+        found: list[Encoded] = []
+        for text, row in zip(texts, rows, strict=True):
+            spans = _whole_spans(text, row.offsets)
+            if self.kind is BPE:
+                spans = _unmarked_spans(text, spans, row.tokens)
+            found.append(Encoded(row.ids, spans, [word or 0 for word in row.word_ids]))
+        return found
 
     def ids_many(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids alone, faster: for corpora."""
-        rows = self._backend.encode_batch_fast([_whole(text) for text in texts], add_special_tokens=False)
+        rows = self._backend.encode_batch_fast([whole_text(text) for text in texts], add_special_tokens=False)
         return [row.ids for row in rows]
+
+    def ids_of_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of words by themselves, as normalising and splitting a text makes them."""
+        model = self._backend.model
+        return [[token.id for token in model.tokenize(word)] for word in words]
+
+    def piece(self, number: int) -> str:
+        """The piece of an id."""
+        return self.pieces[number]
+
+    def characters(self, ids: Sequence[int] | np.ndarray) -> np.ndarray | None:
+        """What the tokens of open words are spelled with (``text/open_words.py``); None: pieces are only numbers."""
+        return None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Pieces joined to readable text, special tokens left out."""
@@ -219,6 +342,16 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return _from_state, (self._backend.to_str(),)
+
+
+def frame_rows(backend: tokenizers.Tokenizer, kind: Kind, ids: Mapping[str, int]) -> None:
+    """Give the library the rows of a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{kind.start} $A {kind.end}",
+        pair=f"{kind.start} $A {kind.between} $B {kind.end}",
+        special_tokens=[(special, ids[special]) for special in (kind.start, kind.between, kind.end)],
+    )
+    backend.add_special_tokens(list(kind.specials))
 
 
 def _from_state(state: str) -> Tokenizer:
@@ -230,7 +363,7 @@ def _state(backend: tokenizers.Tokenizer) -> dict[str, object]:
     return state
 
 
-def _whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """The same text, with U+FFFD for halves of surrogate pairs, which the library cannot take."""
     if text.isascii():
         return text
@@ -257,18 +390,48 @@ def _whole_spans(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, i
     return spans
 
 
-def _check_pieces(pieces: Sequence[str], source: str) -> None:
+def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[str]) -> list[tuple[int, int]]:
+    """Spans without the white space that the mark of a piece stands for; a mark alone has an empty one."""
+    found: list[tuple[int, int]] = []
+    for (start, end), piece in zip(spans, pieces, strict=True):
+        match = _NO_WORD.match(text, start, end)
+        start = match.end() if match else start
+        found.append((start, start if piece == MARK else end))
+    return found
+
+
+def _kind(backend: tokenizers.Tokenizer, source: str) -> Kind:
+    """The kind that a tokenizer is of. One of OpenAI GPT's without special pieces gets them."""
+    model = backend.model
+    if isinstance(model, models.WordPiece):
+        return WORDPIECE
+    if isinstance(model, models.WordLevel):
+        return WORDS
+    if not isinstance(model, models.BPE):
+        raise TokenizerError(
+            f"{source}: expected a WordPiece, BPE or WordLevel model, got {type(model).__name__}; "
+            "use a tokenizer made by firth, a BERT vocabulary, or OpenAI GPT's"
+        )
+    if model.end_of_word_suffix != gpt_bpe.SUFFIX:
+        return BPE
+    if backend.token_to_id(OPENAI.unk) is not None:
+        gpt_bpe.add_specials(backend)
+    return OPENAI
+
+
+def _check_pieces(pieces: Sequence[str], kind: Kind, source: str) -> None:
     if not pieces:
         raise TokenizerError(f"{source}: empty; expected one piece per line")
-    missing = [special for special in SPECIALS if special not in set(pieces)]
+    missing = [special for special in kind.specials if special not in set(pieces)]
     if missing:
-        raise TokenizerError(f"{source}: lacks {' '.join(missing)}; add them or choose a BERT vocabulary")
+        raise TokenizerError(f"{source}: lacks {' '.join(missing)}; add them or {kind.advice}")
     repeated = [piece for piece, n in Counter(pieces).items() if n > 1]
     if repeated:
         raise TokenizerError(
-            f"{source}: {len(repeated)} pieces occur more than once, such as {repeated[0]!r}; "
-            "each must have one id"
+            f"{source}: {len(repeated)} pieces occur more than once, such as {repeated[0]!r}; each must have one id"
         )
+    if kind is not WORDPIECE:
+        return
     # An empty piece is harmless; Google's Chinese vocabulary has one, a line separator stripped away.
     broken = [i for i, piece in enumerate(pieces) if piece != piece.strip() or "\n" in piece]
     if broken:
@@ -300,10 +463,10 @@ def tokenizer_file(path: Path) -> Path:
         raise TokenizerError(f"{path}: no such tokenizer; expected a folder or a vocab.txt")
     if not path.is_dir():
         return path
-    for name in ("tokenizer.json", "vocab.txt"):
+    for name in VOCABULARIES:
         if (path / name).is_file():
             return path / name
-    raise TokenizerError(f"{path}: this folder has neither tokenizer.json nor vocab.txt")
+    raise TokenizerError(f"{path}: this folder has neither tokenizer.json nor vocab.txt, nor OpenAI GPT's {_THEIRS}")
 
 
 def _read_json(file: Path) -> tokenizers.Tokenizer:

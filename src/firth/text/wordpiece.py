@@ -1,40 +1,44 @@
 """Learn a WordPiece vocabulary: count words, then join the best pair of pieces again and again.
 
 Source: Schuster & Nakajima 2012 (likelihood score); the frequency score is that of byte-pair encoding.
-Everything is decided by counts and strings, so one text gives one vocabulary on every machine.
 """
 
-import heapq
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from tokenizers import normalizers, pre_tokenizers
 
 from firth.errors import TokenizerError
-from firth.text.tokenizer import PREFIX, SPECIALS, WORD_LIMIT, build_normalizer, build_pre_tokenizer
+from firth.text.merging import Merger, choose_alphabet
+from firth.text.tokenizer import PREFIX, SPECIALS, WORD_LIMIT
+from firth.text.words import MARK, build_marked_pre_tokenizer, build_normalizer, build_pre_tokenizer
 
 Score = Literal["frequency", "likelihood"]
 
 MAX_TYPES = 5_000_000
-_ENOUGH = 0.999  # of all characters: beyond half of the vocabulary, rarer ones are given up
-_NEEDED = 0.99  # of all characters: with fewer, too many words would be [UNK]
 
 # str.split() takes these control characters for white space; the tokenizer drops them.
 _NOT_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 class WordSplitter:
-    """Texts -> counts of words, as the tokenizer to be built will see them."""
+    """Texts -> counts of words, as the tokenizer to be built will see them.
 
-    def __init__(self, *, lowercase: bool, keep_accents: bool = False):
-        self.lowercase, self.keep_accents = lowercase, keep_accents
+    ``marked``: with a ``▁`` for the white space before a word, as BPE sees them.
+    """
+
+    def __init__(self, *, lowercase: bool, keep_accents: bool = False, marked: bool = False):
+        self.lowercase, self.keep_accents, self.marked = lowercase, keep_accents, marked
         self._normalizer: normalizers.Normalizer = build_normalizer(
             lowercase=lowercase, keep_accents=keep_accents, google=False
         )
-        self._pre_tokenizer: pre_tokenizers.PreTokenizer = build_pre_tokenizer()
+        self._pre_tokenizer: pre_tokenizers.PreTokenizer = (
+            build_marked_pre_tokenizer() if marked else build_pre_tokenizer()
+        )
 
     def count(self, texts: Iterable[str]) -> Counter[str]:
         """Counts over all texts.
@@ -49,12 +53,15 @@ class WordSplitter:
         if not runs:
             return words
         # A newline stays and is never part of a run, so one call normalises all of them.
-        normal = self._normalizer.normalize_str("\n".join(runs)).split("\n")
-        for run, count in zip(normal, runs.values(), strict=True):
+        normal = self._normalizer.normalize_str("\n".join(runs))
+        mark = MARK if self.marked else ""
+        if self.marked:
+            normal = normal.replace(MARK, "_")  # as in the normaliser of the tokenizer to be built
+        for run, count in zip(normal.split("\n"), runs.values(), strict=True):
             if run.isascii() and run.isalnum():
-                words[run] += count
+                words[mark + run] += count
             elif run:
-                for word, _ in self._pre_tokenizer.pre_tokenize_str(run):
+                for word, _ in self._pre_tokenizer.pre_tokenize_str(mark + run):
                     words[word] += count
         return words
 
@@ -121,15 +128,16 @@ def train_wordpiece(
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
     if not words:
         raise TokenizerError("no words to learn a vocabulary from; give text with letters in it")
-    alphabet = _alphabet(words, size, alphabet_limit)
+    forms = _forms(words)
+    alphabet = choose_alphabet(words, forms, len(SPECIALS), size, alphabet_limit)
     pieces = [*SPECIALS, *alphabet]
-    for piece in _Merger(words, pieces, score, min_count).merges(size):
+    for piece in islice(joined_pieces(words, pieces, score, min_count), size - len(pieces)):
         pieces.append(piece)
         if on_progress is not None and len(pieces) % 50 == 0:
             on_progress(len(pieces))
     if len(pieces) < size:
         largest = len(pieces)
-        if _alphabet(words, largest, alphabet_limit) != alphabet:
+        if choose_alphabet(words, forms, len(SPECIALS), largest, alphabet_limit) != alphabet:
             # A smaller vocabulary may keep fewer characters, and so support fewer pieces still.
             train_wordpiece(words, largest, score=score, min_count=min_count, alphabet_limit=alphabet_limit)
         raise TokenizerError(
@@ -138,183 +146,35 @@ def train_wordpiece(
     return pieces
 
 
-def _alphabet(words: Mapping[str, int], size: int, limit: int) -> list[str]:
-    """Characters by count, then code point, in the forms they occur in, as many as fit."""
-    counts: Counter[str] = Counter()
+def _forms(words: Iterable[str]) -> dict[str, list[str]]:
+    """The pieces that each character needs: at the beginning of a word, and inside."""
     first: set[str] = set()
     inner: set[str] = set()
-    for word, n in words.items():
+    for word in words:
         first.add(word[0])
         inner.update(word[1:])
-        for character in word:
-            counts[character] += n
-    ranked = sorted(counts, key=lambda c: (-counts[c], c))
-    room, total, covered = size - len(SPECIALS), counts.total(), 0
-    pieces: list[str] = []
-    for character in ranked[:limit]:
-        forms = [character] * (character in first) + [PREFIX + character] * (character in inner)
-        over_half = len(pieces) + len(forms) > room // 2
-        if len(pieces) + len(forms) > room or (over_half and covered >= _ENOUGH * total):
-            break
-        pieces += forms
-        covered += counts[character]
-    if covered < _NEEDED * total:
-        raise TokenizerError(_too_small(size, ranked, counts, first, inner, limit))
-    return pieces
+    return {c: [c] * (c in first) + [PREFIX + c] * (c in inner) for c in first | inner}
 
 
-def _too_small(
-    size: int, ranked: list[str], counts: Counter[str], first: set[str], inner: set[str], limit: int
-) -> str:
-    needed, covered, n_characters = len(SPECIALS), 0, 0
-    for character in ranked:
-        if covered >= _NEEDED * counts.total():
-            break
-        needed += (character in first) + (character in inner)
-        covered += counts[character]
-        n_characters += 1
-    if n_characters > limit:
-        return (
-            f"{n_characters} characters are needed for {_NEEDED:.0%} of this text, more than "
-            f"alphabet_limit={limit}; raise it"
-        )
-    return (
-        f"{size} pieces cannot hold the alphabet of this text: {needed} are needed for {_NEEDED:.0%} of its "
-        f"characters; pass a --size well above {needed}"
-    )
+def joined_pieces(words: Mapping[str, int], pieces: Iterable[str], score: Score, min_count: int) -> Iterator[str]:
+    """New pieces in the order in which they are joined, until none is left.
 
-
-class _Merger:
-    """Words as lists of symbols, counts of neighbouring pairs, and a heap of candidates.
-
-    A heap entry may be out of date; it is checked when it comes up. So a score that falls needs no work,
-    and only one that rises is pushed again.
+    A word with a character outside ``pieces`` teaches nothing: it will be [UNK].
     """
-
-    def __init__(self, counts: Mapping[str, int], pieces: list[str], score: Score, min_count: int):
-        self.pieces = list(pieces)
-        self.ids = {piece: i for i, piece in enumerate(pieces)}
-        self.likelihood = score == "likelihood"
-        self.min_count = max(min_count, 1)
-        self.words: list[list[int]] = []
-        self.weights: list[int] = []
-        self.symbol_counts: Counter[int] = Counter()
-        self.pair_counts: dict[tuple[int, int], int] = {}
-        self.where: dict[tuple[int, int], list[int]] = {}
-        self.touching: dict[int, set[tuple[int, int]]] = {}
-        self.heap: list[tuple[float, str, str, tuple[int, int]]] = []
-        self._load(counts)
-
-    def _load(self, counts: Mapping[str, int]) -> None:
-        for word, weight in counts.items():
-            try:
-                symbols = [self.ids[word[0]]] + [self.ids[PREFIX + c] for c in word[1:]]
-            except KeyError:
-                continue  # a character outside the alphabet: the word will be [UNK]
-            index = len(self.words)
-            self.words.append(symbols)
-            self.weights.append(weight)
-            for symbol in symbols:
-                self.symbol_counts[symbol] += weight
-            for pair in zip(symbols, symbols[1:], strict=False):
-                self.pair_counts[pair] = self.pair_counts.get(pair, 0) + weight
-                self.where.setdefault(pair, []).append(index)
-        for pair in self.pair_counts:
-            self._push(pair)
-            self._touch(pair)
-
-    def _touch(self, pair: tuple[int, int]) -> None:
-        if self.likelihood:
-            self.touching.setdefault(pair[0], set()).add(pair)
-            self.touching.setdefault(pair[1], set()).add(pair)
-
-    def _score(self, pair: tuple[int, int]) -> float:
-        count = self.pair_counts.get(pair, 0)
-        if not self.likelihood or not count:
-            return count
-        return count / (self.symbol_counts[pair[0]] * self.symbol_counts[pair[1]])
-
-    def _push(self, pair: tuple[int, int]) -> None:
-        if self.pair_counts.get(pair, 0) >= self.min_count:
-            left, right = self.pieces[pair[0]], self.pieces[pair[1]]
-            heapq.heappush(self.heap, (-self._score(pair), joined(left, right), left, pair))
-
-    def merges(self, size: int) -> Iterator[str]:
-        """New pieces in order until there are ``size`` in all or no pair is left."""
-        while len(self.pieces) < size and self.heap:
-            negative_score, piece, _, pair = heapq.heappop(self.heap)
-            score = self._score(pair)
-            if score != -negative_score:
-                if score < -negative_score:
-                    self._push(pair)
-                continue
-            if self.pair_counts.get(pair, 0) < self.min_count:
-                continue
-            new = self.ids.get(piece)
-            if new is None:  # else another pair has made the same string before
-                new = self.ids[piece] = len(self.pieces)
-                self.pieces.append(piece)
-                yield piece
-            self._join(pair, new)
-
-    def _join(self, pair: tuple[int, int], new: int) -> None:
-        first, second = pair
-        changes: dict[tuple[int, int], int] = {}
-        n_joined = 0
-        for index in self.where.pop(pair):
-            old = self.words[index]
-            symbols = _replaced(old, first, second, new)
-            if len(symbols) == len(old):
-                continue
-            self.words[index] = symbols
-            weight = self.weights[index]
-            n_joined += weight * (len(old) - len(symbols))
-            for neighbours in zip(old, old[1:], strict=False):
-                changes[neighbours] = changes.get(neighbours, 0) - weight
-            for neighbours in zip(symbols, symbols[1:], strict=False):
-                changes[neighbours] = changes.get(neighbours, 0) + weight
-                if new in neighbours:
-                    self.where.setdefault(neighbours, []).append(index)
-        self.symbol_counts[first] -= n_joined
-        self.symbol_counts[second] -= n_joined
-        self.symbol_counts[new] += n_joined
-        self._apply(changes)
-        if self.likelihood:
-            for neighbours in sorted(self.touching[first] | self.touching[second]):
-                self._push(neighbours)
-
-    def _apply(self, changes: dict[tuple[int, int], int]) -> None:
-        for pair, change in changes.items():
-            if not change:
-                continue
-            count = self.pair_counts.get(pair, 0) + change
-            if count:
-                self.pair_counts[pair] = count
-                self._touch(pair)
-                if change > 0:
-                    self._push(pair)
-            else:
-                del self.pair_counts[pair]
-                self.where.pop(pair, None)
-                if self.likelihood:
-                    self.touching[pair[0]].discard(pair)
-                    self.touching[pair[1]].discard(pair)
+    known = set(pieces)
+    spelt = (([word[0], *(PREFIX + c for c in word[1:])], n) for word, n in words.items())
+    merger = Merger(
+        ((symbols, n) for symbols, n in spelt if known.issuperset(symbols)),
+        join=joined, tie=lambda left, right: (joined(left, right), left),
+        likelihood=score == "likelihood", min_count=min_count,
+    )  # fmt: skip
+    for left, right in merger.merges():
+        piece = joined(left, right)
+        if piece not in known:
+            known.add(piece)
+            yield piece
 
 
 def joined(left: str, right: str) -> str:
     """``wa`` and ``##nt`` -> ``want``."""
     return left + right[len(PREFIX) :]
-
-
-def _replaced(symbols: list[int], first: int, second: int, new: int) -> list[int]:
-    """Each ``first second`` from the left as ``new``."""
-    result: list[int] = []
-    i, last = 0, len(symbols) - 1
-    while i <= last:
-        if i < last and symbols[i] == first and symbols[i + 1] == second:
-            result.append(new)
-            i += 2
-        else:
-            result.append(symbols[i])
-            i += 1
-    return result

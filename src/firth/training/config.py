@@ -11,15 +11,20 @@ from firth.errors import ConfigError
 class OptimConfig:
     """The optimiser and its rate over time."""
 
-    kind: Literal["bert_adam", "adamw"] = option(
-        "bert_adam", "bert_adam: the original, without bias correction; adamw: the standard one"
+    kind: Literal["bert_adam", "gpt_adam", "adamw", "adagrad"] = option(
+        "bert_adam",
+        "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; adagrad",
     )
     peak_rate: float = option(1e-4, "highest learning rate")
+    schedule: Literal["linear", "gpt_linear", "cosine", "constant", "inverse_sqrt", "slanted"] = option(
+        "linear", "how the rate changes after the warm-up"
+    )
     warmup_share: float = option(0.01, "of the steps, over which the rate rises from 0 (paper: 10,000 of 1,000,000)")
     decay: float = option(0.01, "decoupled weight decay; never of biases and norms")
     beta1: float = option(0.9, "of the running mean of gradients")
     beta2: float = option(0.999, "of the running mean of their squares")
     epsilon: float = option(1e-6, "added to the root of the mean square")
+    accumulated: float = option(0.0, "adagrad: what the sum of squares begins with")
     clip_norm: float = option(1.0, "gradients are scaled down to this global norm; 0: never")
 
     def __post_init__(self) -> None:
@@ -27,16 +32,14 @@ class OptimConfig:
             raise ConfigError(f"optim.peak_rate={self.peak_rate}: expected more than 0")
         if not 0 <= self.warmup_share <= 1:
             raise ConfigError(f"optim.warmup_share={self.warmup_share}: expected a share of the steps, 0 to 1")
-        if self.epsilon < 0:
-            raise ConfigError(f"optim.epsilon={self.epsilon}: expected 0 or more")
+        if self.epsilon < 0 or self.accumulated < 0:
+            raise ConfigError(f"optim.epsilon={self.epsilon}, accumulated={self.accumulated}: expected 0 or more")
+        if self.kind == "adagrad" and self.decay:
+            raise ConfigError(f"optim.decay={self.decay}: adagrad has none, set it to 0")
         if self.decay < 0 or self.clip_norm < 0:
             raise ConfigError("optim.decay and clip_norm: expected 0 or more")
         if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
             raise ConfigError(f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1")
-
-    def warmup_steps(self, total_steps: int) -> int:
-        """Steps of the warm-up in a run of ``total_steps`` (rounded down, as the published code does)."""
-        return int(total_steps * self.warmup_share)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,9 @@ class TrainConfig:
     steps: int = option(1_000_000, "optimizer steps")
     batch_tokens: int = option(4096, "most tokens in a micro-batch")
     micro_batches: int = option(1, "micro-batches a step, over all processes")
+    rate_decay: float = option(
+        1.0, "the rate of each group of layers is this times that of the group above; the top one has the full rate"
+    )
     seed: int = option(12345, "of initial weights, data and dropout")
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
@@ -69,5 +75,7 @@ class TrainConfig:
         for name in ("eval_every", "eval_batches", "patience", "save_every", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name}={getattr(self, name)}: expected 0 or more")
+        if not 0 < self.rate_decay <= 1:
+            raise ConfigError(f"train.rate_decay={self.rate_decay}: expected more than 0 and at most 1")
         if self.seed >= 1 << 63:
             raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")

@@ -1,5 +1,6 @@
 """Optimisers and the grouping of parameters for weight decay."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from firth.training.config import OptimConfig
 
 # A count of steps after which Adam's bias corrections are 1 in any precision.
 _BEYOND_CORRECTION = 1e9
+_UPDATES = "updates"
 
 
 class BertAdam(torch.optim.AdamW):
@@ -26,10 +28,38 @@ class BertAdam(torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None and not self.state[p]:
+                if p.grad is not None and "step" not in self.state[p]:
                     step = torch.tensor(_BEYOND_CORRECTION, device=p.device)
-                    self.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                    self.state[p] |= {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
         super().step(closure)
+
+
+class GptAdam(BertAdam):
+    """Adam whose bias correction scales the whole step: ``p -= rate · √(1-β2ᵗ)/(1-β1ᵗ) · (m / (√v + ε) + decay · p)``.
+
+    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            n = self._count(group["params"])
+            group["lr"] *= math.sqrt(1 - beta2**n) / (1 - beta1**n)
+        super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def _count(self, params: list[nn.Parameter]) -> int:
+        """The number of this update, from 1; it is part of the state, and on the host, where it is read."""
+        updates = [self.state[p] for p in params if p.grad is not None]
+        for state in updates:
+            state[_UPDATES] = state.get(_UPDATES, torch.zeros((), dtype=torch.int64)) + 1
+        return max((int(state[_UPDATES]) for state in updates), default=1)
+
+
+_OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
 
 
 def decays(name: str, parameter: Tensor) -> bool:
@@ -57,9 +87,15 @@ def make_optimizer(
         for (decay, scale), params in sorted(members.items(), key=lambda item: (-item[0][1], not item[0][0]))
     ]
     betas = (config.beta1, config.beta2)
-    if config.kind == "bert_adam":
-        optimizer: torch.optim.Optimizer = BertAdam(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon)
+    if config.kind in _OURS:
+        optimizer: torch.optim.Optimizer = _OURS[config.kind](
+            groups, lr=config.peak_rate, betas=betas, eps=config.epsilon
+        )
         return optimizer
+    if config.kind == "adagrad":
+        return torch.optim.Adagrad(
+            groups, lr=config.peak_rate, initial_accumulator_value=config.accumulated, eps=config.epsilon
+        )
     return torch.optim.AdamW(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon, fused=True)
 
 
@@ -78,5 +114,6 @@ def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, t
     params = dict(model.named_parameters())
     for key, tensor in tensors.items():
         name, entry = key.rsplit("/", 1)
-        # The count of steps too: a fused optimiser wants it where the parameter is.
-        optimizer.state[params[name]][entry] = tensor.to(params[name].device)
+        # The count of steps too: a fused optimiser wants it where the parameter is. Ours is of the host.
+        place = torch.device("cpu") if entry == _UPDATES else params[name].device
+        optimizer.state[params[name]][entry] = tensor.to(place)

@@ -1,12 +1,101 @@
-"""Learning rates over steps. Steps count from 0: the rate of the first update is ``rate(0)``."""
+"""Learning rates over steps, as shares of the highest. Steps count from 0: the first update is made with ``rate(0)``.
+
+A schedule is a function of the updates done, the length of the warm-up (which need not be a whole number) and the
+updates of the whole run. The first update of most has rate 0: so it is published.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from firth.training.config import OptimConfig
 
 
-def warmup_linear(step: int, *, peak_rate: float, warmup_steps: int, total_steps: int) -> float:
-    """Linear from 0 over the warm-up, then on the line that falls from the peak at step 0 to 0 at the end.
+def linear(step: int, warmup: float, total: int) -> float:
+    """Linear from 0 over the warm-up, then on the line that falls from 1 at step 0 to 0 at the end.
 
-    Source: google-research/bert optimization.py. The first update has rate 0, and the rate jumps down
-    a little where the warm-up meets the line: both are as published.
+    Source: google-research/bert optimization.py, which rounds the warm-up down. The rate jumps down a little where
+    the warm-up meets the line.
     """
-    if step < warmup_steps:
-        return peak_rate * step / warmup_steps
-    return peak_rate * (1 - min(step, total_steps) / total_steps)
+    steps = int(warmup)
+    return step / steps if step < steps else _line(step, total)
+
+
+def gpt_linear(step: int, warmup: float, total: int) -> float:
+    """The line down is a factor of the warm-up too.
+
+    Source: openai/finetune-transformer-lm opt.py, warmup_linear.
+    """
+    return _warming(step, warmup) * _line(step, total)
+
+
+def cosine(step: int, warmup: float, total: int) -> float:
+    """Linear from 0 over the warm-up, then half a cosine, from 1 at step 0 to 0 at the end.
+
+    Source: Radford et al. 2018, §4.1; openai/finetune-transformer-lm opt.py, warmup_cosine.
+    """
+    if step <= warmup and warmup:
+        return step / warmup
+    return (1 + math.cos(math.pi * min(step, total) / total)) / 2
+
+
+def constant(step: int, warmup: float, total: int) -> float:
+    """Linear from 0 over the warm-up, then always 1.
+
+    Source: openai/finetune-transformer-lm opt.py, warmup_constant.
+    """
+    return _warming(step, warmup)
+
+
+def inverse_sqrt(step: int, warmup: float, total: int) -> float:
+    """Linear over the warm-up, then falling as one over the root of the step, counted from 1.
+
+    Source: Vaswani et al. 2017, §5.3; its highest rate is 1 / √(width · warm-up).
+    """
+    longest = max(warmup, 1.0)
+    return min((step + 1) / longest, math.sqrt(longest / (step + 1)))
+
+
+def slanted(step: int, warmup: float, total: int) -> float:
+    """The slanted triangle: linear from 1/32 to 1 over the warm-up, then linear down to 1/32 again.
+
+    Source: Howard & Ruder 2018, equation 3, with ratio 32; the warm-up is its cut, rounded down.
+    Differs: where rounding would take the rate below 1/32 it stays there; a warm-up shorter than an update is none.
+    """
+    cut = int(warmup)
+    if step < cut:
+        height = step / cut
+    else:
+        fall = cut * (total / warmup - 1) if cut else total
+        height = max(1 - (step - cut) / fall, 0.0) if fall else 1.0
+    return (1 + height * (_RATIO - 1)) / _RATIO
+
+
+def _warming(step: int, warmup: float) -> float:
+    return step / warmup if step <= warmup and warmup else 1.0
+
+
+def _line(step: int, total: int) -> float:
+    return 1 - min(step, total) / total
+
+
+# The highest rate of the slanted triangle is this times the lowest.
+_RATIO = 32
+
+SCHEDULES: dict[str, Callable[[int, float, int], float]] = {
+    "linear": linear,
+    "gpt_linear": gpt_linear,
+    "cosine": cosine,
+    "constant": constant,
+    "inverse_sqrt": inverse_sqrt,
+    "slanted": slanted,
+}
+
+
+def _rate(step: int, optim: OptimConfig, total: int) -> float:
+    return optim.peak_rate * SCHEDULES[optim.schedule](step, optim.warmup_share * total, total)
+
+
+def rate_of(optim: OptimConfig, total: int) -> Callable[[int], float]:
+    """The learning rate of each update of a run of ``total``."""
+    return partial(_rate, optim=optim, total=total)

@@ -77,8 +77,10 @@ class Trainer:
     ``dev``: makes this process's held-out micro-batches of an evaluation (slots as in a step), or None.
     ``rate``: learning rate of a step, counted from 0. ``flops``: model floating-point operations of a batch,
     forward and backward. ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
-    ``identity``: what the run is of (options, a hash of the text); a run goes on only as what it was.
-    ``scales``: of the learning rate, by parameter. ``judge``: scores the objective on held-out examples, instead of
+    ``identity``: what the run is of (options, a hash of the text); a run goes on only as what it was. ``defaults``:
+    what a run had of options that were not there yet when it began.
+    ``scales``: of the learning rate, by parameter. ``resting``: the parameters that a step, counted from 0, leaves as
+    they are, without update or decay (a set of names). ``judge``: scores the objective on held-out examples, instead of
     its loss on ``dev``; ``judged_by`` names the score, and the highest is the best (of losses the lowest).
     ``advice``: what to do about a batch that breaks the training; ``{place}`` stands for it.
     """
@@ -93,7 +95,9 @@ class Trainer:
     run: Path
     save_model: Callable[[Path, dict[str, Any]], None]
     identity: dict[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     scales: Mapping[str, float] = field(default_factory=dict)
+    resting: Callable[[int], frozenset[str]] | None = None
     judge: Callable[[], dict[str, float]] | None = None
     judged_by: str = "loss"
     advice: str = ""
@@ -110,7 +114,8 @@ class Trainer:
         if self.config.compile and not self.compiled:
             self.tell("train.compile: no compiler for it on this machine, so nothing is compiled")
         self.optimizer = make_optimizer(self.objective, self.optim, self.scales)
-        self.trainable = [p for p in self.objective.parameters() if p.requires_grad]
+        self.learning = {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
+        self.trainable = list(self.learning.values())
         self.state = State(identity=self.identity, environment=self._environment())
         # By number of the micro-batch in its step: a step may have more or fewer than the one before.
         self.carries: dict[int, Carry] = {}
@@ -177,8 +182,9 @@ class Trainer:
 
     def train_step(self, batches: list[Batch]) -> dict[str, float]:
         """One update from this process's micro-batches; returns sums and counts over all processes."""
-        counts = sum_over_ranks(_counts(batches, list(self.objective.weights)), self.world)
+        counts = sum_over_ranks(_counts(self.objective, batches), self.world)
         self.optimizer.zero_grad(set_to_none=True)
+        self._rest()
         totals: dict[str, Tensor] = {}
         losses = []
         # One for all micro-batches: weights are cast once a step.
@@ -214,6 +220,13 @@ class Trainer:
         self.optimizer.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
+    def _rest(self) -> None:
+        """Parameters that rest get no gradient; an optimiser leaves those as they are."""
+        if self.resting is not None:
+            resting = self.resting(self.state.step)
+            for name, p in self.learning.items():
+                p.requires_grad_(name not in resting)
+
     def forward(self, batch: Batch, carry: Carry | None) -> Step:
         with self._computing():
             step: Step = self.objective(batch, carry)
@@ -235,29 +248,32 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """Loss per prediction and share of right ones of each term on held-out text, over all processes.
 
-        Empty if there is nothing to predict there.
+        Penalties are none of it. Empty if there is nothing to predict there.
         """
         assert self.dev is not None
         self.objective.eval()
-        sums = {f"{term}_{kind}": 0.0 for term in self.objective.weights for kind in ("loss", "correct", "count")}
+        terms = [term for term in self.objective.weights if term not in self.objective.penalties]
+        sums = {f"{term}_{kind}": 0.0 for term in terms for kind in ("loss", "correct", "count")}
         n_slots = self.config.micro_batches // self.world.size
         carries: dict[int, Carry | None] = {}
         for number, batch in enumerate(self.dev()):
             slot = number % n_slots
             step = self.forward(batch.to(self.device), None if batch.starts_stream else carries.get(slot))
             carries[slot] = step.carry
-            for term in self.objective.weights:
+            for term in terms:
                 sums[f"{term}_loss"] += float(step.losses[term])
                 sums[f"{term}_correct"] += float(step.correct[term])
                 sums[f"{term}_count"] += batch.counts().get(term, 0)
         self.objective.train()
         sums = sum_over_ranks(sums, self.world)
         # Held-out text with nothing to predict in it says nothing: a loss of zero would be unbeatable.
-        return self._means(sums) if all(sums[f"{term}_count"] for term in self.objective.weights) else {}
+        return self._means(sums) if all(sums[f"{term}_count"] for term in terms) else {}
 
     def _means(self, sums: dict[str, float]) -> dict[str, float]:
         means, total = {}, 0.0
         for term, weight in self.objective.weights.items():
+            if f"{term}_count" not in sums:
+                continue
             count = max(sums[f"{term}_count"], 1)
             means[f"{term}_loss"] = sums[f"{term}_loss"] / count
             if f"{term}_correct" in sums:
@@ -358,8 +374,8 @@ class Trainer:
                 f"begin a new run from it with --model {self.run}/"
             )
         found = State(**read_json(path / "train" / "state.json"))
-        keys = sorted(found.identity | self.identity)
-        other = [key for key in keys if found.identity.get(key) != self.identity.get(key)]
+        began = {key: self.defaults.get(key) for key in self.identity} | found.identity
+        other = [key for key in sorted(began | self.identity) if began.get(key) != self.identity.get(key)]
         if other:
             raise CheckpointError(
                 f"{path} was made with another {', '.join(other[:5])}: put it back as it was, "
@@ -398,11 +414,12 @@ class Trainer:
         }
 
 
-def _counts(batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    counts = dict.fromkeys((f"{term}_count" for term in terms), 0.0)
+def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:
+    counts = dict.fromkeys((f"{term}_count" for term in objective.weights), 0.0)
     for batch in batches:
-        for term in terms:
-            counts[f"{term}_count"] += batch.counts().get(term, 0)
+        found = objective.counts(batch)
+        for term in objective.weights:
+            counts[f"{term}_count"] += found.get(term, 0)
     return counts
 
 
@@ -414,7 +431,7 @@ class _Meter:
         self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
 
     def add(self, batches: list[Batch], flops: Callable[[Batch], float], world: World) -> None:
-        self._tokens += world.size * sum(batch.tokens.rows.n_tokens for batch in batches)
+        self._tokens += world.size * sum(batch.n_tokens for batch in batches)
         self._flops += world.size * sum(flops(batch) for batch in batches)
 
     def read(self) -> dict[str, float]:

@@ -1,0 +1,192 @@
+"""fastai's released language models, of both generations: a file of weights and a list of words.
+
+fwd_wt103.h5, bwd_wt103.h5       fastai 0.7: a pickle of torch, whatever its name says; itos_wt103.pkl
+lstm_fwd.pth, lstm_bwd.pth       fastai 1 and 2: the same, maybe with the optimiser's state; itos_wt103.pkl
+
+Source: specification of checkpoint formats §6. Nothing in the files is executed: the weights are read as tensors
+alone, and of the pickle of words only the operations that a list of text needs, each by its name.
+"""
+
+import json
+import pickletools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firth.convert.huggingface import Facts
+from firth.convert.weights import read_pickle
+from firth.errors import CheckpointError
+from firth.models.awd_lstm_config import AwdLstmConfig
+
+SUFFIXES = (".h5", ".pth")
+_MOST_BYTES = 2**28  # of a list of words: the largest released one has 5 MB
+
+_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+_LAYER = re.compile(r"rnns\.(\d+)\.(?:module\.)?(\w+?)(_raw)?")
+# Repeats of the embedding, under the names of both generations.
+_COPIES = ("encoder_with_dropout.embed.weight", "encoder_dp.emb.weight", "decoder.weight")
+
+
+def find_fastai(path: Path) -> Path | None:
+    """The weights of a released model: ``path`` itself, or the only such file of that folder; None if it is no such.
+
+    A list of words (``itos…``) lies beside them.
+    """
+    files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
+    found = [file for file in files if file.suffix in SUFFIXES and find_words(file) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def find_words(weights: Path) -> Path | None:
+    """The list of words beside a file of weights: text or JSON before a pickle."""
+    for suffix in (".txt", ".json", ".pkl"):
+        for file in sorted(weights.parent.glob(f"*itos*{suffix}")):
+            return file
+    return None
+
+
+def read_fastai(weights: Path) -> tuple[AwdLstmConfig, dict[str, Tensor], Facts]:
+    """Sizes and tensors under our names, and what was found; CheckpointError for whatever does not fit.
+
+    Which direction a model reads in only its file's name says.
+    """
+    found = _plain_names(read_pickle(weights), str(weights))
+    layers = _layers(found, str(weights))
+    embedding = _take(found, "encoder.weight", str(weights))
+    for name in _COPIES:
+        if name in found and not torch.equal(found.pop(name), embedding):
+            raise CheckpointError(f"{weights}: {name} is not the embedding: expected a tied model")
+    bias = found.pop("decoder.bias", None)
+    if found:
+        raise CheckpointError(f"{weights} has unknown {', '.join(list(found)[:5])} ({len(found)} unknown tensors)")
+    backward = "bwd" in weights.name.lower()
+    config = _config(embedding, layers, backward, str(weights))
+    ours = {
+        "encoder.embeddings.weight": embedding,
+        "bias": embedding.new_zeros(len(embedding)) if bias is None else bias,
+    }
+    ours |= {f"encoder.layers.{i}.{name}": layer[name] for i, layer in enumerate(layers) for name in _WEIGHTS}
+    facts = [("weights", f"{weights.name}, {'backward' if backward else 'forward'} by its name")]
+    if bias is None:
+        facts.append(("new", "the bias of the softmax: this generation has none, so it begins at 0"))
+    return config, {name: tensor.float() for name, tensor in ours.items()}, facts
+
+
+def _plain_names(found: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+    """Tensors under the names of an encoder alone: of a whole model there are ``0.`` and ``1.`` before them."""
+    state = found.get("model", found)
+    if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise CheckpointError(f"{where}: expected tensors by name, or such a table under 'model'")
+    return {re.sub(r"^[01]\.", "", str(name)): tensor for name, tensor in state.items()}
+
+
+def _layers(found: dict[str, Tensor], where: str) -> list[dict[str, Tensor]]:
+    """The weights of each LSTM layer, taken out of ``found``; the raw recurrent matrix is the one that was learnt."""
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name in list(found):
+        match = _LAYER.fullmatch(name)
+        if match and match[2] in _WEIGHTS:
+            layer, tensor = layers.setdefault(int(match[1]), {}), found.pop(name)
+            if match[3] or match[2] not in layer:
+                layer[match[2]] = tensor
+    missing = [f"rnns.{i}.{name}" for i in range(max(layers, default=0) + 1) for name in _WEIGHTS
+               if name not in layers.get(i, {})]  # fmt: skip
+    if missing:
+        raise CheckpointError(f"{where} lacks {', '.join(missing[:5])}: expected an AWD-LSTM of fastai")
+    return [layers[i] for i in sorted(layers)]
+
+
+def _take(found: dict[str, Tensor], name: str, where: str) -> Tensor:
+    if name not in found:
+        raise CheckpointError(f"{where} lacks {name}: expected an AWD-LSTM of fastai")
+    return found.pop(name)
+
+
+def _config(embedding: Tensor, layers: list[dict[str, Tensor]], backward: bool, where: str) -> AwdLstmConfig:
+    """The sizes that the shapes say, every shape checked."""
+    if embedding.dim() != 2:
+        raise CheckpointError(f"{where}: encoder.weight has shape {tuple(embedding.shape)}, expected (words, width)")
+    (n_words, width), hidden_width = embedding.shape, layers[0]["weight_hh_l0"].shape[-1]
+    config = AwdLstmConfig(
+        vocab_size=n_words, width=width, hidden_width=hidden_width, n_layers=len(layers), backward=backward
+    )
+    widths = config.layer_widths
+    for i, layer in enumerate(layers):
+        below, own = widths[i], widths[i + 1]
+        shapes = dict(zip(_WEIGHTS, ((4 * own, below), (4 * own, own), (4 * own,), (4 * own,)), strict=True))
+        for name, shape in shapes.items():
+            if tuple(layer[name].shape) != shape:
+                raise CheckpointError(
+                    f"{where}: rnns.{i}.{name} has shape {tuple(layer[name].shape)}, expected {shape}"
+                )
+    return config
+
+
+def read_words_file(file: Path) -> list[str]:
+    """The list of words: a word a line (.txt), a JSON list, or a pickle of a list of text and nothing else."""
+    try:
+        data = file.read_bytes() if file.stat().st_size <= _MOST_BYTES else b""
+        if file.suffix == ".pkl":
+            words: Any = _unpickled(data, file)
+        else:
+            text = data.decode()
+            words = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} cannot be read as a list of words: {error}") from None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise CheckpointError(f"{file}: expected a list of words, all of them text")
+    return words
+
+
+_TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+_REMEMBER = {"PUT", "BINPUT", "LONG_BINPUT"}
+_RECALL = {"GET", "BINGET", "LONG_BINGET"}
+_IDLE = {"PROTO", "FRAME"}
+
+
+def _unpickled(data: bytes, file: Path) -> list[Any]:
+    """The list that a pickle spells out; any operation but those for lists and text is refused, unread."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    try:
+        for operation, argument, _ in pickletools.genops(data):
+            name = operation.name
+            if name in _TEXT:
+                stack.append(argument)
+            elif name in _REMEMBER:
+                memo[int(argument or 0)] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in _RECALL:
+                stack.append(memo[int(argument or 0)])
+            elif name == "EMPTY_LIST":
+                stack.append([])
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name in ("APPENDS", "LIST"):
+                begin = marks.pop()
+                items, stack[begin:] = stack[begin:], []
+                if name == "LIST":
+                    stack.append(items)
+                else:
+                    stack[-1].extend(items)
+            elif name == "APPEND":
+                item = stack.pop()
+                stack[-1].append(item)
+            elif name == "STOP":
+                return stack.pop()
+            elif name not in _IDLE:
+                raise CheckpointError(
+                    f"{file} holds more than a list of text ({name} {argument or ''}".rstrip() + "): nothing of it was "
+                    "run; give the words as a .txt, one a line, or as a JSON list"
+                )
+    except (IndexError, KeyError, AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read as a pickled list of words: {error}") from None
+    raise CheckpointError(f"{file} cannot be read as a pickled list of words: it has no end")

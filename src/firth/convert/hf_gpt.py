@@ -1,0 +1,176 @@
+"""OpenAI GPT as transformers names it: configuration keys and tensor names.
+
+Source: specification of checkpoint formats §3. Their affine maps are convolutions of width 1, whose matrices are
+(in, out); queries, keys and values are one matrix on both sides. They have no head for fine-tuned models that is the
+same as ours: such folders hold our own names.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firth.config import from_dict
+from firth.convert.huggingface import Facts, HuggingFace
+from firth.convert.renames import Rename, Turned
+from firth.data.batch import Objective
+from firth.errors import CheckpointError
+from firth.models.gpt_config import GptConfig
+from firth.objectives.config import TiedLMConfig
+from firth.text.tokenizer import Tokenizer
+
+MODEL_TYPE = "openai-gpt"
+
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "n_embd": "width",
+    "n_layer": "n_layers",
+    "n_head": "n_heads",
+    "n_positions": "max_positions",
+    "resid_pdrop": "dropout",
+    "attn_pdrop": "attention_dropout",
+    "embd_pdrop": "embedding_dropout",
+    "initializer_range": "init_range",
+    "layer_norm_epsilon": "norm_epsilon",
+}
+
+_LAYER = "transformer.h.{i}."
+_BLOCK = "encoder.blocks.{i}."
+
+
+def _affine(theirs: str, ours: str) -> tuple[Rename, Rename]:
+    return (Turned(f"{theirs}.weight"), f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
+
+
+def _norm(theirs: str, ours: str) -> tuple[Rename, Rename]:
+    return (f"{theirs}.weight", f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
+
+
+NAMES: tuple[Rename, ...] = (
+    ("transformer.tokens_embed.weight", "encoder.embeddings.pieces.weight"),
+    ("transformer.positions_embed.weight", "encoder.embeddings.positions.weight"),
+    *_affine(_LAYER + "attn.c_attn", _BLOCK + "attention.query_key_value"),
+    *_affine(_LAYER + "attn.c_proj", _BLOCK + "attention.output"),
+    *_norm(_LAYER + "ln_1", _BLOCK + "attention_norm"),
+    *_affine(_LAYER + "mlp.c_fc", _BLOCK + "feed_forward"),
+    *_affine(_LAYER + "mlp.c_proj", _BLOCK + "feed_forward_output"),
+    *_norm(_LAYER + "ln_2", _BLOCK + "feed_forward_norm"),
+    # A repeat of the tied embedding.
+    ("lm_head.weight", None),
+)
+
+
+def config_to_hf(config: GptConfig, architecture: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    """``config.json`` of a model folder."""
+    theirs: dict[str, Any] = {key: getattr(config, ours) for key, ours in CONFIG_KEYS.items()}
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": [architecture],
+        **theirs,
+        # Their "gelu" is the tanh form.
+        "afn": "gelu",
+        "n_ctx": config.max_positions,
+        "dtype": "float32",
+    }
+
+
+def config_from_hf(theirs: Mapping[str, Any], where: str) -> GptConfig:
+    """Our configuration from ``config.json``; keys that say nothing about the computation are ignored."""
+    if theirs.get("model_type") != MODEL_TYPE:
+        raise CheckpointError(f"{where}: model_type {theirs.get('model_type')!r}: expected {MODEL_TYPE!r}")
+    for key, usual in _USUAL.items():
+        if theirs.get(key, usual[0]) not in usual:
+            raise CheckpointError(f"{where}: {key} {theirs[key]!r} is not GPT's: expected {usual[0]!r}")
+    values = {ours: theirs[key] for key, ours in CONFIG_KEYS.items() if key in theirs}
+    if "vocab_size" not in values:
+        raise CheckpointError(f"{where}: vocab_size is missing")
+    return from_dict(GptConfig, values, where)
+
+
+# Keys that change what is computed, and their values in GPT; code of its own ("auto_map") may do anything.
+_USUAL: dict[str, tuple[Any, ...]] = {
+    "afn": ("gelu", "gelu_new"),
+    "tie_word_embeddings": (True, None),
+    "auto_map": ({}, None),
+}
+
+
+def architecture(task: str, objective: Objective, untrained: Sequence[str]) -> str:
+    """The class of transformers that reads what the folder has learnt."""
+    return "OpenAIGPTLMHeadModel"
+
+
+def task_to_hf(task: str, options: Any) -> dict[str, Any]:
+    """What ``config.json`` says of a fine-tuned model besides its sizes: they know none of ours."""
+    return {}
+
+
+_BARE = re.compile(r"(tokens_embed|positions_embed|h)\.")
+_NUMBERED = re.compile(r"transformer\.h\.([0-9]+)\.")
+# Numbers that follow from the sizes, which some versions saved: the causal mask, and the places 0, 1, 2 …
+_BUFFER = re.compile(r"transformer\.(h\.[0-9]+\.attn\.bias|position_ids)")
+_CHOICE = "multiple_choice_head."
+
+
+def todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Facts]:
+    """Published weights under the names of the table; what follows from the sizes is left out.
+
+    CheckpointError for an output matrix that is not the embedding: it is, here.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        today = f"transformer.{name}" if _BARE.match(name) or name == "position_ids" else name
+        if _BUFFER.fullmatch(today):
+            continue
+        if today in found:
+            raise CheckpointError(f"{where} has {today} twice, also as {name}")
+        found[today] = tensor
+    tied, embedding = found.get("lm_head.weight"), found.get("transformer.tokens_embed.weight")
+    if tied is not None and embedding is not None and not torch.equal(tied, embedding):
+        raise CheckpointError(f"{where}: lm_head.weight is not tokens_embed.weight: no GPT has another output matrix")
+    facts: Facts = []
+    if any(name.startswith(_CHOICE) for name in found):
+        facts = [("left out", "multiple_choice_head: the language model is read, the head for choices is not")]
+    return {name: tensor for name, tensor in found.items() if not name.startswith(_CHOICE)}, facts
+
+
+_SIZES = (
+    ("vocab_size", "transformer.tokens_embed.weight", 0),
+    ("n_embd", "transformer.tokens_embed.weight", 1),
+    ("n_positions", "transformer.positions_embed.weight", 0),
+)
+
+
+def check_sizes(config: GptConfig, state: Mapping[str, Tensor], where: str) -> None:
+    """CheckpointError if the weights are of other sizes than ``config.json`` says, in its words."""
+    for key, name, axis in _SIZES:
+        said, shape = getattr(config, CONFIG_KEYS[key]), state[name].shape if name in state else ()
+        if len(shape) == 2 and shape[axis] != said:
+            raise CheckpointError(f"{where} says {key} {said}, but {name} has shape {tuple(shape)}: not of one make")
+    layers = {match[1] for name in state if (match := _NUMBERED.match(name))}
+    if len(layers) != config.n_layers:
+        raise CheckpointError(f"{where} says n_layer {config.n_layers}, the weights have {len(layers)}")
+
+
+def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, str, Any]:
+    """System, task and options of a published model: a language model, the only kind that is read."""
+    if "score.weight" in state:
+        raise CheckpointError(
+            f"{where}: architectures {theirs.get('architectures')}: a classifier of theirs (score.weight) is not read; "
+            "take the pre-trained model and fine-tune it here"
+        )
+    return "gpt", "pretraining", TiedLMConfig()
+
+
+def absent_parts(names: Collection[str], ours: Collection[str]) -> tuple[str, ...]:
+    """Nothing may be missing: the output matrix is the embedding."""
+    return ()
+
+
+GPT = HuggingFace(
+    model_type=MODEL_TYPE, names=NAMES,
+    config_to=config_to_hf, task_to=task_to_hf, config_from=config_from_hf, architecture=architecture,
+    todays_names=todays_names, check_sizes=check_sizes, find_kind=find_kind, absent_parts=absent_parts,
+)  # fmt: skip

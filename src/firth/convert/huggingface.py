@@ -1,0 +1,45 @@
+"""What a system is to Hugging Face's transformers: one description for each system that they know too.
+
+Facts are what a person should know of a model that was read, each a name and words.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from firth.convert.renames import Rename
+from firth.data.batch import Objective
+from firth.text.tokenizer import Tokenizer
+
+Facts = list[tuple[str, str]]
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HuggingFace:
+    """One of their model types, and how a system is written and read as it.
+
+    Of our folders: ``names`` of the pre-trained model's tensors; ``task_names`` the same for fine-tuned models, by
+    task, where they have such a head. ``config_to(config, architecture, tokenizer)``, ``task_to(task, options)``:
+    what ``config.json`` says; ``config_from(theirs, where)`` the way back. ``architecture(task, objective,
+    untrained)``: the class that reads what the folder has learnt.
+
+    Of folders that others published: ``todays_names(state, where)`` brings weights of all years to the names of the
+    tables and says what was left out; ``check_sizes(config, state, where)`` compares them with ``config.json``;
+    ``find_kind(theirs, state, where)``: system, task and options; ``absent_parts(names, ours)``: the parts of ours
+    that the model may lack, and lacks.
+    """
+
+    model_type: str
+    names: tuple[Rename, ...]
+    task_names: Mapping[str, tuple[Rename, ...]] = field(default_factory=dict)
+    config_to: Callable[[Any, str, Tokenizer], dict[str, Any]]
+    task_to: Callable[[str, Any], dict[str, Any]]
+    config_from: Callable[[Mapping[str, Any], str], Any]
+    architecture: Callable[[str, Objective, Sequence[str]], str]
+    todays_names: Callable[[State, str], tuple[dict[str, Tensor], Facts]]
+    check_sizes: Callable[[Any, State, str], None]
+    find_kind: Callable[[Mapping[str, Any], State, str], tuple[str, str, Any]]
+    absent_parts: Callable[[Collection[str], Collection[str]], tuple[str, ...]]

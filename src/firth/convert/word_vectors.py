@@ -1,0 +1,402 @@
+"""Word vectors of other tools, read as streams of blocks: never more than a block of a file is in memory.
+
+GloVe's text            ``word 0.1 0.2``, a line each; newer ones begin with ``count width``
+GloVe's binary file     float64 without words, which a vocabulary file beside it has
+word2vec's text         ``count width``, then as GloVe's; fastText's .vec is the same
+word2vec's binary file  ``count width``, then each word, a blank, and its float32 numbers
+fastText's .bin         words and n-grams of characters
+
+All but GloVe's binary file are told apart by what they hold, and may be packed as .gz or .xz (fastText's .bin, which
+is memory-mapped, may not). Specification of checkpoints §7; of word vectors §2, §3.
+"""
+
+import gzip
+import lzma
+import mmap
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+
+from firth.errors import InputError
+from firth.layers.subwords import ngram_buckets, word_bytes
+
+Format = Literal["text", "word2vec", "fasttext", "glove", "gensim", "firth"]
+Block = tuple[list[str], Float[np.ndarray, "n width"]]
+
+NAMES: dict[Format, str] = {
+    "text": "text (GloVe, word2vec, fastText .vec)", "word2vec": "word2vec's binary file",
+    "fasttext": "fastText's .bin", "glove": "GloVe's binary file", "gensim": "vectors in memory",
+    "firth": "a model folder",
+}  # fmt: skip
+_AT_ONCE = 4096  # words of a block
+_MAGIC, _VERSIONS = 793_712_314, (11, 12)
+_SUPERVISED = 3
+_MOST_WIDTH = 100_000  # more numbers a word than anybody has: the header is no header
+_LONGEST_WORD = 1 << 16  # bytes
+_START = 1 << 20  # bytes that show what a file is
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
+_BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+
+
+@dataclass(slots=True)
+class Met:
+    """What reading has met so far: words, words that were there already (the first stays), words not UTF-8."""
+
+    words: int = 0
+    repeated: int = 0
+    not_utf8: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subwords:
+    """fastText's n-grams: ``rows`` (buckets, width) of a memory-mapped file, for n-grams of ``shortest`` to
+    ``longest`` characters."""
+
+    rows: Float[np.ndarray, "G width"]
+    shortest: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFile:
+    """A file of word vectors. ``blocks()``: words and their vectors, float32, in the order of the file."""
+
+    path: Path
+    format: Format
+    width: int
+    blocks: Callable[[], Iterator[Block]]
+    subwords: Subwords | None = None
+    met: Met = field(default_factory=Met)
+
+
+def open_vectors(path: str | Path, glove_vocab: Path | None = None) -> VectorFile:
+    """Find out what a file is. InputError if it cannot be read, or is none of the formats.
+
+    ``glove_vocab``: the words of GloVe's binary file, one a line (a count may follow).
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: expected a file of word vectors")
+    if glove_vocab is not None:
+        return _open_glove(path, glove_vocab)
+    with _reading(path) as stream:
+        start = stream.read(_START)
+    if not start:
+        raise InputError(f"{path}: the file is empty, expected word vectors")
+    if len(start) >= 8 and struct.unpack_from("<i", start)[0] == _MAGIC:
+        return _open_fasttext(path)
+    first, _, rest = start.partition(b"\n")
+    header = _header(first)
+    if header is not None and _is_binary(rest, header[1]):
+        return _open_word2vec(path, *header)
+    return _open_text(path, first, rest, header)
+
+
+def distinct(file: VectorFile) -> Iterator[Block]:
+    """The blocks of a file without words that came before: the first stays, the others are counted."""
+    seen: set[str] = set()
+    for words, rows in file.blocks():
+        keep = [i for i, word in enumerate(words) if not (word in seen or seen.add(word))]  # type: ignore[func-returns-value]  # add returns None
+        file.met.words += len(keep)
+        file.met.repeated += len(words) - len(keep)
+        if keep:
+            yield ([words[i] for i in keep], rows[keep]) if len(keep) < len(words) else (words, rows)
+
+
+def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | None) -> VectorFile:
+    """Numbers are counted from the right: a word may hold blanks, as some of GloVe's 840B set do."""
+    n_fields = len(_trimmed(rest.partition(b"\n")[0]).split(b" "))
+    if header is not None and n_fields == 2 != header[1] + 1:
+        header = None  # not a header, but a word that is a number, and a vector of one
+    n_words, width = header or (None, _trailing_numbers(first))
+    if width < 1:
+        raise InputError(
+            f"{path}:1: expected a word and its numbers, or the count of words and of numbers a word; found "
+            f"{_shown(first)}"
+        )
+
+    met = Met()
+
+    def made(numbers: list[float], last_line: int) -> Float[np.ndarray, "n width"]:
+        rows = _narrow(np.array(numbers)).reshape(-1, width)
+        _check_finite(rows, f"{path}:", last_line - len(rows) + 1)
+        return rows
+
+    def blocks() -> Iterator[Block]:
+        words, numbers, n_lines = list[str](), list[float](), 0
+        with _reading(path) as stream:
+            for number, line in enumerate(stream, 1):
+                if number == 1 and n_words is not None:
+                    continue
+                n_lines += 1
+                fields = _trimmed(line).rsplit(b" ", width)
+                try:
+                    numbers += map(float, fields[1:])
+                except ValueError:
+                    fields = []
+                if len(fields) != width + 1 or not fields[0]:
+                    raise InputError(f"{path}:{number}: expected a word and {width} numbers, found {_shown(line)}")
+                words.append(_word(fields[0], met))
+                if len(words) == _AT_ONCE:
+                    yield words, made(numbers, number)
+                    words, numbers = [], []
+            if words:
+                yield words, made(numbers, number)
+        if n_words is not None and n_lines != n_words:
+            raise InputError(f"{path}: {n_lines:,} words, but its first line says {n_words:,}: is it whole?")
+
+    return VectorFile(path, "text", width, blocks, met=met)
+
+
+def _narrow(numbers: np.ndarray) -> np.ndarray:
+    """In float32; what is too large is infinite, and found by ``_check_finite``."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
+
+
+def _check_finite(rows: np.ndarray, place: str, first: int) -> None:
+    """``place`` and ``first``: how messages name the first of the rows."""
+    bad = ~np.isfinite(rows).all(1)
+    if bad.any():
+        at = first + int(np.flatnonzero(bad)[0])
+        raise InputError(f"{place}{at}: a number of this vector is not finite in float32; repair or remove it")
+
+
+def _trailing_numbers(line: bytes) -> int:
+    """How many numbers end a line, of which the first field is a word."""
+    fields = _trimmed(line).split(b" ")
+    for n, text in enumerate(reversed(fields[1:])):
+        try:
+            float(text)
+        except ValueError:
+            return n
+    return len(fields) - 1
+
+
+def _trimmed(line: bytes) -> bytes:
+    # Not strip(): a word may begin with a character that Python takes for white space.
+    return line.rstrip(b" \r\n")
+
+
+def _header(line: bytes) -> tuple[int, int] | None:
+    """``count width``, or None for a line that says something else."""
+    fields = _trimmed(line).split(b" ")
+    if len(fields) != 2 or not all(text.isdigit() and len(text) < 12 for text in fields):
+        return None
+    n_words, width = map(int, fields)
+    return (n_words, width) if 1 <= width <= _MOST_WIDTH else None
+
+
+def _is_binary(rest: bytes, width: int) -> bool:
+    """Whether what follows a header is a word and float32 numbers, not a line of text."""
+    line = rest.lstrip(b"\n").partition(b" ")[2].partition(b"\n")[0]
+    as_text = len(line) >= 2 * width - 1 and not line.translate(None, b"+-.0123456789eEinfaINFA \r")
+    return not as_text and len(rest.translate(None, _CONTROLS)) < len(rest)
+
+
+def _open_word2vec(path: Path, n_words: int, width: int) -> VectorFile:
+    """Some writers end each vector with a newline, others do not: leading ones of a word are dropped."""
+    size, met = 4 * width, Met()
+
+    def blocks() -> Iterator[Block]:
+        with _reading(path) as stream:
+            stream.readline()
+            held, at, done = b"", 0, 0
+            while done < n_words:
+                words, vectors = list[str](), list[bytes]()
+                while len(words) < min(_AT_ONCE, n_words - done):
+                    blank = held.find(b" ", at)
+                    if blank < 0 or blank + 1 + size > len(held):
+                        more = stream.read(1 << 20)
+                        if not more or (blank < 0 and len(held) - at > _LONGEST_WORD):
+                            raise InputError(
+                                f"{path}: ends within word {done + len(words) + 1:,} of {n_words:,}: fetch it again"
+                            )
+                        held, at = held[at:] + more, 0
+                        continue
+                    words.append(_word(held[at:blank].lstrip(b"\n"), met))
+                    at = blank + 1 + size
+                    vectors.append(held[blank + 1 : at])
+                rows = np.frombuffer(b"".join(vectors), "<f4").reshape(-1, width)
+                _check_finite(rows, f"{path}: word ", done + 1)
+                done += len(words)
+                yield words, rows
+            if (held[at:] + stream.read(1 << 10)).strip(b"\n"):
+                raise InputError(f"{path}: more follows the {n_words:,} words that its first line says")
+
+    return VectorFile(path, "word2vec", width, blocks, met=met)
+
+
+def _open_glove(path: Path, vocab: Path) -> VectorFile:
+    """V rows of a vector and its bias, then V of context; a word is the sum of its two, biases are dropped.
+
+    Source: stanfordnlp/GloVe src/glove.c, save_params with its default of write_header 0 and model 2.
+    """
+    met = Met()
+    with _reading(vocab) as stream:
+        lines = [_trimmed(line).split(b" ")[0] for line in stream]
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    width = size // (16 * len(lines)) - 1 if lines else 0
+    if width < 1 or size != 16 * len(lines) * (width + 1):
+        raise InputError(
+            f"{path}: {size:,} bytes are not two float64 rows for each of the {len(lines):,} words of {vocab}: are "
+            "they of one make?"
+        )
+    both = np.memmap(path, "<f8", "r", shape=(2, len(lines), width + 1))
+
+    def blocks() -> Iterator[Block]:
+        for at in range(0, len(lines), _AT_ONCE):
+            some = slice(at, at + _AT_ONCE)
+            rows = _narrow(both[:, some, :width].sum(0))
+            _check_finite(rows, f"{path}: word ", at + 1)
+            yield [_word(line, met) for line in lines[some]], rows
+
+    return VectorFile(path, "glove", width, blocks, met=met)
+
+
+def _open_fasttext(path: Path) -> VectorFile:
+    """The vector of a word is the mean of its own row and those of its n-grams.
+
+    Source: facebookresearch/fastText src/args.cc, dictionary.cc, fasttext.cc, densematrix.cc.
+    """
+    met = Met()
+    with _mapped(path) as data:
+        reader = _Reader(path, data)
+        _, version = reader.numbers("<ii")
+        if version not in _VERSIONS:
+            raise InputError(f"{path}: fastText file of version {version}: expected one of {_VERSIONS}")
+        width, *_, kind, n_buckets, shortest, longest, _, _ = reader.numbers("<12id")
+        if kind == _SUPERVISED and version == 11:
+            longest = 0  # these files say otherwise, but were trained so (fasttext.cc, loadModel)
+        n_entries, n_words, n_labels, _, n_pruned = reader.numbers("<iiiqq")
+        if min(width, n_words) < 1 or min(n_labels, n_buckets) < 0 or n_words + n_labels != n_entries:
+            raise InputError(f"{path}: {n_words} words of {width} numbers among {n_entries} entries: it is damaged")
+        words = reader.words(n_words)
+        reader.words(n_labels, labels=True)
+        if n_pruned > 0 or reader.numbers("<?")[0]:
+            raise InputError(f"{path}: a quantised model, of which the vectors are lost: fetch the one that is not")
+        shape = reader.numbers("<qq")
+        size = len(data)
+    if shape != (n_words + n_buckets, width) or reader.at + 4 * shape[0] * width > size:
+        raise InputError(
+            f"{path}: a matrix of {shape[0]:,} x {shape[1]:,}, expected {n_words + n_buckets:,} x {width:,}, all of it "
+            "in the file: is it whole?"
+        )
+    # Copied on writing, that is never: torch takes no arrays that cannot be written.
+    rows = np.memmap(path, "<f4", "c", reader.at, shape)
+    has_ngrams = longest > 0 and n_buckets > 0 and n_pruned < 0
+    subwords = Subwords(rows[n_words:], max(shortest, 1), longest) if has_ngrams else None
+
+    def blocks() -> Iterator[Block]:
+        for at in range(0, n_words, _AT_ONCE):
+            names, own = words[at : at + _AT_ONCE], np.array(rows[at : min(at + _AT_ONCE, n_words)])
+            found = own if subwords is None else _with_ngrams(names, own, subwords)
+            _check_finite(found, f"{path}: word ", at + 1)
+            yield [_word(name, met) for name in names], found
+
+    return VectorFile(path, "fasttext", width, blocks, subwords, met)
+
+
+def _with_ngrams(words: list[bytes], own: np.ndarray, subwords: Subwords) -> np.ndarray:
+    """The mean of each word's own row (n, width) and the rows of its n-grams; ``</s>`` has none."""
+    found = np.empty_like(own)
+    order = np.argsort([len(word) for word in words], kind="stable")
+    # Words of like length together: one long word would make the rectangle of all as wide.
+    for numbers in np.array_split(order, max(len(words) // 512, 1)):
+        chosen = [b"" if words[i] == b"</s>" else words[i] for i in numbers]
+        sums, counts = _ngram_sums(chosen, subwords)
+        found[numbers] = (own[numbers] + sums) / (counts[:, None] + 1)
+    return found
+
+
+def unknown_vectors(words: Sequence[str], subwords: Subwords) -> Float[np.ndarray, "n width"]:
+    """What fastText gives words that it has not seen: the mean of their n-grams' rows, zeros where there are none."""
+    sums, counts = _ngram_sums([word.encode() for word in words], subwords)
+    return sums / np.maximum(counts, 1)[:, None]
+
+
+def _ngram_sums(words: Sequence[bytes], subwords: Subwords) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of the n-grams' rows (n, width) and their counts (n,), both float32."""
+    buckets, counts = ngram_buckets(word_bytes(words), subwords.shortest, subwords.longest, len(subwords.rows))
+    begins = counts.cumsum(0) - counts
+    sums = F.embedding_bag(buckets, torch.from_numpy(subwords.rows), begins, mode="sum")
+    return sums.numpy(), counts.float().numpy()
+
+
+class _Reader:
+    """Numbers and names of a binary file, one after the other. ``at``: where the next one begins."""
+
+    def __init__(self, path: Path, data: mmap.mmap):
+        self.path, self.data, self.at = path, data, 0
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        if self.at + struct.calcsize(form) > len(self.data):
+            raise self._cut()
+        found = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return found
+
+    def words(self, n: int, *, labels: bool = False) -> list[bytes]:
+        """Names, each ended by NUL, of words or of labels."""
+        found = []
+        for _ in range(n):
+            end = self.data.find(b"\0", self.at, self.at + _LONGEST_WORD)
+            if end < 0:
+                raise self._cut()
+            found.append(self.data[self.at : end])
+            self.at = end + 1
+            if self.numbers("<qb")[1] != labels:
+                raise InputError(f"{self.path}: words and labels are not in order: it is damaged")
+        return found
+
+    def _cut(self) -> InputError:
+        return InputError(f"{self.path}: ends, or is damaged, at byte {self.at:,} of its header: fetch it again")
+
+
+def _word(name: bytes, met: Met) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        met.not_utf8 += 1
+        return name.decode(errors="replace")
+
+
+def _shown(line: bytes) -> str:
+    text = _trimmed(line).decode(errors="replace")
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    """Inside, the bytes of a file, unpacked; what goes wrong with them is an InputError."""
+    suffix = path.suffix.lower()
+    opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(suffix, open)
+    try:
+        with opened(path, "rb") as stream:
+            yield stream
+    except _BROKEN as error:
+        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    """Inside, a file as if it were in memory."""
+    with _reading(path) as stream:
+        if path.suffix.lower() in (".gz", ".xz"):
+            raise InputError(f"{path}: fastText's .bin is read where it lies: unpack it first")
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data

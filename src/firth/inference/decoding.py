@@ -1,0 +1,270 @@
+"""Search for the continuation of rows, over any model that reads from left to right.
+
+A model takes part through one function: ``advance(ids, state) -> (log_probs, state)`` reads one more piece of each of R
+rows, ``ids (R,)``, and says the natural logarithms of the probabilities of the piece after it, ``(R, V)``. What it
+remembers of the rows is its own ``state``, of which the search asks one thing: ``state.select(chosen)``, the rows in
+another order, some left out, some taken several times.
+
+``greedy``, ``sample`` and ``beam_search`` begin with ``first (B,)``, the piece each row reads first (the start piece,
+or the last one of a prompt whose others are in ``state``), and generate at most ``most[b]`` pieces for row b, the end
+piece included. B rows at once give what each gives alone. Of a model with damaged weights, whose log-probabilities are
+not numbers, each raises CheckpointError.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from firth.data.hashing import draw, seed_of, uniform
+from firth.errors import CheckpointError, ConfigError
+from firth.inference.outputs import NOT_FINITE
+
+S = TypeVar("S", bound="State")
+
+
+class State(Protocol):
+    """What a model remembers of R rows."""
+
+    def select(self: S, chosen: Int[Tensor, " R"]) -> S:
+        """Some of the rows, in the order given; a row may be taken several times."""
+
+
+Advance = Callable[[Int[Tensor, " R"], S], tuple[Float[Tensor, "R V"], S]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A continuation. ``ids``: its pieces without the end piece. ``log_prob``: of all of it by the model, the end piece
+    included if it ``ended`` with one. ``score``: what it was ranked by (of beam search, else ``log_prob``)."""
+
+    ids: list[int]
+    log_prob: float
+    score: float
+    ended: bool
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """What log-probabilities are divided by: ``((5 + length) / 6) ** alpha``; ``length`` counts the end piece.
+
+    Source: Wu et al. 2016, §7, as tensor2tensor has it; Vaswani et al. 2017, §6.1.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+@torch.inference_mode()
+def greedy(
+    advance: Advance[S], state: S, first: Int[Tensor, " B"], *, end_id: int | None, most: Sequence[int]
+) -> list[Hypothesis]:
+    """The likeliest piece at each step. ``end_id`` None: nothing ends a row but ``most``."""
+
+    def choose(log_probs: Tensor, rows: Sequence[int], step: int) -> Tensor:
+        return log_probs.argmax(1)
+
+    return _one_each(advance, state, first, choose, end_id, most)
+
+
+@torch.inference_mode()
+def sample(
+    advance: Advance[S],
+    state: S,
+    first: Int[Tensor, " B"],
+    *,
+    end_id: int | None,
+    most: Sequence[int],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+) -> list[Hypothesis]:
+    """A piece drawn at each step, from probabilities that ``filtered`` has changed.
+
+    The draw is a function of ``seed``, the row's number and the step, so the same call gives the same text.
+    ``numbers``: of the rows, where they are some of many; 0, 1, 2 … if not given.
+    """
+    check_sampling(temperature, top_k, top_p)
+    key, number_of = seed_of("sample", seed), np.arange(len(most)) if numbers is None else np.asarray(numbers)
+
+    def choose(log_probs: Tensor, rows: Sequence[int], step: int) -> Tensor:
+        draws = torch.from_numpy(uniform(draw(key, number_of[list(rows)], step))).to(log_probs.device)
+        sums = filtered(log_probs, temperature, top_k, top_p).double().cumsum(1)
+        _check_numbers(sums[:, -1].tolist())
+        # Times the last sum, which rounding leaves beside 1; the first sum above it is of a piece that may be chosen.
+        return torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
+
+    return _one_each(advance, state, first, choose, end_id, most)
+
+
+def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
+    """ConfigError for options of ``sample`` that make no probabilities."""
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ConfigError(f"temperature={temperature}: expected above 0 (towards 0 it becomes the greedy search)")
+    if top_k < 0:
+        raise ConfigError(f"top_k={top_k}: expected 1 or more, or 0 for all pieces")
+    if not 0 < top_p <= 1:
+        raise ConfigError(f"top_p={top_p}: expected above 0 and at most 1")
+
+
+def filtered(log_probs: Float[Tensor, "R V"], temperature: float, top_k: int, top_p: float) -> Float[Tensor, "R V"]:
+    """Probabilities to draw from: sharpened by ``temperature``, of the ``top_k`` likeliest pieces (0: all), and of
+    those the fewest that hold ``top_p`` of the probability (Holtzman et al. 2019, §3.1)."""
+    n_kept = min(top_k, log_probs.shape[1]) if top_k else log_probs.shape[1]
+    scores = log_probs.double()
+    # From the likeliest piece down: the lowest temperatures leave that one alone, not infinities.
+    best = ((scores - scores.amax(1, keepdim=True)) / temperature).topk(n_kept)
+    ordered = best.values.softmax(1).float()
+    # A piece stays if those before it hold less than top_p: the first one always does.
+    ordered = ordered.masked_fill(ordered.cumsum(1) - ordered >= top_p, 0) if top_p < 1 else ordered
+    kept = torch.zeros_like(log_probs, dtype=torch.float32).scatter_(1, best.indices, ordered)
+    return kept / kept.sum(1, keepdim=True)
+
+
+def _one_each(
+    advance: Advance[S],
+    state: S,
+    first: Tensor,
+    choose: Callable[[Tensor, Sequence[int], int], Tensor],
+    end_id: int | None,
+    most: Sequence[int],
+) -> list[Hypothesis]:
+    """One continuation a row; ``choose(log_probs, rows, step)`` says its next piece."""
+    _check_most(most, first)
+    ids: list[list[int]] = [[] for _ in most]
+    log_prob, ended = [0.0] * len(most), [False] * len(most)
+    rows, last = list(range(len(most))), first
+    for step in range(max(most, default=0)):
+        log_probs, state = advance(last, state)
+        last = choose(log_probs, rows, step)
+        gained = log_probs.gather(1, last[:, None]).squeeze(1).tolist()
+        _check_numbers(gained)
+        going = []
+        for place, (row, piece, gain) in enumerate(zip(rows, last.tolist(), gained, strict=True)):
+            log_prob[row] += gain
+            if piece == end_id:
+                ended[row] = True
+                continue
+            ids[row].append(piece)
+            if len(ids[row]) < most[row]:
+                going.append(place)
+        if not going:
+            break
+        if len(going) < len(rows):
+            chosen = torch.tensor(going, device=last.device)
+            rows, last, state = [rows[place] for place in going], last.index_select(0, chosen), state.select(chosen)
+    return [Hypothesis(*found) for found in zip(ids, log_prob, log_prob, ended, strict=True)]
+
+
+def _check_numbers(values: Sequence[float]) -> None:
+    """CheckpointError for NaN, which counts as the greatest of its row: it is what was chosen, if there is any."""
+    if any(map(math.isnan, values)):
+        raise CheckpointError(NOT_FINITE)
+
+
+def _check_most(most: Sequence[int], first: Tensor) -> None:
+    if len(most) != len(first) or any(n < 1 for n in most):
+        raise ValueError(f"most={list(most)}: expected at least 1 for each of {len(first)} rows")
+
+
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    """A beginning that may go on. ``place``: its row in the model's state; ``ids`` all its pieces."""
+
+    place: int
+    ids: tuple[int, ...]
+    log_prob: float
+
+    def hypothesis(self, alpha: float, *, ended: bool) -> Hypothesis:
+        score = self.log_prob / length_penalty(len(self.ids) + ended, alpha)
+        return Hypothesis(list(self.ids), self.log_prob, score, ended)
+
+
+@torch.inference_mode()
+def beam_search(
+    advance: Advance[S],
+    state: S,
+    first: Int[Tensor, " B"],
+    *,
+    end_id: int | None,
+    beam: int,
+    alpha: float,
+    most: Sequence[int],
+) -> list[list[Hypothesis]]:
+    """For each row the best continuations, at most ``beam``, best first: by log-probability over ``length_penalty``.
+
+    Of the best ``2 * beam`` extensions of the alive beginnings, those that end go to the finished ones, of which the
+    best ``beam`` stay; the best ``beam`` others live on. A row is done when its worst finished one cannot be beaten:
+    log-probabilities only fall, so an alive beginning never scores more than its own over the penalty of the greatest
+    length. Where nothing finished within ``most``, the alive beginnings are the answer.
+
+    With ``beam`` 1 this is the greedy search, as where the procedure comes from: by the letter of it one alive
+    beginning would also end at an end piece that is only second best.
+    Source: Vaswani et al. 2017, §6.1; tensor2tensor utils/beam_search.py.
+    """
+    if beam < 1:
+        raise ConfigError(f"beam={beam}: expected at least 1")
+    if not (alpha >= 0 and math.isfinite(alpha)):
+        raise ConfigError(f"alpha={alpha}: expected 0 (no length penalty) or more")
+    if beam == 1:
+        found = greedy(advance, state, first, end_id=end_id, most=most)
+        return [[_Alive(0, tuple(f.ids), f.log_prob).hypothesis(alpha, ended=f.ended)] for f in found]
+    _check_most(most, first)
+    alive = [[_Alive(row, (), 0.0)] for row in range(len(most))]
+    finished: list[list[Hypothesis]] = [[] for _ in most]
+    # Beginnings of rows that are done, where nothing finished.
+    left: list[list[_Alive]] = [[] for _ in most]
+    last = first
+    for step in range(1, max(most, default=0) + 1):
+        log_probs, state = advance(last, state)
+        best = log_probs.topk(min(2 * beam, log_probs.shape[1]))
+        values, pieces = best.values.tolist(), best.indices.tolist()
+        _check_numbers([highest for highest, *_ in values])
+        for row, beginnings in enumerate(alive):
+            if not beginnings:
+                continue
+            ended, alive[row] = _extend(beginnings, values, pieces, beam, end_id)
+            finished[row] += [beginning.hypothesis(alpha, ended=True) for beginning in ended]
+            finished[row] = sorted(finished[row], key=lambda found: -found.score)[:beam]
+            if step == most[row] or _cannot_improve(finished[row], alive[row], length_penalty(most[row], alpha)):
+                left[row], alive[row] = alive[row], []
+        going = [beginning for beginnings in alive for beginning in beginnings]
+        if not going:
+            break
+        last = torch.tensor([beginning.ids[-1] for beginning in going], device=first.device)
+        state = state.select(torch.tensor([beginning.place for beginning in going], device=first.device))
+        places = iter(range(len(going)))
+        alive = [[_Alive(next(places), b.ids, b.log_prob) for b in beginnings] for beginnings in alive]
+    unended = [[beginning.hypothesis(alpha, ended=False) for beginning in beginnings] for beginnings in left]
+    return [some or others for some, others in zip(finished, unended, strict=True)]
+
+
+def _extend(
+    beginnings: Sequence[_Alive], values: list[list[float]], pieces: list[list[int]], beam: int, end_id: int | None
+) -> tuple[list[_Alive], list[_Alive]]:
+    """The best ``2 * beam`` extensions of the beginnings of one row: those that end here, without the end piece, and
+    the best ``beam`` of those that go on."""
+    extensions = [
+        (beginning.log_prob + value, piece, beginning)
+        for beginning in beginnings
+        for value, piece in zip(values[beginning.place], pieces[beginning.place], strict=True)
+        if value > -math.inf
+    ]
+    extensions.sort(key=lambda extension: -extension[0])
+    ended, going = [], []
+    for log_prob, piece, beginning in extensions[: 2 * beam]:
+        if piece == end_id:
+            ended.append(_Alive(beginning.place, beginning.ids, log_prob))
+        else:
+            going.append(_Alive(beginning.place, (*beginning.ids, piece), log_prob))
+    return ended, going[:beam]
+
+
+def _cannot_improve(finished: Sequence[Hypothesis], alive: Sequence[_Alive], greatest_penalty: float) -> bool:
+    if not alive:
+        return True
+    return bool(finished) and finished[-1].score >= alive[0].log_prob / greatest_penalty

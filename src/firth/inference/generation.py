@@ -1,0 +1,178 @@
+"""A pre-trained left-to-right model writes on: what ``Model.generate`` and ``firth generate`` do.
+
+Each prompt is read once; then every new piece is one more step, with the keys and values of all pieces before it kept.
+Special pieces are never written: pre-training has not shown the model any. Nothing ends a text but its length.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from firth.data.rows import pack_lists
+from firth.errors import ConfigError, InputError, LengthError
+from firth.folder import Loaded
+from firth.inference.batching import in_batches
+from firth.inference.decoding import Hypothesis, beam_search, check_sampling, greedy, sample
+from firth.objectives.tied_lm import TiedLM
+from firth.packed import Rows, Tokens
+
+How = Literal["sample", "greedy", "beam"]
+AT_ONCE = 64  # prompts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writing:
+    """How a text is gone on with. ``how``: pieces drawn by chance, the likeliest one each time, or beam search.
+
+    ``length``: pieces to write. ``beam``: beginnings that beam search keeps. ``temperature``, ``top_k`` (0: all),
+    ``top_p`` and ``seed`` are of drawing: the same seed gives the same text.
+    """
+
+    how: How = "sample"
+    length: int = 50
+    beam: int = 4
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 0.9
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.how not in get_args(How):
+            raise ConfigError(f"how={self.how!r}: expected one of {', '.join(get_args(How))}")
+        if self.length < 1 or self.beam < 1:
+            raise ConfigError(f"length={self.length}, beam={self.beam}: expected at least 1")
+        check_sampling(self.temperature, self.top_k, self.top_p)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a model wrote behind a prompt. ``text``: that alone, with the space before it if it begins a word.
+
+    ``log_prob``: the natural logarithm of its probability by the model, special pieces counted.
+    """
+
+    prompt: str
+    text: str
+    pieces: list[str]
+    log_prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a GPT remembers of R rows: pieces that wait to be read with the next one, and the past of the others."""
+
+    waiting: tuple[tuple[int, ...], ...]
+    past: Any
+
+    def select(self, chosen: Int[Tensor, " R"]) -> "Written":
+        waiting = tuple(self.waiting[i] for i in chosen.tolist()) if self.waiting else ()
+        return Written(waiting, None if self.past is None else self.past.select(chosen))
+
+
+class Writer:
+    """A language model as the search of ``decoding`` asks it. ``hidden_ids``: pieces that are never written."""
+
+    def __init__(self, objective: TiedLM, hidden_ids: Sequence[int], device: torch.device):
+        self.objective, self.device = objective, device
+        self.hidden_ids = torch.tensor(hidden_ids, dtype=torch.int64, device=device)
+
+    def begin(self, rows: Sequence[Sequence[int]]) -> tuple[Written, Int[Tensor, " R"]]:
+        """The state before the last piece of each prompt, and those last pieces."""
+        last = torch.tensor([row[-1] for row in rows], dtype=torch.int64, device=self.device)
+        return Written(tuple(tuple(row[:-1]) for row in rows), None), last
+
+    @torch.inference_mode()
+    def advance(self, ids: Int[Tensor, " R"], state: Written) -> tuple[Float[Tensor, "R V"], Written]:
+        """Log-probabilities of the next piece, in float32, and what is remembered then."""
+        if state.waiting:
+            tokens = pack_lists([[*row, i] for row, i in zip(state.waiting, ids.tolist(), strict=True)])
+        else:
+            tokens = Tokens(Rows.from_lengths(np.ones(len(ids))), ids)
+        tokens = tokens.to(self.device)
+        top, past = self.objective.encoder.step(tokens, state.past)
+        log_probs = self.objective.logits(top.index_select(0, tokens.rows.last)).float().log_softmax(1)
+        return log_probs.index_fill(1, self.hidden_ids, -torch.inf), Written((), past)
+
+
+def generate_stream(
+    loaded: Loaded,
+    prompts: Iterable[str],
+    writing: Writing,
+    *,
+    device: torch.device,
+    budget_tokens: int,
+    at_once: int = AT_ONCE,
+) -> Iterator[Continuation]:
+    """Continuations in the order of the prompts; ``at_once`` of these are held in memory.
+
+    The n-th prompt's draws hang on the seed and n, not on what goes through the model with it. Raises ConfigError for
+    a model that cannot write, InputError for a prompt without pieces, LengthError for one that is too long.
+    """
+    writer, first = Writer(language_model(loaded), loaded.tokenizer.special_ids, device), 0
+    source = iter(prompts)
+    while some := list(islice(source, at_once)):
+        rows = [_row(loaded, prompt, writing.length) for prompt in some]
+        found: list[Hypothesis | None] = [None] * len(rows)
+        n_kept = writing.beam if writing.how == "beam" else 1
+        for chosen in in_batches([n_kept * (len(row) + writing.length) for row in rows], budget_tokens):
+            written = _search(writer, [rows[i] for i in chosen], writing, [first + i for i in chosen])
+            for i, one in zip(chosen, written, strict=True):
+                found[i] = one
+        for prompt, row, hypothesis in zip(some, rows, found, strict=True):
+            assert hypothesis is not None
+            yield _continuation(loaded, prompt, row, hypothesis)
+        first += len(some)
+
+
+def language_model(loaded: Loaded) -> TiedLM:
+    """The objective of a model that can write on."""
+    if not isinstance(loaded.objective, TiedLM):
+        raise ConfigError(
+            f"a model of system {loaded.system_name} for {loaded.task} does not go on with a text: take a gpt as "
+            "firth pretrain makes it"
+        )
+    return loaded.objective
+
+
+def _row(loaded: Loaded, prompt: str, length: int) -> list[int]:
+    ids = loaded.tokenizer.encode(prompt).ids
+    shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "…")
+    if not ids:
+        raise InputError(f"{shown} has no pieces: the model has to begin with something, give it a word")
+    if loaded.max_length is not None and len(ids) + length > loaded.max_length:
+        raise LengthError(
+            f"{shown} has {len(ids)} pieces, with {length} more (length) that is above the {loaded.max_length} that "
+            "the model reads: shorten the text, or ask for less"
+        )
+    return ids
+
+
+def _search(
+    writer: Writer, rows: Sequence[Sequence[int]], writing: Writing, numbers: Sequence[int]
+) -> list[Hypothesis]:
+    """The best continuation of each prompt; ``numbers``: of the prompts, for their draws."""
+    state, last = writer.begin(rows)
+    most = [writing.length] * len(rows)
+    if writing.how == "greedy":
+        return greedy(writer.advance, state, last, end_id=None, most=most)
+    if writing.how == "beam":
+        # Nothing ends, so all are of one length: a penalty would change nothing.
+        best = beam_search(writer.advance, state, last, end_id=None, beam=writing.beam, alpha=0.0, most=most)
+        return [hypotheses[0] for hypotheses in best]
+    return sample(
+        writer.advance, state, last, end_id=None, most=most, temperature=writing.temperature, top_k=writing.top_k,
+        top_p=writing.top_p, seed=writing.seed, numbers=numbers,
+    )  # fmt: skip
+
+
+def _continuation(loaded: Loaded, prompt: str, row: list[int], found: Hypothesis) -> Continuation:
+    tokenizer = loaded.tokenizer
+    before, whole = tokenizer.decode(row), tokenizer.decode([*row, *found.ids])
+    text = whole[len(before) :] if whole.startswith(before) else f" {tokenizer.decode(found.ids)}"
+    return Continuation(prompt, text, [tokenizer.pieces[i] for i in found.ids], found.log_prob)

@@ -1,0 +1,183 @@
+"""Word vectors beside one another: which are near, and what stands to a word as another does to a third."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from firth.config import from_dict, read_json
+from firth.errors import CheckpointError, ConfigError, InputError
+from firth.folder import WEIGHTS, Loaded, find_model, read_about
+from firth.foreign import open_model, recognise
+from firth.models.vectors import Vectors, ngram_mean
+from firth.models.vectors_config import VectorsConfig
+from firth.text.characters import character_rows
+from firth.text.tokenizer import WORDS, Tokenizer
+from firth.training.checkpoint import load_tensors
+
+# Words whose vectors are looked at together.
+_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A word, and the cosine of the angle between its vector and that asked for."""
+
+    word: str
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ngrams:
+    """Vectors of n-grams of ``shortest`` to ``longest`` characters, of which those of new words are made."""
+
+    rows: Float[Tensor, "G H"]
+    shortest: int
+    longest: int
+
+    def of(self, word: str) -> Float[Tensor, " H"]:
+        """The mean of a word's n-grams, zeros where it has none."""
+        chars = torch.from_numpy(character_rows([word]).astype(np.int64))
+        return ngram_mean(chars, self.rows, self.shortest, self.longest)[0]
+
+
+class WordTable:
+    """Words and their vectors, which may lie in a memory-mapped file: they are read in blocks.
+
+    ``rows`` (V, H): of ``words``, frequent ones first. ``n_special``: so many words at the begin are no words.
+    ``ngrams``: of which the vector of a word is made that is not among them, if there are any.
+    ``lowercase``: words are looked up in lower case, as the model reads them.
+    """
+
+    def __init__(
+        self, words: Sequence[str], rows: Float[Tensor, "V H"], *, n_special: int = 0, lowercase: bool = False,
+        ngrams: Ngrams | None = None,
+    ):  # fmt: skip
+        self.words, self.rows, self.n_special, self.lowercase, self.ngrams = words, rows, n_special, lowercase, ngrams
+        self.numbers = {word: i for i, word in enumerate(words) if i >= n_special}
+
+    @cached_property
+    def scales(self) -> Float[Tensor, " V"]:
+        """What makes each vector of length 1; 0 for one that is all zeros, and for what is no word."""
+        lengths = torch.cat([block.float().norm(dim=1) for block in self.rows.split(_AT_ONCE)])
+        scales = torch.where(lengths > 0, lengths.reciprocal(), 0.0)
+        scales[: self.n_special] = 0
+        return scales
+
+    def number(self, word: str) -> int | None:
+        """Of a word in the vocabulary."""
+        return self.numbers.get(word.lower() if self.lowercase else word)
+
+    def unit(self, word: str) -> Float[Tensor, " H"] | None:
+        """The vector of a word, of length 1 (or 0); None where it has none."""
+        number = self.number(word)
+        if number is not None:
+            return self.rows[number].float() * self.scales[number]
+        if self.ngrams is None:
+            return None
+        made = self.ngrams.of(word.lower() if self.lowercase else word)
+        return made / made.norm().clamp(min=1e-30)
+
+    def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
+        """The words with the vectors nearest to a word's own, by the cosine, without itself.
+
+        InputError for a word without a vector.
+        """
+        if top_k < 1:
+            raise ConfigError(f"top_k={top_k}: expected at least 1")
+        vector, number = self.unit(word), self.number(word)
+        if vector is None:
+            raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
+        values, best = self.best(vector[None], [[] if number is None else [number]], top_k)
+        found = zip(best[0].tolist(), values[0].tolist(), strict=True)
+        return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
+
+    def best(
+        self, queries: Float[Tensor, "Q H"], without: Sequence[Sequence[int]], top_k: int, first: int = 0
+    ) -> tuple[Float[Tensor, "Q k"], Tensor]:
+        """Cosines (times the queries' lengths) and numbers of the ``top_k`` nearest words of each query.
+
+        ``without``: words that may not be an answer, for each query. ``first``: only so many words are looked at, 0:
+        all. Where fewer words are left than are asked for, the value is -∞.
+        """
+        last = min(self.n_special + first, len(self.words)) if first else len(self.words)
+        row = np.repeat(np.arange(len(without)), [len(some) for some in without])
+        column = np.array([number for some in without for number in some], np.int64)
+        values = queries.new_full((len(queries), top_k), -torch.inf)
+        best = torch.zeros(len(queries), top_k, dtype=torch.int64)
+        for start in range(self.n_special, last, _AT_ONCE):
+            end = min(start + _AT_ONCE, last)
+            scores = queries @ self.rows[start:end].float().T * self.scales[start:end]
+            here = (column >= start) & (column < end)
+            scores[torch.from_numpy(row[here]), torch.from_numpy(column[here] - start)] = -torch.inf
+            joined = torch.cat([values, scores], 1)
+            numbers = torch.cat([best, torch.arange(start, end).expand(len(queries), -1)], 1)
+            values, order = joined.topk(top_k, 1)
+            best = numbers.gather(1, order)
+        return values, best
+
+    def folded(self, first: int = 0) -> dict[str, list[int]]:
+        """The numbers of the first words (0: of all) by what they are in capitals: the most frequent one first."""
+        last = self.n_special + first if first else len(self.words)
+        groups = defaultdict[str, list[int]](list)
+        for number, word in enumerate(self.words[:last]):
+            if number >= self.n_special:
+                groups[word.upper()].append(number)
+        return groups
+
+
+def open_table(path: str | Path) -> WordTable:
+    """The words of a model and their vectors; those of the system ``vectors`` stay on disk until they are needed.
+
+    Any model of whole words with an input embedding will do. ConfigError for others.
+    """
+    source = recognise(path)
+    if source.kind == "firth" and read_about(find_model(source.path))["system"] == "vectors":
+        return _mapped(find_model(source.path))
+    return table_of(open_model(path))
+
+
+def table_of(loaded: Loaded) -> WordTable:
+    """The words of a loaded model, and the vectors of its input embedding."""
+    encoder, tokenizer = loaded.objective.encoder, loaded.tokenizer
+    try:
+        rows = encoder.piece_embedding.detach()
+    except NotImplementedError:
+        rows = None
+    if tokenizer.kind is not WORDS or rows is None:
+        raise ConfigError(
+            f"a model of system {loaded.system_name} with a tokenizer of the kind {tokenizer.kind.name} has no vectors "
+            "of whole words: choose one of the system vectors"
+        )
+    return _table(rows, encoder if isinstance(encoder, Vectors) else None, tokenizer)
+
+
+def _mapped(folder: Path) -> WordTable:
+    """A folder of the system ``vectors``, of which nothing is read yet but the words."""
+    sizes = {key: value for key, value in read_json(folder / "config.json").items() if key != "model_type"}
+    config = from_dict(VectorsConfig, sizes, str(folder / "config.json"))
+    found = load_tensors(folder / WEIGHTS)
+    state = {name.removeprefix("encoder."): t for name, t in found.items() if name.startswith("encoder.")}
+    with torch.device("meta"):
+        encoder = Vectors(config)
+    expected = {name: tensor.shape for name, tensor in encoder.state_dict().items()}
+    tokenizer = Tokenizer.load(folder)
+    if {name: t.shape for name, t in state.items()} != expected or tokenizer.size != config.vocab_size:
+        raise CheckpointError(f"{folder}: its parts are not of one make, or damaged")
+    encoder.load_state_dict(state, assign=True)
+    return _table(encoder.embeddings.weight.detach(), encoder, tokenizer)
+
+
+def _table(rows: Tensor, encoder: Vectors | None, tokenizer: Tokenizer) -> WordTable:
+    ngrams = None
+    if encoder is not None and encoder.unknown is not None and encoder.config.unknown == "ngrams":
+        config = encoder.config
+        ngrams = Ngrams(encoder.unknown.weight.detach(), config.shortest_ngram, config.longest_ngram)
+    n_special = len(WORDS.specials)
+    return WordTable(tokenizer.pieces, rows, n_special=n_special, lowercase=tokenizer.lowercase, ngrams=ngrams)

@@ -1,0 +1,178 @@
+"""What word vectors are tested by: analogies (Mikolov et al. 2013a, §4.1) and how alike people find two words.
+
+``: capital-common-countries``, then ``Athens Greece Baghdad Iraq``, a question a line     questions-words.txt
+``love sex 6.77``, a pair a line, by blanks or tabs; lines that begin with # say something     wordsim353, SimLex-999
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from firth.errors import InputError
+from firth.inference.word_table import WordTable
+from firth.metrics.correlation import pearson, spearman
+from firth.progress import Progress
+from firth.tasks.readers.files import read_lines
+
+_AT_ONCE = 256  # questions
+# Of Google's set: what a section of grammar is called; the others are of meaning.
+_GRAMMAR = "gram"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Questions of one kind: how many there are, and of how many all words are known; how many were right."""
+
+    name: str
+    questions: int
+    known: int
+    right: int
+
+    @property
+    def accuracy(self) -> float:
+        """Of the questions whose words are known; 0 where there are none."""
+        return self.right / self.known if self.known else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``a`` is to ``b`` as ``c`` is to ``d``, which is to be found."""
+
+    section: str
+    words: tuple[str, str, str, str]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """InputError names the first line that is neither a section nor four words."""
+    section, found = "", list[Question]()
+    for number, line in read_lines(path):
+        fields = line.split()
+        if line.startswith(":"):
+            section = line[1:].strip()
+        elif len(fields) == 4:
+            a, b, c, d = fields
+            found.append(Question(section, (a, b, c, d)))
+        elif fields:
+            raise InputError(f"{path}:{number}: expected four words, or a colon and a name; found {line[:60]!r}")
+    if not found:
+        raise InputError(f"{path}: no question in it")
+    return found
+
+
+def analogies(table: WordTable, questions: Sequence[Question], *, fold: bool = False, first: int = 0) -> list[Section]:
+    """Every section of the questions, those of meaning and of grammar together, and all.
+
+    The answer is the word nearest to b - a + c, each made of length 1, that is none of the three (3CosAdd). ``fold``:
+    small and capital letters are the same, and of words that differ in them alone the most frequent one is meant.
+    ``first``: only so many words, the most frequent ones, are known; 0: all.
+    Source: word2vec compute-accuracy.c, which folds and knows 30,000; questions with unknown words are not counted.
+    """
+    groups = table.folded(first) if fold else _each(table, first)
+    known, right = dict.fromkeys(_sections(questions), 0), dict.fromkeys(_sections(questions), 0)
+    asked = []
+    for question in questions:
+        words = [groups.get(_key(word, table, fold), []) for word in question.words]
+        if all(words):
+            asked.append((question.section, words))
+            known[question.section] += 1
+    with Progress("analogies", len(asked), "questions") as progress:
+        for at in range(0, len(asked), _AT_ONCE):
+            some = asked[at : at + _AT_ONCE]
+            units = [
+                [table.rows[words[0]].float() * table.scales[words[0]] for words in question] for _, question in some
+            ]
+            queries = torch.stack([b - a + c for a, b, c, _ in units])
+            without = [sorted({number for words in question[:3] for number in words}) for _, question in some]
+            values, best = table.best(queries, without, 1, first)
+            for (section, (*_, wanted)), number, value in zip(some, best[:, 0].tolist(), values[:, 0], strict=True):
+                right[section] += number in wanted and bool(value > -torch.inf)
+            progress.advance(len(some))
+    n = {name: sum(question.section == name for question in questions) for name in known}
+    sections = [Section(name, n[name], known[name], right[name]) for name in known]
+    return [*sections, *_totals(sections)]
+
+
+def _sections(questions: Sequence[Question]) -> list[str]:
+    return list(dict.fromkeys(question.section for question in questions))
+
+
+def _each(table: WordTable, first: int) -> dict[str, list[int]]:
+    last = table.n_special + first if first else len(table.words)
+    return {word: [number] for word, number in table.numbers.items() if number < last}
+
+
+def _key(word: str, table: WordTable, fold: bool) -> str:
+    if fold:
+        return word.upper()
+    return word.lower() if table.lowercase else word
+
+
+def _totals(sections: Sequence[Section]) -> Iterator[Section]:
+    """Meaning and grammar, where the sections are of Google's set; and all."""
+    grammar = [section for section in sections if section.name.startswith(_GRAMMAR)]
+    parts = {"meaning": [s for s in sections if s not in grammar], "grammar": grammar} if grammar else {}
+    for name, some in (parts | {"total": list(sections)}).items():
+        if some:
+            yield Section(name, *(sum(getattr(s, key) for s in some) for key in ("questions", "known", "right")))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two words, and how alike people find them."""
+
+    a: str
+    b: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How well cosines follow what people say: ``spearman`` over the pairs that have vectors. ``made``: of these
+    pairs, those with a word outside the vocabulary, whose vector its n-grams give."""
+
+    name: str
+    pairs: int
+    known: int
+    made: int
+    spearman: float
+    pearson: float
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """InputError names the first line that is not two words and a number."""
+    found = []
+    for number, line in read_lines(path):
+        if line.startswith("#") or not line.strip():
+            continue
+        fields = line.split("\t") if "\t" in line else line.split()
+        try:
+            a, b, score = (field.strip() for field in fields)
+            found.append(Pair(a, b, float(score)))
+        except ValueError:
+            raise InputError(f"{path}:{number}: expected two words and a number; found {line[:60]!r}") from None
+    if not found:
+        raise InputError(f"{path}: no pair of words in it")
+    return found
+
+
+def similarity(table: WordTable, name: str, pairs: Sequence[Pair], *, fold: bool = False) -> Likeness:
+    """The correlation of cosines with the scores of pairs; ``fold`` as in ``analogies``.
+
+    InputError where fewer than two pairs have vectors.
+    """
+    groups = table.folded() if fold else {}
+    gold, cosines, made = list[float](), list[float](), 0
+    for pair in pairs:
+        words = [table.words[groups[w.upper()][0]] if w.upper() in groups else w for w in (pair.a, pair.b)]
+        a, b = (table.unit(word) for word in words)
+        if a is not None and b is not None:
+            gold.append(pair.score)
+            cosines.append(float(a @ b))
+            made += any(table.number(word) is None for word in words)
+    if len(gold) < 2:
+        raise InputError(f"{name}: {len(gold)} of {len(pairs):,} pairs have vectors: there is nothing to correlate")
+    y, x = np.array(gold), np.array(cosines)
+    return Likeness(name, len(pairs), len(gold), made, spearman(y, x), pearson(y, x))

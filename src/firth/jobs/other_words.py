@@ -1,0 +1,41 @@
+"""The weights of a model of words for another vocabulary of words."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from firth.folder import Loaded
+from firth.text.tokenizer import WORDS, Tokenizer
+
+
+def has_other_words(loaded: Loaded, tokenizer: Tokenizer) -> bool:
+    """Whether a model reads words, and ``tokenizer`` is another vocabulary of words."""
+    both = loaded.tokenizer.kind is WORDS and tokenizer.kind is WORDS
+    return both and loaded.tokenizer.fingerprint != tokenizer.fingerprint
+
+
+def weights_for_words(loaded: Loaded, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], int]:
+    """The model's weights with the rows of ``tokenizer``'s words, and how many words the model did not have.
+
+    A word that both have keeps its row, and its place in a bias; any other begins as the mean over all old words.
+    Source: Howard & Ruder 2018, §3.2 (specification §3).
+    """
+    old = {piece: i for i, piece in enumerate(loaded.tokenizer.pieces)}
+    # Behind the last row stands the mean.
+    rows = torch.tensor([old.get(piece, len(old)) for piece in tokenizer.pieces])
+    state = loaded.objective.state_dict()
+    by_word = _by_word(loaded, state)
+    moved = {name: torch.cat([state[name], state[name].mean(0, keepdim=True)])[rows] for name in by_word}
+    return {**state, **moved}, int((rows == len(old)).sum())
+
+
+def _by_word(loaded: Loaded, state: Mapping[str, Tensor]) -> list[str]:
+    """The tensors with a row for each word: those that a larger vocabulary would make longer."""
+    objective = loaded.objective
+    config = objective.encoder.config
+    larger = dataclasses.replace(config, vocab_size=config.vocab_size + 1)
+    with torch.device("meta"):
+        other = loaded.system.objective(loaded.system.encoder(larger), objective.config).state_dict()
+    return [name for name, tensor in state.items() if tensor.shape != other[name].shape]

@@ -1,0 +1,57 @@
+"""The Transformer's block with LayerNorm after each sum, as the paper, BERT and GPT have it."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from firth.layers.activations import ACTIVATIONS
+from firth.layers.attention import Joined, KeysValues, SelfAttention
+from firth.layers.dropout import Dropout
+from firth.packed import Rows
+
+
+class PostNormBlock(nn.Module):
+    """Self-attention and a feed-forward part, each followed by dropout, residual sum and LayerNorm.
+
+    Source: Vaswani et al. 2017, §3.1 and §5.4.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        n_heads: int,
+        feed_forward_width: int,
+        activation: str,
+        dropout: float,
+        attention_dropout: float,
+        norm_epsilon: float,
+        causal: bool,
+        attention_bias: bool = True,
+        feed_forward_dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.attention = SelfAttention(
+            width=width, n_heads=n_heads, dropout=attention_dropout, causal=causal, bias=attention_bias
+        )
+        self.attention_norm = nn.LayerNorm(width, eps=norm_epsilon)
+        self.feed_forward = nn.Linear(width, feed_forward_width)
+        self.activate = ACTIVATIONS[activation]
+        self.inner_dropout = Dropout(feed_forward_dropout)
+        self.feed_forward_output = nn.Linear(feed_forward_width, width)
+        self.feed_forward_norm = nn.LayerNorm(width, eps=norm_epsilon)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
+        return self._after_attention(x, self.attention(x, rows))
+
+    def step(
+        self, x: Float[Tensor, "T H"], joined: Joined, past: KeysValues | None
+    ) -> tuple[Float[Tensor, "T H"], KeysValues]:
+        """``forward`` of tokens that continue rows, and the keys and values of all tokens so far."""
+        context, kept = self.attention.step(x, joined, past)
+        return self._after_attention(x, context), kept
+
+    def _after_attention(self, x: Tensor, context: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.dropout(context))
+        inner = self.inner_dropout(self.activate(self.feed_forward(x)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward_output(inner)))

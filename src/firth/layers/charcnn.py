@@ -1,0 +1,96 @@
+"""Words from their characters: convolutions, the maximum over places, highways, a projection.
+
+Source: Kim et al. 2016, and allenai/bilm-tf model.py for all numbers.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from firth.layers.activations import ACTIVATIONS
+from firth.text.characters import N_CHARACTERS, PADDING
+
+# Words that go through the convolutions together: what lies between would be large for many.
+_AT_ONCE = 256
+# Gates of highways begin mostly shut: the input goes through.
+_GATE_BIAS = -2.0
+
+
+class Highway(nn.Module):
+    """``g · relu(W x + b) + (1 - g) · x`` with ``g = σ(V x + c)``.
+
+    Source: Srivastava et al. 2015, and allenai/bilm-tf model.py, high_way, which calls the gate of the transform
+    "carry".
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.gate = nn.Linear(width, width)
+        self.transform = nn.Linear(width, width)
+        for linear in (self.gate, self.transform):
+            nn.init.normal_(linear.weight, std=1 / math.sqrt(width))
+            nn.init.zeros_(linear.bias)
+        nn.init.constant_(self.gate.bias, _GATE_BIAS)
+
+    def forward(self, x: Float[Tensor, "W F"]) -> Float[Tensor, "W F"]:
+        return torch.lerp(x, F.relu(self.transform(x)).to(x.dtype), self.gate(x).sigmoid().to(x.dtype))
+
+
+class CharacterCNN(nn.Module):
+    """Rows of character ids ``(W, C)`` -> one vector a word ``(W, width)``.
+
+    ``filters``: (how many characters it sees, how many of them). The filling of a row takes part in convolution and
+    maximum, as in the published models: it has a vector of its own. There is a projection only where the number of
+    filters is not ``width`` already.
+    """
+
+    def __init__(
+        self, *, width: int, character_width: int, filters: Sequence[tuple[int, ...]], n_highways: int, activation: str
+    ):
+        super().__init__()
+        n_filters = sum(n for _, n in filters)
+        self.activate, self.widest = ACTIVATIONS[activation], max(size for size, _ in filters)
+        self.embedding = nn.Embedding(N_CHARACTERS, character_width)
+        self.convolutions = nn.ModuleList(nn.Conv1d(character_width, n, size) for size, n in filters)
+        self.highways = nn.Sequential(*(Highway(n_filters) for _ in range(n_highways)))
+        self.projection = nn.Linear(n_filters, width) if n_filters != width else nn.Identity()
+        self._initialise(activation)
+
+    def _initialise(self, activation: str) -> None:
+        nn.init.uniform_(self.embedding.weight, -1, 1)
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            if activation == "relu":
+                nn.init.uniform_(convolution.weight, -0.05, 0.05)
+            else:
+                nn.init.normal_(convolution.weight, std=1 / math.sqrt(convolution.weight[0].numel()))
+            assert convolution.bias is not None
+            nn.init.zeros_(convolution.bias)
+        if isinstance(self.projection, nn.Linear):
+            nn.init.normal_(self.projection.weight, std=1 / math.sqrt(self.projection.in_features))
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, characters: Int[Tensor, "W C"]) -> Float[Tensor, "W width"]:
+        # Words of like length together, so that few columns are read for short ones.
+        by_length = (characters != PADDING).sum(1).argsort(stable=True)
+        parts = characters.index_select(0, by_length).split(_AT_ONCE)
+        found = torch.cat([self._filtered(without_idle_filling(part, self.widest)) for part in parts])
+        return self.projection(self.highways(found)).index_select(0, by_length.argsort())
+
+    def _filtered(self, characters: Int[Tensor, "W S"]) -> Float[Tensor, "W F"]:
+        x = self.embedding(characters).transpose(1, 2)
+        # Maximum and activation may change places, since all activations here grow; so there is less to activate.
+        return torch.cat([self.activate(convolution(x).amax(2)) for convolution in self.convolutions], 1)
+
+
+def without_idle_filling(characters: Int[Tensor, "W C"], widest: int) -> Int[Tensor, "W S"]:
+    """As many columns as can change a maximum over windows of at most ``widest`` columns.
+
+    All windows that see nothing but filling give the same number: one of each size is enough.
+    """
+    longest = int((characters != PADDING).sum(1).amax())
+    return characters[:, : longest + widest]

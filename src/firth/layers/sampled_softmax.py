@@ -1,0 +1,63 @@
+"""The loss over a large vocabulary by a sample of it.
+
+Source: Jean et al. 2015; TensorFlow's sampled_softmax_loss and LogUniformCandidateSampler, which allenai/bilm-tf uses.
+"""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Draws of a round are this many times the words still wanted.
+_DRAWS = 2
+_OUT = -1e9
+
+
+def sampled_loss(
+    x: Float[Tensor, "M H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"], label: Int[Tensor, " M"],
+    negatives: Int[Tensor, " S"], n_draws: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Summed cross-entropy of each label against the same ``negatives``, and how many labels score highest among them.
+
+    From each score the log of how often the word was expected in ``n_draws`` draws is subtracted, so that on the whole
+    the gradient is that of the full softmax. A negative that is the label itself is left out of that prediction.
+    ``negatives`` are in order, each once.
+    """
+    true = _scores((x * weight.index_select(0, label)).sum(1), bias, label, n_draws)
+    others = _scores(x @ weight.index_select(0, negatives).T, bias, negatives, n_draws)
+    place = torch.searchsorted(negatives, label).clamp(max=len(negatives) - 1)
+    (hit,) = (negatives.index_select(0, place) == label).nonzero(as_tuple=True)
+    others = others.index_put((hit, place.index_select(0, hit)), others.new_tensor(_OUT))
+    loss = (torch.logaddexp(true, others.logsumexp(1)) - true).sum()
+    return loss, (true > others.amax(1)).sum()
+
+
+def _scores(products: Tensor, bias: Tensor, words: Tensor, n_draws: int) -> Tensor:
+    """With bias and correction, float32 at least."""
+    return products + (bias.index_select(0, words) - expected(words, n_draws, len(bias)).log())
+
+
+def draw_negatives(n: int, size: int, seed: int) -> tuple[Int[Tensor, " S"], int]:
+    """``n`` different words of a vocabulary of ``size`` in order, and how many draws it took to meet so many.
+
+    Word k is drawn with a probability of ``log((k + 2) / (k + 1)) / log(size + 1)``: close to the frequencies of a
+    vocabulary that is sorted by them.
+    """
+    random = np.random.default_rng(seed)
+    drawn = np.empty(0, np.int64)
+    while True:
+        exponents = random.random(_DRAWS * n) * math.log(size + 1)
+        drawn = np.concatenate([drawn, np.minimum(np.exp(exponents).astype(np.int64) - 1, size - 1)])
+        _, first = np.unique(drawn, return_index=True)
+        if len(first) >= n:
+            chosen = np.sort(first)[:n]
+            return torch.from_numpy(np.sort(drawn[chosen])), int(chosen[-1]) + 1
+
+
+def expected(words: Int[Tensor, " N"], n_draws: int, size: int) -> Float[Tensor, " N"]:
+    """How often a word is expected among the different ones of so many draws: its chance to be met at all."""
+    places = words.double()
+    share = ((places + 2) / (places + 1)).log() / math.log(size + 1)
+    return -torch.expm1(n_draws * torch.log1p(-share)).float()

@@ -1,0 +1,97 @@
+"""AWD-LSTM: the language model that ULMFiT pre-trains, and reads texts with.
+
+Source: Merity et al. 2017, "Regularizing and Optimizing LSTM Language Models"; Howard & Ruder 2018 (specification §1).
+Dropout of the top layer's output belongs to what stands on it: the language model's softmax, or the head of a task.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from firth.layers.awd import LockedDropout, WeightDropLSTM, WordDropout
+from firth.layers.mixing import pool_rows
+from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
+
+
+class AwdLstm(Encoder):
+    """Embedding and LSTM layers; ``summary`` is the top layer of the token read last, and its maximum and mean.
+
+    Source of the summary: Howard & Ruder 2018, §3.3 (concat pooling): (B, 3 × width).
+    """
+
+    def __init__(self, config: AwdLstmConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = nn.Embedding(config.vocab_size, config.width)
+        self.layers = nn.ModuleList(
+            WeightDropLSTM(below, width, config.weight_dropout)
+            for below, width in zip(config.layer_widths, config.layer_widths[1:], strict=False)
+        )
+        self.word_dropout = WordDropout(config.embedding_dropout)
+        self.input_dropout = LockedDropout(config.input_dropout)
+        self.hidden_dropout = LockedDropout(config.hidden_dropout)
+        nn.init.uniform_(self.embeddings.weight, -config.init_range, config.init_range)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of layers 0 (embeddings) to L."""
+        return self.config.layer_widths
+
+    @property
+    def summary_width(self) -> int:
+        return 3 * self.config.width
+
+    @property
+    def causal(self) -> bool:
+        return not self.config.backward
+
+    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
+        """``carry``: ``hidden.i`` and ``cell.i`` of layer i, (B, its width), as the rows before left them; None: zeros.
+
+        Rows are in reading order, whatever the direction. There is a carry only where all rows are equally long.
+        """
+        rows = tokens.rows
+        if not self.config.backward:
+            return self._read(tokens.ids, rows, keep, carry)
+        turned = _turned(rows)
+        hidden = self._read(tokens.ids.index_select(0, turned), rows, keep, carry)
+        layers = {number: x.index_select(0, turned) for number, x in hidden.layers.items()}
+        return Hidden(layers, rows, hidden.summary, hidden.carry)
+
+    def _read(self, ids: Int[Tensor, " T"], rows: Rows, keep: Sequence[int], carry: Carry | None) -> Hidden:
+        kept, n_layers = kept_layers(keep, self.config.n_layers), self.config.n_layers
+        layers: dict[int, Tensor] = {}
+        left: Carry | None = {}
+        x = self.input_dropout(self.word_dropout(ids, self.embeddings.weight), rows)
+        for number, lstm in enumerate(self.layers):
+            if number in kept:
+                layers[number] = x
+            start = None if carry is None else (carry[f"hidden.{number}"], carry[f"cell.{number}"])
+            x, state = lstm(x, rows, start)
+            if state is None or left is None:
+                left = None
+            else:
+                left |= {f"hidden.{number}": state[0], f"cell.{number}": state[1]}
+            if number < n_layers - 1:
+                x = self.hidden_dropout(x, rows)
+        if n_layers in kept:
+            layers[n_layers] = x
+        summary = torch.cat([pool_rows(x, rows, how) for how in ("last", "max", "mean")], 1)
+        return Hidden(layers, rows, summary, left)
+
+    @property
+    def piece_embedding(self) -> Float[Tensor, "V H"]:
+        return self.embeddings.weight
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """All parameters, bottom to top: embeddings, each layer."""
+        return [list(part.parameters()) for part in (self.embeddings, *self.layers)]
+
+
+def _turned(rows: Rows) -> Int[Tensor, " T"]:
+    """For each place the token there when every row is turned round."""
+    n_tokens = torch.arange(rows.n_tokens, device=rows.offsets.device)
+    return (rows.first + rows.last).index_select(0, rows.row_of_token()) - n_tokens

@@ -1,0 +1,134 @@
+"""The bidirectional language model of ELMo, in the order of the paper's §3.1 and §3.4.
+
+Source: Peters et al. 2018, and allenai/bilm-tf model.py, training.py.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from firth.layers.charcnn import CharacterCNN
+from firth.layers.dropout import Dropout
+from firth.layers.projected_lstm import ProjectedLSTM
+from firth.layers.recurrent import by_time
+from firth.models.bilm_config import BilmConfig
+from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
+
+
+class Direction(nn.Module):
+    """The LSTM layers of one direction; rows come in the order in which they are read."""
+
+    def __init__(self, config: BilmConfig):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ProjectedLSTM(
+                width_in=config.width, cells=config.cells, width=config.width,
+                cell_clip=config.cell_clip, projection_clip=config.projection_clip,
+            )
+            for _ in range(config.n_layers)
+        )  # fmt: skip
+        self.dropout = Dropout(config.dropout)
+        self.residual = config.residual
+
+    def forward(
+        self, x: Float[Tensor, "T H"], rows: Rows, hidden: Float[Tensor, "L R H"], cell: Float[Tensor, "L R C"]
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Outputs (T, H) of the layers, and the state after the rows' last tokens.
+
+        Of R rows of state the first are those of ``rows``; further ones stay as they are. What dropout leaves of a
+        layer's input is also what is added to its output (bilm-tf wraps the one around the other).
+        """
+        order, sizes = by_time(rows)
+        longest_first = rows.lengths.argsort(descending=True, stable=True)
+        x = x.index_select(0, order)
+        outputs, hiddens, cells = [], [], []
+        for number, layer in enumerate(self.layers):
+            x = self.dropout(x)
+            start = (hidden[number].index_select(0, longest_first), cell[number].index_select(0, longest_first))
+            out, (last_hidden, last_cell) = layer(x, sizes, start)
+            x = out + x if self.residual and number else out
+            outputs.append(x)
+            hiddens.append(hidden[number].index_copy(0, longest_first, last_hidden.to(hidden.dtype)))
+            cells.append(cell[number].index_copy(0, longest_first, last_cell.to(cell.dtype)))
+        back = order.argsort()
+        return [y.index_select(0, back) for y in outputs], torch.stack(hiddens), torch.stack(cells)
+
+
+class Bilm(Encoder):
+    """Words by their characters, and two LSTMs over them, one from each side; nothing but the words is shared.
+
+    Layer 0 is a word's vector twice, layer ℓ is [forward ; backward], so that all have the width 2 × ``width`` and
+    can be mixed. ``summary``: where each direction has read the whole row, [forward at its last token ; backward at
+    its first].
+    """
+
+    def __init__(self, config: BilmConfig):
+        super().__init__()
+        self.config = config
+        self.words = CharacterCNN(
+            width=config.width, character_width=config.character_width, filters=config.filters,
+            n_highways=config.n_highways, activation=config.activation,
+        )  # fmt: skip
+        self.ahead, self.back = Direction(config), Direction(config)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of layers 0 (words) to L."""
+        return (2 * self.config.width,) * (self.config.n_layers + 1)
+
+    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
+        """``carry`` as the batch before left it (see ``begin``); None: zeros, and each row stands for itself.
+
+        The published code always carries: row b goes on from the state in which row b of the batch before ended, in
+        both directions, which makes a sentence's vectors depend on what was read before.
+        """
+        kept = kept_layers(keep, self.config.n_layers)
+        rows, turned = tokens.rows, turned_round(tokens.rows)
+        x = self.read_words(tokens)
+        state = self.begin(rows.n_rows, carry)
+        ahead, state["ahead_hidden"], state["ahead_cell"] = self.ahead(
+            x, rows, state["ahead_hidden"], state["ahead_cell"]
+        )
+        behind, state["back_hidden"], state["back_cell"] = self.back(
+            x.index_select(0, turned), rows, state["back_hidden"], state["back_cell"]
+        )
+        layers = {0: torch.cat([x, x], 1)} if 0 in kept else {}
+        for number in sorted(kept - {0}):
+            layers[number] = torch.cat([ahead[number - 1], behind[number - 1].index_select(0, turned)], 1)
+        # Turned round, a row's first token is its last.
+        summary = torch.cat([ahead[-1].index_select(0, rows.last), behind[-1].index_select(0, rows.last)], 1)
+        return Hidden(layers=layers, rows=rows, summary=summary, carry=state)
+
+    def read_words(self, tokens: Tokens) -> Float[Tensor, "T width"]:
+        """The words of a batch, each different one once."""
+        if tokens.chars is None:
+            raise ValueError("this encoder reads characters: tokens.chars is missing")
+        different, number = tokens.chars.unique(dim=0, return_inverse=True)
+        return self.words(different).index_select(0, number)
+
+    def begin(self, n_rows: int, carry: Carry | None) -> Carry:
+        """State for at least ``n_rows`` rows: ``ahead_hidden`` and ``back_hidden`` (L, R, width), ``…_cell``
+        (L, R, cells). What ``carry`` has is used, and rows that it lacks begin at zero."""
+        widths = {"hidden": self.config.width, "cell": self.config.cells}
+        state: Carry = {}
+        for direction in ("ahead", "back"):
+            for part, width in widths.items():
+                name = f"{direction}_{part}"
+                found = None if carry is None else carry[name]
+                n_new = n_rows - (0 if found is None else found.shape[1])
+                new = self.words.embedding.weight.new_zeros(self.config.n_layers, max(n_new, 0), width)
+                state[name] = new if found is None else torch.cat([found, new], 1) if n_new > 0 else found
+        return state
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """All parameters, bottom to top: words, each layer in both directions."""
+        pairs = zip(self.ahead.layers, self.back.layers, strict=True)
+        return [list(self.words.parameters()), *([*a.parameters(), *b.parameters()] for a, b in pairs)]
+
+
+def turned_round(rows: Rows) -> Int[Tensor, " T"]:
+    """For each token the one that stands as far from the other end of its row."""
+    row = rows.row_of_token()
+    return (rows.first + rows.last).index_select(0, row) - torch.arange(rows.n_tokens, device=rows.offsets.device)

@@ -1,0 +1,96 @@
+"""Word vectors as an encoder: every word has one, whatever stands around it.
+
+Where they come from is for objectives/cbow.py, gensim (jobs/train_vectors.py), or a file of another tool
+(convert/word_vectors.py). Words outside the vocabulary come with their characters, and are looked up by them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from firth.layers.subwords import ngram_buckets
+from firth.models.vectors_config import VectorsConfig
+from firth.packed import Encoder, Hidden, Tokens, kept_layers
+from firth.text.characters import BEGIN_WORD, END_WORD
+from firth.text.shapes import SHAPES, bucket_of, shape_of
+from firth.text.tokenizer import WORDS
+
+# Ids of a vocabulary of whole words, whose special pieces come first.
+UNKNOWN = WORDS.specials.index(WORDS.unk)
+_NO_WORDS = tuple(WORDS.specials.index(piece) for piece in (WORDS.start, WORDS.between, WORDS.end))
+
+
+class Vectors(Encoder):
+    """An embedding and nothing else: layer 0 is the top one; ``summary`` is the mean of a row's words.
+
+    ``unknown``: the vectors of what is outside the vocabulary, a row for each shape, hash, or hash of an n-gram;
+    None where ``<unk>`` stands for all of it. Tokens that come without characters are ``<unk>`` too.
+    """
+
+    def __init__(self, config: VectorsConfig):
+        super().__init__()
+        self.config = config
+        n_unknown = len(SHAPES) if config.unknown == "shapes" else config.n_buckets
+        self.embeddings = nn.Embedding(config.vocab_size, config.width)
+        self.unknown = nn.Embedding(n_unknown, config.width) if n_unknown else None
+        # Source: word2vec.c, InitNet; GloVe's glove.c begins so too.
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.5 / config.width, 0.5 / config.width)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of layer 0."""
+        return (self.config.width,)
+
+    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
+        layers = kept_layers(keep, self.config.n_layers)
+        x = self.embeddings(tokens.ids)
+        if self.unknown is not None and tokens.chars is not None:
+            (new,) = (tokens.ids == UNKNOWN).nonzero(as_tuple=True)
+            x = x.index_copy(0, new, self._of_unknown(tokens.chars.index_select(0, new)))
+        return Hidden(layers=dict.fromkeys(layers, x), rows=tokens.rows, summary=self._mean(x, tokens))
+
+    def _of_unknown(self, chars: Int[Tensor, "U C"]) -> Float[Tensor, "U H"]:
+        assert self.unknown is not None
+        config = self.config
+        if config.unknown == "ngrams":
+            return ngram_mean(chars, self.unknown.weight, config.shortest_ngram, config.longest_ngram)
+        words = [_spelled(row) for row in chars.tolist()]
+        rows = [shape_of(word) if config.unknown == "shapes" else bucket_of(word, config.n_buckets) for word in words]
+        return self.unknown(torch.tensor(rows, dtype=torch.int64, device=chars.device))
+
+    def _mean(self, x: Float[Tensor, "T H"], tokens: Tokens) -> Float[Tensor, "B H"]:
+        """Of the words of each row; zeros where there are none."""
+        is_word = torch.ones_like(tokens.ids, dtype=x.dtype)
+        for piece in _NO_WORDS:
+            is_word = is_word * (tokens.ids != piece)
+        row = tokens.rows.row_of_token()
+        sums = x.new_zeros(tokens.rows.n_rows, x.shape[1]).index_add(0, row, x * is_word[:, None])
+        n_words = is_word.new_zeros(tokens.rows.n_rows).index_add(0, row, is_word)
+        return sums / n_words.clamp(min=1)[:, None]
+
+    @property
+    def piece_embedding(self) -> Float[Tensor, "V H"]:
+        return self.embeddings.weight
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """All parameters: one group."""
+        return [list(self.parameters())]
+
+
+def ngram_mean(
+    chars: Int[Tensor, "U C"], weight: Float[Tensor, "G H"], shortest: int, longest: int
+) -> Float[Tensor, "U H"]:
+    """The mean of the rows of each word's n-grams, zeros where it has none (fastText's vector of a new word)."""
+    marked = torch.where(chars == BEGIN_WORD, ord("<"), torch.where(chars == END_WORD, ord(">"), chars))
+    text = marked.masked_fill(marked > 255, -1)
+    buckets, counts = ngram_buckets(text.long(), shortest, longest, len(weight))
+    return F.embedding_bag(buckets, weight, counts.cumsum(0) - counts, mode="mean")
+
+
+def _spelled(row: Sequence[int]) -> str:
+    """The word of a row of characters; a part of a character at its cut end is dropped."""
+    return bytes(character for character in row if character < 256).decode(errors="ignore")

@@ -1,0 +1,56 @@
+"""AWD-LSTM's language model: the next word of a stream, and two penalties on the activations that predict it.
+
+Source: Merity et al. 2017, §4.3 and §4.5; salesforce/awd-lstm-lm main.py (specification §1).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from firth.data.batch import Batch, Objective, Step
+from firth.layers.awd import LockedDropout
+from firth.layers.vocabulary import vocabulary_loss
+from firth.models.awd_lstm import AwdLstm
+from firth.objectives.config import AwdLMConfig
+from firth.packed import Carry
+
+
+class AwdLM(Objective):
+    """Term ``lm``: every token predicts the next (of a backward model the one before) by the embedding, with a bias.
+
+    In training also ``activation``, the mean square of the top states as the softmax sees them, and ``change``, that
+    of the difference between one step of a row and the next, before dropout. Each is summed over tokens, a mean over
+    the width; ``counts`` has how many. Outside of training the loss is the language model's alone.
+    """
+
+    penalties = frozenset({"activation", "change"})
+
+    def __init__(self, encoder: AwdLstm, config: AwdLMConfig):
+        super().__init__()
+        self.encoder = encoder
+        self.config = config
+        self.dropout = LockedDropout(config.dropout)
+        self.bias = nn.Parameter(torch.zeros(encoder.config.vocab_size))
+        self.weights = {"lm": 1.0, "activation": config.activation, "change": config.change}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        rows = batch.tokens.rows
+        return {**batch.counts(), "activation": rows.n_tokens, "change": rows.n_tokens - rows.n_rows}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        hidden, rows = self.encoder(batch.tokens, carry=carry), batch.tokens.rows
+        top, target = hidden.top, batch.targets["lm"]
+        seen = self.dropout(top, rows)
+        chosen = seen.index_select(0, target.index)
+        loss, correct = vocabulary_loss(chosen, self.encoder.piece_embedding, self.bias, target.label)
+        losses = {"lm": loss}
+        if self.training:
+            later = rows.positions.nonzero()[:, 0]
+            losses["activation"] = _mean_squares(seen)
+            losses["change"] = _mean_squares(top.index_select(0, later) - top.index_select(0, later - 1))
+        return Step(losses, {"lm": correct}, hidden.carry)
+
+
+def _mean_squares(x: Float[Tensor, "N H"]) -> Float[Tensor, ""]:
+    """Over the width; summed over tokens."""
+    return x.float().square().mean(1).sum()

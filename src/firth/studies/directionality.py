@@ -1,0 +1,163 @@
+"""``firth study directionality``: left to right against both directions, at equal size, text and tokens.
+
+The rows are those of Devlin et al. 2018, Table 5, and OpenAI GPT: each is pre-trained on the same corpus for the same
+number of tokens, and fine-tuned on four tasks over seeds. All choices are made on a tenth of the training examples;
+dev files are scored once a run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firth.config import read_json, write_json
+from firth.errors import ConfigError, TrainingError
+from firth.jobs import pretrain as job
+from firth.studies.cells import Cell, read_facts, run_cells
+from firth.studies.finetuning import ROWS, recipe_of, tune_cell
+
+# About ten minutes of one processor core for BERT; the others predict more pieces a row, and take longer.
+STEPS, BATCH_TOKENS, LENGTH = 1250, 2048, 64
+MOST_EXAMPLES = 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """One row of the table. ``pretrained``: whose weights it begins from, where not its own.
+
+    ``words``: which piece stands for a word that is tagged. Left to right only its last piece has seen all of it.
+    """
+
+    model: str
+    settings: tuple[str, ...] = ()
+    head: dict[str, Any] = field(default_factory=dict)
+    pretrained: str = ""
+    words: str = "first"
+
+
+# A BiLSTM with new weights stands between encoder and head; texts are its outputs' mean.
+_BILSTM = {"features": {"lstm_layers": 1, "pool": "mean"}}
+VARIANTS: dict[str, Variant] = {
+    "BERT": Variant(model="bert-mini"),
+    "BERT without NSP": Variant(model="bert-mini", settings=("data.instances=documents",)),
+    "left to right without NSP": Variant(model="bert-ltr-mini", words="last"),
+    "left to right, BiLSTM": Variant(
+        model="bert-ltr-mini", words="last", head=_BILSTM, pretrained="left to right without NSP"
+    ),
+    "GPT": Variant(model="gpt-mini", settings=("encoder.embedding_dropout=0.0",), words="last"),
+}
+# The tasks, and the score that is shown: of MRPC as in the paper's table.
+TASKS = {"SST-2": "accuracy", "MRPC": "accuracy", "SNLI": "accuracy", "CoNLL-2003": "entity_f1"}
+# Scores of the paper's base size where the tasks are the same (Devlin et al. 2018, Table 5).
+PUBLISHED = {
+    "BERT": {"MRPC": 86.7, "SST-2": 92.7},
+    "BERT without NSP": {"MRPC": 86.5, "SST-2": 92.6},
+    "left to right without NSP": {"MRPC": 77.5, "SST-2": 92.1},
+    "left to right, BiLSTM": {"MRPC": 75.7, "SST-2": 91.6},
+}
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = job.say,
+) -> dict[str, Any]:
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    ``models``: holds the English corpus. TrainingError at the end if some cells failed.
+    """
+    corpus = models / "en" / "corpus"
+    for folder, what in ((data, "--data: the folder of the data sets"), (corpus, "made by make models")):
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder ({what})")
+    first, second = pretrain_cells(corpus), tune_cells(data, models, out)
+    chosen = [cell for cell in (*first, *second) if not only or any(name in cell.name for name in only)]
+    if not chosen:
+        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
+    # What is fine-tuned must have been pre-trained.
+    needed = {needed_by(cell) for cell in chosen}
+    done = run_cells([cell for cell in first if cell.name in needed], out / "cells", workers, tell)
+    ready = [cell for cell in chosen if cell in second and needed_by(cell) in done]
+    done |= run_cells(ready, out / "cells", workers, tell)
+    facts = read_facts([*first, *second], out / "cells")
+    write_json(out / "study.json", facts)
+    failed = [cell.name for cell in chosen if cell.name not in done]
+    if failed:
+        log = out / "cells" / failed[0] / "cell.log"
+        raise TrainingError(f"{len(failed)} cells failed or wait for one that did, such as {failed[0]}: see {log}")
+    return facts
+
+
+def needed_by(cell: Cell) -> str:
+    """The name of the cell that makes the model of this one, or its own if it makes one."""
+    if cell.name.startswith("pre-training/"):
+        return cell.name
+    name = cell.name.split("/")[1]
+    return f"pre-training/{VARIANTS[name].pretrained or name}"
+
+
+def pretrain_cells(corpus: Path) -> list[Cell]:
+    """A cell for each model that is pre-trained: the same corpus, tokens, rate and schedule."""
+    recipe = {
+        "data": {"corpus": str(corpus), "length": LENGTH},
+        "encoder": {"dropout": 0.0, "attention_dropout": 0.0},
+        "optim": {
+            "kind": "adamw", "schedule": "linear", "peak_rate": 1e-3, "warmup_share": 0.05, "beta2": 0.98,
+            "epsilon": 1e-6,
+        },
+        "train": {
+            "steps": STEPS, "batch_tokens": BATCH_TOKENS, "eval_every": STEPS // 5, "eval_batches": 50,
+            "save_every": STEPS // 5, "log_every": STEPS // 50,
+        },
+    }  # fmt: skip
+    return [
+        Cell(
+            f"pre-training/{name}",
+            pretrain_cell,
+            {"recipe": {**recipe, "model": variant.model}, "settings": [*variant.settings]},
+        )
+        for name, variant in VARIANTS.items()
+        if not variant.pretrained
+    ]
+
+
+def tune_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+    """A cell for each model and task."""
+    cells = []
+    for row in (row for task in TASKS for row in ROWS if row.name == task):
+        for name, variant in VARIANTS.items():
+            recipe = recipe_of(row, data, models, out)
+            recipe["model"] = str(out / "cells" / "pre-training" / (variant.pretrained or name) / "run") + "/"
+            recipe["data"] |= {"limit": MOST_EXAMPLES}
+            # One optimiser for all, also where a system has its own.
+            recipe["optim"] |= {"schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
+            features = dict(variant.head.get("features", {}))
+            if row.name == "CoNLL-2003":  # words are read one by one
+                features.pop("pool", None)
+                features["words"] = variant.words
+            recipe["head"] |= {"features": features} if features else {}
+            cells.append(Cell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}))
+    return cells
+
+
+def pretrain_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Pre-train one model; the held-out scores of its best state, and what it took."""
+    run = folder / "run"
+    if (run / job.RECIPE).is_file():
+        outcome = job.resume(run)
+    else:
+        outcome = job.pretrain(job.resolve(recipe, settings, str(folder)), run)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    state = read_json(run / "checkpoints" / f"step-{outcome.step}" / "train" / "state.json")
+    about = read_json(run / "model" / "firth.json")
+    return {
+        "dev": about["provenance"]["dev"],
+        "seconds": state["elapsed_s"],
+        "steps": outcome.step,
+        "parameters": sum(p.numel() for p in job.make_objective(job.recipe_of(run)).parameters()),
+    }

@@ -1,0 +1,87 @@
+"""``report.html`` of the study of directions: the table of scores, each task's side by side, and pre-training."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from firth.errors import ConfigError
+from firth.jobs.report import COLOURS, FAINT, INK, Cell, Report
+from firth.studies.directionality import PUBLISHED, TASKS, VARIANTS
+from firth.studies.finetuning_report import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Facts = Mapping[str, Any]
+
+
+def write_study_report(out: Path, facts: Facts) -> Path:
+    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    report = Report("Left to right against both directions")
+    report.text(
+        "Scores on dev files in percent, mean ± deviation over seeds; every model saw as many tokens of the same "
+        "text. All choices were made on held-out training examples; each dev file was scored once a run."
+    )
+    report.heading("Fine-tuned")
+    report.table(*direction_table(facts))
+    if any(name.startswith("tasks/") for name in facts):
+        report.plot("Each run on its dev file, percent; the line is the mean", score_figure(facts))
+    report.heading("The paper, base size")
+    report.table(*published_table())
+    report.heading("Pre-training")
+    report.table(*pretraining_table(facts))
+    path = out / "report.html"
+    report.write(path)
+    return path
+
+
+def direction_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """A row a model, a column a task."""
+    rows: list[list[Cell]] = []
+    for name in VARIANTS:
+        found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
+        if any(found.values()):
+            rows.append([name, *(percent(cell, TASKS[task]) for task, cell in found.items())])
+    return ["model", *(f"{task}, {score}" for task, score in TASKS.items())], rows
+
+
+def published_table() -> tuple[list[str], list[list[Cell]]]:
+    """What the paper has of the same rows and tasks."""
+    tasks = [task for task in TASKS if any(task in scores for scores in PUBLISHED.values())]
+    rows: list[list[Cell]] = [
+        [name, *(str(scores.get(task, "–")) for task in tasks)] for name, scores in PUBLISHED.items()
+    ]
+    return ["model", *(f"{task}, {TASKS[task]}" for task in tasks)], rows
+
+
+def pretraining_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """What each pre-training took, and its loss on held-out text (a piece; of different pieces, by model)."""
+    rows: list[list[Cell]] = []
+    for name in VARIANTS:
+        if cell := facts.get(f"pre-training/{name}"):
+            losses = ", ".join(f"{key} {value:.3f}" for key, value in cell["dev"].items() if key != "loss")
+            rows.append([name, f"{cell['parameters'] / 1e6:.1f} M", f"{cell['seconds'] / 60:.1f}", losses])
+    return ["model", "parameters", "minutes", "on held-out text"], rows
+
+
+def score_figure(facts: Facts) -> "Figure":
+    """A panel a task, a line a model: each seed's score as a dot, and their mean. ConfigError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install 'firth[report]'") from None
+    figure = Figure(figsize=(7.4, 2.6), layout="constrained")
+    panels = figure.subplots(1, len(TASKS), sharey=True)
+    for panel, (task, score) in zip(panels, TASKS.items(), strict=True):
+        panel.set_title(task, fontsize=10, loc="left", color=INK)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.tick_params(length=0, labelsize=9, labelcolor=FAINT)
+        panel.set_yticks(range(len(VARIANTS)), list(VARIANTS))
+        panel.set_ylim(len(VARIANTS) - 0.5, -0.5)
+        panel.grid(axis="y", linewidth=0.5, color=FAINT, alpha=0.4)
+        for place, name in enumerate(VARIANTS):
+            if cell := facts.get(f"tasks/{name}/{task}"):
+                values = [100 * value for value in cell["dev"]["dev"][score]["values"]]
+                panel.plot(values, [place] * len(values), "o", ms=4, color=COLOURS[0][0], alpha=0.7)
+                panel.plot([sum(values) / len(values)] * 2, [place - 0.3, place + 0.3], color=INK, linewidth=1.5)
+    return figure

@@ -1,0 +1,161 @@
+"""``firth study translation``: the original Transformer on a small parallel corpus, and what the search is worth.
+
+One model learns English to German from Multi30k (Elliott et al. 2016): 29,000 captions, joint byte-pair pieces. Then
+the validation captions are translated by the best model, the last one and the mean of the last checkpoints, each
+greedily and with a beam, and by the mean with other beams and length penalties (Vaswani et al. 2017, §6.1).
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from firth.config import write_json
+from firth.errors import ConfigError, TrainingError
+from firth.inference.translating import Search
+from firth.jobs import pretrain as job
+from firth.jobs.average import average
+from firth.jobs.prepare import prepare
+from firth.jobs.translate import evaluate_translation
+from firth.jobs.vocab import build_vocab
+from firth.metrics.translation import translation_metrics
+from firth.studies.cells import Cell, read_facts, run_cells
+from firth.training.log import read_log
+
+PIECES = 8000
+LAST = 5
+TRAINING = "training"
+BEST, NEWEST, MEAN = "best", "last", f"mean of the last {LAST}"
+GREEDY, BEAM = "greedy", "beam 4"
+SEARCHES: dict[str, dict[str, Any]] = {
+    GREEDY: {"beam": 1},
+    BEAM: {"beam": 4, "alpha": 0.6},
+    "beam 4, no length penalty": {"beam": 4, "alpha": 0.0},
+    "beam 4, alpha 1": {"beam": 4, "alpha": 1.0},
+    "beam 8": {"beam": 8, "alpha": 0.6},
+}
+# The same as recipes/transformer-multi30k.toml, but for the corpus.
+RECIPE: dict[str, Any] = {
+    "model": "transformer-tiny",
+    "data": {"length": 64},
+    "encoder": {"n_layers": 4, "n_heads": 4, "feed_forward_width": 256, "dropout": 0.3, "norm": "pre"},
+    "optim": {
+        "kind": "adamw", "schedule": "inverse_sqrt", "peak_rate": 5e-3, "warmup_share": 0.0625, "decay": 0.0,
+        "beta2": 0.98, "epsilon": 1e-9, "clip_norm": 0.0,
+    },
+    "train": {
+        "steps": 8000, "batch_tokens": 4096, "eval_every": 200, "eval_batches": 0, "save_every": 200,
+        "keep_checkpoints": LAST, "log_every": 50,
+    },
+}  # fmt: skip
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = job.say,
+) -> dict[str, Any]:
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    ``data``: holds ``multi30k``. ``models``, which other studies begin from, is not read. TrainingError at the end
+    if some cells failed.
+    """
+    files = {name: _file(data / "multi30k", name) for name in ("train.en", "train.de", "val.en", "val.de")}
+    first, second = training_cell(out), score_cells(files, out)
+    chosen = [cell for cell in (first, *second) if not only or any(name in cell.name for name in only)]
+    if not chosen:
+        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
+    translation_metrics()  # not after the training
+    make_corpus(files, out)
+    # Whatever is scored must have been trained, by all processors.
+    done = run_cells([first], out / "cells", 1, tell)
+    if done:
+        done |= run_cells([cell for cell in chosen if cell is not first], out / "cells", workers, tell)
+    facts = read_facts([first, *second], out / "cells")
+    write_json(out / "study.json", facts)
+    failed = [cell.name for cell in chosen if cell.name not in done]
+    if failed:
+        log = out / "cells" / failed[0] / "cell.log"
+        raise TrainingError(f"{len(failed)} cells failed or wait for one that did, such as {failed[0]}: see {log}")
+    return facts
+
+
+def _file(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise ConfigError(f"{folder / name}: no such file, nor with .gz (--data: the folder that holds multi30k)")
+
+
+def make_corpus(files: dict[str, Path], out: Path) -> None:
+    """Joint pieces of both languages, and the captions in them; what is there already stays."""
+    vocab, corpus = out / "vocab", out / "corpus"
+    if not (vocab / "tokenizer.json").is_file():
+        build_vocab([files["train.en"], files["train.de"]], vocab, size=PIECES, kind="bpe")
+    if not (corpus / "manifest.json").is_file():
+        prepare(
+            [files["train.en"]], vocab, corpus,
+            second=[files["train.de"]], dev=[files["val.en"]], dev_second=[files["val.de"]],
+        )  # fmt: skip
+
+
+def training_cell(out: Path) -> Cell:
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "corpus": str(out / "corpus")}}
+    return Cell(TRAINING, train_cell, {"recipe": recipe})
+
+
+def score_cells(files: dict[str, Path], out: Path) -> list[Cell]:
+    """A cell for each model and search; other searches than the first two for the mean alone."""
+    pairs = [(model, search) for model in (BEST, NEWEST, MEAN) for search in (GREEDY, BEAM)]
+    pairs += [(MEAN, search) for search in SEARCHES if search not in (GREEDY, BEAM)]
+    return [
+        Cell(
+            f"scores/{model}/{search}",
+            score_cell,
+            {
+                "run": str(out / "cells" / TRAINING / "run"), "model": model, "search": SEARCHES[search],
+                "data": str(files["val.en"]), "gold": str(files["val.de"]),
+            },
+        )
+        for model, search in pairs
+    ]  # fmt: skip
+
+
+def train_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Train the model and take the mean of its last checkpoints; the curve, and what it took."""
+    run = folder / "run"
+    if (run / job.RECIPE).is_file():
+        outcome = job.resume(run)
+    else:
+        outcome = job.pretrain(job.resolve(recipe, [], str(folder)), run)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    if not (folder / "mean").exists():
+        average([run], folder / "mean", last=LAST)
+    events = read_log(run / "log.jsonl")
+    state = json.loads((run / "checkpoints" / f"step-{outcome.step}" / "train" / "state.json").read_text("utf-8"))
+    return {
+        "steps": outcome.step,
+        "seconds": state["elapsed_s"],
+        "best_step": state["best_step"],
+        "dev": [[e["step"], e["translation_loss"], e["translation_accuracy"]] for e in events if e["event"] == "dev"],
+        "train": [[e["step"], e["translation_loss"]] for e in events if e["event"] == "train"],
+    }
+
+
+def score_cell(folder: Path, *, run: str, model: str, search: dict[str, Any], data: str, gold: str) -> dict[str, Any]:
+    """BLEU and chrF of one model and search on the validation captions."""
+    return evaluate_translation(model_folder(Path(run), model), data, gold, Search(**search))
+
+
+def model_folder(run: Path, model: str) -> Path:
+    """Where the best, the last or the mean model of a run is."""
+    if model == BEST:
+        return run
+    if model == MEAN:
+        return run.parent / "mean"
+    return max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))

@@ -1,0 +1,59 @@
+"""``report.html`` of the translation study: the scores of models and searches, and the curve of the training."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from firth.jobs.report import Cell, Report
+from firth.studies.translation import BEST, MEAN, NEWEST, SEARCHES, TRAINING
+
+Facts = Mapping[str, Any]
+Curve = tuple[list[float], list[float]]
+
+
+def write_study_report(out: Path, facts: Facts) -> Path:
+    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    report = Report("The Transformer, English to German")
+    report.text("Multi30k, validation captions; BLEU and chrF as sacreBLEU computes them.")
+    report.heading("Models and searches")
+    report.table(*score_table(facts))
+    report.text(signatures(facts))
+    if TRAINING in facts:
+        report.heading("Training")
+        report.text(training_text(facts[TRAINING]))
+        report.lines_plot("Perplexity of held-out captions, a piece", perplexity_curve(facts), "steps", "perplexity")
+    path = out / "report.html"
+    report.write(path)
+    return path
+
+
+def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """A row a model and search: BLEU and chrF."""
+    rows: list[list[Cell]] = []
+    for model in (BEST, NEWEST, MEAN):
+        for search in SEARCHES:
+            if cell := facts.get(f"scores/{model}/{search}"):
+                rows.append([model, search, *(f"{cell['scores'][name]:.2f}" for name in ("bleu", "chrf"))])
+    return ["model", "search", "BLEU", "chrF"], rows
+
+
+def signatures(facts: Facts) -> str:
+    """How the scores were computed."""
+    found: dict[str, str] = next((cell["signatures"] for name, cell in facts.items() if name.startswith("scores/")), {})
+    return "; ".join(f"{name}: {signature}" for name, signature in found.items())
+
+
+def training_text(facts: Facts) -> str:
+    """The training in a sentence."""
+    last = facts["dev"][-1]
+    return (
+        f"{facts['steps']:,} steps in {facts['seconds'] / 60:.0f} minutes; the best held-out loss at step "
+        f"{facts['best_step']:,}; at the end perplexity {math.exp(last[1]):.2f}, {last[2]:.1%} of pieces right."
+    )
+
+
+def perplexity_curve(facts: Facts) -> dict[str, Curve]:
+    """Perplexity of held-out text by step."""
+    points = facts[TRAINING]["dev"]
+    return {"held out": ([float(step) for step, *_ in points], [math.exp(loss) for _, loss, _ in points])}

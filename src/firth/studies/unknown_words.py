@@ -1,0 +1,144 @@
+"""``firth study unknown-words``: what a tagger of names makes of words that it has not seen, by the rule for them.
+
+Word vectors are trained once on English articles, by word2vec and by fastText, and stay as they are; a BiLSTM with a
+CRF learns on them to find the names of CoNLL-2003. The rules are those of the specification of word vectors, §5.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firth.config import write_json, write_text
+from firth.errors import ConfigError, TrainingError
+from firth.folder import read_model
+from firth.jobs.finetune_recipe import data_config
+from firth.jobs.labelled import read_labelled
+from firth.jobs.pretrain import say
+from firth.jobs.train_vectors import VectorTraining, train_vectors
+from firth.jobs.vectors import Reading, convert_vectors
+from firth.studies.cells import Cell, read_facts, run_cells
+from firth.studies.finetuning import tune_cell
+
+TRAINING = "vectors"
+# Small and quick: about four minutes of one core for both.
+VECTORS: dict[str, dict[str, Any]] = {
+    "word2vec": {"width": 100, "epochs": 2, "least": 5, "workers": 1},
+    "fasttext": {"kind": "fasttext", "width": 100, "epochs": 1, "least": 5, "workers": 1, "n_buckets": 200_000},
+}
+MOST_EXAMPLES = 2000  # sentences to learn from
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """``known``: whether words that no training text has keep their vectors. ``reading``: the rest of the options."""
+
+    vectors: str = "word2vec"
+    known: bool = True
+    reading: dict[str, Any] = field(default_factory=dict)
+
+
+RULES: dict[str, Rule] = {
+    "one vector": Rule(known=False),
+    "one for each shape": Rule(known=False, reading={"unknown": "shapes"}),
+    "one at random for each word": Rule(known=False, reading={"unknown": "hashed"}),
+    "pre-trained, then one vector": Rule(),
+    "pre-trained, then by shape": Rule(reading={"unknown": "shapes"}),
+    "pre-trained, then at random": Rule(reading={"unknown": "hashed"}),
+    "pre-trained, then zeros": Rule(reading={"stand_in": "zero"}),
+    "fastText, then one vector": Rule(vectors="fasttext", reading={"unknown": "one"}),
+    "fastText, then its n-grams": Rule(vectors="fasttext"),
+}
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = say,
+) -> dict[str, Any]:
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    ``models`` is not read. TrainingError at the end if some cells failed.
+    """
+    if not data.is_dir():
+        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
+    first, second = vector_cells(data), rule_cells(data, out)
+    chosen = [cell for cell in second if not only or any(name in cell.name for name in only)]
+    if not chosen:
+        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
+    needed = {RULES[cell.options["rule"]].vectors for cell in chosen}
+    done = run_cells([c for c in first if c.name.split("/")[1] in needed], out / "cells", workers, tell)
+    ready = [c for c in chosen if f"{TRAINING}/{RULES[c.options['rule']].vectors}" in done]
+    done |= run_cells(ready, out / "cells", workers, tell)
+    facts = read_facts([*first, *second], out / "cells")
+    write_json(out / "study.json", facts)
+    failed = [cell.name for cell in chosen if cell.name not in done]
+    if failed:
+        log = out / "cells" / failed[0] / "cell.log"
+        raise TrainingError(f"{len(failed)} cells failed or wait for one that did, such as {failed[0]}: see {log}")
+    return facts
+
+
+def vector_cells(data: Path) -> list[Cell]:
+    """A cell for each kind of vectors, trained on the same text."""
+    text = str(data / "en-wiki" / "train.txt.xz")
+    return [Cell(f"{TRAINING}/{n}", vector_cell, {"text": text, "training": t}) for n, t in VECTORS.items()]
+
+
+def rule_cells(data: Path, out: Path) -> list[Cell]:
+    """A cell for each rule: the same tagger, examples and seeds."""
+    recipe = {
+        "task": "conll2003",
+        "data": {"folder": str(data / "conll2003"), "limit": MOST_EXAMPLES},
+        "head": {"crf": True, "features": {"lstm_layers": 1, "lstm_width": 100, "dropout": 0.3}},
+        "adapt": {"frozen_groups": -1},
+        "optim": {"kind": "adamw", "peak_rate": 3e-3, "warmup_share": 0.05},
+        "train": {"epochs": 8.0, "seeds": 1, "precision": "float32", "looks_per_epoch": 1},
+    }
+    return [
+        Cell(f"rules/{name}", rule_cell, {
+            "rule": name, "options": asdict(rule), "recipe": recipe,
+            "vectors": str(out / "cells" / TRAINING / rule.vectors / "model"),
+        })
+        for name, rule in RULES.items()
+    ]  # fmt: skip
+
+
+def vector_cell(folder: Path, *, text: str, training: dict[str, Any]) -> dict[str, Any]:
+    """Train word vectors on a text; what it took is in the log."""
+    if not (folder / "model").exists():
+        train_vectors([text], folder / "model", VectorTraining(**training), Reading())
+    loaded = read_model(folder / "model")
+    return {"words": loaded.tokenizer.size, "training": loaded.provenance["origin"]["training"]}
+
+
+def rule_cell(
+    folder: Path, *, rule: str, options: dict[str, Any], recipe: dict[str, Any], vectors: str
+) -> dict[str, Any]:
+    """Lay a rule over the vectors, and fine-tune a tagger on them. Words are those of the task, split at blanks."""
+    if not (folder / "model").exists():
+        words = folder / "words.txt"
+        write_text(words, "".join(f"{word}\n" for word in training_words(recipe)))
+        texts = () if options["known"] else (words,)
+        reading = Reading(split="blanks", lowercase=False, texts=texts, **options["reading"])
+        convert_vectors(vectors, folder / "model", reading)
+    facts = tune_cell(folder, recipe={**recipe, "model": str(folder / "model") + "/"}, settings=[])
+    return facts | coverage(folder / "model", recipe)
+
+
+def training_words(recipe: dict[str, Any]) -> Iterator[str]:
+    """The words that the tagger learns on, each as often as it occurs."""
+    read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
+    return (word for record in (*read.train, *read.held) for word in record.words)
+
+
+def coverage(model: Path, recipe: dict[str, Any]) -> dict[str, float]:
+    """The share of the words of the dev file that the vocabulary has."""
+    known = set(read_model(model).tokenizer.pieces)
+    dev = next(iter(read_labelled(recipe["task"], data_config(recipe, "study"), {}).dev.values()))
+    words = [word for record in dev for word in record.words]
+    return {"known_words": sum(word in known for word in words) / len(words)}

@@ -1,0 +1,47 @@
+"""``report.html`` of the study of unknown words: a row a rule."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from firth.jobs.report import Cell, Report
+from firth.studies.finetuning_report import percent
+from firth.studies.unknown_words import MOST_EXAMPLES, RULES, TRAINING, VECTORS
+
+Facts = Mapping[str, Any]
+
+
+def write_study_report(out: Path, facts: Facts) -> Path:
+    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    report = Report("Unknown words")
+    report.text(
+        f"Names in CoNLL-2003, {MOST_EXAMPLES:,} sentences to learn from; a BiLSTM with a CRF on word vectors that "
+        "stay as they are. Scores on the dev file in percent; every choice was made on held-out training examples."
+    )
+    report.heading("Rules for words outside the vocabulary")
+    report.table(*rule_table(facts))
+    report.heading("Word vectors")
+    report.table(*vector_table(facts))
+    path = out / "report.html"
+    report.write(path)
+    return path
+
+
+def rule_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """A row a rule: the share of words of the dev file that are in the vocabulary, and the score."""
+    rows: list[list[Cell]] = []
+    for name in RULES:
+        if cell := facts.get(f"rules/{name}"):
+            share = f"{100 * cell['known_words']:.1f}"
+            rows.append([name, share, percent(cell, "entity_f1"), round(cell["seconds_a_run"])])
+    return ["unknown words", "words known, %", "entity F1", "seconds a run"], rows
+
+
+def vector_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """What the vectors are."""
+    rows: list[list[Cell]] = []
+    for name in VECTORS:
+        if cell := facts.get(f"{TRAINING}/{name}"):
+            training = cell["training"]
+            rows.append([name, cell["words"], training["width"], training["epochs"]])
+    return ["vectors", "words", "width", "epochs"], rows

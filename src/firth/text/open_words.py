@@ -1,0 +1,134 @@
+"""Words outside a vocabulary that keep what they are spelled like, for systems that read characters."""
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import tokenizers
+
+from firth.errors import TokenizerError
+from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
+from firth.text.tokenizer import WORDS, Encoded, Tokenizer, whole_text
+
+# Words outside the vocabulary that are remembered at the same time.
+MOST_WORDS = 1_000_000
+
+
+class OpenWords(Tokenizer):
+    """A tokenizer of whole words in which every word has an id of its own, also one outside the vocabulary.
+
+    Such a word gets the next id from ``size`` on, which is never given to another; this object remembers it. Of more
+    than ``MOST_WORDS`` the one that was longest not asked for is forgotten. On disk, as in its fingerprint, it is the
+    closed vocabulary: which words were met is no part of it.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, source: str = "the vocabulary"):
+        super().__init__(backend, source)
+        if self.kind is not WORDS:
+            raise TokenizerError(
+                f"{source}: a model that reads characters needs whole words, these are pieces of the kind "
+                f"{self.kind.name}; {WORDS.advice}"
+            )
+        self._reserved = frozenset(self.special_ids)
+        self._next_id = self.size
+        self._by_word: dict[str, int] = {}
+        self._by_id: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def encode_many(self, texts: Sequence[str]) -> list[Encoded]:
+        """Several texts with offsets; ids from ``size`` on are of words outside the vocabulary."""
+        found = super().encode_many(texts)
+        return [
+            dataclasses.replace(row, ids=self._opened(text, row.ids)) for text, row in zip(texts, found, strict=True)
+        ]
+
+    def ids_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids alone."""
+        found = super().ids_many(texts)
+        return [self._opened(text, ids) for text, ids in zip(texts, found, strict=True)]
+
+    def ids_of_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of words by themselves, one each."""
+        found = super().ids_of_words(words)
+        return [
+            ids if self._reserved.isdisjoint(ids) else [self._id(word)] for word, ids in zip(words, found, strict=True)
+        ]
+
+    def piece(self, number: int) -> str:
+        """The word of an id. TokenizerError for one that was never given, or is forgotten."""
+        if number < self.size:
+            return self.pieces[number]
+        with self._lock:
+            word = self._by_id.get(number)
+        if word is None:
+            raise TokenizerError(
+                f"id {number} is of no word that is remembered; of words outside the vocabulary it is the last "
+                f"{MOST_WORDS:,}"
+            )
+        return word
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Words joined with blanks, special ones left out."""
+        return " ".join(self.piece(number) for number in ids if number not in self._reserved)
+
+    def characters(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """uint16 (T, 50): the characters of each token; ``<s>`` and ``</s>`` are ELMo's begin and end of sentence."""
+        numbers = np.asarray(ids, np.int64)
+        rows = self._known.take(np.minimum(numbers, self.size - 1), 0)
+        (unknown,) = np.nonzero(numbers >= self.size)
+        if len(unknown):
+            rows[unknown] = character_rows([self.piece(number) for number in numbers[unknown].tolist()])
+        return rows
+
+    @cached_property
+    def _known(self) -> np.ndarray:
+        """Of the words in the vocabulary."""
+        return vocabulary_characters(self)
+
+    def _opened(self, text: str, ids: list[int]) -> list[int]:
+        """The ids, those of unknown words replaced by ids of their own, and of words spelled like special ones."""
+        if self._reserved.isdisjoint(ids):
+            return ids
+        backend, plain = self._backend, whole_text(text)
+        if backend.normalizer is not None:
+            plain = backend.normalizer.normalize_str(plain)
+        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(plain)]
+        assert len(words) == len(ids), "each word is one token"
+        return [self._id(word) if number in self._reserved else number for word, number in zip(words, ids, strict=True)]
+
+    def _id(self, word: str) -> int:
+        """The id of a word outside the vocabulary, which is now the one last asked for."""
+        with self._lock:
+            number = self._by_word.pop(word, None)
+            if number is None:
+                number, self._next_id = self._next_id, self._next_id + 1
+                self._by_id[number] = word
+            self._by_word[word] = number
+            if len(self._by_word) > MOST_WORDS:
+                oldest = next(iter(self._by_word))
+                del self._by_id[self._by_word.pop(oldest)]
+            return number
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        # Elsewhere it begins without the words met here: rows go there with their characters.
+        return _from_state, (self._backend.to_str(),)
+
+
+def vocabulary_characters(tokenizer: Tokenizer) -> np.ndarray:
+    """uint16 (V, 50) of all pieces; those that stand for a sentence's begin and end have marks of their own."""
+    rows = character_rows(tokenizer.pieces)
+    rows[tokenizer.start_id], rows[tokenizer.end_id] = mark_row(BEGIN_SENTENCE), mark_row(END_SENTENCE)
+    return rows
+
+
+def opened(tokenizer: Tokenizer) -> OpenWords:
+    """The same vocabulary, open to any word. TokenizerError for one that is not of whole words."""
+    if isinstance(tokenizer, OpenWords):
+        return tokenizer
+    return _from_state(tokenizer._backend.to_str())
+
+
+def _from_state(state: str) -> OpenWords:
+    return OpenWords(tokenizers.Tokenizer.from_str(state))

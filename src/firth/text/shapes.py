@@ -1,0 +1,46 @@
+"""Words that a vocabulary lacks, told apart by what they look like.
+
+The seed of the idea is Collobert et al. 2011's capital and suffix features; the list is this project's (specification
+of word vectors §5: number and capitals are named there, the rest is a decision).
+"""
+
+import zlib
+
+# In this order: the first that holds.
+SHAPES = (
+    "number",  # digits, no letter: 1996-08-22
+    "digits",  # digits and letters: B-52
+    "marks",  # neither
+    "capitals",  # no small letter: NATO
+    "capital",  # the first letter: Geneva
+    "mixed",  # a capital further in: eBay
+    "hyphen",  # left-handed
+    "-ing", "-ed", "-ly", "-s",
+    "other",
+)  # fmt: skip
+
+
+def shape_of(word: str) -> int:
+    """The number among SHAPES of a word's shape."""
+    return SHAPES.index(_shape(word))
+
+
+def _shape(word: str) -> str:
+    letters = [character for character in word if character.isalpha()]
+    if any(character.isdigit() for character in word):
+        return "digits" if letters else "number"
+    if not letters:
+        return "marks"
+    capital = [character.isupper() or character.istitle() for character in letters]
+    if all(capital) and len(letters) > 1:
+        return "capitals"
+    if any(capital):
+        return "capital" if capital[0] else "mixed"
+    if "-" in word:
+        return "hyphen"
+    return next((shape for shape in ("-ing", "-ed", "-ly", "-s") if word.endswith(shape[1:])), "other")
+
+
+def bucket_of(word: str, n_buckets: int) -> int:
+    """A number from 0 to ``n_buckets`` that is a function of the word alone."""
+    return zlib.crc32(word.encode("utf-8", "surrogatepass")) % n_buckets

@@ -1,0 +1,23 @@
+"""A vocabulary of whole words: the most frequent ones."""
+
+from collections.abc import Mapping
+
+from firth.errors import TokenizerError
+from firth.text.tokenizer import WORD_LIMIT, WORDS
+
+
+def choose_words(counts: Mapping[str, int], size: int) -> list[str]:
+    """A vocabulary of exactly ``size`` pieces: special ones, then words from the most frequent to the rarest.
+
+    Ties go to the smaller strings. Raises TokenizerError when the text has fewer different words.
+    """
+    words = sorted((-n, word) for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0)
+    if not words:
+        raise TokenizerError("no words to learn a vocabulary from; give text with letters in it")
+    pieces = [*WORDS.specials, *(word for _, word in words)]
+    if len(pieces) < size:
+        largest = len(pieces)
+        raise TokenizerError(
+            f"the text supports at most {largest} pieces, not {size}; pass --size {largest} or give more text"
+        )
+    return pieces[:size]

@@ -1,0 +1,74 @@
+"""``firth vectors`` and its verbs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from vector_files import write_text
+
+ROWS = [
+    (b"oslo", [1.0, 0.0, 0.2]),
+    (b"norway", [1.0, 0.0, 1.0]),
+    (b"cairo", [0.0, 1.0, 0.2]),
+    (b"egypt", [0.0, 1.0, 1.0]),
+]
+
+
+@pytest.fixture
+def model(firth, tmp_path: Path) -> Path:
+    write_text(tmp_path / "glove.txt", [*ROWS, ROWS[0]])
+    result = firth("vectors", "convert", tmp_path / "glove.txt", "--to", tmp_path / "m", "--unknown", "shapes")
+    assert result.code == 0
+    assert "4 words, 3 numbers each" in result.out
+    assert "one of 12 vectors, by its shape" in result.out
+    assert "warning: 1 word stood there again" in result.out
+    assert f"next: firth vectors nearest {tmp_path / 'm'} WORD" in result.out
+    return tmp_path / "m"
+
+
+def test_nearest(firth, model: Path) -> None:
+    assert firth("vectors", "nearest", model, "Oslo", "--top-k", 1).out == "Oslo\n  norway  0.7682\n".replace(
+        "0.7682", f"{1.2 / (1.04 * 2) ** 0.5:.4f}"
+    )
+    lines = firth("vectors", "nearest", model, "--json", stdin=b"oslo\ncairo\n").out.splitlines()
+    assert [json.loads(line)["nearest"][0]["word"] for line in lines] == ["norway", "egypt"]
+    assert "'paris' is not among the 4 words" in firth("vectors", "nearest", model, "paris").complaint
+
+
+def test_analogy(firth, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "q").write_text(": capitals\nOslo Norway Cairo Egypt\nOslo Norway Paris France\n")
+    result = firth("vectors", "analogy", model, "--questions", tmp_path / "q")
+    assert "100.00%  1 of 1, 1 of 2 with unknown words" in result.out
+    found = json.loads(firth("vectors", "analogy", model, "--questions", tmp_path / "q", "--json", "--fold").out)
+    assert found[-1] == {"name": "total", "questions": 2, "known": 1, "right": 1, "accuracy": 1.0}
+
+
+def test_similarity(firth, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.tsv").write_text("oslo\tnorway\t9\noslo\tegypt\t1\noslo\tparis\t1\n")
+    result = firth("vectors", "similarity", model, tmp_path / "p.tsv")
+    assert result.out == "p.tsv: spearman 1.0000, pearson 1.0000, 3 pairs (1 with unknown words)\n"
+    found = json.loads(firth("vectors", "similarity", model, tmp_path / "p.tsv", "--json").out)
+    assert (found["name"], found["known"], found["made"]) == ("p.tsv", 2, 0)
+
+
+def test_train(firth, tiny_text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
+    command = ("vectors", "train", tiny_text, "--width", 4, "--epochs", 1, "--workers", 1)
+    result = firth(*command, "--out", tmp_path / "m", "--set", "negative=2", "--json")
+    assert json.loads(result.out)["width"] == 4
+    assert firth("vectors", "nearest", tmp_path / "m", "river").code == 0
+    assert (
+        "unknown key 'negativ': did you mean 'negative'"
+        in firth(*command, "--out", tmp_path / "n", "--set", "negativ=2").complaint
+    )
+
+
+def test_wrong_usage(firth, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("a 1 2\nb 1\n")
+    result = firth("vectors", "convert", tmp_path / "bad", "--to", tmp_path / "m")
+    assert result.code == 2
+    assert "bad:2: expected a word and 2 numbers, found 'b 1'" in result.complaint
+    assert "word vectors: firth vectors convert" in firth("embed", tmp_path / "bad").complaint
+    for verb in ("convert", "train", "nearest", "analogy", "similarity"):
+        assert f"Example: firth vectors {verb} " in firth("vectors", verb, "--help").out
+    assert not (tmp_path / "m").exists()

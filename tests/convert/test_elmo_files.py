@@ -1,0 +1,205 @@
+"""The published files of ELMo: both ways bit for bit, and what is wrong with them in one line."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firth.convert import elmo
+from firth.convert.elmo import find_files, read_elmo, read_words, write_elmo
+from firth.errors import CheckpointError, ConfigError, InputError
+from firth.folder import PRETRAINING, read_model, write_model
+from firth.foreign import open_model, recognise
+from firth.jobs.convert import convert
+from firth.models.bilm_config import BilmConfig
+from firth.objectives.bilm import BilmLM
+from firth.objectives.config import BilmLMConfig
+from firth.systems import SYSTEMS
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+h5py = pytest.importorskip("h5py")
+
+CONFIG = BilmConfig(
+    vocab_size=4, width=5, cells=6, n_layers=2, cell_clip=2.5, projection_clip=0.0, character_width=3,
+    filters=((1, 4), (3, 6)), n_highways=1, activation="tanh",
+)  # fmt: skip
+
+
+def state(config: BilmConfig = CONFIG) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    made = BilmLM(SYSTEMS["elmo"].encoder(config), BilmLMConfig())
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter)
+    return {name: tensor for name, tensor in made.state_dict().items() if name.startswith("encoder.")}
+
+
+def written(folder: Path, config: BilmConfig = CONFIG) -> Path:
+    folder.mkdir()
+    write_elmo(folder, config, state(config))
+    return folder
+
+
+def changed(folder: Path, table: str, **values: Any) -> Path:
+    options = json.loads((folder / "options.json").read_text())
+    target = options[table] if table else options
+    for key, value in values.items():
+        target.pop(key, None) if value is None else target.__setitem__(key, value)
+    (folder / "options.json").write_text(json.dumps(options))
+    return folder
+
+
+def read(folder: Path) -> tuple[BilmConfig, dict[str, torch.Tensor]]:
+    return read_elmo(folder / "options.json", folder / "weights.hdf5", 4)
+
+
+@pytest.mark.parametrize("width", [5, 10])
+def test_what_is_written_reads_as_the_same_bits(tmp_path: Path, width: int) -> None:
+    sizes = {name: getattr(CONFIG, name) for name in CONFIG.__slots__}
+    config = BilmConfig(**(sizes | {"width": width}))
+    found, tensors = read(written(tmp_path / "e", config))
+    assert found == config
+    expected = state(config)
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
+    with h5py.File(tmp_path / "e" / "weights.hdf5") as file:
+        assert ("CNN_proj" in file) == (width != 10)
+        assert file["CNN/W_cnn_1"].shape == (1, 3, 3, 6)
+        cell = file["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"]
+        assert {name: data.shape for name, data in cell.items()} == {
+            "W_0": (2 * width, 24), "B": (24,), "W_P_0": (6, width),
+        }  # fmt: skip
+
+
+def test_gates_lie_in_the_published_order(tmp_path: Path) -> None:
+    ours = state()
+    written(tmp_path / "e")
+    with h5py.File(tmp_path / "e" / "weights.hdf5") as file:
+        cell = file["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell"]
+        i, j, f, o = np.split(cell["B"][()], 4)
+        matrix = cell["W_0"][()]
+    expected = ours["encoder.ahead.layers.0.bias"].numpy()
+    assert np.array_equal(np.concatenate([i, f, j, o]), expected)
+    weight = np.concatenate([ours[f"encoder.ahead.layers.0.weight_{part}"].numpy() for part in ("ih", "hh")], 1)
+    assert np.array_equal(matrix[:, 6:12], weight[12:18].T)  # j: our third quarter
+    assert np.array_equal(matrix[:, 12:18], weight[6:12].T)  # f: our second
+
+
+def test_a_folder_of_ours_goes_there_and_back(tmp_path: Path) -> None:
+    model = convert(written(tmp_path / "e"), tmp_path / "m")
+    assert model.kind == "elmo" and ("new", "the output layer: the checkpoint has none, so it begins at random") in (
+        model.facts
+    )
+    loaded = read_model(tmp_path / "m")
+    assert loaded.untrained == ("softmax",) and loaded.tokenizer.size == 4
+    convert(tmp_path / "m", tmp_path / "again", "elmo")
+    assert (tmp_path / "again" / "options.json").read_bytes() == (tmp_path / "e" / "options.json").read_bytes()
+    found, expected = read(tmp_path / "again")[1], state()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_model_may_be_named_by_its_folder_or_either_file(tmp_path: Path) -> None:
+    folder = written(tmp_path / "e")
+    for part in (folder, folder / "options.json", folder / "weights.hdf5"):
+        assert recognise(part).kind == "elmo"
+        assert open_model(part).system_name == "elmo"
+    other = tmp_path / "two"
+    other.mkdir()
+    for name in ("small_", "large_"):
+        for file in ("options.json", "weights.hdf5"):
+            (other / f"{name}{file}").write_bytes((folder / file).read_bytes())
+    assert find_files(other / "large_weights.hdf5") == (other / "large_options.json", other / "large_weights.hdf5")
+    with pytest.raises(CheckpointError, match=r"several models \(large_weights.hdf5, small_weights.hdf5\)"):
+        find_files(other)
+    (other / "large_options.json").unlink()
+    (other / "third_options.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="which options and weights belong together"):
+        find_files(other / "large_weights.hdf5")
+    assert find_files(tmp_path) is None and find_files(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("table", "values", "words"),
+    [
+        ("char_cnn", {"n_characters": 261}, "n_characters is 261, as in training: set it to 262"),
+        ("char_cnn", {"n_characters": 300}, "n_characters=300, .*expected 262 and 50"),
+        ("char_cnn", {"max_characters_per_token": 30}, "max_characters_per_token=30: expected 262 and 50"),
+        ("char_cnn", {"activation": "selu"}, "activation='selu': expected 'relu' or 'tanh'"),
+        ("char_cnn", {"filters": [[1]]}, "cannot be read as the options of ELMo"),
+        ("char_cnn", {"new": 1}, "char_cnn has unknown new"),
+        ("lstm", {"peepholes": True}, "lstm has unknown peepholes"),
+        ("lstm", {"dim": None}, "cannot be read as the options of ELMo: KeyError"),
+        ("lstm", {"n_layers": 0}, "n_layers=0: expected at least 1"),
+        ("lstm", {"n_layers": 1}, "has unknown RNN_0/.*Cell1"),
+        ("lstm", {"n_layers": 3}, r"lacks RNN_0/.*Cell2.* \(6 missing, 0 unknown arrays\)"),
+        ("lstm", {"dim": 7}, r"W_0 has shape \(10, 24\), expected \(10, 28\)"),
+        ("", {"char_cnn": None}, "models without characters are not read"),
+        ("", {"bidirectional": False}, "bidirectional=False: expected true"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_told(tmp_path: Path, table: str, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        read(changed(written(tmp_path / "e"), table, **values))
+
+
+def test_options_of_training_and_absent_clips_are_read(tmp_path: Path) -> None:
+    folder = changed(written(tmp_path / "e"), "", n_epochs=10, bidirectional=True, unroll_steps=20)
+    changed(folder, "lstm", cell_clip=None, use_skip_connections=None)
+    config, _ = read(folder)
+    assert config.cell_clip == 0 and config.projection_clip == 0 and not config.residual
+
+
+def test_broken_weights_are_told(tmp_path: Path) -> None:
+    folder = written(tmp_path / "e")
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        file["elsewhere"] = h5py.ExternalLink("other.hdf5", "/x")
+    with pytest.raises(CheckpointError, match="elsewhere is a link to elsewhere"):
+        read(folder)
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        del file["elsewhere"]
+        file["names"] = np.array([b"a"])
+    with pytest.raises(CheckpointError, match="names is no array of real numbers"):
+        read(folder)
+    (folder / "weights.hdf5").write_bytes((folder / "weights.hdf5").read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="cannot be read as HDF5"):
+        read(folder)
+
+
+def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "e")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'firth\[convert\]'"):
+        read(folder)
+
+
+def test_a_vocabulary_of_theirs(tmp_path: Path) -> None:
+    file = tmp_path / "vocab.txt"
+    file.write_text("<S>\n</S>\n<UNK>\nthe\nU.S.\n,\n")
+    tokenizer = read_words(file)
+    assert tokenizer.pieces[4:] == ["the", "U.S.", ","] and tokenizer.ids_many(["the U.S. ,"]) == [[4, 5, 6]]
+    done = convert(written(tmp_path / "e"), tmp_path / "m", vocab=file)
+    assert "7 pieces" in dict(done.facts)["sizes"]
+    loaded = read_model(tmp_path / "m")
+    assert loaded.tokenizer.fingerprint == tokenizer.fingerprint
+    with pytest.raises(CheckpointError, match="leave out --uncased"):
+        convert(tmp_path / "e", tmp_path / "u", lowercase=True)
+    file.write_text("<S>\nthe cat\n")
+    with pytest.raises(InputError, match="line 2: 'the cat': expected one word"):
+        read_words(file)
+    file.write_text("<S>\nthe\n")
+    with pytest.raises(InputError, match="lacks </S> <UNK>"):
+        read_words(file)
+
+
+def test_only_elmo_is_written_so(tmp_path: Path) -> None:
+    row = SYSTEMS["bert"]
+    config = row.config(vocab_size=5, width=4, n_layers=1, n_heads=1, feed_forward_width=4, max_positions=8)
+    made = row.objective(row.encoder(config), row.objective_config())
+    (tmp_path / "b").mkdir()
+    write_model(tmp_path / "b", "bert", PRETRAINING, made, Tokenizer.from_vocab(SPECIALS, lowercase=True), {})
+    with pytest.raises(ConfigError, match="is a bert: the layout of ELMo is for elmo"):
+        convert(tmp_path / "b", tmp_path / "out", "elmo")
+    assert not (tmp_path / "out").exists() and elmo.OPTIONS == "options.json"

@@ -1,0 +1,215 @@
+"""Writing on: the cache gives what reading all again gives, and who is asked what it cannot do says so."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from firth.errors import CheckpointError, ConfigError, InputError, LengthError
+from firth.folder import PRETRAINING, Loaded, write_model
+from firth.inference.decoding import beam_search
+from firth.inference.generation import How, Writer, Writing, generate_stream
+from firth.inference.model import Model, load
+from firth.models.gpt import Gpt
+from firth.models.gpt_config import GptConfig
+from firth.objectives.config import TiedLMConfig
+from firth.objectives.tied_lm import TiedLM
+from firth.packed import Rows, Tokens
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+PIECES = [*SPECIALS, *(f"{c}{i}" for c in "abcdef" for i in range(6)), "##s"]
+SIZES = GptConfig(vocab_size=len(PIECES), width=32, n_layers=3, n_heads=4, max_positions=40)
+TEXTS = ["a1 b2", "c3", "d1 e1 f1 a1 b1 c1", "c3"]
+
+
+def objective() -> TiedLM:
+    torch.manual_seed(0)
+    made = TiedLM(Gpt(SIZES), TiedLMConfig()).eval()
+    for name, parameter in made.named_parameters():
+        nn.init.normal_(parameter, mean=1.0 if "norm.weight" in name else 0.0, std=0.3)
+    return made
+
+
+def model() -> Model:
+    tokenizer = Tokenizer.from_vocab(PIECES, lowercase=True)
+    return Model(Loaded("gpt", PRETRAINING, objective(), tokenizer), torch.device("cpu"))
+
+
+def log_probs(made: TiedLM, ids: Sequence[int]) -> torch.Tensor:
+    """Of the piece after all of ``ids``, everything computed anew."""
+    top = made.encoder(Tokens(Rows.from_lengths([len(ids)]), torch.tensor(ids))).top
+    return made.logits(top[-1:]).log_softmax(1)[0]
+
+
+@torch.inference_mode()
+def test_the_cache_gives_what_reading_all_again_gives() -> None:
+    made = objective()
+    writer = Writer(made, [0, 1], torch.device("cpu"))
+    rows = [[7, 8, 9], [10], [11, 12, 13, 14, 15, 16]]
+    state, last = writer.begin(rows)
+    texts = [list(row) for row in rows]
+    for step in range(20):
+        found, state = writer.advance(last, state)
+        for row, text in zip(found, texts, strict=True):
+            expected = log_probs(made, text)
+            assert bool((row[:2] == -torch.inf).all())
+            torch.testing.assert_close(row[2:], expected[2:], rtol=0, atol=1e-5)
+        if step == 9:
+            # Rows change places, one twice.
+            chosen = torch.tensor([2, 0, 2])
+            found, state, texts = found[chosen], state.select(chosen), [list(texts[i]) for i in chosen]
+        last = found.argmax(1)
+        for text, piece in zip(texts, last.tolist(), strict=True):
+            text.append(piece)
+
+
+@torch.inference_mode()
+def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
+    used = model()
+    made = used.loaded.objective
+    special = torch.tensor(used.loaded.tokenizer.special_ids)
+
+    class Anew:
+        """All pieces so far, read from the start at each step."""
+
+        def __init__(self, rows: list[list[int]]):
+            self.rows = rows
+
+        def select(self, chosen: torch.Tensor) -> "Anew":
+            return Anew([self.rows[i] for i in chosen.tolist()])
+
+    def advance(ids: torch.Tensor, state: Anew) -> tuple[torch.Tensor, Anew]:
+        rows = [[*row, i] for row, i in zip(state.rows, ids.tolist(), strict=True)]
+        found = torch.stack([log_probs(made, row) for row in rows])
+        return found.index_fill(1, special, -torch.inf), Anew(rows)
+
+    for text in TEXTS:
+        ids = used.loaded.tokenizer.encode(text).ids
+        for beam, how in ((1, "greedy"), (3, "beam")):
+            found = used.generate(text, how=how, beam=beam, length=12)
+            start, last = Anew([ids[:-1]]), torch.tensor(ids[-1:])
+            ((best, *_),) = beam_search(advance, start, last, end_id=None, beam=beam, alpha=0.0, most=[12])
+            assert found.pieces == [PIECES[i] for i in best.ids]
+            assert found.log_prob == pytest.approx(best.log_prob, abs=1e-4)
+
+
+@torch.inference_mode()
+def test_the_log_probability_is_the_model_s() -> None:
+    used = model()
+    found = used.generate("a1 b2", length=8, seed=3, temperature=0.7, top_k=10)
+    ids, total = used.loaded.tokenizer.encode("a1 b2").ids, 0.0
+    for piece in found.pieces:
+        number = PIECES.index(piece)
+        total += float(log_probs(used.loaded.objective, ids)[number])
+        ids.append(number)
+    assert found.log_prob == pytest.approx(total, abs=1e-4)
+
+
+@pytest.mark.parametrize("how", ["sample", "greedy", "beam"])
+@pytest.mark.parametrize("budget", [4096, 1])
+def test_what_goes_through_the_model_together_does_not_matter(how: str, budget: int) -> None:
+    used = model()
+    together = used.generate(TEXTS, how=how, length=9, seed=5)
+    parts = generate_stream(
+        used.loaded, TEXTS, Writing(how=how, length=9, seed=5), device=used.device, budget_tokens=budget, at_once=2
+    )  # fmt: skip
+    for a, b in zip(together, parts, strict=True):
+        assert (a.prompt, a.text, a.pieces) == (b.prompt, b.text, b.pieces)
+        assert a.log_prob == pytest.approx(b.log_prob, abs=1e-4)
+    assert (together[1].pieces == together[3].pieces) is (how != "sample"), "the same prompt twice: two draws"
+
+
+def test_a_seed_is_a_text() -> None:
+    used = model()
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    one = used.generate("a1", seed=1, length=30)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert used.generate("a1", seed=1, length=30) == one and used.generate("a1", seed=2, length=30) != one
+    assert len(one.pieces) == 30
+
+
+def test_text_is_what_is_new() -> None:
+    used = model()
+    found = used.generate("A1  b2", how="greedy", length=4)
+    tokenizer = used.loaded.tokenizer
+    ids = tokenizer.encode("A1  b2").ids + [PIECES.index(piece) for piece in found.pieces]
+    assert tokenizer.decode(ids) == "a1 b2" + found.text
+    assert found.prompt == "A1  b2" and len(found.pieces) == 4
+    assert not set(found.pieces) & set(SPECIALS)
+
+
+def test_lists_and_streams() -> None:
+    used = model()
+    assert used.generate([]) == []
+    stream = used.generate_stream(iter(TEXTS), Writing(length=3))
+    assert next(stream).prompt == TEXTS[0]
+    assert [found.prompt for found in stream] == TEXTS[1:]
+
+
+def test_a_text_that_would_be_too_long() -> None:
+    used = model()
+    assert len(used.generate("a1 b2", length=38).pieces) == 38
+    with pytest.raises(LengthError, match=r"'a1 b2' has 2 pieces, with 39 more \(length\) that is above the 40"):
+        used.generate("a1 b2", length=39)
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_a_text_without_pieces(text: str) -> None:
+    with pytest.raises(InputError, match="has no pieces: the model has to begin with something"):
+        model().generate(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"how": "loud"}, "how='loud': expected one of sample, greedy, beam"),
+        ({"length": 0}, "length=0"),
+        ({"beam": 0}, "beam=0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"top_k": -2}, "top_k=-2"),
+        ({"top_p": 1.1}, "top_p=1.1"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        model().generate("a1", **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("how", ["sample", "greedy", "beam"])
+def test_a_model_with_damaged_weights_says_so(how: How) -> None:
+    damaged = model()
+    next(damaged.loaded.objective.encoder.parameters()).data[8] = torch.nan
+    with pytest.raises(CheckpointError, match="not finite numbers: its weights are damaged"):
+        damaged.generate(TEXTS[0], how=how, length=3)
+
+
+def test_models_that_do_not_go_on_with_a_text(tiny_run: Path) -> None:
+    with pytest.raises(ConfigError, match="a model of system bert for pretraining does not go on with a text"):
+        load(tiny_run).generate("the old")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_fewer_bits_write_too(precision: str, tmp_path: Path) -> None:
+    used = model()
+    write_model(tmp_path, "gpt", PRETRAINING, used.loaded.objective, used.loaded.tokenizer, {})
+    if precision == "int8":
+        from firth.inference.fast import make_fast
+
+        used.loaded.objective.encoder, _ = make_fast(used.loaded.objective.encoder, "int8", used.device)
+    else:
+        used = load(tmp_path, device="cpu", precision="bfloat16")
+    exact = load(tmp_path, device="cpu").generate("a1 b2", how="greedy", length=1)
+    found = used.generate("a1 b2", how="greedy", length=5)
+    assert len(found.pieces) == 5 and found.log_prob < 0
+    assert used.generate("a1 b2", how="greedy", length=1).log_prob == pytest.approx(exact.log_prob, abs=0.3)
+
+
+def test_a_folder_writes_as_the_model_in_memory(tmp_path: Path) -> None:
+    used = model()
+    write_model(tmp_path, "gpt", PRETRAINING, used.loaded.objective, used.loaded.tokenizer, {})
+    found = load(tmp_path, device="cpu").generate(TEXTS, how="beam", length=10)
+    for a, b in zip(found, used.generate(TEXTS, how="beam", length=10), strict=True):
+        assert a.pieces == b.pieces and a.log_prob == pytest.approx(b.log_prob, abs=1e-4)

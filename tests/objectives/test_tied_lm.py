@@ -1,0 +1,60 @@
+"""GPT's language model: the embedding is the output matrix, and nothing is added."""
+
+import torch
+import torch.nn.functional as F
+
+from firth.data.batch import Batch, Target
+from firth.models.gpt import Gpt
+from firth.models.gpt_config import GptConfig
+from firth.objectives.config import TiedLMConfig
+from firth.objectives.tied_lm import TiedLM
+from firth.packed import Rows, Tokens
+
+SIZES = GptConfig(vocab_size=19, width=8, n_layers=2, n_heads=2, max_positions=16)
+
+
+def objective() -> TiedLM:
+    torch.manual_seed(0)
+    made = TiedLM(Gpt(SIZES), TiedLMConfig()).double().eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def batch(ids: list[int], lengths: list[int]) -> Batch:
+    rows = Rows.from_lengths(lengths)
+    all_ids = torch.tensor(ids)
+    index = torch.tensor([i for i in range(len(ids)) if i not in rows.last.tolist()])
+    return Batch(Tokens(rows, all_ids), {"lm": Target(index, all_ids[index + 1])})
+
+
+def test_loss_is_the_sum_over_all_tokens_but_the_last() -> None:
+    made, data = objective(), batch([3, 1, 4, 1, 5, 9, 2, 6], [5, 3])
+    step = made(data)
+    top = made.encoder(data.tokens).top[data.targets["lm"].index]
+    logits = top @ made.encoder.embeddings.pieces.weight.T
+    labels = torch.tensor([1, 4, 1, 5, 2, 6])
+    expected = F.cross_entropy(logits, labels, reduction="sum")
+    torch.testing.assert_close(step.losses["lm"], expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(made.logits(top), logits, rtol=0, atol=1e-12)
+    assert int(step.correct["lm"]) == int((logits.argmax(1) == labels).sum())
+    assert (made.weights, data.counts()) == ({"lm": 1.0}, {"lm": 6})
+
+
+def test_all_parameters_are_the_encoder_s_and_all_learn() -> None:
+    made = objective()
+    assert all(name.startswith("encoder.") for name in made.state_dict())
+    made(batch([3, 1, 4, 1, 5, 9, 2, 6], [5, 3])).losses["lm"].backward()
+    idle = [name for name, p in made.named_parameters() if p.grad is None or not p.grad.any()]
+    assert idle == []
+
+
+def test_the_embedding_learns_from_both_of_its_uses() -> None:
+    made, data = objective(), batch([3, 1, 4], [3])
+    made(data).losses["lm"].backward()
+    found = made.encoder.piece_embedding.grad
+    # Written out: rows that were read, and every row as an output.
+    again = objective()
+    x = again.encoder(data.tokens).top[:2]
+    F.cross_entropy(x @ again.encoder.piece_embedding.T, torch.tensor([1, 4]), reduction="sum").backward()
+    torch.testing.assert_close(found, again.encoder.piece_embedding.grad, rtol=0, atol=1e-10)
