@@ -1,6 +1,7 @@
-"""Record the fine-tuning study in docs/results/: numbers as JSON, the curve over labels as a picture.
+"""Record a study in docs/results/: numbers as JSON, and a picture.
 
-    .venv/bin/python scripts/record_study.py runs/study
+    .venv/bin/python scripts/record_study.py finetuning runs/study
+    .venv/bin/python scripts/record_study.py directionality runs/directionality
 
 Remarks (what the numbers say) are kept from the record before: they are written by hand.
 """
@@ -17,29 +18,29 @@ from matplotlib.figure import Figure
 
 from firth.config import read_json, write_json
 from firth.machine import find_machine
+from firth.studies.directionality_report import score_figure
 from firth.studies.finetuning_report import label_curves
 
 OUT = Path("docs/results")
 COLOURS = ("#0072b2", "#d55e00", "#009e73")
 
 
-def main(study: Path) -> None:
+def main(name: str, study: Path) -> None:
     facts = read_json(study / "study.json")
     seconds = [json.loads(path.read_text("utf-8"))["elapsed_s"] for path in study.glob("cells/**/cell.json")]
-    file = OUT / "finetuning.json"
-    remarks: dict[str, Any] = {"tasks": [], "features": [], "labels": []}
-    if file.is_file():
-        remarks = read_json(file)["remarks"]
+    file = OUT / f"{name}.json"
+    remarks: dict[str, Any] = read_json(file)["remarks"] if file.is_file() else {}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     write_json(file, {
         "facts": facts, "remarks": remarks, "hours": sum(seconds) / 3600,
         "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
         "commit": commit.stdout.strip(),
     })  # fmt: skip
-    plot(facts)
+    picture, draw = PICTURES[name]
+    draw(facts).savefig(OUT / picture, dpi=120, facecolor="white")
 
 
-def plot(facts: dict[str, Any]) -> None:
+def label_figure(facts: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     axes = figure.subplots()
     for (start, (sizes, scores)), colour in zip(label_curves(facts).items(), COLOURS, strict=False):
@@ -53,8 +54,13 @@ def plot(facts: dict[str, Any]) -> None:
     axes.set_title("SST-2: accuracy on the dev file, %", fontsize=10, loc="left")
     axes.grid(color="#e4e4ea", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(OUT / "finetuning-labels.png", dpi=120, facecolor="white")
+    return figure
 
+
+PICTURES = {
+    "finetuning": ("finetuning-labels.png", label_figure),
+    "directionality": ("directionality.png", score_figure),
+}
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

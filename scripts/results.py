@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from firth.studies import directionality
+from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED
 from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table
+from firth.studies.translation_report import score_table, signatures, training_text
 
 OUT = Path("docs/results")
 
@@ -111,6 +114,89 @@ def study_section() -> str:
     return "\n".join(lines)
 
 
+def translation_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "translation.json").read_text("utf-8"))
+    facts, recipe = record["facts"], record["recipe"]
+    encoder = recipe["encoder"]
+    lines = [
+        "## The Transformer, English to German\n",
+        "```\nfirth study translation --data ../shared/data --out runs/study-translation\n```\n",
+        f"29,000 captions of Multi30k; {encoder['n_layers']} layers on each side, {record['parameters'] / 1e6:.1f} M "
+        f"parameters; steps of {recipe['train']['batch_tokens']:,} tokens of both sides. "
+        f"{training_text(facts['training'])} On {record['machine']}, torch {record['torch']}, commit "
+        f"{record['commit']}.\n",
+        "![perplexity over steps](results/translation.png)\n",
+        "The 1,014 validation captions, which also chose the best model:\n",
+        *markdown(*score_table(facts)),
+        f"\n{signatures(facts)}\n",
+        *record["remarks"],
+        "\nThe first captions, by the mean model with a beam of 4:\n",
+        *markdown(
+            ["source", "by a person", "by the model"],
+            [[clean(e[key]) for key in ("source", "reference", "found")] for e in record["examples"]],
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def directionality_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "directionality.json").read_text("utf-8"))
+    facts = record["facts"]
+    lines = [
+        "## Left to right against both directions\n",
+        "```\nfirth study directionality --data ../shared/data --models models --out runs/directionality\n```\n",
+        f"Models of one size (4 layers, 256 wide, 16,000 pieces), each pre-trained on the same English text for "
+        f"{directionality.STEPS:,} steps of {directionality.BATCH_TOKENS:,} tokens with one schedule and rate, then "
+        f"fine-tuned on at most {directionality.MOST_EXAMPLES:,} examples, three epochs, three seeds (Devlin et al. "
+        "2018, Table 5). GPT is fine-tuned with the language model's loss beside the task's, as published. Scores on "
+        "dev files in percent, mean ± deviation; every choice was made on a tenth of the training examples. "
+        f"{len(facts)} cells, {record['hours']:.1f} hours of one core in all, beside other work, on "
+        f"{record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
+        *markdown(*direction_table(facts)),
+        "\n![each run](results/directionality.png)\n",
+        "The paper's base size, where the tasks are the same:\n",
+        *markdown(*published_table()),
+        "\nPre-training, and scores on held-out text (of masked pieces for BERT, of every next piece for others):\n",
+        *markdown(*pretraining_table(facts)),
+        "",
+        *record["remarks"].get("text", []),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def domain_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "domain.json").read_text("utf-8"))
+    extended, first, last = record["extend"], record["looks"][0], record["looks"][-1]
+    fits = [extended["held_out"][when] for when in ("before", "after")]
+    scores = {name: facts["dev"]["dev"][facts["metric"]] for name, facts in record["tuned"].items()}
+    n_new = extended["size_after"] - extended["size_before"]
+    n_labelled = sum(record["tuned"]["after"]["examples"][part] for part in ("train", "held_out"))
+    rows = [
+        [what, f"{before:{form}}", f"{after:{form}}"]
+        for what, form, before, after in (
+            ("pieces a word, held-out reviews", ".2f", *(fit["pieces"] / fit["words"] for fit in fits)),
+            ("words that are [UNK]", ".2%", *(fit["unknown"] / fit["words"] for fit in fits)),
+            ("masked-LM loss a piece, with the new pieces", ".2f", first["mlm_loss"], last["mlm_loss"]),
+            ("masked pieces that are right", ".1%", first["mlm_accuracy"], last["mlm_accuracy"]),
+        )
+    ]
+    rows.append(["fine-tuned on NSMC, accuracy, %", *(
+        f"{100 * score['mean']:.1f} ± {100 * score['sd']:.1f}" for score in scores.values()
+    )])  # fmt: skip
+    lines = [
+        "## Going on with the text of a domain\n",
+        "```\nscripts/domain runs/domain\n```\n",
+        f"The Korean mini BERT of this page has read an encyclopedia; here it goes on with 100,000 film reviews: "
+        f"{n_new:,} new pieces, then {last['step']:,} steps of pre-training. Fine-tuning: {n_labelled:,} labelled "
+        f"reviews, three seeds. On {record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
+        *markdown(["", "before", "after"], rows),
+        "\nThe losses are of the extended vocabulary: before, new pieces are only means of their old ones.\n",
+    ]
+    return "\n".join(lines)
+
+
 def label_table(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     curves = label_curves(facts)
     sizes = sorted({n for xs, _ in curves.values() for n in xs})
@@ -134,4 +220,6 @@ if __name__ == "__main__":
         demo_section(),
         study_section(),
     ]
+    later = {"domain": domain_section, "directionality": directionality_section, "translation": translation_section}
+    sections += [section() for name, section in later.items() if (OUT / f"{name}.json").is_file()]
     Path("docs/results.md").write_text("\n".join([HEAD, *sections]), "utf-8")

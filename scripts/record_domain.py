@@ -1,0 +1,37 @@
+"""Record the trial of scripts/domain in docs/results/domain.json.
+
+.venv/bin/python scripts/record_domain.py runs/domain
+"""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from firth.config import read_json, write_json
+from firth.machine import find_machine
+from firth.training.log import read_log
+
+OUT = Path("docs/results/domain.json")
+
+
+def main(folder: Path) -> None:
+    looks = [event for event in read_log(folder / "run" / "log.jsonl") if event["event"] == "dev"]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    tuned = {
+        name: read_json(folder / f"tuned-{place}" / "results.json")
+        for name, place in (("before", "bert-mini"), ("after", "run"))
+    }
+    write_json(OUT, {
+        "extend": read_json(folder / "extend.json"),
+        "looks": [{key: value for key, value in look.items() if key != "event"} for look in looks],
+        "tuned": {name: {key: facts[key] for key in ("metric", "examples", "dev")} for name, facts in tuned.items()},
+        "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
+        "commit": commit.stdout.strip(),
+    })  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
