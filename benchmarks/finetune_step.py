@@ -32,7 +32,7 @@ from firth.machine import find_machine, has_fast_bfloat16
 from firth.systems import SYSTEMS
 from firth.tasks.rows import Example
 from firth.tasks.source import ExampleSource
-from firth.training.schedules import warmup_linear
+from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
 # A row's name and its --set settings.
@@ -70,10 +70,7 @@ class Ours:
         source = ExampleSource(self.examples, train.batch_examples, train.batch_tokens, 1)
         trainer = Trainer(
             objective=self.model, source=source, dev=None, config=config, optim=optim,
-            rate=partial(
-                warmup_linear, peak_rate=optim.peak_rate, total_steps=config.steps,
-                warmup_steps=optim.warmup_steps(config.steps),
-            ),
+            rate=rate_of(optim, config.steps),
             flops=partial(SYSTEMS[self.base.system_name].flops, self.base.config), run=self.run.features,
             save_model=lambda folder, facts: None, scales=rate_scales(self.model, self.recipe.adapt.rate_decay),
             dtype=self.machine.dtype, device=self.machine.device,

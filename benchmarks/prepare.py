@@ -88,7 +88,7 @@ def _memory(pid: int) -> tuple[int, int]:
 
 
 def command_of(name: str, text: Path, vocab: Path, out: Path, workers: int, *, count: bool = False) -> list[str]:
-    """The command line of a side."""
+    """The command line of a side; ``text`` may be a folder of files for Firth."""
     if name == FIRTH:
         return [
             sys.executable, "-m", "firth", "prepare", str(text), "--tokenizer", str(vocab), "--out", str(out),
@@ -98,6 +98,15 @@ def command_of(name: str, text: Path, vocab: Path, out: Path, workers: int, *, c
     return [
         sys.executable, program, str(text), str(vocab), str(out), "--workers", str(workers), *["--count"] * count,
     ]  # fmt: skip
+
+
+def repeated(text: Path, times: int) -> Path:
+    """A folder in which one file stands under many names."""
+    folder = text.with_name("texts")
+    folder.mkdir()
+    for number in range(times):
+        (folder / f"{number:03}.txt").hardlink_to(text)
+    return folder
 
 
 def disk(folder: Path) -> int:
@@ -124,8 +133,10 @@ def run(options: Namespace, folder: Path) -> Path:
     tokenizer.save(vocab, max_length=512)
     wanted = 100_000 if options.quick else options.megabytes * 10**6
     n_bytes = material.write_text(text, wanted, options.data, tokenizer)
+    if options.times > 1:
+        text, n_bytes = repeated(text, options.times), options.times * n_bytes
     peers = [PEER] if all(map(importlib.util.find_spec, ("datasets", "transformers"))) else []
-    names = [FIRTH, *([] if options.alone else peers)]
+    names = [FIRTH, *([] if options.alone or options.times > 1 else peers)]
     checks = checked(names, options, vocab, folder, tokenizer)
     usages: dict[str, list[Usage]] = {name: [] for name in names}
     sizes: dict[str, dict[str, float]] = {}
@@ -147,7 +158,7 @@ def run(options: Namespace, folder: Path) -> Path:
         each["times"] = each["seconds"] / rows[0]["seconds"]
     source = "English articles and novels" if material.real(options.data) else "made-up words"
     return measure.write(
-        "prepare-quick" if options.quick else f"prepare-{options.megabytes}mb",
+        "prepare-quick" if options.quick else f"prepare-{options.megabytes * options.times}mb",
         title=f"Text to what training reads, {n_bytes / 1e6:,.0f} MB",
         target="P4, at least 3 times transformers' preprocessing; memory that does not grow with the text; at most 0.6 "
         "of its size on disk",
@@ -158,7 +169,7 @@ def run(options: Namespace, folder: Path) -> Path:
         "text, *all disk* with what was written on the way.",
         arguments=options,
         settings={"bytes": n_bytes, "workers": options.workers, "once": options.once,
-                  "real": material.real(options.data)},
+                  "times": options.times, "real": material.real(options.data)},
         checks=checks,
         tables=[measure.table("", COLUMNS, rows)],
         notes=[] if peers else ["datasets or transformers is not installed: nothing was compared."],
@@ -192,6 +203,7 @@ def row(name: str, usages: Sequence[Usage], n_bytes: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> Path:
     parser = measure.arguments(str(__doc__).splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=100, help="of text")
+    parser.add_argument("--times", type=int, default=1, help="the text is read so often, by Firth only")
     parser.add_argument("--workers", type=int, default=cpu_count(), help="processes of each side")
     parser.add_argument("--once", action="store_true", help="one run each, not warmed up: for memory, not for speed")
     parser.add_argument("--alone", action="store_true", help="Firth only")

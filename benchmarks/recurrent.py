@@ -105,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         "recurrent",
         title="Forms of the BiLSTM on a processor",
         target="",
-        about=f"{LAYERS} layers, {WIDTH} wide in each direction, over vectors as wide as one layer of BERT-mini or four "
-        "side by side; one forward and backward. Slots a token: what one rectangle would hold.",
+        about=f"{LAYERS} layers, {WIDTH} wide in each direction, over vectors as wide as one layer of BERT-mini or "
+        "four side by side; one forward and backward. Slots a token: what one rectangle would hold.",
         arguments=options,
         settings={"width": WIDTH, "layers": LAYERS},
         checks=checks,
