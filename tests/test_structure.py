@@ -24,7 +24,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"data", "models"}),
     frozenset({"objectives", "training"}),
     frozenset({"tasks"}),
-    frozenset({"convert"}),
+    frozenset({"convert", "costs"}),
     frozenset({"systems"}),
     frozenset({"folder"}),
     frozenset({"foreign"}),

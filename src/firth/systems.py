@@ -10,6 +10,21 @@ from typing import Any, Literal
 from firth.convert.hf_bert import BERT, BERT_LEFT_TO_RIGHT
 from firth.convert.hf_gpt import GPT
 from firth.convert.huggingface import HuggingFace
+from firth.costs import (
+    awd_lstm_bytes,
+    awd_lstm_flops,
+    bilm_bytes,
+    bilm_flops,
+    gpt_flops,
+    lstm_bytes,
+    lstm_flops,
+    transformer_bytes,
+    transformer_flops,
+    translation_bytes,
+    translation_flops,
+    vectors_bytes,
+    vectors_flops,
+)
 from firth.data.batch import Batch, Objective
 from firth.errors import ConfigError
 from firth.models.awd_lstm import AwdLstm
@@ -77,7 +92,6 @@ from firth.tasks.scoring import (
     score_values,
 )
 from firth.tasks.tag import Tagger, tag_answers, tag_examples
-from firth.text.characters import ROW
 from firth.text.layouts import (
     Layout,
     bare_layout,
@@ -90,129 +104,6 @@ from firth.text.layouts import (
 )
 from firth.text.open_words import opened
 from firth.text.tokenizer import Tokenizer
-
-
-def _transformer_flops(config: BertConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token, attention, and the vocabulary where predicted."""
-    return _gpt_flops(config, batch) + 6 * config.width**2 * _predictions(batch)
-
-
-def _gpt_flops(config: BertConfig | GptConfig, batch: Batch) -> float:
-    """As ``_transformer_flops``, without a layer between the blocks and the vocabulary."""
-    lengths = batch.tokens.rows.lengths.double()
-    tokens, squares = float(lengths.sum()), float((lengths**2).sum())
-    block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
-    vocabulary = config.width * config.vocab_size * _predictions(batch)
-    return 6 * (config.n_layers * (block * tokens + 2 * config.width * squares) + vocabulary)
-
-
-def _predictions(batch: Batch) -> int:
-    return sum(n for term, n in batch.counts().items() if term in ("mlm", "lm"))
-
-
-# Numbers of the width that a token takes at the highest point of the backward, besides what is kept for it. Measured
-# (benchmarks/training_memory.py), not derived.
-_PASSING = 125
-
-
-def _transformer_bytes(config: BertConfig | GptConfig, item: int) -> tuple[float, float]:
-    """Of one token, all layers: queries, keys, values, context, two sums and two norms of the width, and the inner
-    layer before and after its activation; a byte an element that dropout may take. And one input a block, with all of
-    one block."""
-    dropped = 2 * config.width if config.dropout else 0
-    block = item * (8 * config.width + 2 * config.feed_forward_width) + dropped
-    passing = _PASSING * item * config.width
-    return config.n_layers * block + passing, config.n_layers * item * config.width + block + passing
-
-
-def _translation_flops(config: TransformerConfig, batch: Batch) -> float:
-    """As ``_transformer_flops``, of both sides: the decoder's blocks attend to the source too."""
-    width, block = config.width, 4 * config.width**2 + 2 * config.width * config.feed_forward_width
-    source = batch.tokens.rows.lengths.double()
-    encoder = block * float(source.sum()) + 2 * width * float((source**2).sum())
-    if batch.second is None:
-        return 6 * config.n_layers * encoder
-    target = batch.second.rows.lengths.double()
-    own = block * float(target.sum()) + 2 * width * float((target**2).sum())
-    cross = 2 * width**2 * float((source + target).sum()) + 2 * width * float((source * target).sum())
-    vocabulary = width * config.vocab_size * batch.counts()["translation"]
-    return 6 * (config.n_layers * (encoder + own + cross) + vocabulary)
-
-
-def _translation_bytes(config: TransformerConfig, item: int) -> tuple[float, float]:
-    """Of one token, half of them in the encoder's blocks, half in the decoder's, which keep a second attention as well
-    and are never recomputed."""
-    dropped = 3 * config.width if config.dropout else 0
-    block = item * (8 * config.width + 2 * config.feed_forward_width) + dropped
-    cross = item * 6 * config.width
-    passing = _PASSING * item * config.width / 2
-    decoder = config.n_layers * (block + cross) / 2
-    return config.n_layers * block / 2 + decoder + passing, config.n_layers * item * config.width + decoder + passing
-
-
-def _bilm_flops(config: BilmConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token; the filters once for each different word, over all its
-    windows. Of a larger vocabulary a published sample is what is predicted from."""
-    sides = [batch.tokens] if batch.second is None else [batch.tokens, batch.second]
-    n_filters = sum(n for _, n in config.filters)
-    windows = sum(size * n * (ROW - size + 1) for size, n in config.filters) * config.character_width
-    word = windows + 2 * config.n_highways * n_filters**2 + n_filters * config.width
-    layer = 8 * config.width * config.cells + config.width * config.cells
-    # A stream has a side for each direction; a row is read by both.
-    tokens = sum(side.rows.n_tokens for side in sides) * (1 if batch.second else 2)
-    words = sum(side.ids.unique().numel() for side in sides)
-    predictions = batch.counts().get("forward", 0) + batch.counts().get("backward", 0)
-    vocabulary = config.width * min(config.vocab_size, BilmLMConfig().negatives)
-    return 6.0 * (words * word + tokens * config.n_layers * layer + predictions * vocabulary)
-
-
-def _bilm_bytes(config: BilmConfig, item: int) -> tuple[float, float]:
-    """Of one token of one direction, all layers: four gates twice, cell and its tanh, what is projected and clipped.
-    And of its word, if every second one is another: the filters at about a dozen places, and the highways. Nothing is
-    recomputed."""
-    n_filters = sum(n for _, n in config.filters)
-    word = (12 + 5 * config.n_highways) * n_filters / 2
-    kept = item * (config.n_layers * (13.0 * config.cells + 6 * config.width) + word)
-    return kept, kept
-
-
-def _lstm_flops(config: LstmConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token, and the vocabulary where predicted."""
-    layers = config.n_layers * 8 * config.width**2 * batch.tokens.rows.n_tokens
-    vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
-    return 6.0 * (layers + vocabulary)
-
-
-def _awd_lstm_flops(config: AwdLstmConfig, batch: Batch) -> float:
-    """As ``_lstm_flops``."""
-    widths = config.layer_widths
-    weights = sum(4 * width * (below + width) for below, width in zip(widths, widths[1:], strict=False))
-    vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
-    return 6.0 * (weights * batch.tokens.rows.n_tokens + vocabulary)
-
-
-def _awd_lstm_bytes(config: AwdLstmConfig, item: int) -> tuple[float, float]:
-    """As ``_lstm_bytes``, and the mask and the result of dropout below each layer."""
-    widths = config.layer_widths
-    kept = item * float(sum(7 * width + 3 * below for below, width in zip(widths, widths[1:], strict=False)))
-    return kept, kept
-
-
-def _lstm_bytes(config: LstmConfig, item: int) -> tuple[float, float]:
-    """Of one token, all layers: input, four gates, cell, its tanh and output. Nothing is recomputed."""
-    kept = config.n_layers * item * 8.0 * config.width
-    return kept, kept
-
-
-def _vectors_flops(config: VectorsConfig, batch: Batch) -> float:
-    """The vocabulary where predicted: looking up and adding is next to nothing."""
-    return 6.0 * config.width * config.vocab_size * _predictions(batch)
-
-
-def _vectors_bytes(config: VectorsConfig, item: int) -> tuple[float, float]:
-    """Of one token: its vector, that of its context, and their gradients."""
-    kept = 4.0 * item * config.width
-    return kept, kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,8 +166,8 @@ SYSTEMS: dict[str, System] = {
         layout=bert_layout,
         instances=("pairs", "documents"),
         predict="masked",
-        flops=_transformer_flops,
-        activation_bytes=_transformer_bytes,
+        flops=transformer_flops,
+        activation_bytes=transformer_bytes,
         huggingface=BERT,
         fixed={"causal": False},
     ),
@@ -288,8 +179,8 @@ SYSTEMS: dict[str, System] = {
         layout=bert_layout,
         instances=("documents",),
         predict="next",
-        flops=_transformer_flops,
-        activation_bytes=_transformer_bytes,
+        flops=transformer_flops,
+        activation_bytes=transformer_bytes,
         huggingface=BERT_LEFT_TO_RIGHT,
         fixed={"causal": True},
         no_gradient={"encoder.pooler.": "only next-sentence prediction trains the pooler"},
@@ -303,8 +194,8 @@ SYSTEMS: dict[str, System] = {
         pretraining_layout=bare_layout,
         instances=("documents",),
         predict="next",
-        flops=_gpt_flops,
-        activation_bytes=_transformer_bytes,
+        flops=gpt_flops,
+        activation_bytes=transformer_bytes,
         huggingface=GPT,
         # Radford et al. 2018, §4.1: 2,000 updates of warm-up; 1,000,000 in all by Devlin et al. 2018, App. A.4.
         pretraining={"optim": {**_GPT_ADAM, "schedule": "cosine", "peak_rate": 2.5e-4, "warmup_share": 0.002}},
@@ -321,8 +212,8 @@ SYSTEMS: dict[str, System] = {
         layout=stream_layout,
         instances=("streams",),
         predict="next",
-        flops=_lstm_flops,
-        activation_bytes=_lstm_bytes,
+        flops=lstm_flops,
+        activation_bytes=lstm_bytes,
     ),
     "vectors": System(
         config=VectorsConfig,
@@ -333,8 +224,8 @@ SYSTEMS: dict[str, System] = {
         pretraining_layout=bare_layout,
         instances=("documents",),
         predict="next",
-        flops=_vectors_flops,
-        activation_bytes=_vectors_bytes,
+        flops=vectors_flops,
+        activation_bytes=vectors_bytes,
         characters=True,
         # Ours: a table of vectors takes, and needs, larger steps than a Transformer.
         pretraining={"optim": {"peak_rate": 3e-3, "decay": 0.0}},
@@ -349,8 +240,8 @@ SYSTEMS: dict[str, System] = {
         layout=begun_layout,
         instances=("streams",),
         predict="next",
-        flops=_awd_lstm_flops,
-        activation_bytes=_awd_lstm_bytes,
+        flops=awd_lstm_flops,
+        activation_bytes=awd_lstm_bytes,
         pretraining={"optim": _ULMFIT_ADAM | {"peak_rate": 4e-3}, "data": {"length": 70}},
         tuning={
             "optim": _ULMFIT_ADAM | {"peak_rate": 0.01},
@@ -368,8 +259,8 @@ SYSTEMS: dict[str, System] = {
         layout=sentence_layout,
         instances=("streams",),
         predict="both",
-        flops=_bilm_flops,
-        activation_bytes=_bilm_bytes,
+        flops=bilm_flops,
+        activation_bytes=bilm_bytes,
         characters=True,
         pretraining={
             "optim": _ELMO_ADAGRAD,
@@ -392,15 +283,24 @@ SYSTEMS: dict[str, System] = {
         layout=source_layout,
         instances=("translations",),
         predict="translation",
-        flops=_translation_flops,
-        activation_bytes=_translation_bytes,
+        flops=translation_flops,
+        activation_bytes=translation_bytes,
         # Vaswani et al. 2017, §5.3, of the base model: 4,000 of 100,000 updates of warm-up.
-        pretraining={"optim": {
-            "kind": "adamw", "decay": 0.0, "beta2": 0.98, "epsilon": 1e-9, "clip_norm": 0.0,
-            "schedule": "inverse_sqrt", "peak_rate": 7e-4, "warmup_share": 0.04,
-        }},
+        pretraining={
+            "optim": {
+                "kind": "adamw",
+                "decay": 0.0,
+                "beta2": 0.98,
+                "epsilon": 1e-9,
+                "clip_norm": 0.0,
+                "schedule": "inverse_sqrt",
+                "peak_rate": 7e-4,
+                "warmup_share": 0.04,
+            }
+        },
     ),
 }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:

@@ -1,0 +1,139 @@
+"""What a batch takes: floating-point operations of a step, and bytes that its backward keeps of a token.
+
+``…_flops(config, batch)``: forward and backward. ``…_bytes(config, bytes a number)``: of one token, as it is kept, and
+as it is if blocks are recomputed.
+"""
+
+from firth.data.batch import Batch
+from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.bert_config import BertConfig
+from firth.models.bilm_config import BilmConfig
+from firth.models.gpt_config import GptConfig
+from firth.models.lstm_config import LstmConfig
+from firth.models.transformer_config import TransformerConfig
+from firth.models.vectors_config import VectorsConfig
+from firth.objectives.config import BilmLMConfig
+from firth.text.characters import ROW
+
+
+def transformer_flops(config: BertConfig, batch: Batch) -> float:
+    """Forward and backward: six operations a weight and token, attention, and the vocabulary where predicted."""
+    return gpt_flops(config, batch) + 6 * config.width**2 * _predictions(batch)
+
+
+def gpt_flops(config: BertConfig | GptConfig, batch: Batch) -> float:
+    """As ``transformer_flops``, without a layer between the blocks and the vocabulary."""
+    lengths = batch.tokens.rows.lengths.double()
+    tokens, squares = float(lengths.sum()), float((lengths**2).sum())
+    block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    vocabulary = config.width * config.vocab_size * _predictions(batch)
+    return 6 * (config.n_layers * (block * tokens + 2 * config.width * squares) + vocabulary)
+
+
+def _predictions(batch: Batch) -> int:
+    return sum(n for term, n in batch.counts().items() if term in ("mlm", "lm"))
+
+
+# Numbers of the width that a token takes at the highest point of the backward, besides what is kept for it. Measured
+# (benchmarks/training_memory.py), not derived.
+_PASSING = 125
+
+
+def transformer_bytes(config: BertConfig | GptConfig, item: int) -> tuple[float, float]:
+    """Of one token, all layers: queries, keys, values, context, two sums and two norms of the width, and the inner
+    layer before and after its activation; a byte an element that dropout may take. And one input a block, with all of
+    one block."""
+    dropped = 2 * config.width if config.dropout else 0
+    block = item * (8 * config.width + 2 * config.feed_forward_width) + dropped
+    passing = _PASSING * item * config.width
+    return config.n_layers * block + passing, config.n_layers * item * config.width + block + passing
+
+
+def translation_flops(config: TransformerConfig, batch: Batch) -> float:
+    """As ``transformer_flops``, of both sides: the decoder's blocks attend to the source too."""
+    width, block = config.width, 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    source = batch.tokens.rows.lengths.double()
+    encoder = block * float(source.sum()) + 2 * width * float((source**2).sum())
+    if batch.second is None:
+        return 6 * config.n_layers * encoder
+    target = batch.second.rows.lengths.double()
+    own = block * float(target.sum()) + 2 * width * float((target**2).sum())
+    cross = 2 * width**2 * float((source + target).sum()) + 2 * width * float((source * target).sum())
+    vocabulary = width * config.vocab_size * batch.counts()["translation"]
+    return 6 * (config.n_layers * (encoder + own + cross) + vocabulary)
+
+
+def translation_bytes(config: TransformerConfig, item: int) -> tuple[float, float]:
+    """Of one token, half of them in the encoder's blocks, half in the decoder's, which keep a second attention as well
+    and are never recomputed."""
+    dropped = 3 * config.width if config.dropout else 0
+    block = item * (8 * config.width + 2 * config.feed_forward_width) + dropped
+    cross = item * 6 * config.width
+    passing = _PASSING * item * config.width / 2
+    decoder = config.n_layers * (block + cross) / 2
+    return config.n_layers * block / 2 + decoder + passing, config.n_layers * item * config.width + decoder + passing
+
+
+def bilm_flops(config: BilmConfig, batch: Batch) -> float:
+    """Forward and backward: six operations a weight and token; the filters once for each different word, over all its
+    windows. Of a larger vocabulary a published sample is what is predicted from."""
+    sides = [batch.tokens] if batch.second is None else [batch.tokens, batch.second]
+    n_filters = sum(n for _, n in config.filters)
+    windows = sum(size * n * (ROW - size + 1) for size, n in config.filters) * config.character_width
+    word = windows + 2 * config.n_highways * n_filters**2 + n_filters * config.width
+    layer = 8 * config.width * config.cells + config.width * config.cells
+    # A stream has a side for each direction; a row is read by both.
+    tokens = sum(side.rows.n_tokens for side in sides) * (1 if batch.second else 2)
+    words = sum(side.ids.unique().numel() for side in sides)
+    predictions = batch.counts().get("forward", 0) + batch.counts().get("backward", 0)
+    vocabulary = config.width * min(config.vocab_size, BilmLMConfig().negatives)
+    return 6.0 * (words * word + tokens * config.n_layers * layer + predictions * vocabulary)
+
+
+def bilm_bytes(config: BilmConfig, item: int) -> tuple[float, float]:
+    """Of one token of one direction, all layers: four gates twice, cell and its tanh, what is projected and clipped.
+    And of its word, if every second one is another: the filters at about a dozen places, and the highways. Nothing is
+    recomputed."""
+    n_filters = sum(n for _, n in config.filters)
+    word = (12 + 5 * config.n_highways) * n_filters / 2
+    kept = item * (config.n_layers * (13.0 * config.cells + 6 * config.width) + word)
+    return kept, kept
+
+
+def lstm_flops(config: LstmConfig, batch: Batch) -> float:
+    """Forward and backward: six operations a weight and token, and the vocabulary where predicted."""
+    layers = config.n_layers * 8 * config.width**2 * batch.tokens.rows.n_tokens
+    vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
+    return 6.0 * (layers + vocabulary)
+
+
+def awd_lstm_flops(config: AwdLstmConfig, batch: Batch) -> float:
+    """As ``lstm_flops``."""
+    widths = config.layer_widths
+    weights = sum(4 * width * (below + width) for below, width in zip(widths, widths[1:], strict=False))
+    vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
+    return 6.0 * (weights * batch.tokens.rows.n_tokens + vocabulary)
+
+
+def awd_lstm_bytes(config: AwdLstmConfig, item: int) -> tuple[float, float]:
+    """As ``lstm_bytes``, and the mask and the result of dropout below each layer."""
+    widths = config.layer_widths
+    kept = item * float(sum(7 * width + 3 * below for below, width in zip(widths, widths[1:], strict=False)))
+    return kept, kept
+
+
+def lstm_bytes(config: LstmConfig, item: int) -> tuple[float, float]:
+    """Of one token, all layers: input, four gates, cell, its tanh and output. Nothing is recomputed."""
+    kept = config.n_layers * item * 8.0 * config.width
+    return kept, kept
+
+
+def vectors_flops(config: VectorsConfig, batch: Batch) -> float:
+    """The vocabulary where predicted: looking up and adding is next to nothing."""
+    return 6.0 * config.width * config.vocab_size * _predictions(batch)
+
+
+def vectors_bytes(config: VectorsConfig, item: int) -> tuple[float, float]:
+    """Of one token: its vector, that of its context, and their gradients."""
+    kept = 4.0 * item * config.width
+    return kept, kept
