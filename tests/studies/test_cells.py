@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from firth.errors import InputError
-from firth.studies.cells import Cell, run_cells
+from firth.config import read_json
+from firth.errors import ConfigError, InputError, TrainingError
+from firth.studies.cells import Cell, run_cells, run_study, select
 
 pytestmark = pytest.mark.slow  # starts processes
 
@@ -30,3 +31,33 @@ def test_cells_are_done_once_and_failures_are_told(tmp_path: Path) -> None:
     again: list[str] = []
     assert run_cells(cells, tmp_path, 1, again.append) == facts
     assert (tmp_path / "part/2/seen").read_text() == "x" and again[0].startswith("3 cells, 2 done")
+
+
+def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:
+    cells = [
+        Cell("second", work, {"number": 2}, ("first",)),
+        Cell("first", work, {"number": 1}),
+        Cell("after a failure", work, {"number": 3}, ("second", "failing")),
+        Cell("failing", work, {"number": -1}),
+    ]
+    told: list[str] = []
+    with pytest.raises(TrainingError, match="2 cells failed or wait for one that did, such as after a failure"):
+        run_study(cells, tmp_path, only=(), workers=2, tell=told.append)
+    assert set(read_json(tmp_path / "study.json")) == {"first", "second"}
+    assert not any("after a failure" in text for text in told)
+    order = [text.split(": ")[0] for text in told if "first" in text or "second" in text]
+    assert [text.partition(" ")[2] for text in order] == ["first", "second"]
+
+
+def test_chosen_cells_bring_what_they_need() -> None:
+    cells = [
+        Cell("a", work, {}), Cell("b", work, {}, ("a",)), Cell("c/x", work, {}, ("b",)), Cell("c/y", work, {}),
+    ]  # fmt: skip
+    assert [cell.name for cell in select(cells, ["x"])] == ["a", "b", "c/x"]
+    assert [cell.name for cell in select(cells, ["c/"])] == ["a", "b", "c/x", "c/y"]
+    assert select(cells, []) == cells and select(cells, ["z"]) == []
+
+
+def test_no_cell_of_that_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no cell has such a name"):
+        run_study([Cell("a", work, {})], tmp_path, only=["b"], workers=1, tell=print)

@@ -8,7 +8,7 @@ import pytest
 from firth.errors import ConfigError
 from firth.jobs.finetune_recipe import build, plain_recipe
 from firth.studies import directionality
-from firth.studies.directionality import TASKS, VARIANTS, needed_by, pretrain_cell, pretrain_cells, study, tune_cells
+from firth.studies.directionality import TASKS, VARIANTS, pretrain_cell, pretrain_cells, study, tune_cells
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table, write_study_report
 from firth.systems import size_named
 from firth.tasks.datasets import DATASETS
@@ -43,8 +43,8 @@ def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> N
     first = pretrain_cells(tmp_path / "corpus")
     second = tune_cells(tmp_path / "data", tmp_path / "models", tmp_path / "out")
     assert len(second) == len(VARIANTS) * len(TASKS) == len({c.name for c in second})
-    assert {needed_by(c) for c in second} == {c.name for c in first} == {needed_by(c) for c in first}
-    assert needed_by(cell_named(second, "left to right, BiLSTM")) == "pre-training/left to right without NSP"
+    assert {need for c in second for need in c.needs} == {c.name for c in first}
+    assert cell_named(second, "left to right, BiLSTM").needs == ("pre-training/left to right without NSP",)
     for variant in VARIANTS.values():
         assert size_named(variant.model)
     for c in second:

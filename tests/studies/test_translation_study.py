@@ -7,7 +7,7 @@ import pytest
 
 from firth.config import read_toml
 from firth.errors import ConfigError
-from firth.studies import translation
+from firth.studies import cells, translation
 from firth.studies.translation import BEAM, BEST, GREEDY, MEAN, NEWEST, RECIPE, TRAINING, study
 from firth.studies.translation_report import perplexity_curve, score_table, signatures, training_text
 
@@ -45,15 +45,15 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     }  # fmt: skip
     monkeypatch.setattr(translation, "RECIPE", small)
 
-    def in_this_process(cells, out, workers, tell):  # type: ignore[no-untyped-def]  # as run_cells
-        for cell in cells:
-            if not translation.read_facts([cell], out):
+    def in_this_process(todo, out, workers, tell):  # type: ignore[no-untyped-def]  # as run_cells
+        for cell in todo:
+            if not cells.read_facts([cell], out):
                 (out / cell.name).mkdir(parents=True, exist_ok=True)
                 facts = cell.work(out / cell.name, **cell.options)
-                translation.write_json(out / cell.name / "cell.json", {"facts": facts, "options": cell.options})
-        return translation.read_facts(cells, out)
+                cells.write_json(out / cell.name / "cell.json", {"facts": facts, "options": cell.options})
+        return cells.read_facts(todo, out)
 
-    monkeypatch.setattr(translation, "run_cells", in_this_process)
+    monkeypatch.setattr(cells, "run_cells", in_this_process)
     monkeypatch.setattr(
         translation, "SEARCHES", {GREEDY: {"beam": 1}, BEAM: {"beam": 2, "alpha": 0.6}, "no penalty": {"alpha": 0.0}}
     )

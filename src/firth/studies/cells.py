@@ -16,27 +16,63 @@ from pathlib import Path
 from typing import Any
 
 from firth.config import read_json, write_json
-from firth.errors import ConfigError
+from firth.errors import ConfigError, TrainingError
 from firth.jobs.lock import lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import format_duration
 
 DONE = "cell.json"
+FACTS = "study.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``work(folder, **options)`` makes the cell's facts (plain data); it is a function of a module, by name."""
+    """``work(folder, **options)`` makes the cell's facts (plain data); it is a function of a module, by name.
+
+    ``needs``: the names of the cells that must be done before it.
+    """
 
     name: str
     work: Callable[..., dict[str, Any]]
     options: dict[str, Any]
+    needs: tuple[str, ...] = ()
+
+
+def run_study(
+    cells: Sequence[Cell], out: Path, *, only: Sequence[str], workers: int, tell: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
+    """Run or go on with the cells whose names have one of ``only`` (none: all), and with those that they need.
+
+    Returns the facts of every cell that is done, and writes them to ``out/study.json``. ConfigError where no cell has
+    such a name; TrainingError at the end if some failed: the others are done, and the log of each says why.
+    """
+    chosen = select(cells, only)
+    if not chosen:
+        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
+    done = run_cells(chosen, out / "cells", workers, tell)
+    facts = read_facts(cells, out / "cells")
+    write_json(out / FACTS, facts)
+    missing = [cell.name for cell in chosen if cell.name not in done]
+    if missing:
+        log = out / "cells" / missing[0] / "cell.log"
+        raise TrainingError(f"{len(missing)} cells failed or wait for one that did, such as {missing[0]}: see {log}")
+    return facts
+
+
+def select(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    """The cells whose names have one of ``only`` (none: all), and those that they need, in their order."""
+    by_name = {cell.name: cell for cell in cells}
+    wanted = [cell.name for cell in cells if not only or any(part in cell.name for part in only)]
+    for name in wanted:  # grows as it is read
+        wanted += [need for need in by_name[name].needs if need not in wanted]
+    return [cell for cell in cells if cell.name in wanted]
 
 
 def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> dict[str, dict[str, Any]]:
     """The facts of every cell by name; those that are done already are only read. Failures are told, and left out.
 
-    ConfigError for a cell that was done with other options: its folder is of another study.
+    What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
+    other options: its folder is of another study.
     """
     with lock(out):
         todo = [cell for cell in cells if not is_done(cell, out)]
@@ -67,16 +103,21 @@ def _run(todo: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], No
     with make_pool(workers, _begin) as pool:
         running: dict[Future[float], Cell] = {}
         try:
-            waiting = list(todo)
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    cell = waiting.pop(0)
+            waiting, lacking = list(todo), {cell.name for cell in todo}
+            while True:
+                ready = [cell for cell in waiting if lacking.isdisjoint(cell.needs)]
+                for cell in ready[: workers - len(running)]:
+                    waiting.remove(cell)
                     running[submit(pool, _run_cell, cell, out)] = cell
+                if not running:
+                    break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     cell = running.pop(future)
                     n_done += 1
                     left_s = (time.monotonic() - started_at_s) / n_done * (len(todo) - n_done)
                     problem = future.exception()
+                    if problem is None:
+                        lacking.remove(cell.name)
                     state = f"failed: {problem}" if problem else f"{format_duration(future.result())}"
                     tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
         except KeyboardInterrupt:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.config import read_json, write_json
-from firth.errors import ConfigError, TrainingError
+from firth.config import read_json
+from firth.errors import ConfigError
 from firth.jobs import pretrain as job
-from firth.studies.cells import Cell, read_facts, run_cells
+from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
 # About ten minutes of one processor core for BERT; the others predict more pieces a row, and take longer.
@@ -74,30 +74,8 @@ def study(
     for folder, what in ((data, "--data: the folder of the data sets"), (corpus, "made by make models")):
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder ({what})")
-    first, second = pretrain_cells(corpus), tune_cells(data, models, out)
-    chosen = [cell for cell in (*first, *second) if not only or any(name in cell.name for name in only)]
-    if not chosen:
-        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    # What is fine-tuned must have been pre-trained.
-    needed = {needed_by(cell) for cell in chosen}
-    done = run_cells([cell for cell in first if cell.name in needed], out / "cells", workers, tell)
-    ready = [cell for cell in chosen if cell in second and needed_by(cell) in done]
-    done |= run_cells(ready, out / "cells", workers, tell)
-    facts = read_facts([*first, *second], out / "cells")
-    write_json(out / "study.json", facts)
-    failed = [cell.name for cell in chosen if cell.name not in done]
-    if failed:
-        log = out / "cells" / failed[0] / "cell.log"
-        raise TrainingError(f"{len(failed)} cells failed or wait for one that did, such as {failed[0]}: see {log}")
-    return facts
-
-
-def needed_by(cell: Cell) -> str:
-    """The name of the cell that makes the model of this one, or its own if it makes one."""
-    if cell.name.startswith("pre-training/"):
-        return cell.name
-    name = cell.name.split("/")[1]
-    return f"pre-training/{VARIANTS[name].pretrained or name}"
+    cells = [*pretrain_cells(corpus), *tune_cells(data, models, out)]
+    return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
 def pretrain_cells(corpus: Path) -> list[Cell]:
@@ -140,7 +118,8 @@ def tune_cells(data: Path, models: Path, out: Path) -> list[Cell]:
                 features.pop("pool", None)
                 features["words"] = variant.words
             recipe["head"] |= {"features": features} if features else {}
-            cells.append(Cell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}))
+            need = f"pre-training/{variant.pretrained or name}"
+            cells.append(Cell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}, (need,)))
     return cells
 
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.config import write_json, write_text
+from firth.config import write_text
 from firth.data.hashing import seed_of
-from firth.errors import ConfigError, InputError, TrainingError
+from firth.errors import ConfigError, InputError
 from firth.jobs.baseline import commonest_tags, linear_predictions, similarity
 from firth.jobs.finetune import finetune, resolve, resume
 from firth.jobs.finetune_recipe import data_config
 from firth.jobs.labelled import LabelledData, read_labelled, score_task
 from firth.jobs.pretrain import RECIPE, say
-from firth.studies.cells import Cell, read_facts, run_cells
+from firth.studies.cells import Cell, run_study, select
 from firth.tasks.predictions import Chosen, Labelled, TaggedText, Valued
 
 SEEDS = 3
@@ -119,20 +119,10 @@ def study(
     for folder, what in ((data, "--data: the folder of the data sets"), (models, "--models: the folder of the models")):
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder ({what})")
-    every = _cells(data, models, out)
-    cells = [cell for cell in every if not only or any(name in cell.name for name in only)]
-    if not cells:
-        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    if any("/ARC/" in cell.name for cell in cells):
+    cells = _cells(data, models, out)
+    if any("/ARC/" in cell.name for cell in select(cells, only)):
         _split_arc(data, out)
-    done = run_cells(cells, out / "cells", workers, tell)
-    facts = read_facts(every, out / "cells")
-    write_json(out / "study.json", facts)
-    failed = [cell.name for cell in cells if cell.name not in done]
-    if failed:
-        log = out / "cells" / failed[0] / "cell.log"
-        raise TrainingError(f"{len(failed)} cells failed, such as {failed[0]}: see {log}")
-    return facts
+    return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
 def _cells(data: Path, models: Path, out: Path) -> list[Cell]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from firth.config import write_json
-from firth.errors import ConfigError, TrainingError
+from firth.errors import ConfigError
 from firth.inference.translating import Search
 from firth.jobs import pretrain as job
 from firth.jobs.average import average
@@ -19,7 +18,7 @@ from firth.jobs.prepare import prepare
 from firth.jobs.translate import evaluate_translation
 from firth.jobs.vocab import build_vocab
 from firth.metrics.translation import translation_metrics
-from firth.studies.cells import Cell, read_facts, run_cells
+from firth.studies.cells import Cell, run_study, select
 from firth.training.log import read_log
 
 PIECES = 8000
@@ -65,23 +64,15 @@ def study(
     if some cells failed.
     """
     files = {name: _file(data / "multi30k", name) for name in ("train.en", "train.de", "val.en", "val.de")}
-    first, second = training_cell(out), score_cells(files, out)
-    chosen = [cell for cell in (first, *second) if not only or any(name in cell.name for name in only)]
-    if not chosen:
-        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    translation_metrics()  # not after the training
-    make_corpus(files, out)
-    # Whatever is scored must have been trained, by all processors.
-    done = run_cells([first], out / "cells", 1, tell)
-    if done:
-        done |= run_cells([cell for cell in chosen if cell is not first], out / "cells", workers, tell)
-    facts = read_facts([first, *second], out / "cells")
-    write_json(out / "study.json", facts)
-    failed = [cell.name for cell in chosen if cell.name not in done]
-    if failed:
-        log = out / "cells" / failed[0] / "cell.log"
-        raise TrainingError(f"{len(failed)} cells failed or wait for one that did, such as {failed[0]}: see {log}")
-    return facts
+    first = training_cell(out)
+    cells = [first, *score_cells(files, out)]
+    chosen = select(cells, only)
+    if chosen:
+        translation_metrics()  # not after the training
+        make_corpus(files, out)
+        # By all processors: nothing can be done beside it.
+        run_study([first], out, only=(), workers=1, tell=tell)
+    return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -120,6 +111,7 @@ def score_cells(files: dict[str, Path], out: Path) -> list[Cell]:
                 "run": str(out / "cells" / TRAINING / "run"), "model": model, "search": SEARCHES[search],
                 "data": str(files["val.en"]), "gold": str(files["val.de"]),
             },
+            (TRAINING,),
         )
         for model, search in pairs
     ]  # fmt: skip

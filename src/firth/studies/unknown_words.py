@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.config import write_json, write_text
-from firth.errors import ConfigError, TrainingError
+from firth.config import write_text
+from firth.errors import ConfigError
 from firth.folder import read_model
 from firth.jobs.finetune_recipe import data_config
 from firth.jobs.labelled import read_labelled
 from firth.jobs.pretrain import say
 from firth.jobs.train_vectors import VectorTraining, train_vectors
 from firth.jobs.vectors import Reading, convert_vectors
-from firth.studies.cells import Cell, read_facts, run_cells
+from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import tune_cell
 
 TRAINING = "vectors"
@@ -66,21 +66,7 @@ def study(
     """
     if not data.is_dir():
         raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
-    first, second = vector_cells(data), rule_cells(data, out)
-    chosen = [cell for cell in second if not only or any(name in cell.name for name in only)]
-    if not chosen:
-        raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    needed = {RULES[cell.options["rule"]].vectors for cell in chosen}
-    done = run_cells([c for c in first if c.name.split("/")[1] in needed], out / "cells", workers, tell)
-    ready = [c for c in chosen if f"{TRAINING}/{RULES[c.options['rule']].vectors}" in done]
-    done |= run_cells(ready, out / "cells", workers, tell)
-    facts = read_facts([*first, *second], out / "cells")
-    write_json(out / "study.json", facts)
-    failed = [cell.name for cell in chosen if cell.name not in done]
-    if failed:
-        log = out / "cells" / failed[0] / "cell.log"
-        raise TrainingError(f"{len(failed)} cells failed or wait for one that did, such as {failed[0]}: see {log}")
-    return facts
+    return run_study([*vector_cells(data), *rule_cells(data, out)], out, only=only, workers=workers, tell=tell)
 
 
 def vector_cells(data: Path) -> list[Cell]:
@@ -103,7 +89,7 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
         Cell(f"rules/{name}", rule_cell, {
             "rule": name, "options": asdict(rule), "recipe": recipe,
             "vectors": str(out / "cells" / TRAINING / rule.vectors / "model"),
-        })
+        }, (f"{TRAINING}/{rule.vectors}",))
         for name, rule in RULES.items()
     ]  # fmt: skip
 
