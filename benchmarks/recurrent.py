@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.jobs.measure import in_turn
-from firth.layers.recurrent import BiLSTM
+from firth.layers.recurrent import BiRNN
 from firth.machine import has_fast_bfloat16
 from firth.packed import Rows, to_padded
 
@@ -46,7 +46,7 @@ def step(form: Callable[[Tensor, Rows], Tensor], x: Tensor, rows: Rows, dtype: t
     out.float().sum().backward()
 
 
-def as_users_run_it(layer: BiLSTM) -> Callable[[Tensor, Rows], Tensor]:
+def as_users_run_it(layer: BiRNN) -> Callable[[Tensor, Rows], Tensor]:
     """The same weights in one nn.LSTM."""
     first = layer.layers[0]
     assert isinstance(first, nn.LSTM)
@@ -72,7 +72,7 @@ def compared(kind: str, width_in: int, dtype: torch.dtype, options: Namespace) -
     lengths = KINDS[kind](np.random.default_rng(0))[: 2 if options.quick else None]
     rows = Rows.from_lengths(lengths)
     torch.manual_seed(0)
-    layer, x = BiLSTM(width_in, WIDTH, LAYERS, 0.0), torch.randn(rows.n_tokens, width_in)
+    layer, x = BiRNN(width_in, WIDTH, LAYERS, 0.0), torch.randn(rows.n_tokens, width_in)
     forms = {
         "one rectangle": layer._in_rectangle,
         "step by step": layer._by_time,

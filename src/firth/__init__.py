@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firth.errors import FirthError, UsageError
+    from firth.inference.ensemble import Ensemble
     from firth.inference.model import Model, load
     from firth.jobs.evaluate import evaluate, score_predictions
     from firth.jobs.finetune import finetune
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "build_vocab": "firth.jobs.vocab",
+    "Ensemble": "firth.inference.ensemble",
     "evaluate": "firth.jobs.evaluate",
     "finetune": "firth.jobs.finetune",
     "FirthError": "firth.errors",
@@ -50,6 +52,7 @@ _HOMES = {
 
 __all__ = [
     "build_vocab",
+    "Ensemble",
     "evaluate",
     "finetune",
     "FirthError",

@@ -10,6 +10,7 @@ from firth.models.bert_config import BertConfig
 from firth.models.bilm_config import BilmConfig
 from firth.models.gpt_config import GptConfig
 from firth.models.lstm_config import LstmConfig
+from firth.models.mtlstm_config import MtLstmConfig
 from firth.models.transformer_config import TransformerConfig
 from firth.models.vectors_config import VectorsConfig
 from firth.objectives.config import BilmLMConfig
@@ -105,6 +106,31 @@ def lstm_flops(config: LstmConfig, batch: Batch) -> float:
     layers = config.n_layers * 8 * config.width**2 * batch.tokens.rows.n_tokens
     vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
     return 6.0 * (layers + vocabulary)
+
+
+def mtlstm_flops(config: MtLstmConfig, batch: Batch) -> float:
+    """As ``lstm_flops``, of both directions; and of the decoder, which compares each step with the whole source."""
+    width, decoder = config.hidden_width, 2 * config.hidden_width
+    below = [config.width, *[decoder] * (config.n_layers - 1)]
+    source = batch.tokens.rows.lengths.double()
+    encoded = sum(8 * width * (size + width) for size in below) * float(source.sum())
+    if batch.second is None:
+        return 6.0 * encoded
+    target = batch.second.rows.lengths.double()
+    layers = sum(4 * decoder * (size + decoder) for size in (config.width + decoder, *below[1:]))
+    written = (layers + 2 * decoder**2) * float(target.sum())
+    attention = decoder**2 * float(source.sum()) + 2 * decoder * float((source * target).sum())
+    vocabulary = decoder * config.vocab_size * batch.counts()["translation"]
+    return 6.0 * (encoded + written + attention + vocabulary)
+
+
+def mtlstm_bytes(config: MtLstmConfig, item: int) -> tuple[float, float]:
+    """Of one token, half of them on each side: both directions of the encoder as in ``lstm_bytes``; the decoder's
+    layers with their gates twice, and what stands over them. Nothing is recomputed."""
+    encoder = config.n_layers * 2 * 8.0 * config.hidden_width + config.width
+    decoder = (config.n_layers * 12.0 + 8) * 2 * config.hidden_width + 2 * config.width
+    kept = item * (encoder + decoder) / 2
+    return kept, kept
 
 
 def awd_lstm_flops(config: AwdLstmConfig, batch: Batch) -> float:

@@ -80,6 +80,7 @@ def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...
     if task == PRETRAINING:
         return theirs.names
     ours = getattr(options, "crf", False) or getattr(options, "both_orders", False)
+    ours = ours or getattr(options, "network", "linear") != "linear"
     published = options.features.plain and not ours
     return theirs.task_names.get(task) if published else None
 

@@ -5,6 +5,7 @@ modules.json              sentence-transformers, around the next     convert/sen
 params_shapes.json        OpenAI's ten arrays of GPT                 convert/openai_gpt.py
 *.h5, *.pth and itos*     fastai's language models, for ULMFiT       convert/fastai.py
 …options.json, …weights.hdf5   ELMo                                convert/elmo.py
+*.pth of one LSTM         the encoder of CoVe                        convert/cove.py
 config.json               Hugging Face's layouts, of all years       convert/weights.py, convert/hf_bert.py, hf_gpt.py
 ….index and ….data-…      Google's TensorFlow checkpoints            convert/tf_bundle.py, convert/google_bert.py
 hub:org/name              one of these, on the Hugging Face hub      convert/hub.py
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from firth.config import read_json
 from firth.convert import google_bert
+from firth.convert.cove import is_mtlstm, read_mtlstm
 from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
 from firth.convert.fastai import find_fastai, find_words, read_fastai, read_words_file
 from firth.convert.hub import HUB, fetch_model
@@ -34,15 +36,15 @@ from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded, find_model, read_model, tensor_names
 from firth.layers.initialise import truncated_normal_
-from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, TiedLMConfig
+from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, MtLstmTranslationConfig, TiedLMConfig
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
 from firth.text.extend import extended
 from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.published import read_published
-from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, Tokenizer
+from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, WORDS, Tokenizer
 
-Kind = Literal["firth", "huggingface", "sentence-transformers", "google", "openai", "elmo", "fastai"]
+Kind = Literal["firth", "huggingface", "sentence-transformers", "google", "openai", "elmo", "fastai", "cove"]
 Gelu = Literal["erf", "tanh"]
 _What = tuple[str, str, Any]  # system, task, options
 
@@ -104,6 +106,8 @@ def recognise(path: str | Path) -> Source:
         return Source("huggingface", place, name)
     if (weights := find_fastai(place)) is not None:
         return Source("fastai", weights, name)
+    if is_mtlstm(place):
+        return Source("cove", place, name)
     if place.is_file():
         raise CheckpointError(
             f"{name} is a file: give the folder that it lies in (word vectors: firth vectors convert)"
@@ -138,6 +142,8 @@ def read_foreign(
             return _read_fastai(source, vocab, lowercase)
         if source.kind == "elmo":
             return _read_elmo(source, vocab, lowercase)
+        if source.kind == "cove":
+            raise ConfigError(f"there are no words in it: firth convert {source.name} --vectors FILE --to DIR")
         return _read_huggingface(source, vocab, lowercase)
     except (ConfigError, InputError) as error:
         raise CheckpointError(f"{source.name} cannot be read as a model: {error}") from None
@@ -202,6 +208,21 @@ def _read_elmo(source: Source, vocab: Path | None, lowercase: bool | None) -> Fo
     untrained = ("softmax",)
     objective = _filled(kind, config, ours, text, untrained, str(files[1]))
     return _found(source, kind, objective, text, untrained, [("weights", f"{files[1].name}, float32")])
+
+
+def read_cove(source: Source, lowercase: bool | None = None) -> Foreign:
+    """The released encoder of CoVe, which has a vector for no word yet (``jobs/fixed_words.py``).
+
+    Text is read in lower case if nothing else is said, as the translation was learnt.
+    """
+    kind: _What = ("cove", PRETRAINING, MtLstmTranslationConfig(decoder=False))
+    low = lowercase is not False
+    tokenizer = Tokenizer.from_words(WORDS.specials, lowercase=low, keep_accents=low)
+    config, ours = read_mtlstm(source.path, tokenizer.size)
+    ours["encoder.words"] = torch.zeros(tokenizer.size, config.width)
+    text = _Text(tokenizer, "lower-cased" if low else "cased")
+    objective = _filled(kind, config, ours, text, (), str(source.path))
+    return _found(source, kind, objective, text, (), [("weights", f"{source.path.name}, float32, an encoder alone")])
 
 
 def _read_fastai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:

@@ -190,6 +190,7 @@ class Tokens(_Moves):
 
     ``words``: which tokens are a word, where a task asks for words. ``chars``: of each token, for systems whose
     tokens are words that they read by their characters (``text/characters.py``); ``ids`` then say what is known.
+    ``stored``: the number of each token's vector, where vectors on disk stand in for an encoder.
     """
 
     rows: Rows
@@ -197,6 +198,7 @@ class Tokens(_Moves):
     segments: Int[Tensor, " T"] | None = None
     words: Words | None = None
     chars: Int[Tensor, "T C"] | None = None
+    stored: Int[Tensor, " T"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

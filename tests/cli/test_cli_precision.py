@@ -121,7 +121,7 @@ def test_bfloat16_is_scored_alone_or_beside_float32(firth, run: Path, dev: Path)
         (["evaluate", "MODEL", "--data", "x.tsv", "--max-drop", "1"], ["--max-drop", "give --precision"]),
         (
             ["evaluate", "--predictions", "p", "--gold", "g", "--task", "classify", "--precision", "int8"],
-            ["--precision and --max-drop are for a model"],
+            ["--precision, --max-drop and --with are for a model"],
         ),
     ],
 )

@@ -347,6 +347,20 @@ def test_memory_does_not_grow_with_the_input(
     assert max(ahead) <= 9
 
 
+# -- several models ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "choose"])
+def test_models_that_are_averaged_answer_as_one(firth, models: dict[str, Path], kind: str) -> None:
+    lines = b'{"text": "x", "choices": ["p", "q"]}\n' * 2 if kind == "choose" else b"the river\n\nAnn Lee walked\n"
+    alone = rows(firth("predict", models[kind], stdin=lines).out)
+    both = firth("predict", models[kind], "--with", models[kind], "--with", models[kind], stdin=lines)
+    assert both.code == 0
+    for one, mean in zip(alone, rows(both.out), strict=True):
+        assert list(mean) == list(one)
+        assert mean["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)
+
+
 # -- GLUE ----------------------------------------------------------------------------------------------------
 
 N_WNLI = 146
@@ -436,6 +450,10 @@ def test_submissions_that_cannot_be(
         (["MODEL", "--input", "t.pdf"], ["t.pdf: cannot tell the format by '.pdf'"]),
         (["MODEL", "--input", "t.tsv", "--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
         (["MODEL", "--input", "t.tsv", "--task", "squad1"], ["--task squad1 is of kind answer", "classify"]),
+        (["MODEL", "x", "--with", "nowhere"], ["nowhere: no such model folder"]),
+        (["MODEL", "x", "--with", "RUN"], ["is a model for pretraining", "classify: models of one task are averaged"]),
+        (["MODEL", "x", "--with", "ANSWER"], ["is a model for answer", "classify: models of one task are averaged"]),
+        (["ANSWER", "--with", "ANSWER"], ["models for answer cannot be averaged, only those for classify"]),
         ([], ["MODEL", "firth predict --help"]),
     ],
 )

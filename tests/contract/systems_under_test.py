@@ -13,6 +13,9 @@ from firth.jobs.recipe import Pretrain, read_recipe
 
 _BERT = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64}
 
+# The file of word vectors beside the corpus of a system that begins with some.
+VECTORS = "vectors.txt"
+
 # One entry a row of the table: recipe tables that make the system small. A new system adds its line.
 TINY: dict[str, dict[str, Any]] = {
     "bert": {"model": "bert-tiny", "encoder": _BERT, "data": {"length": 32, "long_length": 48}},
@@ -33,6 +36,7 @@ TINY: dict[str, dict[str, Any]] = {
         "model": "elmo-mini", "data": {"length": 16}, "objective": {"negatives": 20},
         "encoder": {"width": 12, "cells": 24, "character_width": 4, "filters": [[1, 8], [2, 8], [3, 16]]},
     },
+    "cove": {"model": "cove-small", "encoder": {"width": 16, "hidden_width": 12}, "data": {"length": 32}},
     "lstm": {"model": "lstm-small", "encoder": {"width": 24, "dropout": 0.1}, "data": {"length": 16}},
 }
 
@@ -41,6 +45,8 @@ def tiny_recipe(system: str, corpus: Path, *settings: str) -> Pretrain:
     """The tiny recipe of a system on a corpus: float32, a few steps, everything saved often."""
     base = TINY[system]
     data = {**base, "data": {**base["data"], "corpus": str(corpus)}}
+    if (vectors := corpus.parent / VECTORS).is_file():
+        data["vectors"] = str(vectors)
     common = [
         "train.steps=12", "train.batch_tokens=192", "train.micro_batches=2", "train.precision=float32",
         "train.eval_every=4", "train.eval_batches=3", "train.save_every=5", "train.log_every=3",

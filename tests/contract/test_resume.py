@@ -22,7 +22,7 @@ from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.jobs.lock import lock
 from firth.jobs.prepare import prepare
 from firth.jobs.pretrain import pretrain, replay, resume
-from firth.jobs.recipe import identity
+from firth.jobs.recipe import Pretrain, identity
 from firth.systems import SYSTEMS
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import TIME_FIELDS, read_log
@@ -59,7 +59,23 @@ class Killed(BaseException):
 def test_killed_in_the_middle_of_a_stream(
     system: str, at_step: int, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = tiny_recipe(system, tiny_corpus)
+    check_killed(tiny_recipe(system, tiny_corpus), at_step, tmp_path, monkeypatch)
+
+
+OTHER_PLANS = [
+    *((system, f"data.instances={plan}") for system in sorted(SYSTEMS) for plan in SYSTEMS[system].instances[1:]),
+    ("awd-lstm", "data.varied_windows=true"),
+]
+
+
+@pytest.mark.parametrize(("system", "setting"), OTHER_PLANS)
+def test_killed_in_another_plan_than_the_systems_own(
+    system: str, setting: str, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_killed(tiny_recipe(system, tiny_corpus, setting), 7, tmp_path, monkeypatch)
+
+
+def check_killed(recipe: Pretrain, at_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretrain(recipe, tmp_path / "whole", silent)
     original = trainer_module.Trainer.train_step
 

@@ -237,6 +237,22 @@ def test_every_way_to_read_the_encoder_is_saved(kind: str, tiny_corpus: Path, tm
 
 
 @every_system
+@pytest.mark.parametrize("join", ["input", "first", "last", "none"])
+def test_words_of_a_heads_own_are_learnt_and_saved(join: str, system: str, tiny_corpus: Path, tmp_path: Path) -> None:
+    own = {"own_words": 4, "join": join, "cell": "gru", "lstm_layers": 2, "lstm_width": 4}
+    own["own_characters"] = "gru" if SYSTEMS[system].characters else "none"
+    model, examples = tiny_model("tag", system, tiny_corpus, **own), made("tag", system, tiny_corpus)
+    model(collate(examples)).losses["tag"].backward()
+    for name, parameter in model.named_parameters():
+        if not name.startswith("encoder."):
+            assert parameter.grad is not None and bool(parameter.grad.any()), name
+    write_model(tmp_path, system, "tag", model.eval(), tokenizer_of(system, tiny_corpus), {})
+    loaded = read_model(tmp_path).objective
+    assert isinstance(loaded, TaskModel) and loaded.config == model.config
+    same_outputs(row_outputs(loaded, examples), row_outputs(model, examples))
+
+
+@every_system
 @every_kind
 def test_answers_do_not_depend_on_order_or_company(kind: str, system: str, tiny_corpus: Path) -> None:
     model = tiny_model(kind, system, tiny_corpus).eval()

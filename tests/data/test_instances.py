@@ -6,7 +6,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from firth.data.hashing import below, draw, seed_of, uniform
-from firth.data.instances import Instances, _another, _heads, _targets, _truncate, plan_documents, plan_pairs
+from firth.data.instances import (
+    Instances,
+    _another,
+    _heads,
+    _targets,
+    _truncate,
+    plan_copies,
+    plan_documents,
+    plan_pairs,
+    plan_windows,
+)
 
 # Sentence lengths by document.
 DOCUMENTS = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=9), min_size=1, max_size=5)
@@ -263,3 +273,35 @@ def test_first_windows_are_of_every_length() -> None:
     starts = np.flatnonzero(plan.a[:, 0] % 50 == 0)
     lengths = np.bincount(plan.lengths[starts], minlength=21)
     assert lengths[0] == 0 and lengths[1:].min() > 90 and len(lengths) == 21
+
+
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=20), room=st.integers(2, 41), epoch=st.integers(0, 3))
+def test_copies_are_windows_twice(sizes: list[int], room: int, epoch: int) -> None:
+    bounds = np.cumsum([0, *sizes])
+    plan, windows = plan_copies(bounds, room, 7, epoch), plan_documents(bounds, room // 2, 7, epoch)
+    assert plan.a.tolist() == plan.b.tolist() == windows.a.tolist() and plan.key.tolist() == windows.key.tolist()
+    assert plan.random_next is not None and not plan.random_next.any()
+    assert int(plan.lengths.max()) <= room
+
+
+@given(n=st.integers(0, 400), length=st.integers(8, 90), seed=st.none() | st.integers(0, 5))
+def test_windows_of_a_stream_hold_it_once(n: int, length: int, seed: int | None) -> None:
+    bounds = plan_windows(n, length, seed)
+    sizes = np.diff(bounds)
+    assert bounds[0] == 0 and bounds[-1] == n and bool((sizes > 0).all())
+    if seed is None:
+        assert bool((sizes[:-1] == length).all())
+    else:
+        assert bool((sizes[:-1] >= 5).all())
+
+
+def test_varied_windows_are_those_of_the_recipe() -> None:
+    """70 words with a deviation of 5, and one time in twenty 35; of a deviation that large, 5 at least."""
+    sizes = np.diff(plan_windows(2_000_000, 70, seed=1))[:-1]
+    halves = sizes < 52
+    assert abs(halves.mean() - 0.05) < 0.005
+    # int() cuts half a word off.
+    assert abs(sizes[~halves].mean() - 69.5) < 0.2 and abs(sizes[~halves].std() - 5) < 0.1
+    assert abs(sizes[halves].mean() - 34.5) < 0.6 and abs(sizes[halves].std() - 5) < 0.5
+    short = np.diff(plan_windows(200_000, 8, seed=1))[:-1]
+    assert short.min() == 5 and (short == 5).mean() > 0.2

@@ -29,10 +29,10 @@ def loader(
 ) -> Loader:
     corpus = Corpus(folder)
     options = DataConfig(**{"corpus": str(folder), "length": 16, "workers": 0} | data)
-    streams = options.instances == "streams"
-    layout = (stream_layout if streams else bert_layout)(corpus.tokenizer)
+    recurrent = options.instances in ("streams", "copies")
+    layout = (stream_layout if recurrent else bert_layout)(corpus.tokenizer)
     return Loader(
-        corpus, options, masking or MaskingConfig(), layout, predict="next" if streams else "masked",
+        corpus, options, masking or MaskingConfig(), layout, predict="next" if recurrent else "masked",
         budget_tokens=64, slots=slots, seed=5, total_steps=20, split=split,
     )  # fmt: skip
 
@@ -55,6 +55,7 @@ def content(batch: Batch) -> tuple[Any, ...]:
         tokens.rows.offsets.tolist(),
         targets,
         batch.starts_stream,
+        batch.rate_scale,
     )
 
 
@@ -67,6 +68,8 @@ KINDS: list[dict[str, Any]] = [
     {"instances": "documents"},
     {"instances": "streams"},
     {"long_length": 32, "long_share": 0.4},
+    {"instances": "copies"},
+    {"instances": "streams", "varied_windows": True},
     {"duplicates": 1},
 ]
 
@@ -83,7 +86,7 @@ def test_any_step_can_be_entered_by_its_place(folder: Path, kind: dict[str, Any]
         assert contents(read(loader(folder, **kind), some, start, step)) == whole[step : step + some]
 
 
-@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("kind", KINDS[:6])
 def test_any_number_of_workers_gives_the_same_stream(folder: Path, kind: dict[str, Any]) -> None:
     streams = [contents(read(loader(folder, workers=workers, **kind), 25)) for workers in (0, 1, 3)]
     assert streams[0] == streams[1] == streams[2]
@@ -147,6 +150,25 @@ def test_an_epoch_reads_every_token_once(folder: Path) -> None:
     assert len(orders) == 2
 
 
+def test_a_text_is_read_and_written_once_an_epoch(folder: Path) -> None:
+    source = loader(folder, slots=1, instances="copies")
+    corpus = source.corpus
+    expected = Counter(i for info in corpus.shards("train") for i in corpus.open(info).ids.tolist())
+    end, found = corpus.tokenizer.end_id, Counter[int]()
+    for batch in epoch(source, 0):
+        assert batch.starts_stream and batch.tokens.segments is None
+        asked, written = iter(batch.targets["lm"].index.tolist()), iter(batch.targets["lm"].label.tolist())
+        for begin, row in zip(batch.tokens.rows.first.tolist(), rows_of(batch), strict=True):
+            text = row[: len(row) // 2]
+            assert row == text * 2 and text[-1] == end and end not in text[:-1]
+            # From the end of the text on, each token says the next one: the whole text, and its end.
+            assert [next(asked) - begin for _ in text] == list(range(len(text) - 1, len(row) - 1))
+            assert tuple(next(written) for _ in text) == text
+            found.update(text[:-1])
+        assert next(asked, None) is None
+    assert found == expected
+
+
 def test_every_epoch_has_new_pairs_and_masks(folder: Path) -> None:
     source = loader(folder, slots=1)
     first, second = ([row for b in epoch(source, n) for row in restored(b)] for n in (0, 1))
@@ -174,7 +196,7 @@ def test_phases_change_at_their_step_and_begin_anew(folder: Path) -> None:
 
 
 def test_rows_and_batches_keep_to_their_sizes(folder: Path) -> None:
-    for kind in KINDS[:3]:
+    for kind in (*KINDS[:3], KINDS[4]):
         for batches, _ in read(loader(folder, **kind), 20):
             for batch in batches:
                 assert batch.tokens.rows.n_tokens <= 64
@@ -195,6 +217,23 @@ def test_streams_keep_to_their_slots(folder: Path) -> None:
                 goes_on += 1
         before = batches
     assert goes_on > 10
+
+
+def test_varied_windows_are_others_every_epoch(folder: Path) -> None:
+    """And the rate of a step is in proportion to their length, which all its micro-batches have."""
+    source = loader(folder, slots=2, instances="streams", varied_windows=True)
+    by_epoch: dict[int, list[int]] = {0: [], 1: []}
+    for batches, _ in read(source, 80):
+        (length,) = {batch.tokens.rows.longest for batch in batches}
+        assert {batch.rate_scale for batch in batches} == {length / 16}
+        by_epoch.setdefault(Place.parse(batches[0].place).epoch, []).append(length)
+    assert by_epoch[0] != by_epoch[1][: len(by_epoch[0])] and len(set(by_epoch[0])) > 3
+    with pytest.raises(ConfigError, match="is for data.instances='streams', not 'pairs'"):
+        loader(folder, varied_windows=True)
+    with pytest.raises(ConfigError, match="read both ways has windows of one length"):
+        Loader(
+            source.corpus, source.data, source.masking, source.layout, predict="both", budget_tokens=64, slots=1, seed=1
+        )
 
 
 def test_held_out_text_is_read_once_in_order(folder: Path) -> None:

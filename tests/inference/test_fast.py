@@ -33,10 +33,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "awd-lstm": {"width": 12, "hidden_width": 16, "n_layers": 2},
     "vectors": {"width": 12},
     "elmo": {"width": 12, "cells": 16, "n_layers": 2, "character_width": 4, "filters": ((1, 8), (3, 16))},
+    "cove": {"width": 12, "hidden_width": 16},
     "transformer": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24},
 }
 # Without linear layers there is nothing that fewer bits would compute.
-NO_LINEARS = {"lstm": "Lstm", "awd-lstm": "AwdLstm", "vectors": "Vectors"}
+NO_LINEARS = {"lstm": "Lstm", "awd-lstm": "AwdLstm", "cove": "MtLstm", "vectors": "Vectors"}
 
 
 @pytest.fixture(autouse=True)

@@ -28,9 +28,11 @@ from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig, TagC
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
 from firth.tasks.tag import Tagger
+from firth.text.characters import character_rows
 
 BERT = BertConfig(vocab_size=20, width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=24)
 LENGTHS = [(5, 9), (1,), (24, 3), (7,)]
+CHARACTERS = character_rows([chr(ord("a") + i) * (i % 5) for i in range(20)])
 MIXES = [((-1,), "one"), ((0,), "one"), ((1, 2), "sum"), ((-1, -2, 0), "weighted"), ((0, 2), "concat")]
 
 
@@ -65,7 +67,8 @@ def examples(unit: str) -> list[Example]:
             asked = np.arange(len(bounds))[1:-1] if len(bounds) > 2 else np.arange(len(bounds))
             segments = [0] * (n // 2) + [1] * (n - n // 2)
             words = RowWords(bounds, asked) if unit == "word" else None
-            rows.append(make_row(draw.integers(0, 20, n), segments, words))
+            ids = draw.integers(0, 20, n)
+            rows.append(make_row(ids, segments, words, chars=CHARACTERS[ids]))
         if unit == "row":
             targets["label"] = target([0], [draw.integers(3)])
         elif unit == "word":
@@ -95,6 +98,16 @@ def ways() -> Iterator[tuple[str, dict[str, Any]]]:
         for words in ("first", "mean", "last"):
             yield "word", {"words": words, **rest}
         yield "token", rest
+    # Words and characters of the head's own need what the tokens were.
+    for join, n_lstm in (("input", 0), ("input", 2), ("first", 2), ("last", 1), ("none", 0), ("none", 1)):
+        own = {"join": join, "own_words": 3, "lstm_layers": n_lstm, "lstm_width": 4}
+        own["own_characters"] = "gru" if join == "first" else "cnn"
+        yield "row", {"pool": "max", **own}
+        for words in ("first", "mean", "last"):
+            yield "word", {"words": words, **own}
+        yield "token", own
+    mixed = {"layers": (0, 1), "mix": "weighted", "second_mix": True, "cell": "gru", "lstm_layers": 2, "lstm_width": 4}
+    yield "word", {"join": "first", "own_words": 3, **mixed}
 
 
 def close(ours: Any, theirs: Any, at_most: float = 1e-6) -> None:
@@ -116,7 +129,16 @@ def test_outputs_are_those_of_the_encoder_however_it_is_read(tmp_path: Path, mon
         close(row_outputs(light, referring, budget_tokens=12), row_outputs(made, given))
         assert (light.encoder.config, light.encoder.widths) == (made.encoder.config, made.encoder.widths)
         n_ways += 1
-    assert n_ways == 1 + 7 * (4 + 3 + 1)
+    assert n_ways == 1 + 7 * (4 + 3 + 1) + 6 * (1 + 3 + 1) + 1
+
+
+@pytest.mark.parametrize("unit", ["row", "word", "token"])
+def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> None:
+    options = {"own_words": 3, "join": "none", "dropout": 0.0, "pool": "mean" if unit == "row" else "summary"}
+    made, given = model(unit, FeatureConfig(**options)), examples(unit)
+    stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
+    assert not stored.vectors and not list(tmp_path.rglob("*.npy"))
+    close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
 
 
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
@@ -139,6 +161,10 @@ def test_another_system_is_read_as_well(unit: str, tmp_path: Path) -> None:
         # Asked words, and with an LSTM those around them.
         ("word", {}, 1 + 3 + 1 + 10 + 2 + 2),
         ("word", {"lstm_layers": 1}, 3 + 5 + 1 + 12 + 2 + 4),
+        ("word", {"own_words": 3}, 1 + 3 + 1 + 10 + 2 + 2),
+        ("word", {"own_words": 3, "words": "mean", "lstm_layers": 1}, 3 + 5 + 1 + 12 + 2 + 4),
+        # Of a text what the head itself knows of its tokens is not known yet.
+        ("row", {"pool": "mean", "own_words": 3}, 49),
     ],
 )
 def test_only_what_the_head_can_tell_apart_is_kept(
@@ -173,6 +199,9 @@ def learnt(made: TaskModel, given: list[Example]) -> dict[str, Tensor]:
         ("row", {"pool": "max", "layers": (0, 1, 2), "mix": "weighted"}),
         ("word", {"lstm_layers": 2, "lstm_width": 4, "layers": (1, 2), "mix": "concat"}),
         ("token", {"layers": (1, 2), "mix": "sum"}),
+        ("word", {"own_words": 3, "own_characters": "gru", "words": "mean", "join": "first", "lstm_layers": 2}),
+        ("word", {"own_words": 3, "words": "last", "join": "none", "lstm_layers": 1, "lstm_width": 4, "cell": "gru"}),
+        ("row", {"own_words": 3, "own_characters": "cnn", "pool": "max", "join": "last", "lstm_layers": 1}),
     ],
 )
 def test_a_head_learns_the_same_from_stored_vectors(unit: str, options: dict[str, Any], tmp_path: Path) -> None:

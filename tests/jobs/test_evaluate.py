@@ -197,6 +197,16 @@ def test_a_model_and_its_predictions_have_the_same_scores(classifier: Path, tmp_
     assert found["scores"] == scored("classify", gold, said)["scores"]
 
 
+def test_several_models_are_scored_as_one(classifier: Path, tiny_run: Path, tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", GOLD)
+    found = evaluate(classifier, str(gold), LabelledConfig(), others=[classifier / "model"])
+    assert found["scores"] == evaluate(classifier, str(gold), LabelledConfig())["scores"]
+    with pytest.raises(ConfigError, match="run is a model for pretraining, .*out for classify"):
+        evaluate(classifier, str(gold), LabelledConfig(), others=[tiny_run])
+    with pytest.raises(ConfigError, match="judge one model"):
+        evaluate(classifier, str(gold), LabelledConfig(), precision="bfloat16", max_drop=1.0, others=[classifier])
+
+
 def test_one_class_alone_and_long_texts_are_scored(classifier: Path, tmp_path: Path) -> None:
     gold = write(tmp_path / "gold.tsv", "text\tlabel\n" + "winter " * 600 + "\tb\nx\tb\n")
     found = evaluate(classifier, str(gold), LabelledConfig())

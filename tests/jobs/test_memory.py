@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from firth import systems
+from firth import costs
 from firth.errors import ConfigError
 from firth.jobs import memory
 from firth.jobs.memory import Memory, check_memory, estimate_memory, free_memory
@@ -33,7 +33,7 @@ def test_parameters_with_gradient_and_two_means() -> None:
 
 def test_what_a_token_keeps() -> None:
     """By block in float32: 8 widths and 2 inner layers of 4 bytes, and two widths of bytes for dropout."""
-    passing = 4 * 8 * systems._PASSING
+    passing = 4 * 8 * costs._PASSING
     kept = need(tokens=101).work - need(tokens=100).work
     assert kept == pytest.approx(3 * (4 * (8 * 8 + 2 * 32) + 2 * 8) + passing)
     # Recomputed: an input for each block, and all of one.

@@ -1,5 +1,6 @@
 """ULMFiT's three stages as commands would run them, and what each of them rests on."""
 
+import copy
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -121,9 +122,13 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     recipe, base, read = resolve(plain, settings, "t")
     assert recipe.adapt.unfreeze == "gradual" and recipe.adapt.rate_decay == pytest.approx(1 / 2.6)
     assert recipe.optim.peak_rate == 0.01 and recipe.optim.schedule == "slanted" and recipe.head.features.dropout == 0.4
+    assert (recipe.head.network, recipe.head.hidden_width) == ("pooled", 50)
     finetune(recipe, base, read, tmp_path / "out", tell=QUIET)
     classifier = read_model(tmp_path / "out")
-    assert classifier.objective.head.weight.shape == (2, 48)
+    assert classifier.objective.head.hidden.weight.shape == (50, 48)
+    assert classifier.objective.head.output.weight.shape == (2, 50)
+    # Of several epochs, not those that it began with.
+    assert not torch.allclose(classifier.objective.head.norm.running_var, torch.ones(48))
 
 
 def test_a_backward_model_learns_the_word_before(general: Path, tmp_path: Path) -> None:
@@ -201,7 +206,8 @@ def groups_of(model: Objective) -> list[list[Tensor]]:
 def test_one_group_more_learns_in_each_epoch(
     kind: str, general: Path, tiny_run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups that rest are not even decayed, and the optimiser holds nothing of them."""
+    """Groups that rest are not even decayed, and the optimiser holds nothing of them. The head learns in all steps,
+    its norms too: gains, shifts and running statistics."""
     made = a_run(
         general if kind == "awd-lstm" else tiny_run, labelled, tmp_path, "adapt.unfreeze=gradual", "train.epochs=6",
         "optim.decay=0.1", "optim.warmup_share=0", "optim.schedule=constant",
@@ -210,9 +216,12 @@ def test_one_group_more_learns_in_each_epoch(
     step = trainer.Trainer.train_step
 
     def watched(self: trainer.Trainer, batches: Any) -> dict[str, float]:
-        before = groups_of(self.objective)
+        before, head = groups_of(self.objective), copy.deepcopy(self.objective.head.state_dict())
         sums = step(self, batches)
         after = groups_of(self.objective)
+        assert any("running_mean" in name for name in head) == (kind == "awd-lstm")
+        for name, tensor in self.objective.head.state_dict().items():
+            assert not torch.equal(tensor, head[name]), name
         moved.append([not all(map(torch.equal, *pair)) for pair in zip(before, after, strict=True)])
         held = {id(p) for p in self.optimizer.state}
         for group, ever in zip(self.objective.encoder.layer_groups(), map(any, zip(*moved, strict=True)), strict=True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth.layers.charcnn import CharacterCNN, Highway, without_idle_filling
+from firth.layers.charcnn import CharacterCNN, Highway, each_once, without_idle_filling
 from firth.text.characters import PADDING, character_rows
 
 WORDS = ["a", "the", "purposefulness", "x" * 60, "한국어", "cat", ""]
@@ -103,3 +103,27 @@ def test_how_it_begins() -> None:
         assert float(weight.detach().std()) == pytest.approx(std, rel=0.05)
     cnn = CharacterCNN(width=64, character_width=16, filters=((3, 256),), n_highways=1, activation="tanh")
     assert float(cnn.convolutions[0].weight.detach().std()) == pytest.approx(1 / math.sqrt(48), rel=0.05)
+
+
+def test_each_different_word_is_read_once() -> None:
+    cnn, rows, n_read = made(), rows_of(["a", "the", "a", "cat", "the"]), []
+
+    def read(words: Tensor) -> Tensor:
+        n_read.append(len(words))
+        return cnn(words)
+
+    torch.testing.assert_close(each_once(read, rows), cnn(rows), rtol=0, atol=1e-12)
+    assert n_read == [3]
+
+
+def test_dropout_is_of_the_characters_vectors() -> None:
+    """All of them dropped: each convolution sees nothing but its bias."""
+    cnn = CharacterCNN(
+        width=7, character_width=4, filters=((3, 7),), n_highways=0, activation="tanh", dropout=1.0
+    ).double()
+    torch.nn.init.normal_(cnn.convolutions[0].bias)
+    rows = rows_of(["cat", "dog"])
+    expected = cnn.convolutions[0].bias.tanh().expand(2, -1)
+    # What stays of a 65,536th that no draw can drop is too little to matter.
+    torch.testing.assert_close(cnn.train()(rows), expected, rtol=0, atol=1e-3)
+    assert not torch.allclose(cnn.eval()(rows), expected)

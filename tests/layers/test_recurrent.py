@@ -1,4 +1,4 @@
-"""The BiLSTM over packed rows against torch's own LSTM on one row at a time."""
+"""Bidirectional LSTM and GRU over packed rows against torch's own on one row at a time."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from firth.layers.recurrent import BiLSTM, by_time
+from firth.layers.recurrent import BiRNN, Cell, by_time
 from firth.packed import Rows
 
 LENGTHS = [[1], [4], [1, 1, 1], [2, 5, 1], [5, 2, 2, 7, 1, 7]]
@@ -34,43 +34,75 @@ def test_order_reads_every_row_forward_once(lengths: list[int]) -> None:
         assert torch.equal(of_row[step][: len(following)], of_row[following])
 
 
-def one_row_at_a_time(layer: BiLSTM, x: Tensor, rows: Rows) -> Tensor:
-    """torch's LSTM of all layers with the same weights, on (length, 1, H)."""
-    first = layer.layers[0]
-    assert isinstance(first, nn.LSTM)
-    whole = nn.LSTM(first.input_size, first.hidden_size, len(layer.layers), bidirectional=True).double()
-    state = {
-        name.replace("_l0", f"_l{number}"): value
-        for number, part in enumerate(layer.layers)
-        for name, value in part.named_parameters()
-    }
-    parts = x.split(rows.lengths.tolist())
-    outs = [torch.func.functional_call(whole, state, (part[:, None],))[0][:, 0] for part in parts]
-    return torch.cat(outs)
+every_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
 
 
+def one_row_at_a_time(layer: BiRNN, x: Tensor, rows: Rows, cell: Cell) -> Tensor:
+    """torch's own layers with the same weights, on (length, 1, H), each after a draw of dropout of its own."""
+    for part in layer.layers:
+        assert isinstance(part, nn.LSTM | nn.GRU)
+        with torch.random.fork_rng():  # its first weights are not wanted
+            make = nn.LSTM if cell == "lstm" else nn.GRU
+            alone = make(part.input_size, part.hidden_size, bidirectional=True).double()
+        state, inputs = dict(part.named_parameters()), layer.dropout(x).split(rows.lengths.tolist())
+        x = torch.cat([torch.func.functional_call(alone, state, (row[:, None],))[0][:, 0] for row in inputs])
+    return x
+
+
+@every_cell
 @pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_output_and_gradients_equal_one_row_at_a_time(lengths: list[int], n_layers: int) -> None:
+def test_output_and_gradients_equal_one_row_at_a_time(lengths: list[int], n_layers: int, cell: Cell) -> None:
     torch.manual_seed(0)
     rows = Rows.from_lengths(lengths)
-    layer = BiLSTM(3, 4, n_layers, dropout=0.0).double()
+    layer = BiRNN(3, 4, n_layers, dropout=0.0, cell=cell).double()
     x = torch.randn(rows.n_tokens, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(rows.n_tokens, 8, dtype=torch.float64)
     inputs = [x, *layer.parameters()]
-    expected = one_row_at_a_time(layer, x, rows)
+    expected = one_row_at_a_time(layer, x, rows, cell)
     gradients = torch.autograd.grad(expected, inputs, weight)
-    for form in (layer, layer._in_rectangle, layer._by_time):
+    for form in (layer, layer._in_rectangle, layer._by_time, layer.eval()):
         found = form(x, rows)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         for one, other in zip(torch.autograd.grad(found, inputs, weight), gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-def test_each_half_has_seen_its_side_of_the_row_only() -> None:
+@every_cell
+@pytest.mark.parametrize("lengths", [[4], [5, 2, 2, 7, 1, 7]])
+def test_training_drops_what_torch_reads_with_the_same_draws(lengths: list[int], cell: Cell) -> None:
+    torch.manual_seed(0)
+    rows = Rows.from_lengths(lengths)
+    layer = BiRNN(3, 4, 2, dropout=0.5, cell=cell).double()
+    x = torch.randn(rows.n_tokens, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(rows.n_tokens, 8, dtype=torch.float64)
+    inputs, outs = [x, *layer.parameters()], []
+    for form in (layer._in_rectangle, lambda x, rows: one_row_at_a_time(layer, x, rows, cell)):
+        torch.manual_seed(1)
+        outs.append(form(x, rows))
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
+    ours, theirs = (torch.autograd.grad(out, inputs, weight) for out in outs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    # Without a rectangle words stand in the order of steps, where dropout meets them.
+    torch.manual_seed(1)
+    by_steps, (order, _) = layer._by_time(x, rows), by_time(rows)
+    draws = layer.dropout
+
+    class InSteps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return draws(x.index_select(0, order)).index_select(0, order.argsort())
+
+    torch.manual_seed(1)
+    layer.dropout = InSteps()  # type: ignore[assignment]  # it drops all the same
+    torch.testing.assert_close(by_steps, one_row_at_a_time(layer, x, rows, cell), rtol=0, atol=1e-12)
+
+
+@every_cell
+def test_each_half_has_seen_its_side_of_the_row_only(cell: Cell) -> None:
     torch.manual_seed(0)
     rows = Rows.from_lengths([3, 4])
-    layer = BiLSTM(2, 3, 1, dropout=0.0)
+    layer = BiRNN(2, 3, 1, dropout=0.0, cell=cell)
     x = torch.randn(7, 2)
     changed = x.clone()
     changed[4] += 1  # the second word of the second row
@@ -79,11 +111,12 @@ def test_each_half_has_seen_its_side_of_the_row_only() -> None:
     assert differs[:, 1].tolist() == [False] * 3 + [True] * 2 + [False] * 2
 
 
-def test_initial_parameters() -> None:
+@every_cell
+def test_initial_parameters(cell: Cell) -> None:
     torch.manual_seed(0)
-    layer = BiLSTM(6, 5, 2, dropout=0.0)
+    layer = BiRNN(6, 5, 2, dropout=0.0, cell=cell)
     for name, parameter in layer.named_parameters():
-        gates = parameter.detach().chunk(4)
+        gates = parameter.detach().chunk(4 if cell == "lstm" else 3)
         for number, gate in enumerate(gates):
             if "weight_hh" in name:
                 torch.testing.assert_close(gate @ gate.T, torch.eye(5), rtol=0, atol=1e-5)
@@ -91,14 +124,14 @@ def test_initial_parameters() -> None:
                 limit = (6 / (gate.shape[0] + gate.shape[1])) ** 0.5
                 assert 0.8 * limit < gate.abs().max() <= limit
             else:
-                assert gate.tolist() == [1.0 if number == 1 and "bias_ih" in name else 0.0] * 5
+                assert gate.tolist() == [1.0 if (cell, number) == ("lstm", 1) and "bias_ih" in name else 0.0] * 5
 
 
 def test_dropout_falls_on_the_input_of_every_layer_in_training() -> None:
     """With all recurrent parts zero, a layer is a function of its dropped input alone."""
     torch.manual_seed(0)
     rows = Rows.from_lengths([200])
-    layer = BiLSTM(1, 1, 1, dropout=0.5)
+    layer = BiRNN(1, 1, 1, dropout=0.5)
     for name, parameter in layer.named_parameters():
         parameter.data.fill_(0.0 if "hh" in name or "bias" in name else 1.0)
     # The forget gate of an LSTM still carries its cell: shut it.
@@ -119,7 +152,7 @@ def test_dropout_between_layers() -> None:
     """All of the second layer's input dropped: its output is that of zeros, whatever the first one says."""
     torch.manual_seed(0)
     rows = Rows.from_lengths([3, 2])
-    layer = BiLSTM(2, 2, 2, dropout=1.0)
+    layer = BiRNN(2, 2, 2, dropout=1.0)
     for name, parameter in layer.named_parameters():
         if name.startswith("layers.0.bias"):
             parameter.data.fill_(1.0)  # the first layer's output is not zero even for zeros
@@ -128,7 +161,7 @@ def test_dropout_between_layers() -> None:
 
 def test_dropout_is_repeatable() -> None:
     rows = Rows.from_lengths([3, 5])
-    layer, x = BiLSTM(4, 3, 2, dropout=0.5), torch.randn(8, 4)
+    layer, x = BiRNN(4, 3, 2, dropout=0.5), torch.randn(8, 4)
     outs = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -136,10 +169,11 @@ def test_dropout_is_repeatable() -> None:
     assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
 
 
-def test_bfloat16_input_under_autocast() -> None:
+@every_cell
+def test_bfloat16_input_under_autocast(cell: Cell) -> None:
     torch.manual_seed(0)
     rows = Rows.from_lengths([3, 5])
-    layer, x = BiLSTM(4, 3, 2, dropout=0.0), torch.randn(8, 4)
+    layer, x = BiRNN(4, 3, 2, dropout=0.0, cell=cell), torch.randn(8, 4)
     exact = layer(x, rows)
     with torch.autocast("cpu", torch.bfloat16):
         low = layer(x.bfloat16(), rows)
@@ -148,4 +182,4 @@ def test_bfloat16_input_under_autocast() -> None:
 
 def test_vectors_that_are_not_those_of_the_rows() -> None:
     with pytest.raises(ValueError, match="7 vectors for rows of 8 words"):
-        BiLSTM(2, 2, 1, dropout=0.0)(torch.zeros(7, 2), Rows.from_lengths([3, 5]))
+        BiRNN(2, 2, 1, dropout=0.0)(torch.zeros(7, 2), Rows.from_lengths([3, 5]))

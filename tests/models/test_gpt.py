@@ -18,7 +18,7 @@ from firth.layers.dropout import kept_scale
 from firth.models.gpt import Gpt
 from firth.models.gpt_config import GptConfig
 from firth.packed import Rows, Tokens, from_padded, to_padded
-from firth.systems import SIZES
+from firth.systems import SIZES, size_named
 
 TINY = GptConfig(
     vocab_size=23, width=8, n_layers=3, n_heads=2, max_positions=20,
@@ -228,3 +228,8 @@ def test_the_stream_is_of_the_type_of_the_products() -> None:
 def test_sizes_that_cannot_be(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         replace(TINY, **changes)
+
+
+def test_narrow_sizes_begin_by_their_width_and_the_published_one_as_published() -> None:
+    mini, base = (GptConfig(vocab_size=40, **size_named(name)[1]) for name in ("gpt-mini", "gpt-base"))
+    assert (mini.init_range, base.init_range) == (1 / 16, 0.02)

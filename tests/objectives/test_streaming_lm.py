@@ -1,14 +1,21 @@
-"""Language modelling over a stream: one loss, whether the stream comes whole or in pieces."""
+"""Language modelling over a stream: one loss, whether it comes whole or in pieces; and a text that is written again."""
 
+import math
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from firth.data.batch import Batch, Target
+from firth.data.instances import plan_copies
+from firth.data.rows import CopyBatches, cut_batches, row_lengths
+from firth.data.shards import Shard
 from firth.models.lstm import Lstm
 from firth.models.lstm_config import LstmConfig
 from firth.objectives.config import StreamingLMConfig
 from firth.objectives.streaming_lm import StreamingLM
 from firth.packed import Rows, Tokens
+from firth.text.layouts import Layout
 
 
 def objective() -> StreamingLM:
@@ -40,3 +47,23 @@ def test_pieces_of_a_stream_add_up_to_the_whole() -> None:
     torch.testing.assert_close(first.losses["lm"] + second.losses["lm"], whole, rtol=0, atol=1e-10)
     forgetful = made(batch(columns[:, 5:]))
     assert not torch.allclose(forgetful.losses["lm"], second.losses["lm"])
+
+
+def test_a_tiny_model_learns_to_write_what_it_read() -> None:
+    """Texts of two random tokens of ten: who does not remember them has a loss of ln 10 for each, and 0 for the end."""
+    ends = np.arange(0, 9001, 2)
+    shard = Shard("random", np.random.default_rng(0).integers(1, 11, 9000), ends, np.arange(len(ends)))
+    plan, layout = plan_copies(ends, room=4, seed=1, epoch=0), Layout((), (0,), (0,), has_segments=False)
+    batches = CopyBatches(shard, plan, cut_batches(row_lengths(plan, layout), 300, seed=1), layout)
+    torch.manual_seed(0)
+    made = StreamingLM(Lstm(LstmConfig(vocab_size=11, width=32)), StreamingLMConfig())
+    optimizer = torch.optim.Adam(made.parameters(), 0.03)
+    losses = []
+    for number in range(80):
+        data = batches[number]
+        loss = made(data).losses["lm"] / data.counts()["lm"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) / 5 < 0.5 * (2 * math.log(10) / 3) < 0.5 * losses[0]

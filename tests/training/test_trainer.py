@@ -1,5 +1,6 @@
 """The one trainer: what a step computes, what is evaluated, kept and logged. Resuming is in the contract."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ class TwoNumbers(Objective):
 
     def forward(self, batch: Batch, carry: Any = None) -> Step:
         return Step({"guess": (self.low + self.high).sum()}, {})
+
+
+def test_a_batch_may_scale_the_rate_of_its_step(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], rate=lambda step: 0.5)
+    for scale in (0.25, 2.0, 1.0):
+        trainer.train_step([replace(batch_of([0], 1), rate_scale=scale)])
+        assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.5 * scale]
 
 
 @pytest.mark.parametrize("kind", ["bert_adam", "gpt_adam", "adamw"])

@@ -22,6 +22,7 @@ _KINDS = {
     "openai": "OpenAI's released GPT",
     "fastai": "a language model of fastai",
     "elmo": "a published ELMo",
+    "cove": "the released encoder of CoVe",
 }
 _MADE = {
     "firth": "a model folder",
@@ -44,6 +45,7 @@ def convert(
     to_sentence_transformers: Path | None = None,
     to_onnx: Path | None = None,
     vocab: Path | None = None,
+    vectors: Path | None = None,
     cased: Annotated[bool | None, Parameter(name="--cased", negative="--uncased", show_default=False)] = None,
     gelu: Literal["erf", "tanh"] | None = None,
     max_positions: AtLeastOne = None,
@@ -68,8 +70,8 @@ def convert(
     source
         A folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert (its folder or
         bert_model.ckpt), the ten arrays of OpenAI's GPT (their folder), ELMo's options.json and weights.hdf5 (their
-        folder, or either of them), fastai's language models (.h5 or .pth with itos beside it), hub:org/name, or a
-        run or model folder of Firth.
+        folder, or either of them), fastai's language models (.h5 or .pth with itos beside it), CoVe's encoder (.pth,
+        with --vectors), hub:org/name, or a run or model folder of Firth.
     to
         The model folder to make; one of BERT or GPT is read by transformers too.
     to_google
@@ -84,6 +86,8 @@ def convert(
         The folder to make with model.onnx, which onnxruntime was seen to compute as PyTorch does.
     vocab
         A vocab.txt or tokenizer.json, where SOURCE has none or another one.
+    vectors
+        Word vectors for a CoVe, a file or a model folder: it then reads every word that has one.
     cased
         Whether text keeps its capital letters, where neither the files nor the pieces tell.
     gelu
@@ -129,8 +133,9 @@ def convert(
     lowercase = None if cased is None else not cased
     with on_interrupt("nothing was written"):
         done = job(
-            source, out, target, vocab=vocab, lowercase=lowercase, gelu=gelu, int8=gate, max_positions=max_positions
-        )
+            source, out, target, vocab=vocab, vectors=vectors, lowercase=lowercase, gelu=gelu, int8=gate,
+            max_positions=max_positions,
+        )  # fmt: skip
     if as_json:
         print_json({"source": done.source, "kind": done.kind, "found": done.facts, "out": done.out})
         return

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Precision, counted, print_json, print_table, say
+from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Others, Precision, counted, print_json, print_table, say
 from firth.errors import ConfigError
 
 TRANSLATE = "translate"
@@ -28,6 +28,7 @@ def evaluate(
     predictions: str | None = None,
     gold: str | None = None,
     odds: str | None = None,
+    others: Others = None,
     precision: Precision = "float32",
     max_drop: float | None = None,
     beam: AtLeastOne = None,
@@ -63,6 +64,9 @@ def evaluate(
         translates: translations by people, line by line.
     odds
         With --predictions: the scores of "no answer" by question (SQuAD 2.0's na_prob file).
+    others
+        Another model of the same task and labels: what is scored is the mean of their probabilities; may be given
+        several times.
     precision
         What the encoder computes in; auto is bfloat16 where the machine multiplies in it. int8 is compared with
         float32, and allowed to other verbs from then on.
@@ -79,15 +83,15 @@ def evaluate(
         given = {
             "--task": None if task == TRANSLATE else task, "--split": split, "--columns": columns, "--header": header,
             "--format": None if form == "auto" else form, "--odds": odds, "--skip-bad": skip_bad or None,
-            "--precision": None if precision == "float32" else precision, "--max-drop": max_drop,
+            "--precision": None if precision == "float32" else precision, "--max-drop": max_drop, "--with": others,
         }  # fmt: skip
         _refuse(given, "labelled examples")
         return _evaluate_translations(model, data, predictions, gold, beam, alpha, as_json)
     _refuse({"--beam": beam, "--alpha": alpha}, "translations (a model with --data and --gold)")
     _check(model, data, predictions, gold, odds, task)
     split = "dev" if split is None else split
-    if predictions is not None and (precision != "float32" or max_drop is not None):
-        raise ConfigError("--precision and --max-drop are for a model, not for --predictions: leave them out")
+    if predictions is not None and (precision != "float32" or max_drop is not None or others):
+        raise ConfigError("--precision, --max-drop and --with are for a model, not for --predictions: leave them out")
     from firth.jobs import evaluate as job
     from firth.jobs.finetune_recipe import LabelledConfig
     from firth.jobs.labelled import METRICS, kind_of_task
@@ -99,8 +103,9 @@ def evaluate(
     else:
         assert model is not None
         found = job.evaluate(
-            model, str(data), config, task=task or "", split=split, precision=precision, max_drop=max_drop
-        )
+            model, str(data), config, task=task or "", split=split, precision=precision, max_drop=max_drop,
+            others=others or (),
+        )  # fmt: skip
     if precision != "float32":
         say(found["path"])
     compared = found.get("compared")

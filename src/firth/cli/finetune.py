@@ -21,6 +21,7 @@ def finetune(
     *,
     labelled: LabelledFlags = NOT_GIVEN,
     skip_bad: Flag = False,
+    design: str | None = None,
     tokenizer: str | None = None,
     fresh: Flag = False,
     out: Path | None = None,
@@ -46,6 +47,8 @@ def finetune(
         A recipe file (.toml); the flags are laid over it.
     skip_bad
         Leave bad rows out and list them; without it, the first one is an error.
+    design
+        Published settings by name: taglm, elmo or bilstm-crf for taggers, bcn for labels of texts.
     tokenizer
         The folder of a tokenizer, where the model is only a size such as bert-mini, to start without pre-training.
     fresh
@@ -70,7 +73,8 @@ def finetune(
         Go on with the fine-tuning in this folder.
     """
     keys: Keys = {
-        **labelled.keys(), "--skip-bad": ("data.skip_bad", skip_bad or None), "--tokenizer": ("tokenizer", tokenizer),
+        **labelled.keys(), "--skip-bad": ("data.skip_bad", skip_bad or None), "--design": ("design", design),
+        "--tokenizer": ("tokenizer", tokenizer),
         "--fresh": ("fresh", fresh or None), "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed),
         "--grid": ("grid", grid), "--epochs": ("train.epochs", epochs),
     }  # fmt: skip

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, OBJECTS, Header
-from firth.cli.shared import CompileFlag, Precision, check_text, counted, lines_from, load_model, on_interrupt
+from firth.cli.shared import CompileFlag, Others, Precision, check_text, counted, lines_from, load_model, on_interrupt
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
 
@@ -45,6 +45,7 @@ def predict(
     out: Path | None = None,
     task: str | None = None,
     submission: Path | None = None,
+    others: Others = None,
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
@@ -76,6 +77,9 @@ def predict(
         The data set that the input is the test file of, such as glue/sst2; in a submission, the model's if not given.
     submission
         Write the file of a GLUE submission to this folder.
+    others
+        Another model of the same task and labels, whose probabilities are averaged with the first one's; may be
+        given several times.
     precision
         What the encoder computes in; auto is bfloat16 where the machine multiplies in it, int8 wants
         firth evaluate --precision int8 first.
@@ -89,10 +93,13 @@ def predict(
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
     from firth.inference.answering import AT_ONCE, answer_stream, task_model
+    from firth.inference.ensemble import check_members, ensemble_stream
     from firth.tasks.readers.files import Problems
 
     loaded = load_model(model, precision, compile)
     task_model(loaded.loaded)
+    members = [loaded.loaded, *(load_model(other, precision, compile).loaded for other in others or ())]
+    check_members(members, [str(name) for name in (model, *(others or ()))])
     published = task or (_learnt(loaded) if submission else "")
     if submission and not published.startswith("glue/"):
         raise ConfigError(f"--submission is for GLUE, not for {published!r}: say which, such as --task glue/sst2")
@@ -107,7 +114,10 @@ def predict(
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
-    answers = answer_stream(loaded.loaded, _some(records, file), at_once=at_once, noted=noted)
+    if others:
+        answers = ensemble_stream(members, _some(records, file), at_once=at_once, noted=noted)
+    else:
+        answers = answer_stream(loaded.loaded, _some(records, file), at_once=at_once, noted=noted)
     if submission is not None:
         with on_interrupt("no submission was written"):
             _submit(published, _shown(answers), submission)

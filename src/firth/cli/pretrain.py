@@ -22,6 +22,7 @@ def pretrain(
     /,
     *,
     model: str | None = None,
+    vectors: str | None = None,
     corpus: str | None = None,
     out: Path | None = None,
     steps: int | None = None,
@@ -44,6 +45,8 @@ def pretrain(
         A recipe file (.toml); the flags are laid over it.
     model
         A size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model to go on from, also of another tool.
+    vectors
+        Word vectors that a cove reads: a model folder of firth vectors, or a file of GloVe, word2vec or fastText.
     corpus
         The folder made by firth prepare; with --resume, where it is now.
     out
@@ -64,7 +67,7 @@ def pretrain(
         Processor threads for the arithmetic.
     """
     flags = {
-        "RECIPE": recipe, "--model": model, "--out": out, "--steps": steps, "--seed": seed,
+        "RECIPE": recipe, "--model": model, "--vectors": vectors, "--out": out, "--steps": steps, "--seed": seed,
         "--set": settings, "--show-recipe": show_recipe or None,
     }  # fmt: skip
     given = [name for name, value in flags.items() if value is not None]
@@ -80,7 +83,7 @@ def pretrain(
         return _replay(resume, replay) if replay is not None else _resume(resume, corpus)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
-    keys = {"model": model, "data.corpus": corpus, "train.steps": steps, "train.seed": seed}
+    keys = {"model": model, "vectors": vectors, "data.corpus": corpus, "train.steps": steps, "train.seed": seed}
     overrides = [_setting(key, value) for key, value in keys.items() if value is not None] + (settings or [])
     return _start(recipe, overrides, None if show_recipe else out)
 

@@ -23,6 +23,7 @@ JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 Texts = Annotated[str, Parameter(name="TEXT", required=True)]
 AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 Precision = Literal["float32", "bfloat16", "int8", "auto"]
+Others = Annotated[list[Path] | None, Parameter(name="--with")]
 CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile", show_default=False)]
 
 

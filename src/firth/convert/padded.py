@@ -152,7 +152,7 @@ def vocabulary_head(objective: Objective) -> VocabularyHead | None:
 def make_padded(objective: Objective, untrained: Collection[str]) -> PaddedPretrained | PaddedTask:
     """The padded form of a model, without its parts that are ``untrained``, such as ``"mlm"`` or ``"encoder.pooler"``.
 
-    ConfigError for an encoder that is no BERT, and for a BiLSTM or a CRF after it.
+    ConfigError for an encoder that is no BERT, and for a BiLSTM, a CRF or a network after it.
     """
     encoder = objective.encoder
     if not isinstance(encoder, Bert):
@@ -162,8 +162,13 @@ def make_padded(objective: Objective, untrained: Collection[str]) -> PaddedPretr
             raise ConfigError("a mix with features.layer_norm has no padded form: train one without")
         if objective.features.lstm is not None:
             raise ConfigError("a head with a BiLSTM (features.lstm_layers) has no padded form: train one without")
+        if objective.features.own is not None:
+            raise ConfigError("a head with features.own_words or own_characters has no padded form: train one without")
         if getattr(objective, "crf", None) is not None:
             raise ConfigError("a tagger with a CRF (head.crf) has no padded form: train one without")
+        if not isinstance(objective.head, nn.Linear):
+            network = objective.config.network
+            raise ConfigError(f"a head of the kind network={network!r} has no padded form: train one with linear")
         return PaddedTask(objective).eval()
     head = None if {"mlm", "lm"} & set(untrained) else vocabulary_head(objective)
     return PaddedPretrained(encoder, head, summary=POOLER not in untrained).eval()

@@ -29,7 +29,7 @@ class Batch:
     comes from, ``phase:epoch:group:batch``, enough to make it again. ``starts_stream``: recurrent
     state begins anew here. ``rows_per_example``: where a long text is several rows (on the host always),
     None for one each. ``second``: the target side of translations, row by row beside ``tokens``; its targets count
-    the tokens there.
+    the tokens there. ``rate_scale``: of the learning rate of its step, alike in all micro-batches of the step.
     """
 
     tokens: Tokens
@@ -38,6 +38,7 @@ class Batch:
     starts_stream: bool = False
     rows_per_example: Int[Tensor, " E"] | None = None
     second: Tokens | None = None
+    rate_scale: float = 1.0
 
     @property
     def n_tokens(self) -> int:

@@ -38,12 +38,17 @@ class DataConfig:
     """From shards to rows."""
 
     corpus: str = option("", "corpus folder, made by firth prepare")
-    instances: Literal["pairs", "documents", "streams", "translations"] = option(
-        "pairs", "sentence pairs (next-sentence prediction), document windows, one long stream, or parallel text"
-    )
+    instances: Literal["pairs", "documents", "streams", "copies", "translations"] = option(
+        "pairs", "sentence pairs (next-sentence prediction), document windows, one long stream, windows that are "
+        "written again (sequence autoencoder), or parallel text",
+    )  # fmt: skip
     length: int = option(
         128, "longest row, special pieces included; for streams, tokens a step; for translations, of either side"
     )
+    varied_windows: bool = option(
+        False, "True: steps of a stream have about data.length tokens, now and then half of it, and the learning rate "
+        "is in proportion (AWD-LSTM's language model); an update then has about train.batch_tokens",
+    )  # fmt: skip
     long_length: int = option(
         0, "row length of the last part of training; 0: one length throughout (paper: 512)"
     )
@@ -65,6 +70,8 @@ class DataConfig:
             raise ConfigError(
                 f"data.duplicates={self.duplicates}, workers={self.workers}: expected 0 or more"
             )
+        if self.varied_windows and self.instances != "streams":
+            raise ConfigError(f"data.varied_windows=true is for data.instances='streams', not {self.instances!r}")
         if self.instances == "streams" and self.long_length:
             raise ConfigError("data.long_length is for rows; a stream has one length")
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from firth.data.hashing import below, draw, seed_of, uniform
 
+_SHORTEST_WINDOW = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Instances:
@@ -55,6 +57,15 @@ def plan_documents(document_tokens: np.ndarray, room: int, seed: int, epoch: int
     return Instances(a, np.zeros_like(a), None, np.arange(len(a)))
 
 
+def plan_copies(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
+    """Windows as of ``plan_documents``, each a pair with itself: ``room`` is for both.
+
+    Source: Dai & Le 2015, §2 (sequence autoencoder). Differs: a long document is read in windows.
+    """
+    windows = plan_documents(document_tokens, room // 2, seed, epoch)
+    return Instances(windows.a, windows.a, np.zeros(len(windows.a), np.int64), windows.key)
+
+
 def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instances:
     """The pairs of parallel text, sentence 2i and its translation 2i + 1, that fit: longer ones are left out.
 
@@ -64,6 +75,24 @@ def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instan
     b = np.stack((sentences[1::2], sentences[2::2]), 1)
     fits = np.flatnonzero((a[:, 1] - a[:, 0] <= room_a) & (b[:, 1] - b[:, 0] <= room_b))
     return Instances(a[fits], b[fits], None, fits)
+
+
+def plan_windows(n: int, length: int, seed: int | None = None) -> np.ndarray:
+    """Where the windows of a stream of ``n`` tokens begin, and where the last one ends.
+
+    All have ``length`` tokens; with a seed, about as many: max(5, int(N(base, 5))), where the base is the length, or
+    one time in twenty its half. Source: salesforce/awd-lstm-lm main.py (Merity et al. 2017, §4.1). Differs: draws are
+    hashes of the window's number.
+    """
+    if seed is None:
+        return np.append(np.arange(0, n, length), n)
+    numbers = np.arange(-(-n // _SHORTEST_WINDOW))
+    base = np.where(uniform(draw(seed, numbers, 0)) < 0.95, length, length / 2)
+    radius = np.sqrt(-2 * np.log(1 - uniform(draw(seed, numbers, 1))))
+    normal = radius * np.cos(2 * np.pi * uniform(draw(seed, numbers, 2)))
+    ends = np.cumsum(np.maximum(_SHORTEST_WINDOW, (base + 5 * normal).astype(np.int64)))
+    begins = np.concatenate(([0], ends))
+    return np.append(begins[begins < n], n)
 
 
 def plan_pairs(

@@ -18,10 +18,11 @@ from firth.data.batch import Batch
 from firth.data.both_ways import BothWaysBatches
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.hashing import permutation, seed_of
-from firth.data.instances import Instances, plan_documents, plan_pairs, plan_translations
+from firth.data.instances import Instances, plan_copies, plan_documents, plan_pairs, plan_translations
 from firth.data.masking import Masker
 from firth.data.rows import (
     Batches,
+    CopyBatches,
     MixedBatches,
     NextTokenBatches,
     RowBatches,
@@ -98,6 +99,8 @@ class Loader:
                 f"data.instances={data.instances!r}: translation, and only that, is learnt from parallel text "
                 f"(firth prepare --second)"
             )
+        if data.varied_windows and predict == "both":
+            raise ConfigError("data.varied_windows=true: a stream that is read both ways has windows of one length")
         if parallel and budget_tokens < 2 * max(data.lengths):
             raise ConfigError(
                 f"train.batch_tokens={budget_tokens} is smaller than a pair of two rows of {max(data.lengths)} tokens: "
@@ -108,6 +111,9 @@ class Loader:
                 f"train.batch_tokens={budget_tokens} is smaller than one row of {max(data.lengths)} tokens: "
                 f"raise it or lower data.length"
             )
+        if data.instances == "copies":
+            # A text that is written again ends as one that a classifier reads.
+            layout = replace(layout, between=layout.last)
         self.corpus, self.data, self.masking, self.layout = corpus, data, masking, layout
         self.target_layout = target_layout(corpus.tokenizer)
         self.predict, self.budget_tokens, self.slots = predict, budget_tokens, slots
@@ -236,6 +242,7 @@ class Loader:
             return StreamBatches.cut(
                 shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
                 backward=self.predict == "previous",
+                window_seed=seed_of(seed, shard.name, epoch, "window") if self.data.varied_windows else None,
             )  # fmt: skip
         shard_seed = seed_of(seed, shard.name)
         instances = self._plan(shard, length, shard_seed, epoch)
@@ -246,6 +253,8 @@ class Loader:
                 budget_tokens=self.budget_tokens, seed=order_seed,
             )  # fmt: skip
         cuts = cut_batches(row_lengths(instances, self.layout), self.budget_tokens, order_seed)
+        if self.data.instances == "copies":
+            return CopyBatches(shard, instances, cuts, self.layout)
         if self.predict == "next":
             return NextTokenBatches(shard, instances, cuts, self.layout)
         tokenizer = self.corpus.tokenizer
@@ -260,6 +269,8 @@ class Loader:
     def _plan(self, shard: Shard, length: int, seed: int, epoch: int) -> Instances:
         if self.data.instances == "documents":
             return plan_documents(shard.document_tokens, length - self.layout.n_special, seed, epoch)
+        if self.data.instances == "copies":
+            return plan_copies(shard.document_tokens, length - self.layout.n_special_pair, seed, epoch)
         if self.data.instances == "translations":
             return plan_translations(
                 shard.sentences, length - self.layout.n_special, length - self.target_layout.n_special

@@ -1,8 +1,8 @@
 """Batches of rows: instances of a shard, shuffled, cut by a token budget, packed and masked.
 
 ``RowBatches`` serves masked language modelling (with or without pairs), ``NextTokenBatches`` left-to-right
-models, ``TranslationBatches`` parallel text; ``StreamBatches`` cuts one long stream into columns for models with
-recurrent state.
+models, ``CopyBatches`` sequence autoencoders, ``TranslationBatches`` parallel text; ``StreamBatches`` cuts one long
+stream into columns for models with recurrent state.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import torch
 
 from firth.data.batch import Batch, Target
 from firth.data.hashing import permutation, seed_of
-from firth.data.instances import Instances
+from firth.data.instances import Instances, plan_windows
 from firth.data.masking import Masker
 from firth.data.shards import Shard
 from firth.packed import Rows, Tokens
@@ -146,6 +146,28 @@ class NextTokenBatches:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyBatches:
+    """Rows ``A end A end``: what ends the text asks for its first token again, each token written for the next one.
+
+    No row goes on with the state of another.
+    """
+
+    shard: Shard
+    instances: Instances
+    cuts: list[np.ndarray]
+    layout: Layout
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, number: int) -> Batch:
+        rows = pack_rows(self.shard.ids, self.instances, self.cuts[number], self.layout)
+        written = np.flatnonzero(rows.segments)
+        targets = {"lm": _target(written - 1, rows.ids[written])}
+        return Batch(_tokens(rows, rows.ids, self.layout), targets, starts_stream=True)
+
+
+@dataclass(frozen=True, slots=True)
 class TranslationBatches:
     """Rows of a source and, as ``second``, of its translation: ``start y``, each token of which predicts the next.
 
@@ -190,19 +212,26 @@ class TranslationBatches:
 class StreamBatches:
     """One stream in ``slots × rows`` columns; batch n continues batch ``n - slots``.
 
-    ``columns``: (slots, rows, column length) ids. Recurrent state is kept for each slot. ``backward``: the stream is
-    read from its end, each token predicting the one before it; rows of a batch are in reading order all the same.
+    ``columns``: (slots, rows, column length) ids. ``bounds``: where the windows of a column begin, and the end.
+    Recurrent state is kept for each slot. ``backward``: the stream is read from its end, each token predicting the one
+    before it; rows of a batch are in reading order all the same. ``around``: the length that windows vary around, to
+    which the learning rate is in proportion; None: it is the same for all.
     """
 
     columns: np.ndarray
-    length: int
+    bounds: np.ndarray
     backward: bool = False
+    around: int | None = None
 
     @classmethod
     def cut(
-        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, backward: bool = False
-    ) -> "StreamBatches":
-        """The shard's documents, between the layout's first and last pieces, as columns; the tail is left out."""
+        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, backward: bool = False,
+        window_seed: int | None = None,
+    ) -> "StreamBatches":  # fmt: skip
+        """The shard's documents, between the layout's first and last pieces, as columns; the tail is left out.
+
+        With ``window_seed`` the windows vary around ``length``, and ``budget_tokens`` is what a batch has on average.
+        """
         bounds = np.stack((shard.document_tokens[:-1], shard.document_tokens[1:]), 1)
         places = np.repeat(bounds.ravel(), np.tile((len(layout.first), len(layout.last)), len(bounds)))
         pieces = np.tile(np.array((*layout.first, *layout.last), np.int64), len(bounds))
@@ -218,24 +247,24 @@ class StreamBatches:
             if size > 1
             else stream[:0].reshape(slots, 1, 0)
         )
-        return cls(columns, length, backward)
+        bounds = plan_windows(max(columns.shape[2] - 1, 0), length, window_seed)
+        return cls(columns, bounds, backward, around=None if window_seed is None else length)
 
     def __len__(self) -> int:
-        slots, _, size = self.columns.shape
-        return slots * -(-max(size - 1, 0) // self.length)
+        return len(self.columns) * (len(self.bounds) - 1)
 
     def __getitem__(self, number: int) -> Batch:
         time, slot = divmod(number, len(self.columns))
         columns = self.columns[slot]
-        begin = time * self.length
-        end = min(begin + self.length, columns.shape[1] - 1)
+        begin, end = self.bounds[time : time + 2].tolist()
         ids, following = columns[:, begin:end], columns[:, begin + 1 : end + 1]
         if self.backward:
             ids, following = ids[:, ::-1], following[:, ::-1]
         rows = Rows.from_lengths([end - begin] * len(ids))
         tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
         target = _target(np.arange(ids.size), following.ravel())
-        return Batch(tokens, {"lm": target}, starts_stream=time == 0)
+        rate_scale = 1.0 if self.around is None else (end - begin) / self.around
+        return Batch(tokens, {"lm": target}, starts_stream=time == 0, rate_scale=rate_scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from firth.systems import TASKS
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
 from firth.tasks.readers.tagging import WORD
-from firth.tasks.rows import RowMaker
+from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 # Records that are made into rows together: enough to find many of similar length.
@@ -31,16 +31,19 @@ def task_model(loaded: Loaded) -> TaskModel:
 
 def answer_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
     """The predictions for some records, and how many texts were too long for a row, by what was done with them."""
+    examples, outputs, noted = read_records(loaded, records)
+    return TASKS[loaded.task].answers(records, examples, outputs, task_model(loaded).config), noted
+
+
+def read_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], list[Outputs], dict[str, int]]:
+    """The rows of some records and their outputs, of which predictions are made; the last as in ``answer_records``."""
     model, task = task_model(loaded), TASKS[loaded.task]
     for record in records:
         if not isinstance(record, _RECORDS[loaded.task]):
             raise InputError(f"a model for {loaded.task} reads {_RECORDS[loaded.task].__name__}, not {record!r}")
-    maker = RowMaker(
-        loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length
-    )
+    maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
     examples = task.examples(records, maker, model.config)
-    outputs = row_outputs(model, examples)
-    return task.answers(records, examples, outputs, model.config), dict(maker.noted)
+    return examples, row_outputs(model, examples), dict(maker.noted)
 
 
 def answer_stream(

@@ -1,7 +1,8 @@
 """Frozen features: what an encoder says of a set of examples, computed once and kept on disk.
 
 Training a head on a frozen encoder then reads stored vectors instead of running the encoder again in every
-epoch. The stored vectors stand in for the encoder: its tokens are numbers of vectors.
+epoch. The stored vectors stand in for the encoder: each token comes with the number of its vector, and what the head
+reads of it besides, its id and characters, is as it was.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ SUMMARY = "summary"
 class StoredEncoder(Encoder):
     """Vectors in memory-mapped files in the place of an encoder, whose ``config`` and widths it has.
 
-    ``vectors``: (n, width) by layer number, or under ``"summary"``. Token ids are numbers of vectors.
+    ``vectors``: (n, width) by layer number, or under ``"summary"``; ``tokens.stored`` says which.
     """
 
     def __init__(self, encoder: Encoder, vectors: dict[int | str, np.ndarray]):
@@ -47,8 +48,9 @@ class StoredEncoder(Encoder):
         return []
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
-        layers = {n: self._read(n, tokens.ids) for n in keep}
-        first = tokens.ids.index_select(0, tokens.rows.first)
+        assert tokens.stored is not None, "rows of store_features refer to vectors"
+        layers = {n: self._read(n, tokens.stored) for n in keep}
+        first = tokens.stored.index_select(0, tokens.rows.first)
         summary = self._read(SUMMARY, first) if SUMMARY in self.vectors else None
         return Hidden(layers=layers, rows=tokens.rows, summary=summary)
 
@@ -127,11 +129,13 @@ def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch
 def _kept(model: TaskModel) -> Unit:
     """What has one vector: the rows, their words, or all tokens."""
     config = model.features.config
-    if model.unit == "word":
+    if model.features.unit == "word":
         return "word"
     # The maximum over tokens cannot be taken before layers are added up, nor any mean before a norm over tokens.
     late = config.layer_norm or (config.pool == "max" and config.mix in ("sum", "weighted"))
-    return "token" if model.unit == "token" or config.lstm_layers or late else "row"
+    # What the head itself knows of tokens is not known yet.
+    late = late or bool(config.lstm_layers) or model.features.own is not None
+    return "token" if model.features.unit == "token" or late else "row"
 
 
 def _count(row: Row, kind: Unit, model: TaskModel) -> int:
@@ -166,7 +170,7 @@ def _encoded(
     for numbers in in_batches([len(row.ids) for row in rows], budget_tokens):
         tokens = collate([Example((rows[i],), (1,), {}) for i in numbers]).tokens.to(device)
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            hidden: Hidden = model.encoder(tokens, keep=keep)
+            hidden = model.read(tokens, keep)
         found: dict[int | str, Tensor] = {number: layer for number, layer in hidden.layers.items()}  # noqa: C416  # the type of keys is wider
         if model.features.summary:
             assert hidden.summary is not None
@@ -188,12 +192,26 @@ def _encoded(
 
 
 def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
-    """A row whose tokens are the vectors of the original one."""
-    numbers = np.arange(place.start, place.stop, dtype=np.int32)
-    words = None
-    if kind == "word":
-        assert row.words is not None
-        pieces = np.stack([np.arange(len(numbers))] * 2, 1)
-        words = RowWords(pieces, row.words.asked if model.features.lstm is not None else np.arange(len(numbers)))
-    # Segments say nothing here; places of tokens in the row are as they were.
-    return make_row(numbers, words=words) if kind != "token" else replace(row, ids=numbers, chars=None)
+    """A row whose tokens are the vectors of the original one.
+
+    Of a word they are the pieces that stand for it, if the head reads more of them than the vector; else one is enough.
+    Segments say nothing here.
+    """
+    numbers, own = np.arange(place.start, place.stop), model.features.own is not None
+    chars = row.chars if own else None
+    if kind == "token":  # places of tokens in the row are as they were
+        return replace(row, stored=numbers, chars=chars)
+    if kind == "row":
+        return replace(make_row(np.zeros(1)), stored=numbers)
+    assert row.words is not None
+    words, asked = row.words.pieces, row.words.asked
+    if model.features.lstm is None:
+        words, asked = words[asked], np.arange(len(asked))
+    first, last = words[:, 0], words[:, 1]
+    how = model.features.config.words if own else "first"
+    first, last = (last if how == "last" else first), (first if how == "first" else last)
+    sizes = last - first + 1
+    ends = sizes.cumsum()
+    pieces = np.arange(ends[-1]) + (first - ends + sizes).repeat(sizes)
+    found = make_row(row.ids[pieces], words=RowWords(np.stack((ends - sizes, ends - 1), 1), asked))
+    return replace(found, stored=numbers.repeat(sizes), chars=None if chars is None else chars[pieces])

@@ -32,23 +32,34 @@ def row_outputs(
     CheckpointError for a model whose outputs are no finite numbers.
     """
     device = next(model.parameters()).device
-    rows = [replace(example, rows=(row,), candidates=(1,), targets={}) for example in examples for row in example.rows]
-    found: list[dict[str, np.ndarray]] = [{}] * len(rows)
+    # What goes through the model together: whole examples where their rows need one another.
+    parts = [
+        replace(example, rows=rows, candidates=(len(rows),), targets={})
+        for example in examples
+        for rows in ([example.rows] if model.joins_rows else [(row,) for row in example.rows])
+    ]
+    found: list[list[dict[str, np.ndarray]]] = [[]] * len(parts)
     was_training = model.training
     if was_training:  # to walk through all modules is a good part of the time that one short text takes
         model.eval()
-    for numbers in in_batches([len(row.rows[0].ids) for row in rows], budget_tokens):
-        tokens = collate([rows[i] for i in numbers]).tokens
+    for numbers in in_batches([sum(len(row.ids) for row in part.rows) for part in parts], budget_tokens):
+        tokens = collate([parts[i] for i in numbers]).tokens
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             outputs = model.outputs(tokens.to(device))
         arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
         if not all(np.isfinite(values).all() for values in arrays.values()):
             raise CheckpointError(NOT_FINITE)
-        for i, part in zip(numbers, split_rows(unit_counts(tokens, model.unit)), strict=True):
-            found[i] = {name: values[part] for name, values in arrays.items()}
+        units = iter(split_rows(unit_counts(tokens, model.unit)))
+        for i in numbers:
+            found[i] = [_part(arrays, unit) for _, unit in zip(parts[i].rows, units, strict=False)]
     if was_training:
         model.train()
-    return [found[part] for part in split_rows([len(example.rows) for example in examples])]
+    by_row = [row for rows in found for row in rows]
+    return [by_row[part] for part in split_rows([len(example.rows) for example in examples])]
+
+
+def _part(arrays: dict[str, np.ndarray], units: slice) -> dict[str, np.ndarray]:
+    return {name: values[units] for name, values in arrays.items()}
 
 
 def unit_counts(tokens: Tokens, unit: Unit) -> list[int]:

@@ -4,15 +4,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any, Protocol, cast
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
 from firth.inference.decoding import beam_search
-from firth.objectives.translation import Translation
+from firth.packed import Tokens
 
 AT_ONCE = 2048
 # Most log-probabilities of a batch's next pieces at once: of many short lines they would be most of the memory.
@@ -54,14 +57,31 @@ class Translated:
     read: int = 0
 
 
-def translation_model(loaded: Loaded) -> Translation:
+class Translator(Protocol):
+    """What translating asks of an objective; ``state`` is its own (``decoding.State``)."""
+
+    def begin(self, tokens: Tokens) -> Any:
+        """The state from which rows of the source are translated."""
+
+    def advance(self, ids: Int[Tensor, " R"], state: Any) -> tuple[Float[Tensor, "R V"], Any]:
+        """Read one more piece a row: log-probabilities of the next one, and the state with it."""
+
+
+def translates(loaded: Loaded) -> bool:
+    """Whether a model has learnt to translate, and still has what it writes with."""
+    learnt = loaded.task == PRETRAINING and loaded.system.predict == "translation"
+    return learnt and getattr(loaded.objective, "decoder", None) is not None
+
+
+def translation_model(loaded: Loaded) -> Translator:
     """The objective of a model that translates; ConfigError for any other."""
-    if not isinstance(loaded.objective, Translation):
+    if not translates(loaded):
         what = f"system {loaded.system_name}" + ("" if loaded.task == PRETRAINING else f" for {loaded.task}")
+        what += ", an encoder alone," if loaded.system.predict == "translation" and loaded.task == PRETRAINING else ""
         raise ConfigError(
             f"a model of {what} does not translate: train one with firth pretrain --model transformer-mini"
         )
-    return loaded.objective
+    return cast(Translator, loaded.objective)
 
 
 def trained_length(loaded: Loaded) -> int | None:
@@ -104,7 +124,7 @@ def _translate_some(
     on_progress: Callable[[int], None] | None,
 ) -> list[Translated]:
     model, tokenizer = translation_model(loaded), loaded.tokenizer
-    layout = loaded.system.layout(tokenizer)
+    layout = loaded.layout
     ids = tokenizer.ids_many(texts)
     found = [Translated("", 0.0, 0.0, 0, ended=True)] * len(texts)
     # A line without pieces has nothing to translate. Longest first, as batches are: many lines may cost the same.

@@ -15,7 +15,8 @@ from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
-from firth.foreign import Gelu, Kind, Source, describe, read_foreign, recognise
+from firth.foreign import Gelu, Kind, Source, describe, read_cove, read_foreign, recognise
+from firth.jobs.fixed_words import over_words
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.onnx_export import Int8, check_exportable, check_packages, write_onnx
 from firth.text.tokenizer import Tokenizer
@@ -46,6 +47,7 @@ def convert(
     target: Target = "firth",
     *,
     vocab: Path | None = None,
+    vectors: Path | None = None,
     lowercase: bool | None = None,
     gelu: Gelu | None = None,
     int8: Int8 | None = None,
@@ -55,7 +57,8 @@ def convert(
 
     What was written is read again and compared, number by number, before the folder appears. ``vocab``,
     ``lowercase`` and ``gelu`` are for models of other tools, as in ``foreign.read_foreign``; ``int8`` is for ONNX.
-    ``max_positions``: keep only the first position embeddings, for a model that reads shorter rows.
+    ``max_positions``: keep only the first position embeddings, for a model that reads shorter rows. ``vectors``: a file
+    of word vectors, or a model folder, for an encoder that reads any word that has one (cove).
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or holds_something(out)):
@@ -63,7 +66,7 @@ def convert(
     if target == "onnx":
         check_packages()
     source = recognise(path)
-    loaded, facts = _read(source, vocab, lowercase, gelu)
+    loaded, facts = _read(source, vocab, lowercase, gelu, vectors)
     if max_positions is not None:
         loaded = shortened(loaded, max_positions)
         facts.append(("positions", f"the first {max_positions} are kept"))
@@ -95,7 +98,18 @@ def convert(
     return Converted(source.name, source.kind, facts, str(out))
 
 
-def _read(source: Source, vocab: Path | None, lowercase: bool | None, gelu: Gelu | None) -> tuple[Loaded, Facts]:
+def _read(
+    source: Source, vocab: Path | None, lowercase: bool | None, gelu: Gelu | None, vectors: Path | None
+) -> tuple[Loaded, Facts]:
+    if vectors is not None:
+        if source.kind == "cove" and (vocab, gelu) == (None, None):
+            found = read_cove(source, lowercase)
+            loaded, facts = found.loaded, list(found.facts)
+        else:
+            loaded, facts = _read(source, vocab, lowercase, gelu, None)
+        loaded, more = over_words(loaded, vectors)
+        sizes = describe(loaded.system_name, loaded.task, loaded.objective)
+        return loaded, [*sizes, *facts[len(sizes) :], *more]
     if source.kind != "firth":
         found = read_foreign(source, vocab=vocab, lowercase=lowercase, gelu=gelu)
         return found.loaded, list(found.facts)

@@ -14,7 +14,8 @@ from firth.config import file_sha256
 from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, WEIGHTS, Loaded
 from firth.foreign import open_model
-from firth.inference.answering import answer_records, chunks, task_model
+from firth.inference.answering import chunks, task_model
+from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.jobs.finetune_recipe import LabelledConfig
@@ -38,6 +39,7 @@ def evaluate(
     split: str = "dev",
     precision: Precision = "float32",
     max_drop: float | None = None,
+    others: Sequence[str | Path] = (),
 ) -> dict[str, Any]:
     """Scores of a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
 
@@ -45,10 +47,13 @@ def evaluate(
 
     ``precision``: what the encoder computes in. With ``max_drop``, and for int8 in any case, float32 is scored too:
     ``compared`` then has its scores, and by how many points the score that the task is known by is below it. int8
-    within ``max_drop`` is recorded in the model folder, which is what ``firth.load`` asks for.
+    within ``max_drop`` is recorded in the model folder, which is what ``firth.load`` asks for. ``others``: models whose
+    answers are averaged with this one's (``firth.Ensemble``).
     """
     if max_drop is not None:
         _check_drop(precision, max_drop)
+    if others and (precision == "int8" or max_drop is not None):
+        raise ConfigError("--precision int8 and --max-drop judge one model: leave out --with, and judge each by itself")
     folder = gated_folder(model) if precision == "int8" else None
     weights = file_sha256(folder / WEIGHTS) if folder is not None else ""
     loaded = open_model(model)
@@ -56,6 +61,8 @@ def evaluate(
         raise ConfigError(f"{model} translates: give --gold as well, the file of translations to compare with")
     if loaded.task == PRETRAINING:
         raise ConfigError(f"{model} has not learnt a task yet: fine-tune it with firth finetune --model {model}")
+    members = [loaded, *map(open_model, others)]
+    check_members(members, [str(name) for name in (model, *others)])
     if task and kind_of_task(task) != loaded.task:
         raise ConfigError(f"{model} is a model for {loaded.task}, but {task} is a task of kind {kind_of_task(task)}")
     problems = Problems(skip_bad=config.skip_bad)
@@ -70,11 +77,14 @@ def evaluate(
     if precision == "int8" or max_drop is not None:
         # Of a copy, and first: what this machine cannot do is said before the longer pass.
         fast, path = make_fast(copy.deepcopy(objective.encoder), precision, device)
-        plain, _ = _scores(task, loaded, records, "evaluating float32")
+        plain, _ = _scores(task, members, records, "evaluating float32")
     else:
         fast, path = make_fast(objective.encoder, precision, device)
     objective.encoder = fast
-    scores, noted = _scores(task, loaded, records, "evaluating")
+    for member in members[1:]:
+        member.objective.to(device)
+        member.objective.encoder, _ = make_fast(member.objective.encoder, precision, device)
+    scores, noted = _scores(task, members, records, "evaluating")
     notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in noted.items())]
     result = {"task": task, "scores": scores, "examples": len(records), "notes": notes, "path": path}
     if plain is None:
@@ -97,16 +107,18 @@ def _check_drop(precision: Precision, max_drop: float) -> None:
         raise ConfigError(f"--max-drop {max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
 
 
-def _scores(task: str, loaded: Loaded, records: Sequence[Any], what: str) -> tuple[dict[str, float], dict[str, int]]:
-    """The scores of a model, and how many texts were too long for a row, by what was done with them."""
+def _scores(
+    task: str, members: Sequence[Loaded], records: Sequence[Any], what: str
+) -> tuple[dict[str, float], dict[str, int]]:
+    """The scores of one model or several, and how many texts were too long for a row, by what was done with them."""
     answers, noted = [], dict[str, int]()
     with Progress(what, len(records), "examples") as progress:
         for some in chunks(records, 1024):
-            found, cut = answer_records(loaded, some)
+            found, cut = ensemble_records(members, some)
             answers += found
             noted = {what: noted.get(what, 0) + cut.get(what, 0) for what in noted.keys() | cut.keys()}
             progress.advance(len(some))
-    return score_task(task, records, answers, getattr(task_model(loaded).config, "labels", ())), noted
+    return score_task(task, records, answers, getattr(task_model(members[0]).config, "labels", ())), noted
 
 
 def compare(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:

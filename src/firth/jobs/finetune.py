@@ -27,11 +27,21 @@ from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.folder import read_model
 from firth.inference.outputs import row_outputs
 from firth.jobs.calibrate import calibrate
-from firth.jobs.finetune_recipe import Finetune, build, combinations, data_config, plain_recipe, varied, with_defaults
+from firth.jobs.finetune_recipe import (
+    Finetune,
+    build,
+    combinations,
+    data_config,
+    design_settings,
+    plain_recipe,
+    varied,
+    with_defaults,
+)
 from firth.jobs.finetune_report import write_finetune_report
-from firth.jobs.labelled import LabelledData, check_metric, read_labelled, score_task
+from firth.jobs.labelled import LabelledData, check_metric, kind_of_task, read_labelled, score_task
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.memory import check_memory, estimate_memory
+from firth.jobs.own_words import FirstVectors, check_own, find_vectors
 from firth.jobs.pretrain import RECIPE, deterministic, say
 from firth.jobs.tuning import RESULT, Base, Run, examples_of, freeze, read_base, rewrite_options, transferred, tune
 from firth.machine import find_machine, reuse_memory
@@ -57,13 +67,14 @@ class Tuned:
 def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tuple[Finetune, Base, LabelledData]:
     """A recipe with all that follows from the model and the labelled data filled in."""
     plain = plain_recipe(data, overrides, where)
-    labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"])
+    wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
+    labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("fresh", False)))
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
+    plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"])
-    plain["head"] = labelled.options | plain["head"]
     _read_as_trained(plain["head"], base, labelled.notes)
     if plain["train"].get("balance"):
         weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
@@ -74,7 +85,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tu
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
     for settings in combinations(recipe.grid):
-        varied(recipe, settings)
+        check_own(varied(recipe, settings).head.features, base.system_name, base.tokenizer)
     return recipe, base, labelled
 
 
@@ -152,6 +163,8 @@ class _Finetuning:
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
         # Rows of the examples by how texts are read, and by split; those of the last way are kept.
         self._examples: dict[str, dict[str, list[Example]]] = {}
+        # Word vectors by where they are and their width.
+        self._vectors: dict[tuple[str, int], FirstVectors] = {}
 
     def check(self) -> None:
         """Make what all runs need once, so that what cannot be made is an error before anything is written."""
@@ -163,6 +176,7 @@ class _Finetuning:
             freeze(model, recipe.adapt.frozen_groups)
             transferred(encoder, recipe.adapt.transferred_groups)
             self._examples_for(recipe)
+            self._vectors_for(recipe)
         # With stored features nothing is kept of the encoder.
         if self.recipe.adapt.frozen_groups != -1:
             train, row = self.recipe.train, SYSTEMS[self.base.system_name]
@@ -218,7 +232,10 @@ class _Finetuning:
             self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
         rows = self._examples_for(recipe)
         features = self.out / "features"
-        run = Run(self.base, recipe, seed, rows["train"], rows["held out"], self.labelled.held, self.machine, features)
+        run = Run(
+            self.base, recipe, seed, rows["train"], rows["held out"], self.labelled.held, self.machine, features,
+            self._vectors_for(recipe),
+        )  # fmt: skip
         try:
             result = tune(run, folder, self.tell)
         except KeyboardInterrupt:
@@ -238,6 +255,16 @@ class _Finetuning:
                     self.tell(f"{name}, {what}: {n:,}")
             self._examples = {key: made}
         return self._examples[key]
+
+    def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:
+        """What the head's own words begin with; read once."""
+        path, width = recipe.adapt.vectors, recipe.head.features.own_words
+        if not path:
+            return None
+        if (path, width) not in self._vectors:
+            found = self._vectors[path, width] = find_vectors(path, self.base.tokenizer, width)
+            self.tell(found.told)
+        return self._vectors[path, width]
 
     def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
         """Fit what is fitted after training, and score the dev files, once."""

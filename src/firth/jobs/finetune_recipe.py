@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from firth.config import from_dict, option, override, parse_override, required, to_dict, unknown_key
 from firth.errors import ConfigError
-from firth.systems import SYSTEMS, TASKS, Task
+from firth.systems import SYSTEMS, TASKS, Task, design_named
 from firth.training.config import OptimConfig
 
 
@@ -46,6 +46,9 @@ class AdaptConfig:
         "at_once", "gradual: the head learns alone for an epoch, then each epoch one more group from the top (ULMFiT)"
     )
     dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained")
+    vectors: str = option(
+        "", "word vectors that head.features.own_words begin with: a file (GloVe, word2vec, fastText) or a model folder"
+    )
 
     def __post_init__(self) -> None:
         if self.frozen_groups < -1:
@@ -100,6 +103,7 @@ class Finetune:
     tokenizer: str = option("", "the folder of a tokenizer, where the model is only a size")
     fresh: bool = option(False, "True: new weights of the model's sizes, to see what pre-training is worth")
     task: str = required("a kind (classify, multilabel, regress, tag, answer, choose) or a data set (glue/sst2)")
+    design: str = option("", "published settings by name (taglm, elmo, …), over those of the system; empty: none")
     kind: str = required("the kind of task; follows from the task")
     metric: str = required("the score that choices are made by; follows from the task")
     data: LabelledConfig = option(LabelledConfig(), "labelled examples")
@@ -115,6 +119,11 @@ class Finetune:
             raise ConfigError(
                 f"adapt.transferred_groups={self.adapt.transferred_groups} is of a model's weights, and this recipe "
                 "begins with new ones: leave it out, or take a pre-trained --model without --fresh"
+            )
+        if self.adapt.vectors and not self.head.features.own_words:
+            raise ConfigError(
+                f"adapt.vectors={self.adapt.vectors!r} are for the head's own words: set head.features.own_words to "
+                "their width"
             )
 
     @property
@@ -152,13 +161,15 @@ def plain_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str) 
 
 
 def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool) -> dict[str, Any]:
-    """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own.
+    """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
+    those the design's if it names one.
 
     ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
     known = {f.name for f in dataclasses.fields(TASKS[kind].config)}
-    if plain["adapt"].get("frozen_groups") == -1:
+    said = laid_over(design_settings(plain, kind), plain)
+    if said["adapt"].get("frozen_groups") == -1:
         known.discard("auxiliary_lm")  # nothing would learn from it
         own.pop("adapt", None)
     own["head"] = {name: value for name, value in own.get("head", {}).items() if name in known}
@@ -169,7 +180,13 @@ def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, 
         found["optim"]["peak_rate"] *= tuned_width / width
     if documents:
         found["train"]["batch_examples"] = _BATCH_DOCUMENTS
-    return laid_over(found, plain)
+    return laid_over(found, said)
+
+
+def design_settings(plain: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of the design that a recipe names; none if it names none."""
+    name = plain.get("design", "")
+    return design_named(str(name), kind).settings if name else {}
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

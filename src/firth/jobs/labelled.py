@@ -87,8 +87,12 @@ def kind_of_task(task: str) -> str:
     raise ConfigError(f"task {task!r} is not known: kinds are {', '.join(TASKS)}; {hint}")
 
 
-def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any]) -> LabelledData:
-    """All that a fine-tuning needs. ``head``: what the recipe says of the head, which goes before the data."""
+def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
+    """All that a fine-tuning needs.
+
+    ``head``: what the recipe says of the head, which goes before the data. ``scheme``: how tags of entities are learnt
+    where it says nothing.
+    """
     kind = kind_of_task(task)
     problems = Problems(skip_bad=config.skip_bad)
     if task in DATASETS:
@@ -98,7 +102,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any]) -> La
     if not isinstance(head.get("labels", []), (list, tuple)):
         raise ConfigError(f"head.labels={head['labels']!r}: expected a list, such as head.labels=[\"no\", \"yes\"]")
     # Of all training examples, whatever the limit leaves.
-    options = head_options(task, kind, train, head)
+    options = head_options(task, kind, train, head, scheme)
     n_read = len(train)
     if config.limit:
         train = limit(train, config.limit, config.limit_seed)
@@ -228,7 +232,9 @@ def _texts(kind: Any, path: Path, config: LabelledConfig, problems: Problems, la
     return read_texts(path, problems, layout, labelled=labelled)
 
 
-def head_options(task: str, kind: str, train: Sequence[Any], head: dict[str, Any]) -> dict[str, Any]:
+def head_options(
+    task: str, kind: str, train: Sequence[Any], head: dict[str, Any], scheme: str = "BIO"
+) -> dict[str, Any]:
     """The options of the head that the training examples decide, those held out of them included."""
     published = DATASETS.get(task)
     if kind in ("classify", "multilabel"):
@@ -240,7 +246,7 @@ def head_options(task: str, kind: str, train: Sequence[Any], head: dict[str, Any
         values = [record.label for record in train]
         return {"lowest": float(min(values)), "highest": float(max(values))}
     if kind == "tag":
-        return _tag_options(published.unit if published else _unit(train), train, head)
+        return _tag_options(published.unit if published else _unit(train), train, head, scheme)
     if kind == "answer":
         return {"can_refuse": any(not question.answers for question in train)}
     return {}
@@ -251,10 +257,10 @@ def _unit(records: Sequence[Tagged]) -> str:
     return "character" if all(b - a == 1 for record in records for a, b in record.spans) else "word"
 
 
-def _tag_options(unit: str, train: Sequence[Tagged], head: dict[str, Any]) -> dict[str, Any]:
+def _tag_options(unit: str, train: Sequence[Tagged], head: dict[str, Any], usual: str) -> dict[str, Any]:
     sentences = [record.tags or () for record in train]
     plain = scheme_of(sentences) == "plain"
-    scheme = head.get("scheme", "plain" if plain else "BIO")
+    scheme = head.get("scheme", "plain" if plain else usual)
     if (scheme == "plain") != plain:
         raise ConfigError(f"head.scheme={scheme!r}, but the tags are {'plain' if plain else 'of entities'}")
     tags = {tag for sentence in sentences for tag in sentence}

@@ -39,7 +39,7 @@ def estimate_memory(
     Measured against the truth by benchmarks/training_memory.py.
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad) + sum(b.numel() for b in model.buffers())
     # Matrix products in fewer bits want the weights in them, too.
     casts = 0 if dtype == torch.float32 else dtype.itemsize * (trained + frozen)
     kept = system.activation_bytes(config, dtype.itemsize)[recompute]

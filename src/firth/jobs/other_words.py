@@ -19,15 +19,18 @@ def has_other_words(loaded: Loaded, tokenizer: Tokenizer) -> bool:
 def weights_for_words(loaded: Loaded, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], int]:
     """The model's weights with the rows of ``tokenizer``'s words, and how many words the model did not have.
 
-    A word that both have keeps its row, and its place in a bias; any other begins as the mean over all old words.
+    A word that both have keeps its row, and its place in a bias; any other begins as the mean over all old words, and
+    as zeros in a table that is not learnt.
     Source: Howard & Ruder 2018, §3.2 (specification §3).
     """
     old = {piece: i for i, piece in enumerate(loaded.tokenizer.pieces)}
-    # Behind the last row stands the mean.
+    # Behind the last row stands what is new.
     rows = torch.tensor([old.get(piece, len(old)) for piece in tokenizer.pieces])
     state = loaded.objective.state_dict()
     by_word = _by_word(loaded, state)
-    moved = {name: torch.cat([state[name], state[name].mean(0, keepdim=True)])[rows] for name in by_word}
+    fixed = dict(loaded.objective.named_buffers())
+    new = {name: state[name].mean(0, keepdim=True) * (name not in fixed) for name in by_word}
+    moved = {name: torch.cat([state[name], new[name]])[rows] for name in by_word}
     return {**state, **moved}, int((rows == len(old)).sum())
 
 

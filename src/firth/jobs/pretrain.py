@@ -21,6 +21,7 @@ from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
 from firth.folder import PRETRAINING, read_weights, tensor_names, write_model
 from firth.foreign import open_model
+from firth.jobs.fixed_words import fill_words
 from firth.jobs.layer_rates import layer_scales
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.memory import check_memory, estimate_memory
@@ -29,7 +30,9 @@ from firth.jobs.recipe import Pretrain, defaults, identity, read_recipe, read_re
 from firth.jobs.run_report import write_run_report
 from firth.machine import Machine, find_machine, reuse_memory
 from firth.models.bert_config import BertConfig
+from firth.models.mtlstm import MtLstm
 from firth.systems import looks_like_path
+from firth.text.tokenizer import Tokenizer
 from firth.training.distributed import World, barrier, join_world, leave_world
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
@@ -211,7 +214,7 @@ def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
 
 def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
-    data = dataclasses.replace(recipe.data, length=recipe.data.lengths[-1], long_length=0)
+    data = dataclasses.replace(recipe.data, length=recipe.data.lengths[-1], long_length=0, varied_windows=False)
     return _loader(recipe, corpus, data, "dev")
 
 
@@ -242,20 +245,32 @@ def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable
         found, n_new = weights_for_words(loaded, corpus.tokenizer)
         tell(
             f"{folder} has {corpus.tokenizer.size - n_new:,} of the {corpus.tokenizer.size:,} words of the corpus's "
-            "vocabulary; the others begin as the mean of its words"
+            "vocabulary; the others begin as the mean of its words (where those are fixed, as zeros)"
         )
     else:
         corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
-    other = [name for name in expected.keys() ^ found.keys() if not name.startswith("nsp.")]
+    other = [name for name in expected.keys() ^ found.keys() if not name.startswith(("nsp.", "decoder."))]
     if other:
         raise ConfigError(f"{folder} has another objective: it differs in {', '.join(sorted(other)[:3])}")
-    new = tuple(f"{part}." for part in loaded.untrained) + (() if "nsp.weight" in found else ("nsp.",))
+    absent = tuple(part for part in ("nsp.", "decoder.") if not any(name.startswith(part) for name in found))
+    new = (*(f"{part}." for part in loaded.untrained), *absent)
     begun = sorted({name.rpartition(".")[0] for name in expected if name.startswith(new)})
     if begun:
         tell(f"{folder} has not learnt {', '.join(begun)}: new weights there")
     objective.load_state_dict({
         name: tensor if name.startswith(new) else found[name] for name, tensor in expected.items()
     })  # fmt: skip
+
+
+def _begin_words(encoder: MtLstm, recipe: Pretrain, tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
+    """Word vectors, for an encoder that is to have them from somewhere: from the recipe's, or from its model."""
+    if recipe.vectors:
+        tell(fill_words(encoder, tokenizer, recipe.vectors))
+    elif encoder.config.fixed_words and not looks_like_path(recipe.model):
+        raise ConfigError(
+            f"{recipe.model} reads word vectors as they are, and random ones say nothing: give some with --vectors "
+            "PATH, or let them be learnt with --set encoder.fixed_words=false"
+        )
 
 
 def assemble(
@@ -281,8 +296,11 @@ def assemble(
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
-    if looks_like_path(recipe.model) and not (run / "checkpoints").exists():
-        _load_base(objective, recipe.model, corpus, tell)
+    if not (run / "checkpoints").exists():
+        if looks_like_path(recipe.model):
+            _load_base(objective, recipe.model, corpus, tell)
+        if isinstance(objective.encoder, MtLstm):
+            _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
         held_out = make_dev_loader(recipe, corpus)

@@ -16,13 +16,14 @@ from firth.folder import read_model
 from firth.inference.outputs import row_outputs
 from firth.jobs.finetune import resolve, summary
 from firth.jobs.finetune_recipe import Finetune, build, plain_recipe
-from firth.jobs.labelled import LabelledData, score_task
+from firth.jobs.labelled import LabelledData, kind_of_task, score_task
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.pretrain import deterministic, say
 from firth.jobs.report import Report
 from firth.jobs.tuning import Base, Run, examples_of, tune
 from firth.layers.mixing import WeightedSum
 from firth.machine import find_machine
+from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 
 # A linear head on frozen features stands a far higher rate than an encoder.
@@ -68,8 +69,12 @@ def probe(
     settings: dict[str, dict[str, Any]] = {
         "optim": {"kind": "adamw", "peak_rate": _HEAD_RATE}, "train": {"epochs": _EPOCHS, "looks_per_epoch": 0},
     }  # fmt: skip
+    if kind_of_task(plain["task"]) == "classify":
+        settings["head"] = {"network": "linear"}
     merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
     recipe, base, labelled = resolve(merged, [], where)
+    if getattr(recipe.head, "network", "linear") != "linear":
+        raise ConfigError("head.network: probing is by a linear head; leave it out, or fine-tune instead")
     if recipe.grid:
         raise ConfigError("probing compares readings of the layers: leave out --grid")
     with lock(out), deterministic():
@@ -113,7 +118,7 @@ def _probe(
     order = sorted(found, key=lambda name: len(found[name]["features"]["layers"]) > 1)
     result = {
         "task": recipe.task, "metric": recipe.metric, "seeds": recipe.train.seeds,
-        "readings": {name: found[name] for name in order}, "settings": _settings(recipe),
+        "readings": {name: found[name] for name in order}, "settings": _settings(recipe, base.system_name),
         "best": max(order, key=lambda name: found[name]["held_out"]["mean"]),
     }  # fmt: skip
     write_json(out / "probe.json", result)
@@ -134,14 +139,16 @@ def _read_as(recipe: Finetune, reading: Reading) -> Finetune:
     return build(plain, "probe")
 
 
-def _settings(recipe: Finetune) -> list[str]:
+def _settings(recipe: Finetune, system: str) -> list[str]:
     """What a fine-tuning needs besides the layers to be like a probe's runs."""
     pool = recipe.head.features.pool
     reads_texts = recipe.kind not in ("tag", "answer")
+    other = recipe.kind == "classify" and "network" in SYSTEMS[system].tuning.get("head", {})
     return [
         "adapt.frozen_groups=-1", f"optim.kind={recipe.optim.kind}", f"optim.peak_rate={recipe.optim.peak_rate:g}",
         f"train.epochs={recipe.train.epochs:g}",
         *([f"head.features.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
+        *(["head.network=linear"] if other else []),
     ]  # fmt: skip
 
 

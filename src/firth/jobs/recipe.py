@@ -20,6 +20,7 @@ class Pretrain:
     """All options of a pre-training run. ``encoder`` and ``objective`` are of the system's own types."""
 
     model: str = required("a size (bert-mini), or the folder of a model to go on from")
+    vectors: str = option("", "word vectors that a cove begins with: a file or a model folder; empty: none")
     system: str = required("row of the table of systems; follows from the model")
     data: DataConfig = option(DataConfig(), "from shards to rows")
     masking: MaskingConfig = option(MaskingConfig(), "what is predicted")
@@ -39,6 +40,10 @@ class Pretrain:
             raise ConfigError(f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}")
         if self.data.instances == "pairs" and getattr(self.encoder, "n_segments", 2) < 2:
             raise ConfigError("encoder.n_segments=1: data.instances='pairs' needs two, one for each text")
+        if self.vectors and not hasattr(self.encoder, "fixed_words"):
+            raise ConfigError(f"vectors={self.vectors!r}: {self.system} does not begin with word vectors: leave it out")
+        if not getattr(self.objective, "decoder", True):
+            raise ConfigError("objective.decoder=false: an encoder alone learns no translations: leave it out")
         positions = getattr(self.encoder, "max_positions", None)
         if positions is not None and max(self.data.lengths) > positions:
             raise ConfigError(f"data.length={max(self.data.lengths)} is above encoder.max_positions={positions}")
@@ -109,7 +114,10 @@ def _built(plain: dict[str, Any], where: str) -> Pretrain:
 
 
 # What may change between a run and its resumption: where things are, and how often to look and to save.
-_FREE = ("model", "data.corpus", "data.workers", "train.keep_checkpoints", "train.save_every", "train.tensorboard")
+_FREE = (
+    "model", "vectors", "data.corpus", "data.workers", "train.keep_checkpoints", "train.save_every",
+    "train.tensorboard",
+)  # fmt: skip
 
 
 def identity(recipe: Pretrain) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.inference.model import load
-from firth.inference.translating import Search, trained_length
+from firth.inference.translating import Search, trained_length, translates
 from firth.metrics.translation import score_translations, translation_metrics
-from firth.objectives.translation import Translation
 from firth.progress import Progress
 from firth.tasks.readers.files import read_lines
 
@@ -24,7 +23,7 @@ def evaluate_translation(model: str | Path, data: str, gold: str, search: Search
     search = search or Search()
     translation_metrics()
     loaded = load(model)
-    if not isinstance(loaded.loaded.objective, Translation):
+    if not translates(loaded.loaded):
         raise ConfigError(f"{model} does not translate: --gold belongs to a model that does, or to --predictions")
     sources, references = _parallel(data, gold)
     hypotheses, unended, n_long = [], 0, 0

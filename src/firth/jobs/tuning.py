@@ -23,6 +23,7 @@ from firth.jobs.calibrate import calibrate
 from firth.jobs.finetune_recipe import Finetune
 from firth.jobs.labelled import score_task
 from firth.jobs.layer_rates import layer_scales
+from firth.jobs.own_words import FirstVectors
 from firth.machine import Machine
 from firth.packed import Encoder
 from firth.systems import SYSTEMS, TASKS, looks_like_path, size_named
@@ -117,11 +118,15 @@ def base_of(loaded: Loaded, fresh: bool = False) -> Base:
     return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin, new)
 
 
-def make_model(base: Base, recipe: Finetune, seed: int) -> TaskModel:
-    """The task's model before the first step: a function of base, recipe and seed."""
+def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | None = None) -> TaskModel:
+    """The task's model before the first step: a function of base, recipe, seed, and vectors for the head's words."""
     encoder = base.encoder(seed, recipe.adapt.dropout, recipe.adapt.transferred_groups)
     torch.manual_seed(seed_of(seed, "head"))
-    return recipe.row.model(encoder, recipe.head)
+    model = recipe.row.model(encoder, recipe.head)
+    if vectors is not None:
+        assert model.features.own is not None and model.features.own.words is not None
+        vectors.put_into(model.features.own.words)
+    return model
 
 
 def lowest_groups(encoder: Encoder, key: str, n_groups: int) -> list[list[nn.Parameter]]:
@@ -192,6 +197,7 @@ class Run:
     held_records: Sequence[Record]
     machine: Machine
     features: Path
+    vectors: FirstVectors | None = None
 
     @property
     def steps(self) -> int:
@@ -223,7 +229,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     if (folder / RESULT).is_file():
         return read_json(folder / RESULT)
     recipe, head = run.recipe, run.recipe.head
-    full = make_model(run.base, recipe, run.seed)
+    full = make_model(run.base, recipe, run.seed, run.vectors)
     full.to(run.machine.device)
     light, train, held = full, run.train, run.held
     if freeze(full, recipe.adapt.frozen_groups):

@@ -96,12 +96,15 @@ def convert_vectors(source: str | Path, out: str | Path, reading: Reading = _PLA
 
     ``source`` may also be a folder of this system: another is made of it, of fewer words or with another rule.
     """
-    if Path(source).is_dir():
-        file, lowercase = _open_folder(Path(source))
-        reading = replace(reading, lowercase=lowercase) if reading.lowercase is None else reading
-    else:
-        file = open_vectors(source, reading.glove_vocab)
+    file, lowercase = open_source(source, reading.glove_vocab)
+    reading = replace(reading, lowercase=lowercase) if reading.lowercase is None else reading
     return write_vectors(file, out, reading, {"from": str(source), "format": file.format})
+
+
+def open_source(path: str | Path, glove_vocab: Path | None = None) -> tuple[VectorFile, bool | None]:
+    """A file of word vectors, or a model folder as if it were one, and whether text is read in lower case if it says
+    so."""
+    return _open_folder(Path(path)) if Path(path).is_dir() else (open_vectors(path, glove_vocab), None)
 
 
 def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
@@ -133,7 +136,7 @@ def write_vectors(file: VectorFile, out: str | Path, reading: Reading, origin: d
 
     def fill(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=out.parent) as rows:
-            table = _gather(file, rows, reading, wanted)
+            table = gather(file, rows, reading, wanted)
             config, state = _finish(table, file, unknown, reading)
             tokenizer = Tokenizer.from_words(
                 table.words, lowercase=table.lowercase, keep_accents=table.lowercase, split=reading.split
@@ -180,7 +183,7 @@ def _words_of(reading: Reading) -> Counter[str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class Table:
     """``words``, special pieces first, and their ``rows`` in a memory-mapped file; ``own``: special pieces that the
     file of vectors has itself."""
 
@@ -191,7 +194,7 @@ class _Table:
     left_out: int
 
 
-def _gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[str] | None) -> _Table:
+def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[str] | None) -> Table:
     """Copy the vectors that are wanted to an open file."""
     words, special = list(WORDS.specials), dict[str, np.ndarray]()
     rows.write(np.zeros((len(words), file.width), np.float32).tobytes())
@@ -216,11 +219,11 @@ def _gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter
         table[WORDS.specials.index(name)] = row
     lowercase = reading.lowercase if reading.lowercase is not None else n_cased < _CASED_SHARE * n_seen
     left_out = n_seen - len(special) - (len(words) - len(WORDS.specials))
-    return _Table(words, table, frozenset(special), lowercase, left_out)
+    return Table(words, table, frozenset(special), lowercase, left_out)
 
 
 def _finish(
-    table: _Table, file: VectorFile, unknown: Unknown, reading: Reading
+    table: Table, file: VectorFile, unknown: Unknown, reading: Reading
 ) -> tuple[VectorsConfig, dict[str, Tensor]]:
     """The configuration, and the tensors of the objective; the table gets its vector of unknown words."""
     rows, n_special = table.rows, len(WORDS.specials)

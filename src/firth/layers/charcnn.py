@@ -4,7 +4,7 @@ Source: Kim et al. 2016, and allenai/bilm-tf model.py for all numbers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.activations import ACTIVATIONS
+from firth.layers.dropout import Dropout
 from firth.text.characters import N_CHARACTERS, PADDING
 
 # Words that go through the convolutions together: what lies between would be large for many.
@@ -45,16 +46,17 @@ class CharacterCNN(nn.Module):
 
     ``filters``: (how many characters it sees, how many of them). The filling of a row takes part in convolution and
     maximum, as in the published models: it has a vector of its own. There is a projection only where the number of
-    filters is not ``width`` already.
+    filters is not ``width`` already. ``dropout``: of the characters' vectors.
     """
 
     def __init__(
-        self, *, width: int, character_width: int, filters: Sequence[tuple[int, ...]], n_highways: int, activation: str
-    ):
+        self, *, width: int, character_width: int, filters: Sequence[tuple[int, ...]], n_highways: int, activation: str,
+        dropout: float = 0.0,
+    ):  # fmt: skip
         super().__init__()
         n_filters = sum(n for _, n in filters)
         self.activate, self.widest = ACTIVATIONS[activation], max(size for size, _ in filters)
-        self.embedding = nn.Embedding(N_CHARACTERS, character_width)
+        self.embedding, self.dropout = nn.Embedding(N_CHARACTERS, character_width), Dropout(dropout)
         self.convolutions = nn.ModuleList(nn.Conv1d(character_width, n, size) for size, n in filters)
         self.highways = nn.Sequential(*(Highway(n_filters) for _ in range(n_highways)))
         self.projection = nn.Linear(n_filters, width) if n_filters != width else nn.Identity()
@@ -82,7 +84,7 @@ class CharacterCNN(nn.Module):
         return self.projection(self.highways(found)).index_select(0, by_length.argsort())
 
     def _filtered(self, characters: Int[Tensor, "W S"]) -> Float[Tensor, "W F"]:
-        x = self.embedding(characters).transpose(1, 2)
+        x = self.dropout(self.embedding(characters)).transpose(1, 2)
         # Maximum and activation may change places, since all activations here grow; so there is less to activate.
         return torch.cat([self.activate(convolution(x).amax(2)) for convolution in self.convolutions], 1)
 
@@ -94,3 +96,11 @@ def without_idle_filling(characters: Int[Tensor, "W C"], widest: int) -> Int[Ten
     """
     longest = int((characters != PADDING).sum(1).amax())
     return characters[:, : longest + widest]
+
+
+def each_once(
+    read: Callable[[Int[Tensor, "U C"]], Float[Tensor, "U width"]], characters: Int[Tensor, "W C"]
+) -> Float[Tensor, "W width"]:
+    """What ``read`` makes of words, each different one read once."""
+    different, number = characters.unique(dim=0, return_inverse=True)
+    return read(different).index_select(0, number)

@@ -35,6 +35,12 @@ def _plain(module: nn.Module) -> None:
             nn.init.zeros_(part.bias)
 
 
+def uniform_(module: nn.Module, bound: float) -> None:
+    """OpenNMT's: every parameter uniform in ± ``bound``, biases too."""
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
+
+
 # Linear layers that are several matrices in one, by name: each begins as if it stood alone.
 _JOINT = {"query_key_value": 3, "key_value": 2}
 

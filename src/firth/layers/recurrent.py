@@ -1,6 +1,7 @@
-"""A bidirectional LSTM over packed rows, in a rectangle where they fill one, else without."""
+"""Bidirectional recurrent layers over packed rows, in a rectangle where they fill one, else without."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +14,8 @@ from firth.packed import Rows
 # Slots of a rectangle a token up to which PyTorch's kernel for rectangles is the faster one, forward and backward.
 # Source: benchmarks/recurrent.py.
 _MOST_SLOTS = 1.5
+
+Cell = Literal["lstm", "gru"]
 
 
 def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
@@ -30,23 +33,24 @@ def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
     return (begins.index_select(0, row_of_token) + step_of_token).to(rows.offsets.device), sizes
 
 
-class BiLSTM(nn.Module):
-    """LSTM layers that read each row in both directions; the output is [forward ; backward] of the top layer.
+class BiRNN(nn.Module):
+    """Recurrent layers that read each row in both directions; the output is [forward ; backward] of the top layer.
 
     Source: Peters et al. 2017, §2.1 (two layers below a tagger); Devlin et al. 2018, §5.3 (on frozen
     layers). ``width`` is of one direction. Dropout falls on the input of each layer, fresh for each word;
     none on recurrent connections or the output. At the start: recurrent matrices orthogonal and input
-    matrices Glorot-uniform, gate by gate; biases 0, of the forget gate 1.
+    matrices Glorot-uniform, gate by gate; biases 0, of the forget gate of an LSTM 1.
     """
 
-    def __init__(self, width_in: int, width: int, n_layers: int, dropout: float):
+    def __init__(self, width_in: int, width: int, n_layers: int, dropout: float, cell: Cell = "lstm"):
         super().__init__()
         self.dropout = Dropout(dropout)
+        make = nn.LSTM if cell == "lstm" else nn.GRU
         self.layers = nn.ModuleList(
-            nn.LSTM(width_in if number == 0 else 2 * width, width, bidirectional=True) for number in range(n_layers)
+            make(width_in if number == 0 else 2 * width, width, bidirectional=True) for number in range(n_layers)
         )
         for name, parameter in self.named_parameters():
-            _initialise(name, parameter.data)
+            initialise_gates(name, parameter.data, cell)
 
     def forward(self, x: Float[Tensor, "W H"], rows: Rows) -> Float[Tensor, "W width"]:
         if len(x) != rows.n_tokens:
@@ -61,11 +65,12 @@ class BiLSTM(nn.Module):
         slot = rows.positions * rows.n_rows + row
         turned = (rows.first + rows.last).index_select(0, row) - torch.arange(rows.n_tokens, device=x.device)
         for layer in self.layers:
-            assert isinstance(layer, nn.LSTM)
+            assert isinstance(layer, nn.LSTM | nn.GRU)
             x = self.dropout(x)
             ahead, back = layer.all_weights
-            behind = _lstm(x.index_select(0, turned), back, slot, rows).index_select(0, turned)
-            x = torch.cat([_lstm(x, ahead, slot, rows), behind], 1)
+            cell: Cell = "lstm" if isinstance(layer, nn.LSTM) else "gru"
+            behind = _one_way(x.index_select(0, turned), back, slot, rows, cell).index_select(0, turned)
+            x = torch.cat([_one_way(x, ahead, slot, rows, cell), behind], 1)
         return x
 
     def _by_time(self, x: Tensor, rows: Rows) -> Tensor:
@@ -77,21 +82,26 @@ class BiLSTM(nn.Module):
         return x.index_select(0, order.argsort())
 
 
-def _lstm(x: Tensor, weights: Sequence[Tensor], slot: Tensor, rows: Rows) -> Tensor:
+def _one_way(x: Tensor, weights: Sequence[Tensor], slot: Tensor, rows: Rows, cell: Cell) -> Tensor:
     """One direction of one layer; ``slot``: of each token in a rectangle of steps × rows."""
     rectangle = x.new_zeros(rows.longest * rows.n_rows, x.shape[1]).index_copy(0, slot, x)
     start = x.new_zeros(1, rows.n_rows, weights[1].shape[1])
     steps = rectangle.unflatten(0, (rows.longest, rows.n_rows))
-    out = torch.lstm(steps, (start, start), tuple(weights), True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
+    learns, flat = torch.is_grad_enabled(), tuple(weights)
+    if cell == "lstm":
+        out = torch.lstm(steps, (start, start), flat, True, 1, 0.0, learns, False, False)[0]
+    else:
+        out = torch.gru(steps, start, flat, True, 1, 0.0, learns, False, False)[0]
     return out.flatten(0, 1).index_select(0, slot)
 
 
-def _initialise(name: str, values: Tensor) -> None:
-    gates = values.chunk(4)  # input, forget, cell, output
+def initialise_gates(name: str, values: Tensor, cell: Cell) -> None:
+    """First values of a parameter of PyTorch's recurrent layers, by its name there."""
+    gates = values.chunk(4 if cell == "lstm" else 3)  # input, forget, cell, output; reset, update, new
     if "weight" in name:
         for gate in gates:
             (nn.init.orthogonal_ if "_hh_" in name else nn.init.xavier_uniform_)(gate)
         return
     values.zero_()
-    if "_ih_" in name:  # torch adds two biases
+    if cell == "lstm" and "_ih_" in name:  # torch adds two biases
         gates[1].fill_(1)

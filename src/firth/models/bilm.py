@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from firth.layers.charcnn import CharacterCNN
+from firth.layers.charcnn import CharacterCNN, each_once
 from firth.layers.dropout import Dropout
 from firth.layers.projected_lstm import ProjectedLSTM
 from firth.layers.recurrent import by_time
@@ -105,8 +105,7 @@ class Bilm(Encoder):
         """The words of a batch, each different one once."""
         if tokens.chars is None:
             raise ValueError("this encoder reads characters: tokens.chars is missing")
-        different, number = tokens.chars.unique(dim=0, return_inverse=True)
-        return self.words(different).index_select(0, number)
+        return each_once(self.words, tokens.chars)
 
     def begin(self, n_rows: int, carry: Carry | None) -> Carry:
         """State for at least ``n_rows`` rows: ``ahead_hidden`` and ``back_hidden`` (L, R, width), ``…_cell``

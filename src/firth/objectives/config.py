@@ -68,6 +68,18 @@ class BilmLMConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MtLstmTranslationConfig:
+    """The target side, word by word, by recurrent layers."""
+
+    dropout: float = option(0.2, "of the decoder's words, between its layers, and of what words are predicted from")
+    decoder: bool = option(True, "false: an encoder alone, as CoVe was released, which translates nothing")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"objective.dropout={self.dropout}: expected at least 0 and less than 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TranslationConfig:
     """The target side, piece by piece."""
 

@@ -31,13 +31,16 @@ class Translation(Objective):
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         assert batch.second is not None, "batches of translations have a target side"
-        source, embedding = self.encoder(batch.tokens), self.encoder.piece_embedding
-        written = self.decoder(batch.second, embedding, source.top, source.rows)
         target = batch.targets["translation"]
-        chosen = written.index_select(0, target.index)
+        chosen = self.written(batch.tokens, batch.second).index_select(0, target.index)
         smoothing = self.config.label_smoothing if self.training else 0.0
-        loss, correct = vocabulary_loss(chosen, embedding, None, target.label, smoothing)
+        loss, correct = vocabulary_loss(chosen, self.encoder.piece_embedding, None, target.label, smoothing)
         return Step({"translation": loss}, {"translation": correct})
+
+    def written(self, source: Tokens, target: Tokens) -> Float[Tensor, "T H"]:
+        """What follows each token of the target is predicted from it; row b is the translation of row b."""
+        read = self.encoder(source)
+        return self.decoder(target, self.encoder.piece_embedding, read.top, read.rows)
 
     def begin(self, tokens: Tokens) -> DecoderState:
         """The state from which rows of the source are translated."""

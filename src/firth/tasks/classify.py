@@ -4,6 +4,8 @@ Source: google-research/bert run_classifier.py (specification of tasks §2, §3)
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,12 @@ from torch import Tensor, nn
 
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
+from firth.layers.batch_norm import BatchNorm
+from firth.layers.biattention import BiattentiveNetwork
+from firth.layers.dropout import Dropout
+from firth.layers.initialise import xavier_
 from firth.metrics.calibration import softmax
-from firth.packed import Carry, Encoder
+from firth.packed import Carry, Encoder, Hidden, Tokens
 from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig
 from firth.tasks.model import SharedBias, TaskModel, merge_rows
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
@@ -25,9 +31,12 @@ from firth.text.records import Text
 # Makes rows of the ids of a pair.
 PairRows = Callable[[list[int], list[int]], list[Row]]
 
+# Between the hidden layer and the output (Howard & Ruder 2018; specification of ULMFiT, §3).
+_HIDDEN_DROPOUT = 0.1
+
 
 class Classifier(TaskModel):
-    """One of K labels; term ``label``."""
+    """One of K labels, by a linear head; term ``label``."""
 
     unit = "row"
 
@@ -36,12 +45,94 @@ class Classifier(TaskModel):
         self.build(encoder, config, len(config.labels), {"label": 1.0}, SharedBias if config.both_orders else nn.Linear)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        hidden, label = self.read(batch.tokens), batch.targets["label"].label
-        logits = merged(self.logits(hidden, batch.tokens), batch, self.config.merge)
-        weight = torch.tensor(self.config.class_weights, device=logits.device) if self.config.class_weights else None
-        smoothing = self.config.label_smoothing
-        loss = F.cross_entropy(logits, label, weight, reduction="sum", label_smoothing=smoothing)
-        return self.step({"label": loss}, {"label": (logits.argmax(1) == label).sum()}, hidden, batch)
+        return label_step(self, batch)
+
+
+class PooledHead(nn.Module):
+    """A hidden layer of rectified units, with batch normalisation and dropout before it and after it.
+
+    Source: Howard & Ruder 2018, §3.3 (specification of ULMFiT, §3). Both linear layers have a bias, as in the authors'
+    own scripts; fastai 2 leaves it out.
+    """
+
+    def __init__(self, width: int, n_outputs: int, *, hidden_width: int, dropout: float):
+        super().__init__()
+        self.norm, self.dropout, self.hidden = BatchNorm(width), Dropout(dropout), nn.Linear(width, hidden_width)
+        self.hidden_norm, self.hidden_dropout = BatchNorm(hidden_width), Dropout(_HIDDEN_DROPOUT)
+        self.output = nn.Linear(hidden_width, n_outputs)
+
+    def forward(self, x: Float[Tensor, "N width"]) -> Float[Tensor, "N K"]:
+        x = self.hidden(self.dropout(self.norm(x))).relu()
+        logits: Tensor = self.output(self.hidden_dropout(self.hidden_norm(x)))
+        return logits
+
+
+class PooledClassifier(TaskModel):
+    """One of K labels, by ``PooledHead``; term ``label``. In training a micro-batch is what its norms see."""
+
+    unit = "row"
+
+    def __init__(self, encoder: Encoder, config: ClassifyConfig):
+        super().__init__()
+        head = partial(PooledHead, hidden_width=config.hidden_width, dropout=config.features.dropout)
+        self.build(encoder, config, len(config.labels), {"label": 1.0}, head)
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        return label_step(self, batch)
+
+    def logits(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "B K"]:
+        logits: Tensor = self.head(self.features(hidden, tokens))  # it has dropout of its own, after its norm
+        return logits.float()
+
+
+class BiattentiveClassifier(TaskModel):
+    """One of K labels of a text or of two, by the biattentive classification network; term ``label``.
+
+    Each text of a pair is a row, which the encoder reads by itself. Their outputs add up to those of the pair.
+    Source: McCann et al. 2017, §4.
+    """
+
+    unit = "row"
+    joins_rows = True
+
+    def __init__(self, encoder: Encoder, config: ClassifyConfig):
+        super().__init__()
+        head = partial(BiattentiveNetwork, width=config.attention_width, dropout=config.features.dropout)
+        self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads="token")
+        xavier_(self.head)  # what suits one layer on an encoder would leave little of a text after six of them
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        return label_step(self, batch)
+
+    def read(self, tokens: Tokens, keep: Sequence[int] | None = None) -> Hidden:
+        """Of rows that are a text each: what says which is the second is not for the encoder."""
+        return super().read(replace(tokens, segments=None), keep)
+
+    def logits(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "B K"]:
+        first = tokens.rows.first
+        second = torch.zeros_like(first) if tokens.segments is None else tokens.segments.index_select(0, first)
+        logits: Tensor = self.head(self.features(hidden, tokens), tokens.rows, second.bool())
+        return logits.float()
+
+
+# Values of ``ClassifyConfig.network``.
+NETWORKS: dict[str, type[TaskModel]] = {
+    "linear": Classifier, "pooled": PooledClassifier, "biattentive": BiattentiveClassifier,
+}  # fmt: skip
+
+
+def make_classifier(encoder: Encoder, config: ClassifyConfig) -> TaskModel:
+    """The classifier with the network that its options name."""
+    return NETWORKS[config.network](encoder, config)
+
+
+def label_step(model: TaskModel, batch: Batch) -> Step:
+    """The loss of a classifier of any network, and how many texts it labels rightly."""
+    config, hidden, label = model.config, model.read(batch.tokens), batch.targets["label"].label
+    logits = merged(model.logits(hidden, batch.tokens), batch, config.merge)
+    weight = torch.tensor(config.class_weights, device=logits.device) if config.class_weights else None
+    loss = F.cross_entropy(logits, label, weight, reduction="sum", label_smoothing=config.label_smoothing)
+    return model.step({"label": loss}, {"label": (logits.argmax(1) == label).sum()}, hidden, batch)
 
 
 class MultiLabelClassifier(TaskModel):
@@ -115,6 +206,8 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
 
 
 def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
+    if isinstance(config, ClassifyConfig) and config.network == "biattentive":
+        return maker.apart
     return maker.both_orders if config.both_orders else maker.pair
 
 
@@ -184,5 +277,5 @@ def regress_answers(
 
 
 def _windows(example: Example, config: ClassifyConfig | RegressConfig) -> int:
-    """In how many windows a text is read: the two orders of a pair are no windows."""
-    return 1 if config.both_orders else example.windows
+    """In how many windows a text is read: the two orders of a pair, or its two texts, are no windows."""
+    return 1 if config.merge == "sum" else example.windows

@@ -29,6 +29,17 @@ def _check_both_orders(windows: "WindowConfig") -> None:
         )
 
 
+def _check_biattentive(windows: "WindowConfig", features: "FeatureConfig") -> None:
+    if windows.long != "cut":
+        raise ConfigError(
+            "network='biattentive' reads each text as one row, and in no windows: set head.windows.long=cut with it"
+        )
+    if features.pool != "summary":
+        raise ConfigError(
+            f"features.pool={features.pool!r}: network='biattentive' reads texts token by token: leave the pool out"
+        )
+
+
 def _check_labels(labels: tuple[str, ...], fewest: int = 2) -> None:
     if len(labels) < fewest or len(set(labels)) < len(labels):
         raise ConfigError(f"labels={list(labels)}: expected at least {fewest}, all different")
@@ -70,10 +81,20 @@ class FeatureConfig:
     )
     lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head")
     lstm_width: int = option(256, "of that LSTM, in each direction")
+    cell: Literal["lstm", "gru"] = option("lstm", "of those layers; gru: a GRU in the place of the LSTM")
+    own_words: int = option(0, "width of vectors that the head learns of the vocabulary's words; 0: none")
+    own_characters: Literal["none", "cnn", "gru"] = option(
+        "none", "how the head reads words by their characters; only where the system does (elmo, vectors)"
+    )
+    join: Literal["input", "first", "last", "none"] = option(
+        "input", "where the encoder's layers enter: beside the head's own words and characters, after the first LSTM "
+        "layer (TagLM), after the last one, or nowhere",
+    )  # fmt: skip
     second_mix: bool = option(
         False, "True: the head reads the layers beside that LSTM too, mixed anew (ELMo at input and output)"
     )
-    dropout: float = option(0.1, "of what the head reads")
+    dropout: float = option(0.1, "of what the head reads, and of the input of each LSTM layer")
+    output_dropout: bool = option(True, "False: dropout is of the input of LSTM layers alone (TagLM)")
 
     def __post_init__(self) -> None:
         if not self.layers or (self.mix == "one" and len(self.layers) != 1):
@@ -87,12 +108,47 @@ class FeatureConfig:
         if self.second_mix and not self.lstm_layers:
             raise ConfigError("features.second_mix=true: beside which LSTM? Set features.lstm_layers with it")
         _check_share("features.dropout", self.dropout)
+        if self.own_words < 0:
+            raise ConfigError(f"features.own_words={self.own_words}: expected a width such as 50, or 0 for none")
+        if not self.output_dropout and not self.lstm_layers:
+            raise ConfigError("features.output_dropout=false: of which LSTM's input then? Set features.lstm_layers")
+        self._check_join()
+
+    def _check_join(self) -> None:
+        if self.join == "input":
+            return
+        if not self.has_own:
+            raise ConfigError(
+                f"features.join={self.join!r}: what is read where the encoder does not enter? Set features.own_words "
+                "or own_characters with it"
+            )
+        least = {"first": 2, "last": 1, "none": 0}[self.join]
+        if self.lstm_layers < least:
+            raise ConfigError(
+                f"features.join={self.join!r} with lstm_layers={self.lstm_layers}: expected at least {least}, or "
+                f"join='{'last' if self.lstm_layers else 'input'}'"
+            )
+        if self.second_mix and self.join in ("last", "none"):
+            raise ConfigError(
+                f"features.second_mix=true with join={self.join!r}: a second mix stands beside the last layer, and is "
+                "for join='input' or 'first'"
+            )
+        if self.join == "none" and (self.mix != "one" or self.layers != (-1,)):
+            raise ConfigError(
+                "features.join='none' reads no layer of the encoder: set features.layers=[-1], mix=one and mix_l2=0"
+            )
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the head knows words or characters by itself."""
+        return bool(self.own_words) or self.own_characters != "none"
 
     @property
     def plain(self) -> bool:
         """Whether the head reads the encoder as published fine-tuning does: other tools then know the model."""
         top = self.layers == (-1,) and self.mix == "one"
-        return self.pool == "summary" and self.words == "first" and not self.lstm_layers and top
+        between = self.lstm_layers or self.has_own
+        return self.pool == "summary" and self.words == "first" and not between and top
 
 
 def _check_unused(windows: WindowConfig, features: FeatureConfig, what: str) -> None:
@@ -117,6 +173,13 @@ class ClassifyConfig:
     class_weights: tuple[float, ...] = option((), "of each label's examples in the loss; none: all alike")
     temperature: float = option(1.0, "outputs are divided by it before the softmax: fitted so that shares come true")
     both_orders: bool = option(False, _BOTH_ORDERS)
+    network: Literal["linear", "pooled", "biattentive"] = option(
+        "linear",
+        "pooled: a hidden layer between batch norms (ULMFiT); biattentive: LSTMs that read each text of a pair in the "
+        "light of the other (CoVe's BCN). Other kinds of task have linear heads",
+    )
+    hidden_width: int = option(50, "network pooled: units of its hidden layer")
+    attention_width: int = option(300, "network biattentive: of its projection, and of its LSTMs in each direction")
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
@@ -125,16 +188,32 @@ class ClassifyConfig:
         _check_labels(self.labels)
         _check_share("label_smoothing", self.label_smoothing)
         _check_auxiliary(self.auxiliary_lm)
+        if min(self.hidden_width, self.attention_width) < 1:
+            raise ConfigError(
+                f"hidden_width={self.hidden_width}, attention_width={self.attention_width}: expected at least 1"
+            )
+        if self.both_orders and self.network != "linear":
+            raise ConfigError(
+                f"both_orders=true adds up what a linear head reads of two rows, which network={self.network!r} "
+                "cannot: set head.network=linear, or leave both_orders out"
+            )
+        if self.network != "linear" and not self.features.output_dropout:
+            raise ConfigError(
+                f"features.output_dropout=false is for linear heads: network={self.network!r} has dropout within it; "
+                "leave it out, or set features.dropout=0"
+            )
         if self.both_orders:
             _check_both_orders(self.windows)
+        if self.network == "biattentive":
+            _check_biattentive(self.windows, self.features)
         if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
             raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
         _check_words(self.features)
 
     @property
     def merge(self) -> Literal["mean", "max", "sum"]:
-        """How the outputs of a text's rows become one."""
-        return "sum" if self.both_orders else self.windows.merge
+        """How the outputs of a text's rows become one; of a pair with a row for each order, or text, they add up."""
+        return "sum" if self.both_orders or self.network == "biattentive" else self.windows.merge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ google-research/bert run_squad.py (specification of tasks §4), which has it for
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +37,8 @@ class RowWords:
 class Row:
     """One row: ``ids`` (T,) with special pieces, ``segments`` (T,). ``cut``: a part of its text is in no row.
 
-    ``chars`` (T, C): of each token, where the tokens are words that are read by their characters.
+    ``chars`` (T, C): of each token, where the tokens are words that are read by their characters. ``stored`` (T,): the
+    number of each token's vector, where vectors on disk stand in for an encoder (``inference/features.py``).
     """
 
     ids: np.ndarray
@@ -45,6 +46,7 @@ class Row:
     words: RowWords | None = None
     cut: bool = False
     chars: np.ndarray | None = None
+    stored: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ class RowMaker:
             rows.append(self._pair(x[:n_x], y[:n_y], cut))
         return rows
 
+    def apart(self, a: Sequence[int], b: Sequence[int]) -> list[Row]:
+        """A pair as two rows, a text each; that all of the second is of segment 1 tells which rows belong together."""
+        (first,), (second,) = self.single(a), self.single(b)
+        return [first, replace(second, segments=np.ones_like(second.segments))]
+
     def _windows(self, n: int, room: int) -> list[tuple[int, int]]:
         if n <= room:
             return [(0, n)]
@@ -214,7 +221,8 @@ def collate(examples: Sequence[Example], place: str = "", *, next_tokens: bool =
         # All of the first segment is what encoders take for granted.
         torch.from_numpy(segments) if segments.any() else None,
         _words(rows),
-        _chars(rows),
+        _joined([row.chars for row in rows], np.int32),
+        _joined([row.stored for row in rows], np.int64),
     )
     candidates = torch.tensor([n for example in examples for n in example.candidates])
     targets = {term: _target(examples, term) for term in examples[0].targets}
@@ -248,9 +256,10 @@ def _words(rows: Sequence[Row]) -> Words | None:
     )
 
 
-def _chars(rows: Sequence[Row]) -> Tensor | None:
-    found = [row.chars for row in rows if row.chars is not None]
-    return torch.from_numpy(np.concatenate(found).astype(np.int32)) if len(found) == len(rows) else None
+def _joined(arrays: Sequence[np.ndarray | None], dtype: type[np.integer[Any]]) -> Tensor | None:
+    """What all rows have, one after the other; None where some row lacks it."""
+    found = [array for array in arrays if array is not None]
+    return torch.from_numpy(np.concatenate(found).astype(dtype)) if len(found) == len(arrays) else None
 
 
 def _target(examples: Sequence[Example], term: str) -> Target:

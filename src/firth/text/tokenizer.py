@@ -238,6 +238,18 @@ class Tokenizer:
         frame_rows(backend, WORDS, ids)
         return cls(backend)
 
+    def with_words(self, pieces: Sequence[str]) -> "Tokenizer":
+        """Other words, in the order of their ids, by the same rules: of a tokenizer of whole words."""
+        assert self.kind is WORDS, "pieces of words are not words"
+        _check_pieces(pieces, WORDS, "the vocabulary")
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
+        if self._backend.normalizer is not None:
+            backend.normalizer = self._backend.normalizer
+        backend.pre_tokenizer = self._backend.pre_tokenizer
+        frame_rows(backend, WORDS, ids)
+        return type(self)(backend)
+
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "Tokenizer":
         """Load a folder with tokenizer.json, or a published vocabulary: Google's vocab.txt, or OpenAI GPT's two files.

@@ -215,8 +215,9 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.trainable, self.optim.clip_norm or float("inf"))
         if not torch.isfinite(norm):
             raise TrainingError(self._not_finite("the gradient is not finite", [b.place for b in batches]))
+        rate = self.rate(self.state.step) * (batches[0].rate_scale if batches else 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(self.state.step) * group["scale"]
+            group["lr"] = rate * group["scale"]
         self.optimizer.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 

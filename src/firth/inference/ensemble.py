@@ -1,0 +1,182 @@
+"""Several models of one task that answer as one: their probabilities are averaged.
+
+Source: Howard & Ruder 2018, §3.3 (bidirectional language model): a forward and a backward classifier. Each model
+reads a text in its own pieces and windows and divides by its own temperature; only its answers meet the others'.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from firth.errors import ConfigError
+from firth.folder import Loaded
+from firth.inference.answering import AT_ONCE, answer_records, chunks, read_records, task_model
+from firth.inference.model import Model
+from firth.systems import TASKS
+from firth.tasks.predictions import Chosen, Labelled, MultiLabelled, Prediction, Valued
+from firth.tasks.rows import Example, Outputs
+from firth.tasks.tag import tag_answers
+from firth.text.records import Choice, Record, Text
+
+# The rows of some records and their outputs, of one model.
+Read = tuple[list[Example], list[Outputs]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Models whose answers are averaged: ``firth.Ensemble([firth.load(a), firth.load(b)]).predict(texts)``.
+
+    They may differ in system, tokenizer and lengths, not in task or labels (which may stand in another order; answers
+    have that of the first). Raises ConfigError for models that do differ in these, or whose task has no average.
+    """
+
+    models: Sequence[Model]
+
+    def __post_init__(self) -> None:
+        check_members(self._members, [f"model {number}" for number in range(1, len(self.models) + 1)])
+
+    @property
+    def _members(self) -> list[Loaded]:
+        return [model.loaded for model in self.models]
+
+    def predict(self, items: Any) -> Any:
+        """As ``Model.predict``, of all models together: probabilities and values are the means of theirs."""
+        found = [answer for _, answer in self.predict_stream(items if isinstance(items, list) else [items])]
+        return found if isinstance(items, list) else found[0]
+
+    def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
+        """As ``Model.predict_stream``, of all models together."""
+        return ensemble_stream(self._members, map(self.models[0].record, items), at_once=at_once)
+
+
+def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:
+    """ConfigError, in one line, for models that cannot answer as one; ``names``: what a person calls each of them."""
+    if not members:
+        raise ConfigError("an ensemble of no models: expected one or more")
+    first, first_name = members[0], names[0]
+    if len(members) > 1 and first.task not in _AVERAGED:
+        raise ConfigError(
+            f"models for {first.task} cannot be averaged, only those for {', '.join(_AVERAGED)}: ask one of them"
+        )
+    for member, name in zip(members, names, strict=True):
+        if member.task != first.task:
+            raise ConfigError(
+                f"{name} is a model for {member.task}, {first_name} for {first.task}: models of one task are averaged"
+            )
+        theirs, ours = task_model(member).config, task_model(first).config
+        labels = set(getattr(theirs, "labels", ())) ^ set(getattr(ours, "labels", ()))
+        if labels:
+            raise ConfigError(
+                f"{name} has other labels than {first_name}: only one of them knows "
+                f"{', '.join(map(repr, sorted(labels)))}; average models that were fine-tuned on the same labels"
+            )
+        if member.task == "tag":
+            _check_taggers(member, first, f"{name} and {first_name}")
+
+
+def _check_taggers(one: Loaded, other: Loaded, names: str) -> None:
+    ours, theirs = task_model(one).config, task_model(other).config
+    for key in ("unit", "scheme"):
+        if getattr(ours, key) != getattr(theirs, key):
+            raise ConfigError(f"{names} differ in head.{key}: {getattr(ours, key)}, {getattr(theirs, key)}")
+    # Characters that share a piece share its tag: other pieces would tag other stretches.
+    if ours.unit == "character" and one.tokenizer.fingerprint != other.tokenizer.fingerprint:
+        raise ConfigError(f"{names} tag characters in other pieces: average models of one tokenizer")
+
+
+def ensemble_stream(
+    members: Sequence[Loaded], records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
+) -> Iterator[tuple[Record, Prediction]]:
+    """As ``firth.inference.answering.answer_stream``, of several models that ``check_members`` lets pass."""
+    for some in chunks(records, at_once):
+        answers, long = ensemble_records(members, some)
+        if noted is not None:
+            noted.update(long)
+        yield from zip(some, answers, strict=True)
+
+
+def ensemble_records(members: Sequence[Loaded], records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
+    """As ``answer_records``, of several models. Of texts too long for a row, each model's count is a floor."""
+    if len(members) == 1:
+        return answer_records(members[0], records)
+    task, configs = TASKS[members[0].task], [task_model(member).config for member in members]
+    reads: list[Read] = []
+    answers = []
+    noted = Counter[str]()
+    for member, config in zip(members, configs, strict=True):
+        examples, outputs, long = read_records(member, records)
+        reads.append((examples, outputs))
+        answers.append(task.answers(records, examples, outputs, config))
+        noted |= Counter(long)
+    several = list(zip(*answers, strict=True))
+    if members[0].task == "tag":
+        means = tag_answers(records, reads[0][0], _mean_of_words(reads, configs), configs[0])
+    else:
+        mean_of = _MEANS[members[0].task]
+        means = [mean_of(record, each, configs) for record, each in zip(records, several, strict=True)]
+    found = [
+        replace(mean, windows=max(answer.windows for answer in each), cut=any(answer.cut for answer in each))
+        for mean, each in zip(means, several, strict=True)
+    ]
+    return found, dict(noted)
+
+
+def _mean_of_words(reads: Sequence[Read], configs: Sequence[Any]) -> list[Outputs]:
+    """The outputs of the first model's rows, made from all: each word's mean probabilities, and the likeliest tag.
+
+    Rows of models begin and end at other words, so a word is found by its record and place there.
+    """
+    labels = configs[0].labels
+    sums: dict[tuple[int, int], np.ndarray] = {}
+    for (examples, outputs), config in zip(reads, configs, strict=True):
+        order = [config.labels.index(label) for label in labels]
+        for example, (row,) in zip(examples, outputs, strict=True):
+            for word, shares in zip(example.about, row["probability"][:, order].astype(np.float64), strict=True):
+                place = word.record, word.first_unit
+                sums[place] = sums.get(place, 0.0) + shares
+    found: list[Outputs] = []
+    for example in reads[0][0]:
+        words = [sums[word.record, word.first_unit] / len(reads) for word in example.about]
+        shares = np.array(words).reshape(-1, len(labels))
+        found.append([{"tag": shares.argmax(1), "probability": shares}])
+    return found
+
+
+def _labelled(record: Text, answers: Sequence[Labelled], configs: Sequence[Any]) -> Labelled:
+    shares = _shares(answers)
+    best = max(shares, key=shares.__getitem__)
+    return Labelled(best, shares[best], shares)
+
+
+def _multilabelled(record: Text, answers: Sequence[MultiLabelled], configs: Sequence[Any]) -> MultiLabelled:
+    shares, threshold = _shares(answers), _mean([config.threshold for config in configs])
+    return MultiLabelled(tuple(label for label, share in shares.items() if share >= threshold), shares)
+
+
+def _valued(record: Text, answers: Sequence[Valued], configs: Sequence[Any]) -> Valued:
+    return Valued(_mean([answer.value for answer in answers]))
+
+
+def _chosen(record: Choice, answers: Sequence[Chosen], configs: Sequence[Any]) -> Chosen:
+    shares = [_mean(each) for each in zip(*(answer.probabilities for answer in answers), strict=True)]
+    best = shares.index(max(shares))
+    return Chosen(best, record.choices[best], tuple(shares))
+
+
+def _shares(answers: Sequence[Labelled] | Sequence[MultiLabelled]) -> dict[str, float]:
+    """The mean probability of each label, in the order of the first model's labels."""
+    return {label: _mean([a.probabilities[label] for a in answers]) for label in answers[0].probabilities}
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+# The answers of several models to one record as one answer, by kind of task; tags are made from the outputs.
+_MEANS: dict[str, Callable[[Any, Sequence[Any], Sequence[Any]], Any]] = {
+    "classify": _labelled, "multilabel": _multilabelled, "regress": _valued, "choose": _chosen
+}  # fmt: skip
+_AVERAGED = (*_MEANS, "tag")

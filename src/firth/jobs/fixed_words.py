@@ -1,0 +1,86 @@
+"""Word vectors in the table of an encoder that reads them as they are: CoVe's."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firth.convert.huggingface import Facts
+from firth.convert.word_vectors import VectorFile, distinct
+from firth.errors import ConfigError
+from firth.folder import PRETRAINING, Loaded
+from firth.jobs.vectors import Reading, gather, open_source
+from firth.models.mtlstm import MtLstm
+from firth.progress import Progress
+from firth.text.tokenizer import WORDS, Tokenizer
+
+
+def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
+    """Copy the vectors of the vocabulary's words into the table; returns how many there are, in words.
+
+    Words without a vector, and the unknown word, are zeros (specification §1). ``path``: a file of word vectors, or a
+    model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
+    """
+    file = _of_width(encoder, path)
+    if tokenizer.kind is not WORDS:
+        raise ConfigError(
+            f"vectors={path!r} are of whole words, the corpus has pieces of the kind {tokenizer.kind.name}: prepare it "
+            "with another vocabulary (firth vocab --kind words)"
+        )
+    place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i != tokenizer.unk_id}
+    table, n_found, n_words = encoder.words.data.zero_(), 0, tokenizer.size - len(tokenizer.special_ids)
+    with Progress("word vectors", None, "words") as progress:
+        for words, rows in distinct(file):
+            known = [i for i, word in enumerate(words) if word in place]
+            table[[place[words[i]] for i in known]] = torch.from_numpy(rows[known])
+            n_found += sum(place[words[i]] not in tokenizer.special_ids for i in known)
+            progress.advance(len(words))
+    if not n_found:
+        raise ConfigError(f"vectors={path!r} has a vector for none of the {n_words:,} words of the vocabulary")
+    return f"{path} has vectors for {n_found:,} of the {n_words:,} words of the vocabulary; the others are zeros"
+
+
+def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
+    """The same encoder over all words that have a vector in ``path``, and what there is to say of it.
+
+    What a layer makes of vectors does not depend on how many words there are. Vectors must be of the same make as those
+    that it learnt with. A decoder, which writes the old words, is left behind. ConfigError for a model without a fixed
+    table, or of another width.
+    """
+    encoder = loaded.objective.encoder
+    if not isinstance(encoder, MtLstm) or not encoder.config.fixed_words:
+        raise ConfigError(
+            f"--vectors is for encoders that read word vectors as they are (cove): this is a {loaded.system_name} "
+            "that has learnt its own"
+        )
+    file = _of_width(encoder, path)
+    with tempfile.TemporaryFile() as rows:
+        table = gather(file, rows, Reading(lowercase=loaded.tokenizer.lowercase), None)
+    tokenizer = loaded.tokenizer.with_words(table.words)
+    table.rows[tokenizer.unk_id] = 0
+    state = {name: t for name, t in loaded.objective.state_dict().items() if not name.startswith("decoder.")}
+    options = loaded.objective.config
+    if loaded.task == PRETRAINING:
+        options = replace(options, decoder=False)
+    make: Any = type(loaded.objective)
+    with torch.device("meta"):
+        objective = make(MtLstm(replace(encoder.config, vocab_size=tokenizer.size)), options)
+    objective.load_state_dict(state | {"encoder.words": torch.from_numpy(table.rows)}, assign=True)
+    n_words = tokenizer.size - len(tokenizer.special_ids)
+    facts = [("words", f"{n_words:,} of {path}; any other is zeros")]
+    if getattr(loaded.objective, "decoder", None) is not None:
+        facts.append(("left out", "the decoder: this model serves tasks, and translates nothing"))
+    provenance = loaded.provenance | {"words": {"from": str(path), "format": file.format}}
+    return replace(loaded, objective=objective.eval(), tokenizer=tokenizer, provenance=provenance), facts
+
+
+def _of_width(encoder: MtLstm, path: str | Path) -> VectorFile:
+    file, _ = open_source(path)
+    if file.width != encoder.config.width:
+        raise ConfigError(
+            f"{path} has vectors of width {file.width}, the encoder reads {encoder.config.width}: give others, or for "
+            f"a new model set encoder.width={file.width}"
+        )
+    return file

@@ -1,0 +1,100 @@
+"""The biattentive classification network: two texts, each read in the light of the other.
+
+Source: McCann et al. 2017, "Learned in Translation: Contextualized Word Vectors", §4.
+"""
+
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from firth.layers.batch_norm import BatchNorm
+from firth.layers.dropout import Dropout
+from firth.layers.mixing import pool_rows, pool_runs
+from firth.layers.recurrent import BiRNN
+from firth.packed import Rows, to_padded
+
+# Linear functions of which a maxout unit is the highest, and how much narrower each of its layers is than the one
+# below. The paper leaves both open.
+PIECES, REDUCTION = 4, 4
+_POOLS = 4
+
+
+class Maxout(nn.Module):
+    """Batch normalisation, dropout, then of each output the highest of several linear functions.
+
+    Source: Goodfellow et al. 2013, §3.
+    """
+
+    def __init__(self, width_in: int, width: int, dropout: float):
+        super().__init__()
+        self.norm, self.dropout = BatchNorm(width_in), Dropout(dropout)
+        self.linear = nn.Linear(width_in, PIECES * width)
+
+    def forward(self, x: Float[Tensor, "N width_in"]) -> Float[Tensor, "N width"]:
+        pieces: Tensor = self.linear(self.dropout(self.norm(x)))
+        return pieces.unflatten(1, (PIECES, -1)).amax(1)
+
+
+class BiattentiveNetwork(nn.Module):
+    """K outputs of each example, whose texts are rows of vectors; a text that is alone stands for both.
+
+    Source: McCann et al. 2017, §4. ``width``: of the projection, and of both LSTMs in each direction. Dropout falls on
+    what each layer with weights reads. Differs: the self-attention has no bias d, which adds the same to all scores
+    of a row and so changes none of its shares.
+    """
+
+    def __init__(self, width_in: int, n_outputs: int, *, width: int, dropout: float):
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.project = nn.Linear(width_in, width)
+        self.read = BiRNN(width, width, 1, dropout)
+        self.integrate = BiRNN(3 * 2 * width, width, 1, dropout)
+        self.attend = nn.Linear(2 * width, 1, bias=False)
+        both = 2 * _POOLS * 2 * width
+        middle, narrow = both // REDUCTION, both // REDUCTION**2
+        maxout = partial(Maxout, dropout=dropout)
+        self.output = nn.Sequential(maxout(both, middle), maxout(middle, narrow), maxout(narrow, n_outputs))
+
+    def forward(self, x: Float[Tensor, "T width_in"], rows: Rows, second: Bool[Tensor, " B"]) -> Float[Tensor, "B K"]:
+        """``second``: rows that hold the second text of the row before. They have outputs of 0: those of the example
+        stand at its first row."""
+        partner, first = partners(second)
+        x = self.read(self.project(self.dropout(x)).relu(), rows)
+        other = attended(x, rows, partner)
+        x = self.integrate(torch.cat([x, x - other, x * other], 1), rows)
+        pools = [pool_rows(x, rows, "max"), pool_rows(x, rows, "mean"), -pool_rows(-x, rows, "max")]
+        shares = softmax_rows(self.attend(x)[:, 0], rows)
+        pooled = torch.cat([*pools, pool_runs(shares[:, None] * x, rows.lengths, "sum")], 1)
+        theirs = pooled.index_select(0, partner)
+        found = self.output(torch.cat([pooled, theirs], 1).index_select(0, first))
+        return found.new_zeros(rows.n_rows, found.shape[1]).index_copy(0, first, found)
+
+
+def partners(second: Bool[Tensor, " B"]) -> tuple[Int[Tensor, " B"], Int[Tensor, " E"]]:
+    """For each row the number of the other one of its example (its own where it is alone); and the first rows."""
+    if bool(second[0]) or bool((second[1:] & second[:-1]).any()):
+        raise ValueError("a second text stands without its first: an example's rows must be in one batch")
+    number = torch.arange(len(second), device=second.device)
+    has_second = torch.cat([second[1:], second.new_zeros(1)])
+    return number + has_second.long() - second.long(), (~second).nonzero()[:, 0]
+
+
+def attended(x: Float[Tensor, "T H"], rows: Rows, partner: Int[Tensor, " B"]) -> Float[Tensor, "T H"]:
+    """For each token a mean of the tokens of its row's partner, by the softmax of their products with it."""
+    padded, real = to_padded(x, rows)
+    others, shown = padded.index_select(0, partner), real.index_select(0, partner)
+    scores = (padded @ others.transpose(1, 2)).masked_fill(~shown[:, None, :], -torch.inf)
+    return _from_slots(scores.softmax(2) @ others, rows)
+
+
+def softmax_rows(scores: Float[Tensor, " T"], rows: Rows) -> Float[Tensor, " T"]:
+    """Scores of tokens as shares of their row: at least 0, together 1."""
+    padded, _ = to_padded(scores, rows, -torch.inf)
+    return _from_slots(padded.softmax(1), rows)
+
+
+def _from_slots(x: Float[Tensor, "B S *any"], rows: Rows) -> Float[Tensor, "T *any"]:
+    """The slots of a rectangle that hold tokens."""
+    return x.flatten(0, 1).index_select(0, rows.row_of_token() * x.shape[1] + rows.positions)

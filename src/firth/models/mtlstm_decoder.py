@@ -1,0 +1,133 @@
+"""The decoder of CoVe's translation model, which asks at each step where to look; mtlstm.py is the other side.
+
+Source: McCann et al. 2017, §3; the form of the authors' fork of OpenNMT-py (specification §2).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from firth.layers.dropout import Dropout
+from firth.layers.initialise import uniform_
+from firth.layers.recurrent import by_time
+from firth.models.mtlstm import States
+from firth.models.mtlstm_config import MtLstmConfig
+from firth.packed import Rows, Tokens, to_padded
+
+
+@dataclass(frozen=True, slots=True)
+class AttendedSource:
+    """The source of R rows, side by side in a rectangle of S places: what attention compares with, and reads.
+
+    ``real``: False at places behind the end of a row.
+    """
+
+    keys: Float[Tensor, "R S H"]
+    values: Float[Tensor, "R S H"]
+    real: Bool[Tensor, "R S"]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "AttendedSource":
+        """Each of its tensors changed in the same way."""
+        return AttendedSource(change(self.keys), change(self.values), change(self.real))
+
+
+@dataclass(frozen=True, slots=True)
+class MtLstmState:
+    """What the decoder remembers of R rows that it writes.
+
+    ``hidden`` and ``cell`` (R, H): of each layer. ``fed``: what the last piece was predicted from, the h~ of the paper.
+    ``row``: of which row of the source, as they were at the begin, each one is the translation.
+    """
+
+    source: AttendedSource
+    row: Int[Tensor, " R"]
+    hidden: tuple[Float[Tensor, "R H"], ...]
+    cell: tuple[Float[Tensor, "R H"], ...]
+    fed: Float[Tensor, "R H"]
+
+    def select(self, chosen: Int[Tensor, " R"]) -> "MtLstmState":
+        """Some of the rows, in the order given; a row may be taken several times."""
+        row = self.row.index_select(0, chosen)
+        # Beams of one source change places among themselves: then it is not copied.
+        same = torch.equal(row, self.row)
+        source = self.source if same else self.source.map(lambda x: x.index_select(0, chosen))
+        return self._changed(source, lambda x: x.index_select(0, chosen))
+
+    def first(self, n: int) -> "MtLstmState":
+        """The first ``n`` rows."""
+        return self if n == len(self.row) else self._changed(self.source.map(lambda x: x[:n]), lambda x: x[:n])
+
+    def _changed(self, source: AttendedSource, change: Callable[[Tensor], Tensor]) -> "MtLstmState":
+        hidden, cell = (tuple(change(x) for x in part) for part in (self.hidden, self.cell))
+        return MtLstmState(source, change(self.row), hidden, cell, change(self.fed))
+
+
+class MtLstmDecoder(nn.Module):
+    """LSTM layers that read the last piece and what it was predicted from, and attend to the source.
+
+    For each token z of the target, from left to right, with H the top states of the row's source:
+
+        h_t = LSTM([z_t ; h~_{t-1}], h_{t-1})        h~_0 = 0; h_0 is where the encoder's directions end the row
+        α_t = softmax(H W1 h_t)
+        h~_t = tanh(W2 [Hᵀ α_t ; h_t])
+
+    ``output`` makes logits of h~. In training dropout falls on embeddings, between layers, and on h~, which is fed back
+    as it is predicted from. Without the biases b1 and b2 of the paper, as in the fork.
+    """
+
+    def __init__(self, config: MtLstmConfig, dropout: float):
+        super().__init__()
+        width = 2 * config.hidden_width
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.cells = nn.ModuleList(
+            nn.LSTMCell(config.width + width if number == 0 else width, width) for number in range(config.n_layers)
+        )
+        self.query = nn.Linear(width, width, bias=False)
+        self.combine = nn.Linear(2 * width, width, bias=False)
+        self.output = nn.Linear(width, config.vocab_size)
+        self.dropout = Dropout(dropout)
+        uniform_(self, config.init_range)
+
+    def begin(self, source: Float[Tensor, "Ts H"], rows: Rows, states: States) -> MtLstmState:
+        """A state in which nothing is written, of one row for each row of the source."""
+        values, real = to_padded(source, rows)
+        # H (W1 h) = (H W1) h: once for the row, not at each step.
+        source_side = AttendedSource(values @ self.query.weight, values, real)
+        hidden, cell = (tuple(part) for part in zip(*states, strict=True))
+        row = torch.arange(rows.n_rows, device=source.device)
+        return MtLstmState(source_side, row, hidden, cell, torch.zeros_like(hidden[-1]))
+
+    def forward(self, tokens: Tokens, state: MtLstmState) -> Float[Tensor, "T H"]:
+        """The h~ of each token of the target; row b translates row b of ``state``, which ``begin`` made."""
+        order, sizes = by_time(tokens.rows)
+        state = state.select(tokens.rows.row_of_token().index_select(0, order[: tokens.rows.n_rows]))
+        written = []
+        for x in self._embedded(tokens.ids.index_select(0, order)).split(sizes.tolist()):
+            state = self._next(x, state.first(len(x)))
+            written.append(state.fed)
+        return torch.cat(written).index_select(0, order.argsort())
+
+    def step(self, ids: Int[Tensor, " R"], state: MtLstmState) -> tuple[Float[Tensor, "R H"], MtLstmState]:
+        """``forward`` of one more token a row: its h~, and the state with it."""
+        state = self._next(self._embedded(ids), state)
+        return state.fed, state
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.embedding(ids))
+        return embedded
+
+    def _next(self, x: Tensor, state: MtLstmState) -> MtLstmState:
+        hidden, cell = [], []
+        x = torch.cat([x, state.fed], 1)
+        for number, lstm in enumerate(self.cells):
+            x, memory = lstm(self.dropout(x) if number else x, (state.hidden[number], state.cell[number]))
+            hidden.append(x)
+            cell.append(memory)
+        source = state.source
+        scores = torch.bmm(source.keys, x[:, :, None]).squeeze(2).masked_fill(~source.real, float("-inf"))
+        context = torch.bmm(scores.softmax(1)[:, None].to(source.values.dtype), source.values).squeeze(1)
+        fed = self.dropout(self.combine(torch.cat([context, x], 1)).tanh())
+        return MtLstmState(source, state.row, tuple(hidden), tuple(cell), fed)

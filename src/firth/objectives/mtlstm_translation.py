@@ -1,0 +1,56 @@
+"""Translation by recurrent layers, from which CoVe's encoder learns.
+
+Source: McCann et al. 2017, §3 (specification §2).
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from firth.data.batch import Batch, Objective, Step
+from firth.layers.vocabulary import vocabulary_loss
+from firth.models.mtlstm import MtLstm
+from firth.models.mtlstm_decoder import MtLstmDecoder, MtLstmState
+from firth.objectives.config import MtLstmTranslationConfig
+from firth.packed import Carry, Tokens
+
+
+class MtLstmTranslation(Objective):
+    """Term ``translation``: every token of the target side predicts the next, the last one the end.
+
+    The target has an embedding and an output matrix of its own. ``decoder`` is None where the encoder was published
+    without one.
+    """
+
+    encoder: MtLstm
+
+    def __init__(self, encoder: MtLstm, config: MtLstmTranslationConfig):
+        super().__init__()
+        self.encoder = encoder
+        self.config = config
+        self.decoder = MtLstmDecoder(encoder.config, config.dropout) if config.decoder else None
+        self.weights = {"translation": 1.0}
+
+    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
+        assert batch.second is not None and self.decoder is not None, "translations have a target side, and are written"
+        target = batch.targets["translation"]
+        chosen = self.written(batch.tokens, batch.second).index_select(0, target.index)
+        output = self.decoder.output
+        loss, correct = vocabulary_loss(chosen, output.weight, output.bias, target.label)
+        return Step({"translation": loss}, {"translation": correct})
+
+    def written(self, source: Tokens, target: Tokens) -> Float[Tensor, "T H"]:
+        """What follows each token of the target is predicted from it; row b is the translation of row b."""
+        assert self.decoder is not None
+        return self.decoder(target, self.begin(source))
+
+    def begin(self, tokens: Tokens) -> MtLstmState:
+        """The state from which rows of the source are translated."""
+        assert self.decoder is not None
+        hidden, states = self.encoder.read(tokens)
+        return self.decoder.begin(hidden.top, hidden.rows, states)
+
+    def advance(self, ids: Int[Tensor, " R"], state: MtLstmState) -> tuple[Float[Tensor, "R V"], MtLstmState]:
+        """Read one more piece a row: log-probabilities of the next one, float32, and the state with it."""
+        assert self.decoder is not None
+        written, state = self.decoder.step(ids, state)
+        return self.decoder.output(written).float().log_softmax(1), state
