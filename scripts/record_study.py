@@ -3,7 +3,10 @@
     .venv/bin/python scripts/record_study.py finetuning runs/study
     .venv/bin/python scripts/record_study.py directionality runs/directionality
 
-Remarks (what the numbers say) are kept from the record before: they are written by hand.
+and so on for representations and unknown-words.
+
+Cells that the folder lacks stay as they were recorded before, and so do remarks (what the numbers say), which are
+written by hand.
 """
 
 import json
@@ -18,7 +21,7 @@ from matplotlib.figure import Figure
 
 from firth.config import read_json, write_json
 from firth.machine import find_machine
-from firth.studies.directionality_report import score_figure
+from firth.studies import directionality_report, representations_report
 from firth.studies.finetuning_report import label_curves
 
 OUT = Path("docs/results")
@@ -29,15 +32,18 @@ def main(name: str, study: Path) -> None:
     facts = read_json(study / "study.json")
     seconds = [json.loads(path.read_text("utf-8"))["elapsed_s"] for path in study.glob("cells/**/cell.json")]
     file = OUT / f"{name}.json"
-    remarks: dict[str, Any] = read_json(file)["remarks"] if file.is_file() else {}
+    before: dict[str, Any] = read_json(file) if file.is_file() else {}
+    remarks = before.get("remarks", {})
+    facts = before.get("facts", {}) | facts
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     write_json(file, {
         "facts": facts, "remarks": remarks, "hours": sum(seconds) / 3600,
         "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
         "commit": commit.stdout.strip(),
     })  # fmt: skip
-    picture, draw = PICTURES[name]
-    draw(facts).savefig(OUT / picture, dpi=120, facecolor="white")
+    if name in PICTURES:
+        picture, draw = PICTURES[name]
+        draw(facts).savefig(OUT / picture, dpi=120, facecolor="white")
 
 
 def label_figure(facts: dict[str, Any]) -> Figure:
@@ -59,7 +65,8 @@ def label_figure(facts: dict[str, Any]) -> Figure:
 
 PICTURES = {
     "finetuning": ("finetuning-labels.png", label_figure),
-    "directionality": ("directionality.png", score_figure),
+    "directionality": ("directionality.png", directionality_report.score_figure),
+    "representations": ("representations.png", representations_report.score_figure),
 }
 
 if __name__ == "__main__":

@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from firth.studies import directionality
+from firth.studies import directionality, representations, unknown_words
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED
 from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table
+from firth.studies.representations_report import cost_table, layer_table
+from firth.studies.representations_report import label_curves as error_curves
+from firth.studies.representations_report import score_table as score_table_of_representations
 from firth.studies.translation_report import score_table, signatures, training_text
+from firth.studies.unknown_words_report import rule_table
 
 OUT = Path("docs/results")
 
@@ -166,6 +170,56 @@ def directionality_section() -> str:
     return "\n".join(lines)
 
 
+def representations_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "representations.json").read_text("utf-8"))
+    facts, remarks = record["facts"], record["remarks"]
+    lines = [
+        "## From word vectors to BERT\n",
+        "```\nfirth study representations --data ../shared/data --out runs/representations\n```\n",
+        f"Each system pre-trained for about {representations.CPU_SECONDS // 60} minutes of one core on the same "
+        "English text (CoVe on translated captions, over the word vectors of the first row), then fine-tuned, or "
+        "frozen below a network, as it was published to be; at most "
+        f"{representations.MOST_TAGGED:,} sentences or 8,000 texts, three seeds. Scores on dev files in percent, mean "
+        "± deviation; every choice was made on a tenth of the training "
+        f"examples. {len(facts)} cells, {record['hours']:.1f} hours of one core, on {record['machine']}, torch "
+        f"{record['torch']}, commit {record['commit']}.\n",
+        *markdown(*score_table_of_representations(facts)),
+        "\n![each run](results/representations.png)\n",
+        *remarks.get("tasks", []),
+        "\nWhat it took; losses are of different pieces, words and directions, and do not compare with each other:\n",
+        *markdown(*cost_table(facts)),
+    ]
+    if layer_table(facts)[1]:
+        lines += ["\n### What a task takes of ELMo's layers\n", *markdown(*layer_table(facts)), ""]
+        lines += remarks.get("layers", [])
+    if curves := error_curves(facts):
+        sizes = sorted({n for xs, _ in curves.values() for n in xs})
+        rows = [
+            [start, *(f"{error:.1f}" if (error := dict(zip(*curve, strict=True)).get(n)) else "–" for n in sizes)]
+            for start, curve in curves.items()
+        ]
+        lines += ["\n### ULMFiT: numbers of labels\n", "AG News, error on the dev file in percent.\n"]
+        lines += [*markdown(["training examples", *(f"{n:,.0f}" for n in sizes)], rows), ""]
+        lines += remarks.get("labels", [])
+    return "\n".join([*lines, ""])
+
+
+def unknown_words_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "unknown-words.json").read_text("utf-8"))
+    lines = [
+        "## Words without a vector\n",
+        "```\nfirth study unknown-words --data ../shared/data --out runs/unknown-words\n```\n",
+        f"Names in CoNLL-2003 on frozen word vectors, {unknown_words.MOST_EXAMPLES:,} sentences to learn from, a "
+        f"BiLSTM with a CRF, one seed, by the rule for words outside the vocabulary. On {record['machine']}, torch "
+        f"{record['torch']}, commit {record['commit']}.\n",
+        *markdown(*rule_table(record["facts"])),
+        "",
+        *record["remarks"].get("text", []),
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def domain_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "domain.json").read_text("utf-8"))
     extended, first, last = record["extend"], record["looks"][0], record["looks"][-1]
@@ -220,6 +274,9 @@ if __name__ == "__main__":
         demo_section(),
         study_section(),
     ]
-    later = {"domain": domain_section, "directionality": directionality_section, "translation": translation_section}
+    later = {
+        "domain": domain_section, "directionality": directionality_section, "translation": translation_section,
+        "representations": representations_section, "unknown-words": unknown_words_section,
+    }  # fmt: skip
     sections += [section() for name, section in later.items() if (OUT / f"{name}.json").is_file()]
     Path("docs/results.md").write_text("\n".join([HEAD, *sections]), "utf-8")

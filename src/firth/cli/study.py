@@ -7,9 +7,11 @@ from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
 
+StudyName = Literal["finetuning", "directionality", "translation", "unknown-words", "representations"]
+
 
 def study(
-    name: Annotated[Literal["finetuning", "directionality", "translation", "unknown-words"], Parameter(name="NAME")],
+    name: Annotated[StudyName, Parameter(name="NAME")],
     /,
     *,
     data: Path,
@@ -32,6 +34,7 @@ def study(
         directionality: BERT, BERT left to right and GPT at equal size and tokens, on four tasks.
         translation: the Transformer on Multi30k, with and without beam search and averaged checkpoints.
         unknown-words: names found on word vectors, by the rule for words that have none.
+        representations: word vectors to BERT, the same minutes of pre-training each, on four tasks.
     data
         The folder of the data sets, each in the folder that docs/verbs/study.md names.
     models
@@ -51,6 +54,8 @@ def study(
         directionality_report,
         finetuning,
         finetuning_report,
+        representations,
+        representations_report,
         translation,
         translation_report,
         unknown_words,
@@ -61,6 +66,7 @@ def study(
         "finetuning": (finetuning.study, finetuning_report.write_study_report),
         "directionality": (directionality.study, directionality_report.write_study_report),
         "translation": (translation.study, translation_report.write_study_report),
+        "representations": (representations.study, representations_report.write_study_report),
         "unknown-words": (unknown_words.study, unknown_words_report.write_study_report),
     }
     job, write_report = studies[name]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firth.errors import ConfigError
-from firth.jobs.report import COLOURS, FAINT, INK, Cell, Report
+from firth.jobs.report import Cell, Report
 from firth.studies.directionality import PUBLISHED, TASKS, VARIANTS
 from firth.studies.finetuning_report import percent
+from firth.studies.score_figure import draw_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,23 +65,5 @@ def pretraining_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
 
 
 def score_figure(facts: Facts) -> "Figure":
-    """A panel a task, a line a model: each seed's score as a dot, and their mean. ConfigError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plots need matplotlib: pip install 'firth[report]'") from None
-    figure = Figure(figsize=(7.4, 2.6), layout="constrained")
-    panels = figure.subplots(1, len(TASKS), sharey=True)
-    for panel, (task, score) in zip(panels, TASKS.items(), strict=True):
-        panel.set_title(task, fontsize=10, loc="left", color=INK)
-        panel.spines[["top", "right", "left"]].set_visible(False)
-        panel.tick_params(length=0, labelsize=9, labelcolor=FAINT)
-        panel.set_yticks(range(len(VARIANTS)), list(VARIANTS))
-        panel.set_ylim(len(VARIANTS) - 0.5, -0.5)
-        panel.grid(axis="y", linewidth=0.5, color=FAINT, alpha=0.4)
-        for place, name in enumerate(VARIANTS):
-            if cell := facts.get(f"tasks/{name}/{task}"):
-                values = [100 * value for value in cell["dev"]["dev"][score]["values"]]
-                panel.plot(values, [place] * len(values), "o", ms=4, color=COLOURS[0][0], alpha=0.7)
-                panel.plot([sum(values) / len(values)] * 2, [place - 0.3, place + 0.3], color=INK, linewidth=1.5)
-    return figure
+    """Each run's score, by model and task. ConfigError without matplotlib."""
+    return draw_scores(facts, list(VARIANTS), TASKS)

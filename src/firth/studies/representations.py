@@ -1,0 +1,388 @@
+"""``firth study representations``: the road from word vectors to BERT, with the same minutes on the same text.
+
+*tasks*: every system is pre-trained on the same English text for the same processor time, and reads the same four
+tasks as it was published to be read: frozen below a tagger or a biattentive network, or fine-tuned whole. *layers*: the
+shares that a task gives ELMo's layers (Peters et al. 2018, §5.3). *labels*: ULMFiT from a hundred labels on, with and
+without its language models (Howard & Ruder 2018, Figure 3).
+
+All choices are made on a tenth of the training examples; dev files are scored once a run.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firth.config import read_json, write_json, write_text
+from firth.errors import ConfigError
+from firth.folder import read_model
+from firth.jobs import pretrain as job
+from firth.jobs.convert import convert
+from firth.jobs.finetune_recipe import data_config, laid_over
+from firth.jobs.labelled import read_labelled
+from firth.jobs.prepare import prepare
+from firth.jobs.train_vectors import VectorTraining, train_vectors
+from firth.jobs.vectors import Reading
+from firth.jobs.vocab import VocabKind, build_vocab
+from firth.studies.cells import Cell, run_study
+from firth.studies.finetuning import ROWS, SEEDS, Row, recipe_of, tune_cell
+
+CPU_SECONDS = 600
+PIECES, WORDS = 16_000, 20_000
+# Sentences of the tasks on words; of texts the study of fine-tuning takes 8,000.
+MOST_TAGGED = 4000
+TASKS = {"CoNLL-2003": "entity_f1", "English POS": "accuracy", "SST-2": "accuracy", "SNLI": "accuracy"}
+_TAGGING = ("CoNLL-2003", "English POS")
+_ADAM = {"kind": "adamw", "peak_rate": 1e-3, "warmup_share": 0.1}
+_FROZEN = {
+    "adapt": {"frozen_groups": -1},
+    "optim": {**_ADAM, "decay": 0.0, "clip_norm": 5.0},
+    "train": {"epochs": 6.0},
+}  # fmt: skip
+
+
+def _tagger(**features: Any) -> dict[str, Any]:
+    """A BiLSTM on what does not learn."""
+    return {**_FROZEN, "head": {"features": {"lstm_layers": 1, "lstm_width": 128, "dropout": 0.3, **features}}}
+
+
+def _network(**features: Any) -> dict[str, Any]:
+    """The biattentive network on what does not learn."""
+    head = {
+        "network": "biattentive", "attention_width": 128, "windows": {"long": "cut"},
+        "features": {"dropout": 0.3, **features},
+    }  # fmt: skip
+    return {**_FROZEN, "head": head, "train": {"epochs": 4.0}}
+
+
+def _whole(rate: float, **features: Any) -> dict[str, Any]:
+    """A linear layer, and all below it learns too."""
+    return {"optim": {**_ADAM, "peak_rate": rate}, "head": {"features": features} if features else {}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Representation:
+    """One row of the table.
+
+    ``text``: what it is pre-trained on; ``model`` and ``recipe``: how, or ``vectors``, options of word vectors.
+    ``reads``: another row, whose model it reads. ``words`` and ``texts``: tables of fine-tuning by kind of task; None:
+    it is not for those.
+    """
+
+    text: str = "words"
+    model: str = ""
+    recipe: dict[str, dict[str, Any]] = field(default_factory=dict)
+    vectors: dict[str, Any] = field(default_factory=dict)
+    reads: str = ""
+    words: dict[str, Any]
+    texts: dict[str, Any] | None
+
+
+_STREAM = {"optim": {**_ADAM, "peak_rate": 2e-3, "warmup_share": 0.05, "decay": 0.0}}
+_TRANSFORMER = {
+    "data": {"length": 64},
+    "optim": {"kind": "adamw", "schedule": "linear", "peak_rate": 1e-3, "warmup_share": 0.05, "beta2": 0.98},
+    "train": {"batch_tokens": 2048},
+}  # fmt: skip
+_NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+_MIX = {"layers": [0, 1, 2], "mix": "weighted", "mix_l2": 0.001}
+_COVE = {"layers": [0, 2], "mix": "concat"}
+
+REPRESENTATIONS: dict[str, Representation] = {
+    "word2vec": Representation(
+        vectors={"width": 100, "epochs": 10, "workers": 1}, words=_tagger(), texts=_network(),
+    ),
+    "fastText": Representation(
+        vectors={"kind": "fasttext", "width": 100, "epochs": 4, "workers": 1, "n_buckets": 200_000},
+        words=_tagger(), texts=_network(),
+    ),
+    "LSTM language model": Representation(
+        model="lstm-small", recipe=_STREAM, words=_whole(1e-3), texts=_whole(1e-3, pool="mean"),
+    ),
+    "TagLM": Representation(
+        reads="ELMo", texts=None,
+        words=_tagger(
+            layers=[-1], join="first", cell="gru", lstm_layers=2, own_words=50, own_characters="gru", dropout=0.25,
+        ),
+    ),
+    "CoVe": Representation(
+        text="translations", model="cove-small",
+        recipe={"encoder": {"width": 100}, "data": {"length": 64}, "train": {"batch_tokens": 2048}},
+        words=_tagger(**_COVE), texts=_network(**_COVE),
+    ),
+    "ELMo": Representation(
+        model="elmo-mini", words=_tagger(**_MIX), texts=_network(**_MIX),
+        recipe={
+            "optim": {**_ADAM, "schedule": "linear", "peak_rate": 2e-3, "warmup_share": 0.05, "accumulated": 0.0,
+                      "epsilon": 1e-8},
+            "objective": {"negatives": 1024}, "train": {"batch_tokens": 1280},
+        },
+    ),
+    "ULMFiT": Representation(
+        model="awd-lstm-small", words=_whole(1e-3), texts={},
+        recipe={
+            "encoder": {"embedding_dropout": 0.002, "input_dropout": 0.025, "weight_dropout": 0.02,
+                        "hidden_dropout": 0.015},
+            "objective": {"dropout": 0.01}, "train": {"batch_tokens": 1120},
+        },
+    ),
+    "GPT": Representation(
+        text="pieces", model="gpt-mini", words=_whole(4e-4, words="last"), texts=_whole(4e-4),
+        recipe=laid_over(_TRANSFORMER, {"encoder": {**_NO_DROPOUT, "embedding_dropout": 0.0}}),
+    ),
+    "BERT": Representation(
+        text="pieces", model="bert-mini", words=_whole(4e-4), texts=_whole(4e-4),
+        recipe=laid_over(_TRANSFORMER, {"encoder": _NO_DROPOUT}),
+    ),
+}  # fmt: skip
+
+MIXED = ("English POS", "CoNLL-2003", "SST-2")
+ULMFIT_STARTS = ("from scratch", "general language model", "and that of the target text")
+LABELS = (100, 300, 1000, 0)  # 0: all
+# However few labels, a run has about so many updates.
+_FEWEST_UPDATES = 200
+_NEWS = Row(name="AG News", task="ag-news", data={"folder": "ag-news"})
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = job.say,
+) -> dict[str, Any]:
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    ``models``, which other studies begin from, is not read. TrainingError at the end if some cells failed.
+    """
+    if not data.is_dir():
+        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
+    cells = [
+        *text_cells(data, out), *pretrain_cells(data, out), *task_cells(data, models, out),
+        *mix_cells(data, models, out), *label_cells(data, models, out),
+    ]  # fmt: skip
+    return run_study(cells, out, only=only, workers=workers, tell=tell)
+
+
+def text_cells(data: Path, out: Path) -> list[Cell]:
+    """Each text as a corpus: English in pieces and in words, and captions with their translations."""
+    english = {split: _english(data, split) for split in ("train", "dev")}
+    captions = {
+        f"{split}{end}": [str(data / "multi30k" / f"{name}.{language}.gz")]
+        for split, name in (("train", "train"), ("dev", "val"))
+        for end, language in (("", "en"), ("_second", "de"))
+    }
+    return [
+        Cell("text/pieces", text_cell, {**english, "kind": "wordpiece", "size": PIECES}),
+        Cell("text/words", text_cell, {**english, "kind": "words", "size": WORDS}),
+        Cell("text/translations", text_cell, {**captions, "kind": "words", "size": WORDS}),
+    ]
+
+
+def _english(data: Path, split: str) -> list[str]:
+    return [str(data / name / f"{split}.txt.xz") for name in ("en-wiki", "en-books")]
+
+
+def text_cell(
+    folder: Path, *, kind: VocabKind, size: int, train: list[str], dev: list[str], train_second: Sequence[str] = (),
+    dev_second: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """A vocabulary and a corpus."""
+    if not (folder / "vocab").exists():
+        build_vocab([*train, *train_second], folder / "vocab", size=size, kind=kind)
+    made = prepare(train, folder / "vocab", folder / "corpus", dev=dev, second=train_second, dev_second=dev_second)
+    return {"tokens": made.tokens, "documents": made.documents}
+
+
+def pretrain_cells(data: Path, out: Path) -> list[Cell]:
+    """A cell for each model that is pre-trained, and what it needs."""
+    cells = []
+    for name, row in REPRESENTATIONS.items():
+        if row.reads:
+            continue
+        if row.vectors:
+            options: dict[str, Any] = {"texts": _english(data, "train"), "training": row.vectors}
+            cells.append(Cell(f"pre-training/{name}", vector_cell, options))
+            continue
+        text = out / "cells" / "text" / row.text
+        recipe = laid_over(row.recipe, {"model": row.model, "data": {"corpus": str(text / "corpus")}})
+        options = {"recipe": recipe, "cpu_seconds": CPU_SECONDS, "vectors": ""}
+        needs: tuple[str, ...] = (f"text/{row.text}",)
+        if name == "CoVe":
+            options["vectors"] = str(model_of("word2vec", out))
+            needs = (*needs, "pre-training/word2vec")
+        cells.append(Cell(f"pre-training/{name}", pretrain_cell, options, needs))
+    return cells
+
+
+def model_of(name: str, out: Path) -> Path:
+    """The folder of a row's pre-trained model."""
+    row = REPRESENTATIONS[name]
+    return out / "cells" / "pre-training" / (row.reads or name) / "model"
+
+
+def task_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+    """A cell for each model and task."""
+    cells = []
+    for task in TASKS:
+        for name, row in REPRESENTATIONS.items():
+            tables = row.words if task in _TAGGING else row.texts
+            if tables is None:
+                continue
+            if task == "CoNLL-2003" and "adapt" in tables:
+                tables = laid_over(tables, {"head": {"crf": True}})
+            recipe = _recipe(task, name, tables, data, models, out)
+            cells.append(Cell(f"tasks/{name}/{task}", task_cell, {"recipe": recipe}, _needs(name)))
+    return cells
+
+
+def _needs(name: str) -> tuple[str, ...]:
+    return (f"pre-training/{REPRESENTATIONS[name].reads or name}",)
+
+
+def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, models: Path, out: Path) -> dict[str, Any]:
+    """The recipe of a task on a row's model: the task's own, with ``tables`` laid over it."""
+    row = next(row for row in ROWS if row.name == task)
+    recipe = recipe_of(row, data, models, out) | {"model": f"{model_of(name, out)}/", "optim": {}}
+    most = {"data": {"limit": MOST_TAGGED}} if task in _TAGGING else {}
+    return laid_over(laid_over(recipe, most), tables)
+
+
+def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+    """A cell for each task and seed: what a linear layer on ELMo's mix of layers makes of it."""
+    tables = {**_FROZEN, "head": {"features": {**_MIX, "mix_l2": 0.0, "dropout": 0.1}}}
+    cells = []
+    for task in MIXED:
+        for seed in range(1, SEEDS + 1):
+            # The shares begin equal: they need larger steps than a head's matrix to become what they can be.
+            own: dict[str, Any] = {"optim": {"peak_rate": 1e-2}, "train": {"seed": seed, "seeds": 1}}
+            if task not in _TAGGING:
+                own["head"] = {"features": {"pool": "mean"}}
+            recipe = _recipe(task, "ELMo", laid_over(tables, own), data, models, out)
+            cells.append(Cell(f"layers/{task}/seed {seed}", mix_cell, {"recipe": recipe}, _needs("ELMo")))
+    return cells
+
+
+def label_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+    """ULMFiT's language model of the target text, and a cell for each number of labels and start."""
+    recipe = recipe_of(_NEWS, data, models, out) | {"optim": {}, "model": f"{model_of('ULMFiT', out)}/"}
+    target = "labels/target text"
+    cells = [Cell(target, target_cell, {"recipe": recipe}, _needs("ULMFiT"))]
+    for n in LABELS:
+        epochs = max(8.0, _FEWEST_UPDATES * 32 / n) if n else 8.0
+        for start in ULMFIT_STARTS:
+            own = laid_over(recipe, {"data": {"limit": n}, "train": {"epochs": epochs}})
+            needs = _needs("ULMFiT")
+            if start == ULMFIT_STARTS[2]:
+                own["model"], needs = f"{out / 'cells' / target / 'run'}/", (target,)
+            own |= {"fresh": start == ULMFIT_STARTS[0]}
+            cells.append(Cell(f"labels/{n or 'all'}/{start}", task_cell, {"recipe": own}, needs))
+    return cells
+
+
+@contextmanager
+def usage(folder: Path) -> Iterator[dict[str, float]]:
+    """What the work inside takes, also of runs that were stopped: ``cpu_s``, and where the system tells, ``peak_mb``.
+
+    ``peak_mb``: the most memory of this process, with all that Python and its libraries take.
+    """
+    file, began_at_s = folder / "usage.json", time.process_time()
+    found: dict[str, float] = read_json(file) if file.is_file() else {"cpu_s": 0.0}
+    forget, peak = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if forget.exists():
+        forget.write_text("5", "ascii")
+    try:
+        yield found
+    finally:
+        found["cpu_s"] = round(found["cpu_s"] + time.process_time() - began_at_s, 1)
+        if forget.exists():
+            kilobytes = next(line.split()[1] for line in peak.read_text().splitlines() if line.startswith("VmHWM:"))
+            found["peak_mb"] = max(round(int(kilobytes) / 1024), found.get("peak_mb", 0))
+        write_json(file, found)
+
+
+def vector_cell(folder: Path, *, texts: list[str], training: dict[str, Any]) -> dict[str, Any]:
+    """Train word vectors."""
+    model = folder / "model"
+    with usage(folder) as used:
+        if not model.exists():
+            train_vectors(texts, model, VectorTraining(**training), Reading())
+    loaded = read_model(model)
+    return {**used, "parameters": _count(loaded.objective), "dev": {}, "steps": training["epochs"]}
+
+
+def pretrain_cell(folder: Path, *, recipe: dict[str, Any], cpu_seconds: float, vectors: str) -> dict[str, Any]:
+    """Pre-train one model for the processor time given; the held-out scores of its best state, and what it took."""
+    run = folder / "run"
+    with usage(folder) as used:
+        if (run / job.RECIPE).is_file():
+            outcome = job.resume(run)
+        else:
+            recipe = laid_over(recipe, {"vectors": vectors} if vectors else {})
+            steps = steps_within(recipe, folder, cpu_seconds)
+            looks = {"steps": steps, "eval_every": max(steps // 5, 1), "save_every": max(steps // 5, 1)}
+            recipe = laid_over(recipe, {"train": {**looks, "eval_batches": 20, "log_every": max(steps // 50, 1)}})
+            outcome = job.pretrain(job.resolve(recipe, [], str(folder)), run)
+        if not outcome.finished:
+            raise KeyboardInterrupt
+    loaded, model = read_model(run / "model"), folder / "model"
+    if vectors and not model.exists():
+        convert(run, model, vectors=Path(vectors))  # all words that have a vector, not only those of the captions
+    elif not model.exists():
+        model.symlink_to("run/model")
+    dev = loaded.provenance["dev"]
+    return {**used, "parameters": _count(loaded.objective), "dev": dev, "steps": outcome.step}
+
+
+def steps_within(recipe: dict[str, Any], folder: Path, cpu_seconds: float) -> int:
+    """How many updates take so much processor time, by that of a few."""
+    few, more = 2, 10
+    times: list[float] = []
+    for n in (few, few, more):  # the first one warms up
+        short = {"steps": n, "eval_every": 0, "eval_batches": 1, "save_every": 0, "log_every": 1}
+        began_at_s = time.process_time()
+        job.pretrain(job.resolve(laid_over(recipe, {"train": short}), [], str(folder)), folder / f"trial-{len(times)}")
+        times.append(time.process_time() - began_at_s)
+    return max(int(cpu_seconds * (more - few) / (times[2] - times[1])), 1)
+
+
+def task_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Fine-tune over the seeds; the scores, and what it took."""
+    with usage(folder) as used:
+        facts = tune_cell(folder, recipe=recipe, settings=[])
+    return {**facts, **used, "parameters": _count(read_model(folder / "run" / "model").objective)}
+
+
+def mix_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """As ``task_cell``, with the share of each layer in the mix."""
+    facts = task_cell(folder, recipe=recipe)
+    features: Any = read_model(folder / "run" / "model").objective.get_submodule("features")
+    return {**facts, "shares": [round(share, 4) for share in features.mix.weights().tolist()]}
+
+
+def target_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """ULMFiT's second stage: the general language model goes on with the task's texts, without their labels."""
+    read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
+    text, run, base = folder / "texts.txt", folder / "run", Path(recipe["model"])
+    with usage(folder) as used:
+        if (run / job.RECIPE).is_file():
+            outcome = job.resume(run)
+        else:
+            write_text(text, "".join(f"{' '.join(record.text.split())}\n\n" for record in (*read.train, *read.held)))
+            prepare([text], base, folder / "corpus", holdout=0.1)
+            tables = {
+                "model": f"{base}/", "data": {"corpus": str(folder / "corpus")},
+                "train": {"steps": 600, "batch_tokens": 1120, "rate_decay": 1 / 2.6, "eval_every": 150},
+            }  # fmt: skip
+            outcome = job.pretrain(job.resolve(tables, [], str(folder)), run)
+        if not outcome.finished:
+            raise KeyboardInterrupt
+    return {**used, "dev": read_model(run / "model").provenance["dev"], "steps": outcome.step}
+
+
+def _count(model: Any) -> int:
+    return sum(p.numel() for p in model.parameters())

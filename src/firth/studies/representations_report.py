@@ -1,0 +1,106 @@
+"""``report.html`` of the study of representations: scores, what they took, ELMo's layers, and numbers of labels."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from firth.jobs.report import Cell, Report
+from firth.studies.finetuning import SEEDS
+from firth.studies.finetuning_report import percent
+from firth.studies.representations import LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS
+from firth.studies.score_figure import draw_scores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Facts = Mapping[str, Any]
+# The score that each kind of task is read by.
+_SCORES = {**TASKS, "AG News": "accuracy"}
+
+
+def write_study_report(out: Path, facts: Facts) -> Path:
+    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    report = Report("Representations")
+    report.text(
+        "Scores on dev files in percent, mean ± deviation over seeds; every model was pre-trained for the same "
+        "processor time. All choices were made on held-out training examples; each dev file was scored once a run."
+    )
+    report.heading("Tasks")
+    report.table(*score_table(facts))
+    if any(name.startswith("tasks/") for name in facts):
+        report.plot("Each run on its dev file, percent; the line is the mean", score_figure(facts))
+    report.heading("What it took")
+    report.table(*cost_table(facts))
+    if layers := layer_table(facts)[1]:
+        report.heading("What a task takes of ELMo's layers")
+        report.table(layer_table(facts)[0], layers)
+    if curves := label_curves(facts):
+        report.heading("ULMFiT: numbers of labels")
+        report.lines_plot("AG News by training examples", curves, "training examples", "error on the dev file, %")
+    path = out / "report.html"
+    report.write(path)
+    return path
+
+
+def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """A row a representation, a column a task."""
+    rows: list[list[Cell]] = []
+    for name in REPRESENTATIONS:
+        found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
+        if any(found.values()):
+            rows.append([name, *(percent(cell, TASKS[task]) for task, cell in found.items())])
+    return ["representation", *(f"{task}, {score}" for task, score in TASKS.items())], rows
+
+
+def cost_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """Of each: parameters, processor time and memory of pre-training, its held-out loss, and a fine-tuning's share."""
+    rows: list[list[Cell]] = []
+    for name in REPRESENTATIONS:
+        if cell := facts.get(f"pre-training/{name}"):
+            losses = ", ".join(f"{key} {value:.2f}" for key, value in cell["dev"].items() if key.endswith("_loss"))
+            tuned = [found for task in TASKS if (found := facts.get(f"tasks/{name}/{task}"))]
+            minutes = f"{mean(found['cpu_s'] for found in tuned) / 60 / SEEDS:.1f}" if tuned else "–"
+            memory = max((found["peak_mb"] for found in tuned if "peak_mb" in found), default="–")
+            size, spent = f"{cell['parameters'] / 1e6:.1f} M", f"{cell['cpu_s'] / 60:.1f}"
+            rows.append([name, size, spent, cell.get("peak_mb", "–"), losses, minutes, memory])
+    header = ["representation", "parameters", "minutes of one core", "MB", "on held-out text"]
+    return [*header, "minutes of a fine-tuning", "MB"], rows
+
+
+def layer_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+    """The mean share of each layer by task, and the score of a linear layer on that mix."""
+    rows: list[list[Cell]] = []
+    for task in MIXED:
+        cells = [cell for seed in range(1, SEEDS + 1) if (cell := facts.get(f"layers/{task}/seed {seed}"))]
+        if cells:
+            shares = zip(*(cell["shares"] for cell in cells), strict=True)
+            score = mean(cell["dev"]["dev"][_SCORES[task]]["mean"] for cell in cells)
+            rows.append([task, *(_spread(values) for values in shares), f"{100 * score:.1f}"])
+    return ["task", "words", "first LSTM", "second LSTM", "score"], rows
+
+
+def _spread(values: tuple[float, ...]) -> str:
+    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def label_curves(facts: Facts) -> dict[str, tuple[list[float], list[float]]]:
+    """Error in percent over the number of training examples, by start."""
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for start in ULMFIT_STARTS:
+        known = [
+            (
+                cell["examples"]["train"] + cell["examples"]["held_out"],
+                100 * (1 - cell["dev"]["dev"]["accuracy"]["mean"]),
+            )
+            for n in LABELS
+            if (cell := facts.get(f"labels/{n or 'all'}/{start}"))
+        ]
+        if known:
+            curves[start] = ([float(n) for n, _ in known], [error for _, error in known])
+    return curves
+
+
+def score_figure(facts: Facts) -> "Figure":
+    """Each run's score, by model and task. ConfigError without matplotlib."""
+    return draw_scores(facts, list(REPRESENTATIONS), TASKS)

@@ -1,0 +1,36 @@
+"""A picture of the scores of many models on a few tasks, seed by seed."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from firth.errors import ConfigError
+from firth.jobs.report import COLOURS, FAINT, INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_scores(facts: Mapping[str, Any], names: Sequence[str], tasks: Mapping[str, str]) -> "Figure":
+    """A panel a task, a line a model: each seed's score as a dot, in percent, and their mean.
+
+    ``facts``: of the cells ``tasks/MODEL/TASK``. ``tasks``: the score of each. ConfigError without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install 'firth[report]'") from None
+    figure = Figure(figsize=(7.4, 1.1 + 0.3 * len(names)), layout="constrained")
+    panels = figure.subplots(1, len(tasks), sharey=True)
+    for panel, (task, score) in zip(panels, tasks.items(), strict=True):
+        panel.set_title(task, fontsize=10, loc="left", color=INK)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.tick_params(length=0, labelsize=9, labelcolor=FAINT)
+        panel.set_yticks(range(len(names)), names)
+        panel.set_ylim(len(names) - 0.5, -0.5)
+        panel.grid(axis="y", linewidth=0.5, color=FAINT, alpha=0.4)
+        for place, name in enumerate(names):
+            if cell := facts.get(f"tasks/{name}/{task}"):
+                values = [100 * value for value in cell["dev"]["dev"][score]["values"]]
+                panel.plot(values, [place] * len(values), "o", ms=4, color=COLOURS[0][0], alpha=0.7)
+                panel.plot([sum(values) / len(values)] * 2, [place - 0.3, place + 0.3], color=INK, linewidth=1.5)
+    return figure
