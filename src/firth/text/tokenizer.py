@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
@@ -220,35 +220,29 @@ class Tokenizer:
 
         ``split``: texts are split at punctuation too, or at blanks alone (they are tokenised already).
         """
-        _check_pieces(pieces, WORDS, "the vocabulary")
-        ids = {piece: i for i, piece in enumerate(pieces)}
-        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
-        backend.normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=False)
-        backend.pre_tokenizer = build_pre_tokenizer() if split == "words" else build_blank_splitter()
-        frame_rows(backend, WORDS, ids)
-        return cls(backend)
+        normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=False)
+        return cls._of_words(pieces, normalizer, build_pre_tokenizer() if split == "words" else build_blank_splitter())
 
     @classmethod
     def from_spaced_words(cls, pieces: Sequence[str]) -> "Tokenizer":
         """The same for text that is divided already: words are what stands between white space, as it stands there."""
-        _check_pieces(pieces, WORDS, "the vocabulary")
-        ids = {piece: i for i, piece in enumerate(pieces)}
-        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        frame_rows(backend, WORDS, ids)
-        return cls(backend)
+        return cls._of_words(pieces, None, pre_tokenizers.WhitespaceSplit())
 
     def with_words(self, pieces: Sequence[str]) -> "Tokenizer":
         """Other words, in the order of their ids, by the same rules: of a tokenizer of whole words."""
         assert self.kind is WORDS, "pieces of words are not words"
+        return self._of_words(pieces, self._backend.normalizer, self._backend.pre_tokenizer)
+
+    @classmethod
+    def _of_words(cls, pieces: Sequence[str], normalizer: Any, splitter: Any) -> "Tokenizer":
         _check_pieces(pieces, WORDS, "the vocabulary")
         ids = {piece: i for i, piece in enumerate(pieces)}
         backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
-        if self._backend.normalizer is not None:
-            backend.normalizer = self._backend.normalizer
-        backend.pre_tokenizer = self._backend.pre_tokenizer
+        if normalizer is not None:
+            backend.normalizer = normalizer
+        backend.pre_tokenizer = splitter
         frame_rows(backend, WORDS, ids)
-        return type(self)(backend)
+        return cls(backend)
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "Tokenizer":
