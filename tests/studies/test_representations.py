@@ -20,6 +20,7 @@ from firth.studies.representations import (
     mix_cells,
     pretrain_cell,
     pretrain_cells,
+    steps_within,
     study,
     task_cells,
     text_cell,
@@ -115,6 +116,16 @@ def test_a_model_is_pretrained_by_the_clock(tmp_path: Path, monkeypatch: pytest.
     assert read_model(folder / "model").objective is not None
     # What is done is only looked at.
     assert pretrain_cell(folder, recipe=recipe, cpu_seconds=3.0, vectors="")["dev"] == facts["dev"]
+
+
+def test_updates_are_counted_by_the_clock(tiny_corpus: Path, tmp_path: Path) -> None:
+    recipe = {
+        "model": "bert-tiny", "data": {"corpus": str(tiny_corpus), "length": 32, "instances": "documents"},
+        "encoder": {"width": 16, "n_layers": 1, "n_heads": 2, "feed_forward_width": 16},
+        "train": {"batch_tokens": 256},
+    }  # fmt: skip
+    assert steps_within(recipe, tmp_path, 60.0) > 10 and steps_within(recipe, tmp_path, 1e-9) == 1
+    assert not any(tmp_path.iterdir())
 
 
 def test_time_and_memory_add_up_over_stops(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ without its language models (Howard & Ruder 2018, Figure 3).
 All choices are made on a tenth of the training examples; dev files are scored once a run.
 """
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -342,11 +343,13 @@ def steps_within(recipe: dict[str, Any], folder: Path, cpu_seconds: float) -> in
     """How many updates take so much processor time, by that of a few."""
     few, more = 2, 10
     times: list[float] = []
-    for n in (few, few, more):  # the first one warms up
-        short = {"steps": n, "eval_every": 0, "eval_batches": 1, "save_every": 0, "log_every": 1}
-        began_at_s = time.process_time()
-        job.pretrain(job.resolve(laid_over(recipe, {"train": short}), [], str(folder)), folder / f"trial-{len(times)}")
-        times.append(time.process_time() - began_at_s)
+    with tempfile.TemporaryDirectory(dir=folder) as trials:
+        for n in (few, few, more):  # the first one warms up
+            short = {"steps": n, "eval_every": 0, "eval_batches": 1, "save_every": 0, "log_every": 1}
+            trial = job.resolve(laid_over(recipe, {"train": short}), [], str(folder))
+            began_at_s = time.process_time()
+            job.pretrain(trial, Path(trials) / f"trial-{len(times)}")
+            times.append(time.process_time() - began_at_s)
     return max(int(cpu_seconds * (more - few) / (times[2] - times[1])), 1)
 
 
