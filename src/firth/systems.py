@@ -150,6 +150,8 @@ class System:
         return opened(tokenizer) if self.characters else tokenizer
 
 
+# Of heads on encoders that stay as they are, and of CoVe.
+_ADAM = {"kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0}
 _GPT_ADAM = {"kind": "gpt_adam", "epsilon": 1e-8}
 # Howard & Ruder 2018, §3.2 and §4.1; decay and clipping as in the released scripts (specification §3).
 _ULMFIT_ADAM = {
@@ -279,7 +281,7 @@ SYSTEMS: dict[str, System] = {
         },
         # Peters et al. 2018, §3.3 and App. A: the language model stays as it is.
         tuning={
-            "optim": {"kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0},
+            "optim": _ADAM,
             "adapt": {"frozen_groups": -1},
             "head": {"features": {"dropout": 0.5}},
         },
@@ -298,11 +300,11 @@ SYSTEMS: dict[str, System] = {
         activation_bytes=mtlstm_bytes,
         # Ours, but for the clipping: McCann et al. 2017 halve a rate of SGD by hand.
         pretraining={
-            "optim": {"kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0},
+            "optim": _ADAM,
         },
         # McCann et al. 2017, §4: the encoder stays as it is.
         tuning={
-            "optim": {"kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0},
+            "optim": _ADAM,
             "adapt": {"frozen_groups": -1},
         },
         tuned_width=None,

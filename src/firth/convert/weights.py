@@ -100,6 +100,7 @@ def _check_zip(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+    # NotImplementedError: zipfile's for an archive of a newer version or on several disks.
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
         raise CheckpointError(f"{path} cannot be read: {_line(error)}") from None
     packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]

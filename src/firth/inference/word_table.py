@@ -148,7 +148,7 @@ def table_of(loaded: Loaded) -> WordTable:
     encoder, tokenizer = loaded.objective.encoder, loaded.tokenizer
     try:
         rows = encoder.piece_embedding.detach()
-    except NotImplementedError:
+    except NotImplementedError:  # Encoder's own: words that are made of characters have no table
         rows = None
     if tokenizer.kind is not WORDS or rows is None:
         raise ConfigError(
