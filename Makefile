@@ -21,6 +21,7 @@ demo:
 test:
 	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors
 	scripts/test
+	scripts/test_fastai
 
 check:
 	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors

@@ -1,9 +1,9 @@
 """AWD-LSTM against fastai's own modules on copied weights: eval and train, losses, gradients, the classifier's pooling.
 
-fastai brings many packages, so it is not among those that are installed for the tests; with it they run.
+fastai stands in a folder of its own: scripts/test_fastai.
 """
 
-import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -19,12 +19,10 @@ from firth.objectives.awd_lm import AwdLM
 from firth.objectives.config import AwdLMConfig
 from firth.packed import Rows, Tokens
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    core = pytest.importorskip("fastai.text.models.core")
-    awdlstm = pytest.importorskip("fastai.text.models.awdlstm")
-
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(find_spec("fastai") is None, reason="fastai is elsewhere: scripts/test_fastai runs this"),
+]
 N_WORDS, ROWS, LENGTH = 23, 3, 9
 OFF = dict.fromkeys(("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout"), 0.0)
 CONFIG = AwdLstmConfig(vocab_size=N_WORDS, width=6, hidden_width=10, n_layers=3, **OFF)
@@ -32,10 +30,13 @@ _RATES = {"embed_p": 0.0, "input_p": 0.0, "weight_p": 0.0, "hidden_p": 0.0, "out
 
 
 def theirs(**rates: float) -> Any:
+    from fastai.text.models.awdlstm import AWD_LSTM
+    from fastai.text.models.core import get_language_model
+
     torch.manual_seed(0)
     sizes = {"emb_sz": 6, "n_hid": 10, "n_layers": 3, "pad_token": 1, "bidir": False, "tie_weights": True,
              "out_bias": True}  # fmt: skip
-    model = core.get_language_model(awdlstm.AWD_LSTM, N_WORDS, config={**sizes, **_RATES, **rates}).double()
+    model = get_language_model(AWD_LSTM, N_WORDS, config={**sizes, **_RATES, **rates}).double()
     torch.nn.init.normal_(model[1].decoder.bias)
     return model
 
@@ -158,6 +159,8 @@ def test_weight_drop_is_on_the_same_matrix_with_the_same_moments() -> None:
 
 def test_concat_pooling_of_texts_of_several_lengths() -> None:
     """Their classifier pads in front and masks what is padding; here there is none."""
+    from fastai.text.models.core import masked_concat_pool
+
     model = theirs().eval()
     made = ours(model).eval()
     lengths = [9, 4, 6]
@@ -166,5 +169,5 @@ def test_concat_pooling_of_texts_of_several_lengths() -> None:
     for number, text in enumerate(texts):
         model.reset()
         out = model[0](text[None])
-        pooled = core.masked_concat_pool(out, torch.zeros(1, len(text), dtype=torch.bool), 3)
+        pooled = masked_concat_pool(out, torch.zeros(1, len(text), dtype=torch.bool), 3)
         torch.testing.assert_close(hidden.summary[number], pooled[0], rtol=0, atol=1e-10)

@@ -2,8 +2,10 @@
 
 Source: fastai 2 text/core.py and 0.7 text.py (specification §4). Texts are lower-cased; before a word that was in
 capitals stands ``xxup``, before one that began with a capital ``xxmaj`` (0.7: ``t_up``, for capitals alone); words are
-spaCy's, imitated as for OpenAI GPT (``do n't``, see ``gpt_bpe``).
-Differs: HTML is left alone, and repeated characters and words are not counted (``xxrep``, ``xxwrep``).
+spaCy's, imitated as for OpenAI GPT (``do n't``, see ``gpt_bpe``). What the web left in texts is mended first
+(``_MENDED``).
+Differs: repeated characters and words are not counted (``xxrep``, ``xxwrep``); words with hyphens and digits
+(``sr-71``) and units come apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,24 @@ _PARTS: Mapping[str, str] = {
 }  # fmt: skip
 
 _OLD_CAPITALS = "t_up"
+# spaCy gets these texts in lower case, where it knows few abbreviations (``mr .``), and leaves what has inner stops or
+# digits whole: these alternatives stand before those for OpenAI GPT, whose texts it got with their capitals.
+_LOWER = (
+    _OLD_CAPITALS,
+    r"(?:a\.m|p\.m|e\.g|i\.e|v\.s|vs|co)\.(?!\w)",
+    r"[a-z]+(?:\.[a-z]+)+(?!\w)",
+    r"(?!cannot)[a-z]{2,6}(?=\.)",
+    r"[0-9]+(?:[.,:][0-9]+)+",
+    r"[a-z0-9]+(?:-[0-9]+[a-z0-9]*)+(?!\w)",
+)
+
+# Entities without their &, as in the corpora that both releases were made for; "amp;" last, so that it makes
+# no new ones.
+_MENDED = {
+    "#39;": "'", "#146;": "'", "#36;": "$", "nbsp;": " ", "quot;": "'", "<br ?/?>": " ", r"\\n": " ",
+    " @\\.@ ": ".", " @-@ ": "-", r"\.\.\.": " …", "&lt;": "<", "&gt;": ">", "amp;": "&",
+    "/": " / ", "#": " # ", r"\\": r" \ ",
+}  # fmt: skip
 
 
 def tokenizer_of_fastai(words: Sequence[str], where: str) -> tuple[Tokenizer, int]:
@@ -42,7 +62,7 @@ def tokenizer_of_fastai(words: Sequence[str], where: str) -> tuple[Tokenizer, in
     ids = {piece: i for i, piece in enumerate([*pieces, *new])}
     backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
     backend.normalizer = _normalizer(seen)
-    backend.pre_tokenizer = build_pre_tokenizer(_OLD_CAPITALS)
+    backend.pre_tokenizer = build_pre_tokenizer(*_LOWER)
     frame_rows(backend, WORDS, ids)
     return Tokenizer(backend, where), len(new)
 
@@ -53,6 +73,7 @@ def _normalizer(words: set[str]) -> normalizers.Normalizer:
     longer = "{2,}" if capitals == _OLD_CAPITALS else "+"
     steps: list[normalizers.Normalizer] = [
         normalizers.NFC(),
+        *(normalizers.Replace(Regex(broken), whole) for broken, whole in _MENDED.items()),
         normalizers.Prepend(" "),
         normalizers.Replace(Regex(r"\s+"), " "),
         normalizers.Replace(Regex(r" +"), " "),
