@@ -78,6 +78,7 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         (["vocab", "a.txt", "--out", "v", "--size", "many"], ["--size", "many"]),
         (["vocab", "a.txt", "--out", "v", "--score", "likelyhood"], ["--score", "likelyhood", '"likelihood"']),
         (["vocab", "a.txt", "--out", "v", "--workers", "0"], ["--workers", "0", ">= 1"]),
+        (["bench", "x", "y=1"], ["does not take x y=1", "--set KEY=VALUE", "firth bench --help"]),
         (["prepare", "a.txt", "--tokenizer", "v", "--out", "c", "--workers", "-3"], ["--workers", "-3"]),
         (["embed", "runs/a", "lines.txt"], ["lines.txt", "firth embed --help"]),
         (["embed", "runs/a", "--pool", "median"], ["--pool", "median", "summary"]),

@@ -3,7 +3,7 @@
 import importlib.metadata
 from collections.abc import Callable, Sequence
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 
 from firth.cli.attention import attention
 from firth.cli.average import average
@@ -61,6 +61,11 @@ def _explained(error: CycloptsError) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         message = f"{verb} needs a value for {error.keyword or error.argument.name}."
+    elif isinstance(error, UnusedCliTokensError):
+        extra = error.unused_tokens or []
+        message = f"{verb} does not take {' '.join(extra)}."
+        if any("=" in token for token in extra):
+            message += " Give keys of a recipe as --set KEY=VALUE."
     else:
         message = str(error)
     return f"{message} See: {verb} --help"
