@@ -2,7 +2,8 @@
 
 import datetime
 import math
-from dataclasses import dataclass, fields, replace
+import re
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firth.config import (
+    AMOUNT,
+    COUNT,
     FOREIGN_KEYS,
+    PART,
+    POSITIVE,
+    RATE,
+    SHARE,
+    Bounds,
+    check_bounds,
     from_dict,
     option,
     override,
@@ -38,13 +47,12 @@ from firth.training.config import OptimConfig, TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
-    rate: float = option(0.5, "of change")
+    rate: float = option(0.5, "of change", AMOUNT)
     kind: Literal["a", "b"] = option("a", "which")
     names: tuple[str, ...] = option((), "some")
 
     def __post_init__(self) -> None:
-        if self.rate < 0:
-            raise ConfigError(f"rate={self.rate}: expected 0 or more")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,15 +155,15 @@ def test_every_option_of_a_recipe_has_a_comment() -> None:
         assert [f.name for f in fields(cls) if not f.metadata.get("comment")] == []
 
 
-POSITIVE = st.floats(1e-6, 1e3)
-SHARE = st.floats(0, 0.99)
+POSITIVES = st.floats(1e-6, 1e3)
+SHARES = st.floats(0, 0.99)
 DATA = st.builds(
     DataConfig,
     corpus=st.text(st.characters(codec="utf-8"), max_size=12),
     length=st.integers(8, 512),
     long_length=st.sampled_from([0, 512]),
-    long_share=SHARE,
-    short_share=SHARE,
+    long_share=SHARES,
+    short_share=SHARES,
     duplicates=st.integers(0, 9),
     workers=st.integers(0, 9),
 )
@@ -170,13 +178,13 @@ MASKING = st.builds(
 OPTIM = st.builds(
     OptimConfig,
     kind=st.sampled_from(["bert_adam", "adamw"]),
-    peak_rate=POSITIVE,
+    peak_rate=POSITIVES,
     warmup_share=st.floats(0, 1),
-    decay=SHARE,
-    beta1=SHARE,
-    beta2=SHARE,
-    epsilon=POSITIVE,
-    clip_norm=SHARE,
+    decay=SHARES,
+    beta1=SHARES,
+    beta2=SHARES,
+    epsilon=POSITIVES,
+    clip_norm=SHARES,
 )
 TRAIN = st.builds(
     TrainConfig,
@@ -196,12 +204,12 @@ ENCODERS = {
         n_layers=st.integers(1, 48),
         max_positions=st.just(512),
         activation=st.sampled_from(["gelu", "gelu_tanh", "relu"]),
-        dropout=SHARE,
-        attention_dropout=SHARE,
-        init_range=POSITIVE,
+        dropout=SHARES,
+        attention_dropout=SHARES,
+        init_range=POSITIVES,
     ),
     "lstm": st.builds(
-        LstmConfig, vocab_size=st.integers(1, 10**6), width=st.integers(1, 4096), dropout=SHARE
+        LstmConfig, vocab_size=st.integers(1, 10**6), width=st.integers(1, 4096), dropout=SHARES
     ),
 }
 RECIPES = st.one_of(
@@ -358,3 +366,27 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_defaults_must_be_immutable() -> None:
     with pytest.raises(TypeError, match="immutable"):
         option([], "x")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside"),
+    [
+        (COUNT, (1, 7), (0, -1)),
+        (AMOUNT, (0, 1e9), (-1, math.inf, math.nan)),
+        (POSITIVE, (1e-9, 3), (0, -1, math.inf, math.nan)),
+        (SHARE, (0, 1), (-0.1, 1.1, math.nan)),
+        (PART, (0.1, 1), (0, 1.1, math.nan)),
+        (RATE, (0, 0.9), (1, -0.1, math.nan)),
+    ],
+)
+def test_numbers_outside_their_bounds_are_named(
+    bounds: Bounds, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    def checked(value: float | None) -> None:
+        check_bounds(make_dataclass("Made", [("x", float, option(value, "a number", bounds))])(), "optim")
+
+    for value in (*inside, None):
+        checked(value)
+    for value in outside:
+        with pytest.raises(ConfigError, match=re.escape(f"optim.x={value}: expected {bounds.text}")):
+            checked(value)

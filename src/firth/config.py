@@ -17,7 +17,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,16 +76,40 @@ FOREIGN_KEYS = {
 }
 
 
-def option(default: Any, comment: str) -> Any:
-    """A dataclass field with a default and the comment that is shown beside its key."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a number must lie. ``text``: what an error says was expected."""
+
+    text: str
+    holds: Callable[[float], bool]
+
+
+COUNT = Bounds("at least 1", lambda x: x >= 1)
+AMOUNT = Bounds("0 or more", lambda x: 0 <= x < math.inf)
+POSITIVE = Bounds("more than 0", lambda x: 0 < x < math.inf)
+SHARE = Bounds("a share, 0 to 1", lambda x: 0 <= x <= 1)
+PART = Bounds("more than 0 and at most 1", lambda x: 0 < x <= 1)
+RATE = Bounds("at least 0 and less than 1", lambda x: 0 <= x < 1)
+
+
+def option(default: Any, comment: str, bounds: Bounds | None = None) -> Any:
+    """A dataclass field with a default and the comment that is shown beside its key; see ``check_bounds``."""
     if isinstance(default, (list, dict)):
         raise TypeError("a default must be immutable: use a tuple")
-    return dataclasses.field(default=default, metadata={"comment": comment})
+    return dataclasses.field(default=default, metadata={"comment": comment, "bounds": bounds})
 
 
-def required(comment: str) -> Any:
+def required(comment: str, bounds: Bounds | None = None) -> Any:
     """A dataclass field without default, with the comment that is shown beside its key."""
-    return dataclasses.field(metadata={"comment": comment})
+    return dataclasses.field(metadata={"comment": comment, "bounds": bounds})
+
+
+def check_bounds(config: Any, table: str = "") -> None:
+    """ConfigError for a number outside the bounds of its field; ``table``: its key in a recipe, for the message."""
+    for field in dataclasses.fields(config):
+        bounds, value = field.metadata.get("bounds"), getattr(config, field.name)
+        if bounds is not None and value is not None and not bounds.holds(value):
+            raise ConfigError(f"{table and table + '.'}{field.name}={value}: expected {bounds.text}")
 
 
 def unknown_key(key: str, known: Sequence[str], where: str) -> ConfigError:

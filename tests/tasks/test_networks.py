@@ -310,7 +310,7 @@ def test_other_forms_are_refused_in_one_line(network: str) -> None:
          r"network='pooled' cannot: set head\.network=linear"),
         ({"network": "pooled", "features": FeatureConfig(pool="max", lstm_layers=1, output_dropout=False)},
          "network='pooled' has dropout within it"),
-        ({"hidden_width": 0}, "hidden_width=0, attention_width=300: expected at least 1"),
+        ({"hidden_width": 0}, "hidden_width=0: expected at least 1"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:

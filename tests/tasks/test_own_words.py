@@ -221,7 +221,7 @@ def test_texts_and_contexts_have_words_of_their_own_too(unit: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"own_words": -1}, "own_words=-1: expected a width"),
+        ({"own_words": -1}, "own_words=-1: expected 0 or more"),
         ({"join": "first"}, "what is read where the encoder does not enter"),
         ({"join": "none"}, "Set features.own_words or own_characters"),
         ({"join": "first", "own_words": 5, "lstm_layers": 1}, "expected at least 2, or join='last'"),

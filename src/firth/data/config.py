@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import option
+from firth.config import AMOUNT, PART, SHARE, check_bounds, option
 from firth.errors import ConfigError
 
 
@@ -12,21 +12,18 @@ from firth.errors import ConfigError
 class MaskingConfig:
     """Which pieces are predicted, and what the model sees in their place."""
 
-    share: float = option(0.15, "of a row's pieces are predicted")
-    max_predictions: int = option(0, "at most this many a row; 0: the share of the row length, rounded up")
-    mask: float = option(0.8, "of them are seen as [MASK]")
-    keep: float = option(0.1, "of them are seen as they are; the rest as a random piece")
+    share: float = option(0.15, "of a row's pieces are predicted", PART)
+    max_predictions: int = option(0, "at most this many a row; 0: the share of the row length, rounded up", AMOUNT)
+    mask: float = option(0.8, "of them are seen as [MASK]", SHARE)
+    keep: float = option(0.1, "of them are seen as they are; the rest as a random piece", SHARE)
     whole_words: bool = option(False, "choose whole words, not pieces")
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"masking.share={self.share}: expected more than 0, at most 1")
-        if self.mask < 0 or self.keep < 0 or self.mask + self.keep > 1 + 1e-9:
+        check_bounds(self, "masking")
+        if self.mask + self.keep > 1 + 1e-9:
             raise ConfigError(
                 f"masking.mask={self.mask} and keep={self.keep}: expected two shares of at most 1"
             )
-        if self.max_predictions < 0:
-            raise ConfigError(f"masking.max_predictions={self.max_predictions}: expected 0 or more")
 
     def most(self, length: int) -> int:
         """The most predictions in a row when rows are at most ``length`` long (20 at 128, 77 at 512)."""
@@ -50,25 +47,18 @@ class DataConfig:
         "is in proportion (AWD-LSTM's language model); an update then has about train.batch_tokens",
     )  # fmt: skip
     long_length: int = option(
-        0, "row length of the last part of training; 0: one length throughout (paper: 512)"
+        0, "row length of the last part of training; 0: one length throughout (paper: 512)", AMOUNT
     )
-    long_share: float = option(0.1, "share of the steps at long_length")
-    short_share: float = option(0.1, "of documents are cut to a random shorter target (pairs)")
-    duplicates: int = option(0, "0: new pairs and masks every epoch; n: n fixed copies, as in the paper (10)")
-    workers: int = option(1, "threads that make batches; the stream is the same for any number")
+    long_share: float = option(0.1, "share of the steps at long_length", SHARE)
+    short_share: float = option(0.1, "of documents are cut to a random shorter target (pairs)", SHARE)
+    duplicates: int = option(0, "0: new pairs and masks every epoch; n: n fixed copies, as in the paper (10)", AMOUNT)
+    workers: int = option(1, "threads that make batches; the stream is the same for any number", AMOUNT)
 
     def __post_init__(self) -> None:
+        check_bounds(self, "data")
         if self.length < 8 or (self.long_length and self.long_length < self.length):
             raise ConfigError(
                 f"data.length={self.length}, long_length={self.long_length}: expected 8 or more, the long one no less"
-            )
-        if not 0 <= self.short_share <= 1 or not 0 <= self.long_share <= 1:
-            raise ConfigError(
-                f"data.short_share={self.short_share}, long_share={self.long_share}: expected shares"
-            )
-        if self.duplicates < 0 or self.workers < 0:
-            raise ConfigError(
-                f"data.duplicates={self.duplicates}, workers={self.workers}: expected 0 or more"
             )
         if self.varied_windows and self.instances != "streams":
             raise ConfigError(f"data.varied_windows=true is for data.instances='streams', not {self.instances!r}")

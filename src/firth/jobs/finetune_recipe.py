@@ -6,7 +6,21 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from firth.config import from_dict, option, override, parse_override, required, to_dict, unknown_key
+from firth.config import (
+    AMOUNT,
+    COUNT,
+    PART,
+    POSITIVE,
+    RATE,
+    check_bounds,
+    from_dict,
+    option,
+    override,
+    parse_override,
+    required,
+    to_dict,
+    unknown_key,
+)
 from firth.errors import ConfigError
 from firth.systems import SYSTEMS, TASKS, Task, design_named
 from firth.training.config import OptimConfig
@@ -41,39 +55,38 @@ class AdaptConfig:
     transferred_groups: int = option(
         -1, "groups of layers, from the embeddings up, that have the model's weights; those above begin anew; -1: all"
     )
-    rate_decay: float = option(1.0, "the rate of each group of layers is this times that of the group above")
+    rate_decay: float = option(1.0, "the rate of each group of layers is this times that of the group above", PART)
     unfreeze: Literal["at_once", "gradual"] = option(
         "at_once", "gradual: the head learns alone for an epoch, then each epoch one more group from the top (ULMFiT)"
     )
-    dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained")
+    dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained", RATE)
     vectors: str = option(
         "", "word vectors that head.features.own_words begin with: a file (GloVe, word2vec, fastText) or a model folder"
     )
 
     def __post_init__(self) -> None:
+        check_bounds(self, "adapt")
         if self.frozen_groups < -1:
             raise ConfigError(f"adapt.frozen_groups={self.frozen_groups}: expected 0 or more, or -1 for all")
         if self.transferred_groups < -1:
             raise ConfigError(f"adapt.transferred_groups={self.transferred_groups}: expected 0 or more, or -1 for all")
-        if not 0 < self.rate_decay <= 1:
-            raise ConfigError(f"adapt.rate_decay={self.rate_decay}: expected more than 0 and at most 1")
         if self.frozen_groups == -1 and (self.dropout or self.rate_decay != 1 or self.unfreeze != "at_once"):
             raise ConfigError(
                 "adapt.frozen_groups=-1 freezes the encoder: leave out adapt.dropout, rate_decay and unfreeze"
             )
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"adapt.dropout={self.dropout}: expected at least 0 and less than 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuneConfig:
     """How long and how much at a time (Devlin et al. 2018, App. A.3)."""
 
-    epochs: float = option(3.0, "times that the training examples are read")
-    batch_examples: int = option(32, "examples in an update")
-    batch_tokens: int = option(4096, "most tokens of an update that are in memory at once")
-    seed: int = option(1, "of the first run: of the head's weights, the order of examples, dropout; the next has 2")
-    seeds: int = option(1, "runs that differ in nothing but the seed")
+    epochs: float = option(3.0, "times that the training examples are read", POSITIVE)
+    batch_examples: int = option(32, "examples in an update", COUNT)
+    batch_tokens: int = option(4096, "most tokens of an update that are in memory at once", COUNT)
+    seed: int = option(
+        1, "of the first run: of the head's weights, the order of examples, dropout; the next has 2", AMOUNT
+    )
+    seeds: int = option(1, "runs that differ in nothing but the seed", COUNT)
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
     )
@@ -81,16 +94,12 @@ class TuneConfig:
         False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
     )
     recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
-    looks_per_epoch: int = option(2, "evaluations on held-out examples, the best is kept; 0: one, at the end")
-    patience: int = option(0, "evaluations without a better score after which a run ends; 0: never")
+    looks_per_epoch: int = option(2, "evaluations on held-out examples, the best is kept; 0: one, at the end", AMOUNT)
+    patience: int = option(0, "evaluations without a better score after which a run ends; 0: never", AMOUNT)
     balance: bool = option(False, "True: each label weighs as much as any other, however many examples it has")
 
     def __post_init__(self) -> None:
-        for name in ("batch_examples", "batch_tokens", "seeds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        if self.epochs <= 0 or min(self.patience, self.seed, self.looks_per_epoch) < 0:
-            raise ConfigError("train.epochs: expected more than 0; patience, seed and looks_per_epoch: 0 or more")
+        check_bounds(self, "train")
         if self.patience and not self.looks_per_epoch:
             raise ConfigError("train.patience counts evaluations: train.looks_per_epoch=0 has only one")
 

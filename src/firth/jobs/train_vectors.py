@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import option, to_dict
+from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
 from firth.convert.word_vectors import Block, Subwords, VectorFile
 from firth.errors import ConfigError, InputError
 from firth.jobs.vectors import Reading, Split, VectorsReport, write_vectors
@@ -27,26 +27,24 @@ class VectorTraining:
 
     kind: Literal["word2vec", "fasttext"] = option("word2vec", "fasttext: with n-grams of characters")
     algorithm: Literal["skip-gram", "cbow"] = option("skip-gram", "a word predicts those around it, or the reverse")
-    width: int = option(100, "numbers of a vector")
-    window: int = option(5, "words on either side, at most")
-    negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax")
-    epochs: int = option(5, "times that the text is read")
-    least: int = option(5, "times that a word must occur")
-    sample: float = option(0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4")
-    rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05")
+    width: int = option(100, "numbers of a vector", COUNT)
+    window: int = option(5, "words on either side, at most", COUNT)
+    negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax", AMOUNT)
+    epochs: int = option(5, "times that the text is read", COUNT)
+    least: int = option(5, "times that a word must occur", COUNT)
+    sample: float = option(
+        0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4", AMOUNT
+    )
+    rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", AMOUNT)
     n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText")
-    shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included")
+    shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
     longest_ngram: int = option(6, "the same")
     lowercase: bool = option(False, "text is read in lower case")
-    seed: int = option(1, "of the first vectors and of all that is drawn")
-    workers: int = option(0, "threads; 0: all processors. Only with 1 are two runs the same")
+    seed: int = option(1, "of the first vectors and of all that is drawn", AMOUNT)
+    workers: int = option(0, "threads; 0: all processors. Only with 1 are two runs the same", AMOUNT)
 
     def __post_init__(self) -> None:
-        for name in ("width", "window", "epochs", "least", "n_buckets", "shortest_ngram"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
-        if min(self.negative, self.sample, self.rate, self.workers, self.seed) < 0:
-            raise ConfigError("negative, sample, rate, workers and seed: expected 0 or more")
+        check_bounds(self)
         if self.longest_ngram < self.shortest_ngram or self.n_buckets > _MOST_BUCKETS:
             raise ConfigError("longest_ngram: expected at least shortest_ngram; n_buckets: at most 2^31 - 1")
 

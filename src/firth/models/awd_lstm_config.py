@@ -3,8 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from firth.config import option, required
-from firth.errors import ConfigError
+from firth.config import AMOUNT, COUNT, RATE, check_bounds, option, required
 
 _RATES = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout")
 
@@ -13,26 +12,19 @@ _RATES = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropou
 class AwdLstmConfig:
     """Sizes and dropout of ULMFiT's language model (Howard & Ruder 2018, §4.1; Merity et al. 2017)."""
 
-    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)")
-    width: int = option(400, "of the embedding and of the top layer")
-    hidden_width: int = option(1150, "of the layers between")
-    n_layers: int = option(3, "LSTM layers")
-    embedding_dropout: float = option(0.05, "of words: each vanishes from a whole batch")
-    input_dropout: float = option(0.4, "of the embedded words, the same at every step")
-    weight_dropout: float = option(0.5, "of the hidden-to-hidden matrices")
-    hidden_dropout: float = option(0.3, "between layers, the same at every step")
+    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(400, "of the embedding and of the top layer", COUNT)
+    hidden_width: int = option(1150, "of the layers between", COUNT)
+    n_layers: int = option(3, "LSTM layers", COUNT)
+    embedding_dropout: float = option(0.05, "of words: each vanishes from a whole batch", RATE)
+    input_dropout: float = option(0.4, "of the embedded words, the same at every step", RATE)
+    weight_dropout: float = option(0.5, "of the hidden-to-hidden matrices", RATE)
+    hidden_dropout: float = option(0.3, "between layers, the same at every step", RATE)
     backward: bool = option(False, "True: rows are read from the last token to the first")
-    init_range: float = option(0.1, "embeddings begin uniform in ± this")
+    init_range: float = option(0.1, "embeddings begin uniform in ± this", AMOUNT)
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "width", "hidden_width", "n_layers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
-        if self.init_range < 0:
-            raise ConfigError(f"init_range={self.init_range}: expected 0 or more")
-        for name in _RATES:
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 0 and less than 1")
+        check_bounds(self)
 
     @property
     def layer_widths(self) -> tuple[int, ...]:

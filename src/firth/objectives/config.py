@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from firth.config import option
-from firth.errors import ConfigError
+from firth.config import AMOUNT, COUNT, RATE, check_bounds, option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,26 +31,22 @@ class StreamingLMConfig:
 class CbowConfig:
     """A word from the words around it."""
 
-    window: int = option(5, "words on either side, at most; while training 1 to this, drawn for each word")
+    window: int = option(5, "words on either side, at most; while training 1 to this, drawn for each word", COUNT)
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ConfigError(f"objective.window={self.window}: expected at least 1")
+        check_bounds(self, "objective")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwdLMConfig:
     """The next word of a stream, and penalties on the activations that predict it (Merity et al. 2017, §4)."""
 
-    dropout: float = option(0.4, "of the top states before the softmax, the same at every step")
-    activation: float = option(2.0, "weight of the mean square of those states")
-    change: float = option(1.0, "weight of the mean square of their change from step to step")
+    dropout: float = option(0.4, "of the top states before the softmax, the same at every step", RATE)
+    activation: float = option(2.0, "weight of the mean square of those states", AMOUNT)
+    change: float = option(1.0, "weight of the mean square of their change from step to step", AMOUNT)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"objective.dropout={self.dropout}: expected at least 0 and less than 1")
-        if self.activation < 0 or self.change < 0:
-            raise ConfigError(f"objective.activation={self.activation}, change={self.change}: expected 0 or more")
+        check_bounds(self, "objective")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,32 +54,33 @@ class BilmLMConfig:
     """The next word and the one before, each from one side."""
 
     negatives: int = option(
-        8192, "words that an answer is compared with in training, drawn by frequency; 0, or a smaller vocabulary: all"
+        8192,
+        "words that an answer is compared with in training, drawn by frequency; 0, or a smaller vocabulary: all",
+        AMOUNT,
     )
 
     def __post_init__(self) -> None:
-        if self.negatives < 0:
-            raise ConfigError(f"objective.negatives={self.negatives}: expected 0 or more")
+        check_bounds(self, "objective")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MtLstmTranslationConfig:
     """The target side, word by word, by recurrent layers."""
 
-    dropout: float = option(0.2, "of the decoder's words, between its layers, and of what words are predicted from")
+    dropout: float = option(
+        0.2, "of the decoder's words, between its layers, and of what words are predicted from", RATE
+    )
     decoder: bool = option(True, "false: an encoder alone, as CoVe was released, which translates nothing")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"objective.dropout={self.dropout}: expected at least 0 and less than 1")
+        check_bounds(self, "objective")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslationConfig:
     """The target side, piece by piece."""
 
-    label_smoothing: float = option(0.1, "of an answer is spread evenly over all other pieces, in training")
+    label_smoothing: float = option(0.1, "of an answer is spread evenly over all other pieces, in training", RATE)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"objective.label_smoothing={self.label_smoothing}: expected at least 0 and less than 1")
+        check_bounds(self, "objective")

@@ -1,25 +1,14 @@
 """Options of fine-tuning tasks; no torch. They are stored with the model, which reads new text as it was trained to."""
 
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
-from firth.config import option, required
+from firth.config import AMOUNT, COUNT, RATE, check_bounds, option, required
 from firth.errors import ConfigError
 
 # What several heads have (Radford et al. 2018, §3.2 and §3.3).
 _AUXILIARY_LM = "weight of next-token prediction on the same rows while fine-tuning (GPT: 0.5); left to right only"
 _BOTH_ORDERS = "True: a pair is read in both orders, and what the head reads of them is added (GPT's similarity)"
-
-
-def _check_share(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name}={value}: expected at least 0 and less than 1")
-
-
-def _check_auxiliary(value: float) -> None:
-    if not 0 <= value < inf:
-        raise ConfigError(f"auxiliary_lm={value}: expected a weight of 0 or more, such as 0.5")
 
 
 def _check_both_orders(windows: "WindowConfig") -> None:
@@ -49,16 +38,17 @@ def _check_labels(labels: tuple[str, ...], fewest: int = 2) -> None:
 class WindowConfig:
     """How a text becomes rows, and what becomes of one that is longer than a row."""
 
-    length: int = option(0, "longest row, special pieces included; 0: the longest that the model reads (512 if any)")
-    stride: int = option(0, "pieces from the begin of a window to that of the next; 0: half of what fits")
+    length: int = option(
+        0, "longest row, special pieces included; 0: the longest that the model reads (512 if any)", AMOUNT
+    )
+    stride: int = option(0, "pieces from the begin of a window to that of the next; 0: half of what fits", AMOUNT)
     long: Literal["windows", "cut"] = option(
         "windows", "windows: a long text is read in overlapping windows; cut: its end is left out, as in the paper"
     )
     merge: Literal["mean", "max"] = option("mean", "how the outputs of a text's windows become one")
 
     def __post_init__(self) -> None:
-        if self.length < 0 or self.stride < 0:
-            raise ConfigError(f"windows.length={self.length}, stride={self.stride}: expected 0 or more")
+        check_bounds(self, "windows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +67,14 @@ class FeatureConfig:
         False, "True: layers that are weighted are first brought to mean 0 and variance 1 over the whole batch (ELMo)"
     )
     mix_l2: float = option(
-        0.0, "share in the loss of the sum of squares of the learned weights, which draws them together (ELMo: 0.001)"
+        0.0,
+        "share in the loss of the sum of squares of the learned weights, which draws them together (ELMo: 0.001)",
+        AMOUNT,
     )
-    lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head")
-    lstm_width: int = option(256, "of that LSTM, in each direction")
+    lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head", AMOUNT)
+    lstm_width: int = option(256, "of that LSTM, in each direction", COUNT)
     cell: Literal["lstm", "gru"] = option("lstm", "of those layers; gru: a GRU in the place of the LSTM")
-    own_words: int = option(0, "width of vectors that the head learns of the vocabulary's words; 0: none")
+    own_words: int = option(0, "width of vectors that the head learns of the vocabulary's words; 0: none", AMOUNT)
     own_characters: Literal["none", "cnn", "gru"] = option(
         "none", "how the head reads words by their characters; only where the system does (elmo, vectors)"
     )
@@ -93,23 +85,17 @@ class FeatureConfig:
     second_mix: bool = option(
         False, "True: the head reads the layers beside that LSTM too, mixed anew (ELMo at input and output)"
     )
-    dropout: float = option(0.1, "of what the head reads, and of the input of each LSTM layer")
+    dropout: float = option(0.1, "of what the head reads, and of the input of each LSTM layer", RATE)
     output_dropout: bool = option(True, "False: dropout is of the input of LSTM layers alone (TagLM)")
 
     def __post_init__(self) -> None:
+        check_bounds(self, "features")
         if not self.layers or (self.mix == "one" and len(self.layers) != 1):
             raise ConfigError(f"features.layers={list(self.layers)}, mix={self.mix!r}: one layer, or a way to mix them")
-        if self.lstm_layers < 0 or self.lstm_width < 1:
-            raise ConfigError(f"features.lstm_layers={self.lstm_layers}, lstm_width={self.lstm_width}: too few")
         if (self.layer_norm or self.mix_l2) and self.mix != "weighted":
             raise ConfigError(f"features.layer_norm and mix_l2 are for mix='weighted', not {self.mix!r}")
-        if not 0 <= self.mix_l2 < inf:
-            raise ConfigError(f"features.mix_l2={self.mix_l2}: expected 0 or more, such as 0.001")
         if self.second_mix and not self.lstm_layers:
             raise ConfigError("features.second_mix=true: beside which LSTM? Set features.lstm_layers with it")
-        _check_share("features.dropout", self.dropout)
-        if self.own_words < 0:
-            raise ConfigError(f"features.own_words={self.own_words}: expected a width such as 50, or 0 for none")
         if not self.output_dropout and not self.lstm_layers:
             raise ConfigError("features.output_dropout=false: of which LSTM's input then? Set features.lstm_layers")
         self._check_join()
@@ -169,7 +155,7 @@ class ClassifyConfig:
     """One of K labels for a text or a pair."""
 
     labels: tuple[str, ...] = required("the labels, in the order of the outputs")
-    label_smoothing: float = option(0.0, "share of the target that is spread over all labels")
+    label_smoothing: float = option(0.0, "share of the target that is spread over all labels", RATE)
     class_weights: tuple[float, ...] = option((), "of each label's examples in the loss; none: all alike")
     temperature: float = option(1.0, "outputs are divided by it before the softmax: fitted so that shares come true")
     both_orders: bool = option(False, _BOTH_ORDERS)
@@ -178,20 +164,17 @@ class ClassifyConfig:
         "pooled: a hidden layer between batch norms (ULMFiT); biattentive: LSTMs that read each text of a pair in the "
         "light of the other (CoVe's BCN). Other kinds of task have linear heads",
     )
-    hidden_width: int = option(50, "network pooled: units of its hidden layer")
-    attention_width: int = option(300, "network biattentive: of its projection, and of its LSTMs in each direction")
-    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
+    hidden_width: int = option(50, "network pooled: units of its hidden layer", COUNT)
+    attention_width: int = option(
+        300, "network biattentive: of its projection, and of its LSTMs in each direction", COUNT
+    )
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _check_labels(self.labels)
-        _check_share("label_smoothing", self.label_smoothing)
-        _check_auxiliary(self.auxiliary_lm)
-        if min(self.hidden_width, self.attention_width) < 1:
-            raise ConfigError(
-                f"hidden_width={self.hidden_width}, attention_width={self.attention_width}: expected at least 1"
-            )
         if self.both_orders and self.network != "linear":
             raise ConfigError(
                 f"both_orders=true adds up what a linear head reads of two rows, which network={self.network!r} "
@@ -222,13 +205,13 @@ class MultiLabelConfig:
 
     labels: tuple[str, ...] = required("the labels, in the order of the outputs")
     threshold: float = option(0.5, "probability from which a label holds; chosen on held-out examples")
-    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _check_labels(self.labels, 1)
-        _check_auxiliary(self.auxiliary_lm)
         _check_words(self.features)
 
 
@@ -239,12 +222,12 @@ class RegressConfig:
     lowest: float = option(0.0, "lowest value in training; predictions are not below it")
     highest: float = option(0.0, "highest value in training; predictions are not above it")
     both_orders: bool = option(False, _BOTH_ORDERS)
-    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
-        _check_auxiliary(self.auxiliary_lm)
+        check_bounds(self)
         if self.both_orders:
             _check_both_orders(self.windows)
         _check_words(self.features)
@@ -263,15 +246,14 @@ class TagConfig:
     scheme: Literal["plain", "BIO", "BIOES"] = option("BIO", "plain: tags such as parts of speech, not of entities")
     unit: Literal["word", "character"] = option("word", "what has a tag in the data")
     crf: bool = option(False, "True: a conditional random field over the tags of a row")
-    label_smoothing: float = option(0.0, "share of the target that is spread over all tags; not with a CRF")
-    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
+    label_smoothing: float = option(0.0, "share of the target that is spread over all tags; not with a CRF", RATE)
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "documents; stride: the part of a row that is tagged")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _check_labels(self.labels)
-        _check_share("label_smoothing", self.label_smoothing)
-        _check_auxiliary(self.auxiliary_lm)
         if self.crf and self.label_smoothing:
             raise ConfigError("label_smoothing has no meaning with crf=true: leave one of them out")
         _check_unused(self.windows, self.features, "documents")
@@ -281,17 +263,16 @@ class TagConfig:
 class AnswerConfig:
     """The stretch of a context that answers a question. Defaults: google-research/bert run_squad.py."""
 
-    max_question: int = option(64, "pieces of the question that are read, from its begin")
-    max_answer: int = option(30, "pieces of the longest answer")
-    n_best: int = option(20, "starts and ends looked at in a window, and answers kept")
+    max_question: int = option(64, "pieces of the question that are read, from its begin", COUNT)
+    max_answer: int = option(30, "pieces of the longest answer", COUNT)
+    n_best: int = option(20, "starts and ends looked at in a window, and answers kept", COUNT)
     can_refuse: bool = option(False, "True: a question may have no answer in its context (SQuAD 2.0)")
     threshold: float = option(0.0, "no answer is given when its score is more than this above the best answer's")
     windows: WindowConfig = option(WindowConfig(), "long contexts")
     features: FeatureConfig = option(FeatureConfig(dropout=0.0), "what the head reads")
 
     def __post_init__(self) -> None:
-        if min(self.max_question, self.max_answer, self.n_best) < 1:
-            raise ConfigError("max_question, max_answer and n_best: expected at least 1")
+        check_bounds(self)
         if self.threshold and not self.can_refuse:
             raise ConfigError(f"threshold={self.threshold}: only with can_refuse=true can an answer be refused")
         _check_unused(self.windows, self.features, "contexts")
@@ -304,12 +285,12 @@ class ChooseConfig:
 
     temperature: float = option(1.0, "scores are divided by it before the softmax: fitted so that shares come true")
     shared_dropout: bool = option(False, "True: all choices of a question lose the same parts to dropout (GPT)")
-    auxiliary_lm: float = option(0.0, _AUXILIARY_LM)
+    auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     features: FeatureConfig = option(FeatureConfig(), "what the head reads")
 
     def __post_init__(self) -> None:
-        _check_auxiliary(self.auxiliary_lm)
+        check_bounds(self)
         _check_words(self.features)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import option
+from firth.config import AMOUNT, COUNT, PART, POSITIVE, RATE, SHARE, check_bounds, option
 from firth.errors import ConfigError
 
 
@@ -15,44 +15,39 @@ class OptimConfig:
         "bert_adam",
         "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; adagrad",
     )
-    peak_rate: float = option(1e-4, "highest learning rate")
+    peak_rate: float = option(1e-4, "highest learning rate", POSITIVE)
     schedule: Literal["linear", "gpt_linear", "cosine", "constant", "inverse_sqrt", "slanted"] = option(
         "linear", "how the rate changes after the warm-up"
     )
-    warmup_share: float = option(0.01, "of the steps, over which the rate rises from 0 (paper: 10,000 of 1,000,000)")
-    decay: float = option(0.01, "decoupled weight decay; never of biases and norms")
-    beta1: float = option(0.9, "of the running mean of gradients")
-    beta2: float = option(0.999, "of the running mean of their squares")
-    epsilon: float = option(1e-6, "added to the root of the mean square")
-    accumulated: float = option(0.0, "adagrad: what the sum of squares begins with")
-    clip_norm: float = option(1.0, "gradients are scaled down to this global norm; 0: never")
+    warmup_share: float = option(
+        0.01, "of the steps, over which the rate rises from 0 (paper: 10,000 of 1,000,000)", SHARE
+    )
+    decay: float = option(0.01, "decoupled weight decay; never of biases and norms", AMOUNT)
+    beta1: float = option(0.9, "of the running mean of gradients", RATE)
+    beta2: float = option(0.999, "of the running mean of their squares", RATE)
+    epsilon: float = option(1e-6, "added to the root of the mean square", AMOUNT)
+    accumulated: float = option(0.0, "adagrad: what the sum of squares begins with", AMOUNT)
+    clip_norm: float = option(1.0, "gradients are scaled down to this global norm; 0: never", AMOUNT)
 
     def __post_init__(self) -> None:
-        if self.peak_rate <= 0:
-            raise ConfigError(f"optim.peak_rate={self.peak_rate}: expected more than 0")
-        if not 0 <= self.warmup_share <= 1:
-            raise ConfigError(f"optim.warmup_share={self.warmup_share}: expected a share of the steps, 0 to 1")
-        if self.epsilon < 0 or self.accumulated < 0:
-            raise ConfigError(f"optim.epsilon={self.epsilon}, accumulated={self.accumulated}: expected 0 or more")
+        check_bounds(self, "optim")
         if self.kind == "adagrad" and self.decay:
             raise ConfigError(f"optim.decay={self.decay}: adagrad has none, set it to 0")
-        if self.decay < 0 or self.clip_norm < 0:
-            raise ConfigError("optim.decay and clip_norm: expected 0 or more")
-        if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
-            raise ConfigError(f"optim.beta1={self.beta1}, beta2={self.beta2}: expected at least 0 and less than 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """How long, how much at a time, how often to look and to save."""
 
-    steps: int = option(1_000_000, "optimizer steps")
-    batch_tokens: int = option(4096, "most tokens in a micro-batch")
-    micro_batches: int = option(1, "micro-batches a step, over all processes")
+    steps: int = option(1_000_000, "optimizer steps", COUNT)
+    batch_tokens: int = option(4096, "most tokens in a micro-batch", COUNT)
+    micro_batches: int = option(1, "micro-batches a step, over all processes", COUNT)
     rate_decay: float = option(
-        1.0, "the rate of each group of layers is this times that of the group above; the top one has the full rate"
+        1.0,
+        "the rate of each group of layers is this times that of the group above; the top one has the full rate",
+        PART,
     )
-    seed: int = option(12345, "of initial weights, data and dropout")
+    seed: int = option(12345, "of initial weights, data and dropout", AMOUNT)
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
     )
@@ -60,22 +55,15 @@ class TrainConfig:
         False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
     )
     recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
-    eval_every: int = option(1000, "steps between evaluations on held-out text; 0: only at the end")
-    patience: int = option(0, "evaluations without a better score after which training ends; 0: never")
-    eval_batches: int = option(50, "micro-batches of held-out text an evaluation reads; 0: all")
-    save_every: int = option(1000, "steps between checkpoints; 0: only at the end")
-    keep_checkpoints: int = option(2, "newest checkpoints that are kept")
-    log_every: int = option(20, "steps between lines of log.jsonl")
+    eval_every: int = option(1000, "steps between evaluations on held-out text; 0: only at the end", AMOUNT)
+    patience: int = option(0, "evaluations without a better score after which training ends; 0: never", AMOUNT)
+    eval_batches: int = option(50, "micro-batches of held-out text an evaluation reads; 0: all", AMOUNT)
+    save_every: int = option(1000, "steps between checkpoints; 0: only at the end", AMOUNT)
+    keep_checkpoints: int = option(2, "newest checkpoints that are kept", COUNT)
+    log_every: int = option(20, "steps between lines of log.jsonl", COUNT)
     tensorboard: bool = option(False, "also write TensorBoard events (needs firth[track])")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_tokens", "micro_batches", "keep_checkpoints", "log_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        for name in ("eval_every", "eval_batches", "patience", "save_every", "seed"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"train.{name}={getattr(self, name)}: expected 0 or more")
-        if not 0 < self.rate_decay <= 1:
-            raise ConfigError(f"train.rate_decay={self.rate_decay}: expected more than 0 and at most 1")
+        check_bounds(self, "train")
         if self.seed >= 1 << 63:
             raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")
