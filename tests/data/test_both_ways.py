@@ -20,8 +20,10 @@ def shard(sentences: list[list[int]] = SENTENCES) -> Shard:
     return Shard("s", ids, bounds, np.array([0, len(sentences)]))
 
 
-def batches(length: int = 4, budget_tokens: int = 8, slots: int = 1) -> BothWaysBatches:
-    return BothWaysBatches.cut(shard(), LAYOUT, length=length, budget_tokens=budget_tokens, slots=slots, chars=CHARS)
+def batches(length: int = 4, budget_tokens: int = 8, slots: int = 1, seed: int | None = None) -> BothWaysBatches:
+    return BothWaysBatches.cut(
+        shard(), LAYOUT, length=length, budget_tokens=budget_tokens, slots=slots, chars=CHARS, seed=seed
+    )
 
 
 def published(backward: bool) -> tuple[list[int], list[int]]:
@@ -69,4 +71,23 @@ def test_columns_go_on_from_batch_to_batch(slots: int, budget: int) -> None:
 
 
 def test_a_shard_without_text_has_no_batches() -> None:
-    assert len(BothWaysBatches.cut(shard([]), LAYOUT, length=4, budget_tokens=8, slots=1, chars=CHARS)) == 0
+    assert len(BothWaysBatches.cut(shard([]), LAYOUT, length=4, budget_tokens=8, slots=1, chars=CHARS, seed=None)) == 0
+
+
+def test_a_seed_gives_the_sentences_another_order_in_both_streams() -> None:
+    def sentences(side: str, seed: int | None) -> list[list[int]]:
+        made = batches(seed=seed)
+        ids = [i for number in range(len(made)) for i in getattr(made[number], side).ids.tolist()]
+        found: list[list[int]] = []
+        for i in ids:
+            if i in (BEGIN, END):
+                found.append([])
+            else:
+                found[-1].append(i)
+        return found
+
+    assert sentences("tokens", None) == SENTENCES
+    orders = [sentences("tokens", seed) for seed in range(8)]
+    assert all(sorted(order) == sorted(SENTENCES) for order in orders)
+    assert len({str(order) for order in orders}) > 3 and orders[3] == sentences("tokens", 3)
+    assert [order[::-1] for order in sentences("second", 3)] == orders[3]

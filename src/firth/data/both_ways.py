@@ -1,6 +1,8 @@
 """Sentences as two streams, one read from each side, for language models of both directions.
 
-Source: allenai/bilm-tf data.py, _get_batch and BidirectionalLMDataset (specification of ELMo, §5).
+Source: allenai/bilm-tf data.py, _get_batch and BidirectionalLMDataset (specification of ELMo, §5). Its training
+shuffles the sentences of a file (``shuffle_on_load``), and so does this: state that goes on through a whole book learns
+its names by heart, and takes other text for it.
 """
 
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from firth.data.batch import Batch, Target
+from firth.data.hashing import permutation
 from firth.data.shards import Shard
 from firth.packed import Rows, Tokens
 from firth.text.layouts import Layout
@@ -42,14 +45,18 @@ class BothWaysBatches:
 
     @classmethod
     def cut(
-        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, chars: np.ndarray
-    ) -> "BothWaysBatches":
+        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, chars: np.ndarray,
+        seed: int | None,
+    ) -> "BothWaysBatches":  # fmt: skip
         """The shard's sentences, each between the layout's marks; the tail that fills no column is left out.
 
-        A batch has at most ``budget_tokens`` tokens, both streams together.
+        A batch has at most ``budget_tokens`` tokens, both streams together. ``seed``: of the order of the sentences;
+        None: as they stand.
         """
         (begin,), (end,) = layout.first, layout.last
-        ids, bounds = shard.ids.astype(np.int64), shard.sentences
+        ids, bounds = shard.ids.astype(np.int64), shard.sentences.astype(np.int64)
+        if seed is not None:
+            ids, bounds = shuffled(ids, bounds, seed)
         turned = ids[turned_round(bounds)]
         size = len(ids) + len(bounds) - 1
         # A stream too short for so many columns is cut into fewer, of one token at least.
@@ -78,6 +85,14 @@ class BothWaysBatches:
             tokens.append(Tokens(rows, torch.from_numpy(ids), chars=chars_of(self.chars, ids)))
             targets[term] = Target(torch.arange(ids.size), torch.from_numpy(answers.flatten()))
         return Batch(tokens[0], targets, starts_stream=time == 0, second=tokens[1])
+
+
+def shuffled(ids: np.ndarray, bounds: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences and their bounds in another order."""
+    order = permutation(seed, len(bounds) - 1)
+    n_words = np.diff(bounds)[order]
+    moved = np.concatenate([[0], n_words.cumsum()])
+    return ids[np.repeat(bounds[:-1][order] - moved[:-1], n_words) + np.arange(moved[-1])], moved
 
 
 def turned_round(bounds: np.ndarray) -> np.ndarray:

@@ -236,8 +236,10 @@ class Loader:
         shard, length = self.corpus.open(self.infos[number]), self.data.lengths[place.phase]
         if self.data.instances == "streams" and self.predict == "both":
             return BothWaysBatches.cut(
-                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots, chars=self._chars
-            )
+                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
+                chars=self._chars,
+                seed=seed_of(seed, shard.name, epoch, "sentences") if self.split == "train" else None,
+            )  # fmt: skip
         if self.data.instances == "streams":
             return StreamBatches.cut(
                 shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
