@@ -1,14 +1,15 @@
 """Cells of a study: each is done once, in a process of its own; one that fails does not stop the others."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firth.config import read_json
+from firth.config import read_json, write_json
 from firth.errors import ConfigError, InputError, TrainingError
-from firth.studies.cells import Cell, run_cells, run_study, select
+from firth.studies.cells import DONE, Cell, read_facts, run_cells, run_study, select, stamps_of
 
 pytestmark = pytest.mark.slow  # starts processes
 
@@ -61,3 +62,21 @@ def test_chosen_cells_bring_what_they_need() -> None:
 def test_no_cell_of_that_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no cell has such a name"):
         run_study([Cell("a", work, {})], tmp_path, only=["b"], workers=1, tell=print)
+
+
+def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
+    def cells(first: int) -> list[Cell]:
+        return [
+            Cell("first", work, {"number": first}), Cell("second", work, {"number": 5}, ("first",)),
+            Cell("alone", work, {"number": 3}),
+        ]  # fmt: skip
+
+    stamps, others = stamps_of(cells(1)), stamps_of(cells(2))
+    assert stamps == stamps_of(cells(1)[::-1]) and stamps["alone"] == others["alone"]
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / DONE, {"facts": {"square": 1}, "stamp": stamps[name]})
+    assert set(read_facts(cells(1), tmp_path)) == {"first", "second"}
+    shutil.rmtree(tmp_path / "first")
+    with pytest.raises(ConfigError, match="second/cell.json was made with other options, or from what was"):
+        read_facts(cells(2), tmp_path)

@@ -9,7 +9,9 @@ from firth.config import read_json
 from firth.errors import ConfigError
 from firth.folder import read_model
 from firth.jobs.finetune_recipe import build, plain_recipe
+from firth.jobs.labelled import METRICS
 from firth.studies import representations
+from firth.studies.finetuning import ROWS
 from firth.studies.representations import (
     LABELS,
     MIXED,
@@ -47,8 +49,8 @@ FACTS = {
     "pre-training/BERT": {"dev": {"mlm_loss": 5.25}, "cpu_s": 600.0, "parameters": 7_400_000, "peak_mb": 700},
     "tasks/BERT/SST-2": cell(0.75),
     "tasks/TagLM/CoNLL-2003": cell(0.5, "entity_f1"),
-    "layers/English POS/seed 1": cell(0.9, shares=[0.2, 0.5, 0.3]),
-    "layers/English POS/seed 2": cell(0.8, shares=[0.3, 0.4, 0.3]),
+    "layers/English POS/seed 1": cell(0.9, "tag_accuracy", shares=[0.2, 0.5, 0.3]),
+    "layers/English POS/seed 2": cell(0.8, "tag_accuracy", shares=[0.3, 0.4, 0.3]),
     f"labels/100/{ULMFIT_STARTS[0]}": cell(0.4, examples={"train": 90, "held_out": 10}),
 }  # fmt: skip
 
@@ -86,6 +88,14 @@ def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> N
     assert len(rest) == 3 * len(MIXED) + 1 + len(LABELS) * len(ULMFIT_STARTS)
     for row in REPRESENTATIONS.values():
         assert row.reads or row.vectors or size_named(row.model)
+    for name, score in TASKS.items():
+        task = next(row.task for row in ROWS if row.name == name)
+        assert score in (DATASETS[task].metrics if task in DATASETS else METRICS[task])
+    # Whatever is unfrozen group by group learns for an epoch at least: the head, and the model's embeddings and layers.
+    n_groups = 1 + size_named(REPRESENTATIONS["ULMFiT"].model)[1]["n_layers"] + 1
+    for c in labels[1:]:
+        recipe = c.options["recipe"]
+        assert recipe.get("adapt", {}).get("unfreeze") == "at_once" or recipe["train"]["epochs"] >= n_groups + 1
     for c in (*second, *rest):
         plain = plain_recipe(c.options["recipe"], [], "test")
         kind = DATASETS[plain["task"]].kind if plain["task"] in DATASETS else plain["task"]

@@ -5,11 +5,12 @@ on where it was when the same study is started again.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,31 +73,50 @@ def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[st
     """The facts of every cell by name; those that are done already are only read. Failures are told, and left out.
 
     What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
-    other options: its folder is of another study.
+    other options, or on another of what it needs: its folder is of another study.
     """
+    stamps = stamps_of(cells)
     with lock(out):
-        todo = [cell for cell in cells if not is_done(cell, out)]
+        todo = [cell for cell in cells if not is_done(cell, stamps, out)]
         tell(f"{len(cells)} cells, {len(cells) - len(todo)} done; {workers} at a time")
-        _run(todo, out, workers, tell)
+        _run(todo, stamps, out, workers, tell)
     return read_facts(cells, out)
 
 
 def read_facts(cells: Sequence[Cell], out: Path) -> dict[str, dict[str, Any]]:
     """The facts of the cells that are done."""
-    return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if is_done(cell, out)}
+    stamps = stamps_of(cells)
+    return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if is_done(cell, stamps, out)}
 
 
-def is_done(cell: Cell, out: Path) -> bool:
-    """Whether a cell is done; ConfigError if that was with other options."""
+def stamps_of(cells: Sequence[Cell]) -> dict[str, str]:
+    """A hash for each cell, by name: of its options and, through the hashes of what it needs, of theirs."""
+    by_name, stamps = {cell.name: cell for cell in cells}, dict[str, str]()
+
+    def stamp(name: str) -> str:
+        if name not in stamps:
+            made_of = [by_name[name].options, [stamp(need) for need in by_name[name].needs]]
+            stamps[name] = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+        return stamps[name]
+
+    for name in by_name:
+        stamp(name)
+    return stamps
+
+
+def is_done(cell: Cell, stamps: Mapping[str, str], out: Path) -> bool:
+    """Whether a cell is done; ConfigError if that was with another stamp."""
     file = out / cell.name / DONE
     if not file.is_file():
         return False
-    if read_json(file).get("options") != json.loads(json.dumps(cell.options)):
-        raise ConfigError(f"{file} was made with other options: choose another --out, or delete {file.parent}")
+    if read_json(file).get("stamp") != stamps[cell.name]:
+        raise ConfigError(
+            f"{file} was made with other options, or from what was: choose another --out, or delete {file.parent}"
+        )
     return True
 
 
-def _run(todo: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> None:
+def _run(todo: Sequence[Cell], stamps: Mapping[str, str], out: Path, workers: int, tell: Callable[[str], None]) -> None:
     # Each worker takes its share of the processors; libraries read this when the worker starts.
     os.environ["OMP_NUM_THREADS"] = str(max(cpu_count() // workers, 1))
     started_at_s, n_done = time.monotonic(), 0
@@ -108,7 +128,7 @@ def _run(todo: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], No
                 ready = [cell for cell in waiting if lacking.isdisjoint(cell.needs)]
                 for cell in ready[: workers - len(running)]:
                     waiting.remove(cell)
-                    running[submit(pool, _run_cell, cell, out)] = cell
+                    running[submit(pool, _run_cell, cell, stamps[cell.name], out)] = cell
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -136,7 +156,7 @@ def _begin() -> None:
     """Nothing but to start."""
 
 
-def _run_cell(cell: Cell, out: Path) -> float:
+def _run_cell(cell: Cell, stamp: str, out: Path) -> float:
     """Do a cell's work with all that it says in its log; returns the seconds it took."""
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,6 +164,6 @@ def _run_cell(cell: Cell, out: Path) -> float:
     with open(folder / "cell.log", "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
         facts = cell.work(folder, **cell.options)
     elapsed_s = round(time.monotonic() - started_at_s, 1)
-    write_json(folder / DONE, {"facts": facts, "options": cell.options, "elapsed_s": elapsed_s})
+    write_json(folder / DONE, {"facts": facts, "options": cell.options, "stamp": stamp, "elapsed_s": elapsed_s})
     sys.stderr.flush()
     return elapsed_s

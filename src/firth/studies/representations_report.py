@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from firth.jobs.report import Cell, Report
 from firth.studies.finetuning import SEEDS
 from firth.studies.finetuning_report import percent
-from firth.studies.representations import LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS
+from firth.studies.representations import CPU_SECONDS, LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS
 from firth.studies.score_figure import draw_scores
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Representations")
     report.text(
-        "Scores on dev files in percent, mean ± deviation over seeds; every model was pre-trained for the same "
-        "processor time. All choices were made on held-out training examples; each dev file was scored once a run."
+        "Scores on dev files in percent, mean ± deviation over seeds; every model was pre-trained for about "
+        f"{CPU_SECONDS // 60} minutes of one core, as the table below has it. All choices were made on held-out "
+        "training examples; each dev file was scored once a run."
     )
     report.heading("Tasks")
     report.table(*score_table(facts))
