@@ -65,6 +65,7 @@ def test_killed_in_the_middle_of_a_stream(
 OTHER_PLANS = [
     *((system, f"data.instances={plan}") for system in sorted(SYSTEMS) for plan in SYSTEMS[system].instances[1:]),
     ("awd-lstm", "data.varied_windows=true"),
+    ("elmo", "data.restart_every=2"),
 ]
 
 

@@ -91,3 +91,10 @@ def test_a_seed_gives_the_sentences_another_order_in_both_streams() -> None:
     assert all(sorted(order) == sorted(SENTENCES) for order in orders)
     assert len({str(order) for order in orders}) > 3 and orders[3] == sentences("tokens", 3)
     assert [order[::-1] for order in sentences("second", 3)] == orders[3]
+
+
+def test_state_may_begin_anew_after_some_windows() -> None:
+    made = BothWaysBatches.cut(
+        shard(), LAYOUT, length=4, budget_tokens=8, slots=1, chars=CHARS, seed=None, restart_every=2
+    )
+    assert [made[number].starts_stream for number in range(len(made))] == [True, False, True, False, True]

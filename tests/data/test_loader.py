@@ -236,6 +236,16 @@ def test_varied_windows_are_others_every_epoch(folder: Path) -> None:
         )
 
 
+def test_only_streams_begin_anew(folder: Path) -> None:
+    def begins(every: int) -> list[bool]:
+        source = loader(folder, instances="streams", restart_every=every)
+        return [batches[0].starts_stream for batches, _ in read(source, 40)]
+
+    assert all(begins(1)) and not all(begins(0))
+    with pytest.raises(ConfigError, match="restart_every=2 is for data.instances='streams'"):
+        loader(folder, restart_every=2)
+
+
 def test_held_out_text_is_read_once_in_order(folder: Path) -> None:
     source = loader(folder, split="dev", instances="documents")
     whole = list(source.one_epoch())

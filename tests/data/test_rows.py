@@ -208,6 +208,12 @@ def test_streams_go_on_in_every_slot(length: int, budget: int, slots: int) -> No
     assert len(text) - n_slots * rows * size < n_slots * rows
 
 
+def test_state_may_begin_anew_after_some_windows() -> None:
+    made = StreamBatches.cut(SHARD, STREAM, length=5, budget_tokens=15, slots=2, restart_every=3)
+    begins = [made[number].starts_stream for number in range(len(made))]
+    assert len(begins) > 8 and begins == [number // 2 % 3 == 0 for number in range(len(made))]
+
+
 def test_a_short_stream_has_fewer_columns_and_an_empty_one_none() -> None:
     small = StreamBatches.cut(shard([[3]]), STREAM, length=8, budget_tokens=80, slots=1)
     assert small.columns.shape == (1, 2, 2) and len(small) == 1

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from firth.data.batch import Batch, Target
 from firth.data.hashing import permutation
+from firth.data.rows import begins_anew
 from firth.data.shards import Shard
 from firth.packed import Rows, Tokens
 from firth.text.layouts import Layout
@@ -35,18 +36,20 @@ class BothWaysBatches:
 
     ``tokens`` of a batch are of the stream that is read forward, ``second`` of the one read backward: each sentence
     from its end to its begin, the sentences in their order. A window of both is of the same sentences; where it stops
-    in the midst of one, not of the same words. ``chars``: (V, C), of each word of the vocabulary.
+    in the midst of one, not of the same words. ``chars``: (V, C), of each word of the vocabulary. ``restart_every``:
+    windows after which the state begins anew; 0: never.
     """
 
     forward: Stream
     backward: Stream
     length: int
     chars: np.ndarray
+    restart_every: int = 0
 
     @classmethod
     def cut(
         cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, chars: np.ndarray,
-        seed: int | None,
+        seed: int | None, restart_every: int = 0,
     ) -> "BothWaysBatches":  # fmt: skip
         """The shard's sentences, each between the layout's marks; the tail that fills no column is left out.
 
@@ -69,7 +72,7 @@ class BothWaysBatches:
             )
             for words, before, after in ((ids, begin, end), (turned, end, begin))
         )
-        return cls(forward, backward, length, chars)
+        return cls(forward, backward, length, chars, restart_every)
 
     def __len__(self) -> int:
         slots, _, size = self.forward.seen.shape
@@ -84,7 +87,8 @@ class BothWaysBatches:
             rows, ids = Rows.from_lengths([seen.shape[1]] * len(seen)), seen.flatten()
             tokens.append(Tokens(rows, torch.from_numpy(ids), chars=chars_of(self.chars, ids)))
             targets[term] = Target(torch.arange(ids.size), torch.from_numpy(answers.flatten()))
-        return Batch(tokens[0], targets, starts_stream=time == 0, second=tokens[1])
+        anew = begins_anew(time, self.restart_every)
+        return Batch(tokens[0], targets, starts_stream=anew, second=tokens[1])
 
 
 def shuffled(ids: np.ndarray, bounds: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -46,6 +46,10 @@ class DataConfig:
         False, "True: steps of a stream have about data.length tokens, now and then half of it, and the learning rate "
         "is in proportion (AWD-LSTM's language model); an update then has about train.batch_tokens",
     )  # fmt: skip
+    restart_every: int = option(
+        0, "steps of a stream after which recurrent state begins at zero again, as it does in new text; 0: never "
+        "(published)", AMOUNT,
+    )  # fmt: skip
     long_length: int = option(
         0, "row length of the last part of training; 0: one length throughout (paper: 512)", AMOUNT
     )
@@ -62,6 +66,8 @@ class DataConfig:
             )
         if self.varied_windows and self.instances != "streams":
             raise ConfigError(f"data.varied_windows=true is for data.instances='streams', not {self.instances!r}")
+        if self.restart_every and self.instances != "streams":
+            raise ConfigError(f"data.restart_every={self.restart_every} is for data.instances='streams'")
         if self.instances == "streams" and self.long_length:
             raise ConfigError("data.long_length is for rows; a stream has one length")
 

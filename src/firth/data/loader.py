@@ -239,12 +239,14 @@ class Loader:
                 shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
                 chars=self._chars,
                 seed=seed_of(seed, shard.name, epoch, "sentences") if self.split == "train" else None,
+                restart_every=self.data.restart_every,
             )  # fmt: skip
         if self.data.instances == "streams":
             return StreamBatches.cut(
                 shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
                 backward=self.predict == "previous",
                 window_seed=seed_of(seed, shard.name, epoch, "window") if self.data.varied_windows else None,
+                restart_every=self.data.restart_every,
             )  # fmt: skip
         shard_seed = seed_of(seed, shard.name)
         instances = self._plan(shard, length, shard_seed, epoch)

@@ -215,18 +215,20 @@ class StreamBatches:
     ``columns``: (slots, rows, column length) ids. ``bounds``: where the windows of a column begin, and the end.
     Recurrent state is kept for each slot. ``backward``: the stream is read from its end, each token predicting the one
     before it; rows of a batch are in reading order all the same. ``around``: the length that windows vary around, to
-    which the learning rate is in proportion; None: it is the same for all.
+    which the learning rate is in proportion; None: it is the same for all. ``restart_every``: windows after which the
+    state begins anew; 0: never.
     """
 
     columns: np.ndarray
     bounds: np.ndarray
     backward: bool = False
     around: int | None = None
+    restart_every: int = 0
 
     @classmethod
     def cut(
         cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, backward: bool = False,
-        window_seed: int | None = None,
+        window_seed: int | None = None, restart_every: int = 0,
     ) -> "StreamBatches":  # fmt: skip
         """The shard's documents, between the layout's first and last pieces, as columns; the tail is left out.
 
@@ -248,7 +250,7 @@ class StreamBatches:
             else stream[:0].reshape(slots, 1, 0)
         )
         bounds = plan_windows(max(columns.shape[2] - 1, 0), length, window_seed)
-        return cls(columns, bounds, backward, around=None if window_seed is None else length)
+        return cls(columns, bounds, backward, None if window_seed is None else length, restart_every)
 
     def __len__(self) -> int:
         return len(self.columns) * (len(self.bounds) - 1)
@@ -264,7 +266,14 @@ class StreamBatches:
         tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
         target = _target(np.arange(ids.size), following.ravel())
         rate_scale = 1.0 if self.around is None else (end - begin) / self.around
-        return Batch(tokens, {"lm": target}, starts_stream=time == 0, rate_scale=rate_scale)
+        return Batch(
+            tokens, {"lm": target}, starts_stream=begins_anew(time, self.restart_every), rate_scale=rate_scale
+        )
+
+
+def begins_anew(window: int, restart_every: int) -> bool:
+    """Whether recurrent state is zero before a window of a stream, by its number from the stream's begin."""
+    return window % restart_every == 0 if restart_every else window == 0
 
 
 @dataclass(frozen=True, slots=True)

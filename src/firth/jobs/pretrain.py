@@ -214,7 +214,9 @@ def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
 
 def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
-    data = dataclasses.replace(recipe.data, length=recipe.data.lengths[-1], long_length=0, varied_windows=False)
+    data = dataclasses.replace(
+        recipe.data, length=recipe.data.lengths[-1], long_length=0, varied_windows=False, restart_every=0
+    )
     return _loader(recipe, corpus, data, "dev")
 
 

@@ -117,9 +117,10 @@ REPRESENTATIONS: dict[str, Representation] = {
     "ELMo": Representation(
         model="elmo-mini", words=_tagger(**_MIX), texts=_network(**_MIX),
         recipe={
-            "optim": {**_ADAM, "schedule": "linear", "peak_rate": 2e-3, "warmup_share": 0.05, "accumulated": 0.0,
+            "optim": {**_ADAM, "schedule": "linear", "peak_rate": 1e-3, "warmup_share": 0.05, "accumulated": 0.0,
                       "epsilon": 1e-8},
-            "objective": {"negatives": 0}, "train": {"batch_tokens": 1280},
+            # Tasks read each sentence from zero; state that is always carried may not have learnt to begin there.
+            "data": {"restart_every": 10}, "objective": {"negatives": 0}, "train": {"batch_tokens": 1280},
         },
     ),
     "ULMFiT": Representation(
