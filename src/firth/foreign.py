@@ -207,20 +207,22 @@ def _read_elmo(source: Source, vocab: Path | None, lowercase: bool | None) -> Fo
     text = _Text(tokenizer, "cased, words as they stand between white space, any of them by its characters")
     untrained = ("softmax",)
     objective = _filled(kind, config, ours, text, untrained, str(files[1]))
-    return _found(source, kind, objective, text, untrained, [("weights", f"{files[1].name}, float32")])
+    facts = [("weights", f"{files[1].name}, float32, with the sizes of {files[0].name}")]
+    return _found(source, kind, objective, text, untrained, facts)
 
 
 def read_cove(source: Source, lowercase: bool | None = None) -> Foreign:
     """The released encoder of CoVe, which has a vector for no word yet (``jobs/fixed_words.py``).
 
-    Text is read in lower case if nothing else is said, as the translation was learnt.
+    Text is read in lower case if nothing else is said, and divided at white space alone: the translation was learnt on
+    text that was tokenised already, and words of its vectors such as ``n't`` and ``U.S.`` are not to be split.
     """
     kind: _What = ("cove", PRETRAINING, MtLstmTranslationConfig(decoder=False))
     low = lowercase is not False
-    tokenizer = Tokenizer.from_words(WORDS.specials, lowercase=low, keep_accents=low)
+    tokenizer = Tokenizer.from_words(WORDS.specials, lowercase=low, keep_accents=low, split="blanks")
     config, ours = read_mtlstm(source.path, tokenizer.size)
     ours["encoder.words"] = torch.zeros(tokenizer.size, config.width)
-    text = _Text(tokenizer, "lower-cased" if low else "cased")
+    text = _Text(tokenizer, f"{'lower-cased' if low else 'cased'}, words as they stand between white space")
     objective = _filled(kind, config, ours, text, (), str(source.path))
     return _found(source, kind, objective, text, (), [("weights", f"{source.path.name}, float32, an encoder alone")])
 
@@ -231,7 +233,7 @@ def _read_fastai(source: Source, vocab: Path | None, lowercase: bool | None) -> 
     kind: _What = ("awd-lstm", PRETRAINING, AwdLMConfig())
     config, ours, facts = read_fastai(source.path)
     words = vocab or find_words(source.path)
-    assert words is not None, "what is known as fastai's has a list of words beside it"
+    facts.append(("words", words.name))
     tokenizer, n_new = tokenizer_of_fastai(read_words_file(words), str(words))
     if tokenizer.size - n_new != config.vocab_size:
         raise CheckpointError(

@@ -90,6 +90,7 @@ def test_gates_lie_in_the_published_order(tmp_path: Path) -> None:
 
 def test_a_folder_of_ours_goes_there_and_back(tmp_path: Path) -> None:
     model = convert(written(tmp_path / "e"), tmp_path / "m")
+    assert ("weights", "weights.hdf5, float32, with the sizes of options.json") in model.facts
     assert model.kind == "elmo" and ("new", "the output layer: the checkpoint has none, so it begins at random") in (
         model.facts
     )

@@ -125,6 +125,40 @@ def test_a_folder_of_both_directions_asks_for_a_file(tmp_path: Path) -> None:
     assert find_fastai(tmp_path) is None and find_fastai(tmp_path / "none") is None
 
 
+@pytest.mark.parametrize(
+    ("lists", "taken"),
+    [
+        (["itos_fwd.pkl", "itos_bwd.pkl"], {"lstm_fwd.pth": "itos_fwd.pkl", "lstm_bwd.pth": "itos_bwd.pkl"}),
+        (["lstm_bwd_itos.txt", "lstm_fwd_itos.txt"],
+         {"lstm_fwd.pth": "lstm_fwd_itos.txt", "lstm_bwd.pth": "lstm_bwd_itos.txt"}),
+        (["itos_wt103.pkl"], {"lstm_fwd.pth": "itos_wt103.pkl", "lstm_bwd.pth": "itos_wt103.pkl"}),
+        # One list in several forms.
+        (["itos.pkl", "itos.json", "itos.txt"], {"lstm_fwd.pth": "itos.txt"}),
+        (["itos.pkl", "itos.json"], {"lstm_bwd.pth": "itos.json"}),
+    ],
+)  # fmt: skip
+def test_each_model_has_its_own_words(tmp_path: Path, lists: list[str], taken: dict[str, str]) -> None:
+    for name in lists:
+        words = [*SECOND[:-1], name]
+        content = {".pkl": pickle.dumps(words), ".json": json.dumps(words).encode(), ".txt": "\n".join(words).encode()}
+        (tmp_path / name).write_bytes(content[Path(name).suffix])
+    for weights, expected in taken.items():
+        torch.save(second_generation(len(SECOND)), tmp_path / weights)
+        foreign = read_foreign(recognise(tmp_path / weights))
+        assert foreign.loaded.tokenizer.pieces[len(SECOND) - 1] == expected
+        assert dict(foreign.facts)["words"] == expected
+
+
+def test_words_that_may_be_another_models_are_asked_for(tmp_path: Path) -> None:
+    folder = released(tmp_path / "m", second_generation(len(SECOND)), SECOND, "lstm_fwd.pth")
+    (folder / "itos_wt2.txt").write_text("\n".join([*SECOND[:-1], "dog"]))
+    message = r"which list of words is its own\? Beside it: itos_wt103.pkl, itos_wt2.txt; .*--vocab FILE"
+    with pytest.raises(CheckpointError, match=message):
+        open_model(folder)
+    convert(folder, tmp_path / "out", vocab=folder / "itos_wt2.txt")
+    assert open_model(tmp_path / "out").tokenizer.pieces[len(SECOND) - 1] == "dog"
+
+
 def change(**changes: Any) -> dict[str, Any]:
     state: dict[str, Any] = second_generation(len(SECOND))
     for name, value in changes.items():

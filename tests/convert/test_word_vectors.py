@@ -77,6 +77,25 @@ def test_a_word_that_is_a_number_is_no_header(tmp_path: Path) -> None:
     check(read(open_vectors(tmp_path / "b")), {"6": [1.0], "7": [2.0]})
 
 
+def test_some_words_end_in_a_number(tmp_path: Path) -> None:
+    for n_lines in (1, 4):
+        rows = [(b"at 5", [1.0, 2.0]), (b"of", [3.0, 4.0]), (b"1 9 9", [5.0, 6.0]), (b"a", [7.0, 8.0])][:n_lines]
+        found = read(open_vectors(write_text(tmp_path / "a", rows, header=True)))
+        check(found, {word.decode(): row for word, row in rows})
+    many = [(f"w{i} {i}" if i % 9 else f"w{i}", [float(i), -float(i)]) for i in range(18)]
+    file = write_text(tmp_path / "b", [(word.encode(), row) for word, row in many], header=True)
+    check(read(open_vectors(file)), dict(many))
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_a_byte_order_mark_belongs_to_no_word(tmp_path: Path, header: bool) -> None:
+    plain = write_text(tmp_path / "a", ROWS, header).read_bytes()
+    (tmp_path / "b").write_bytes("\ufeff".encode() + plain)
+    file = open_vectors(tmp_path / "b")
+    assert file.width == 3
+    check(read(file), EXPECTED)
+
+
 def test_the_first_of_equal_words_holds_and_others_are_counted(tmp_path: Path) -> None:
     # The second and third are two words on disk, and one when what is not UTF-8 is replaced.
     rows = [(b"a", [1.0]), (b"b\xff", [2.0]), (b"b\xfe", [3.0]), (b"a", [4.0]), (b"c", [5.0])]
@@ -109,6 +128,9 @@ def test_more_words_than_a_block_holds(tmp_path: Path) -> None:
         (b"1 2\na 1 2\nb 3 4\n", r"2 words, but its first line says 1"),
         (b"2 2\na x 2\nb 3 4\n", r"a:2: expected a word and 2 numbers, found 'a x 2'"),
         (b"2 2\na 1 2\nb 3\n", r"a:3: expected a word and 2 numbers"),
+        (b"2 2\na 1 2 3\nb 4 5 6\n", r"a:2: expected a word and 2 .* line 1 has it, found 3 .* 2 of 2 lines: correct"),
+        (b"a 1 2\nb 1 2 3\nc 1 2 3\n", r"a:2: expected a word and 2 .* line 1 has it, found 3 .* 2 of 2 lines"),
+        (b"11 1\nx 1\n" + b"a 1 2\n" * 10, r"a:3: .*found 2 numbers, and more than 1 in 10 of 11 lines: correct"),
     ],
 )
 def test_bad_text_is_one_line_with_its_place(tmp_path: Path, text: bytes, message: str) -> None:

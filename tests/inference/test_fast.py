@@ -116,6 +116,26 @@ def test_a_fast_encoder_offers_what_the_plain_one_does(precision: Precision) -> 
     assert len(fast.layer_groups()) == len(plain.layer_groups()) == 4
 
 
+def test_a_fast_encoder_hands_on_the_width_of_summaries() -> None:
+    fast = FastEncoder(made("awd-lstm"), torch.float32)
+    assert fast.summary_width == 36 == run(fast).summary.shape[1]  # type: ignore[union-attr]  # it has summaries
+
+
+@pytest.mark.parametrize(("system", "precision"), [("elmo", "bfloat16"), ("elmo", "int8"), ("lstm", "float32")])
+def test_a_fast_encoder_goes_on_from_a_carry(system: str, precision: Precision) -> None:
+    plain = made(system)
+    fast = make_fast(copy.deepcopy(plain), precision, CPU)[0]
+    fast = fast if precision != "float32" else FastEncoder(fast, torch.float32)
+    # Rows of one length: ELMo's state is of rows, whatever their order.
+    tokens = pack_lists([[1, 2, 3], [4, 5, 6]])
+    spelled = character_rows([str(number) for number in range(50)]).astype(np.int32)
+    tokens = replace(tokens, chars=torch.from_numpy(spelled)[tokens.ids])
+    with torch.inference_mode():
+        state = plain(tokens).carry
+        ours, theirs = fast(tokens, carry=state), plain(tokens, carry=state)
+        assert far(ours.top, theirs.top) < 0.05 < far(plain(tokens).top, theirs.top)
+
+
 # -- bfloat16 ------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from firth.errors import CheckpointError
 from firth.inference.features import StoredEncoder, store_features
 from firth.inference.outputs import row_outputs
+from firth.models.awd_lstm import AwdLstm
+from firth.models.awd_lstm_config import AwdLstmConfig
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.models.lstm import Lstm
@@ -145,6 +147,18 @@ def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> Non
 def test_another_system_is_read_as_well(unit: str, tmp_path: Path) -> None:
     made, given = model(unit, FeatureConfig(dropout=0.0), "lstm"), examples(unit)
     stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
+    close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
+
+
+@pytest.mark.parametrize("network", ["linear", "pooled"])
+def test_summaries_that_are_wider_than_the_layers(network: Any, tmp_path: Path) -> None:
+    """ULMFiT's: the last state, beside the maximum and the mean."""
+    torch.manual_seed(0)
+    read = AwdLstm(AwdLstmConfig(vocab_size=20, width=8, hidden_width=10, n_layers=2))
+    config = ClassifyConfig(labels=("a", "b", "c"), network=network, features=FeatureConfig(dropout=0.0))
+    made, given = Classifier(read, config).eval(), examples("row")
+    stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
+    assert stored.vectors["summary"].shape == (6, 24) and stored.summary_width == read.summary_width == 24
     close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
 
 

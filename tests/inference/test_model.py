@@ -15,7 +15,7 @@ from firth.inference.model import Model, load
 from firth.packed import Hidden
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 WORDS = [
@@ -45,7 +45,7 @@ MOST = 12
 def written(folder: Path, system_name: str, task: str = PRETRAINING) -> Path:
     system = SYSTEMS[system_name]
     sizes: dict[str, Any] = {"width": 8, "n_layers": 2}
-    if system_name != "lstm":
+    if system_name not in ("lstm", "awd-lstm"):
         sizes |= {"n_heads": 2, "max_positions": MOST} | ({} if system_name == "gpt" else {"feed_forward_width": 12})
     encoder = system.encoder(system.config(vocab_size=len(PIECES), **sizes, **system.fixed))
     if task == PRETRAINING:
@@ -249,6 +249,15 @@ def test_shapes_of_vectors(model: Model) -> None:
     # Mean over all tokens of all windows, not mean of window means.
     exact = pooled_by_hand(model, [bert_row(LONG_IDS[i : i + 10]) for i in (0, 10, 20)], -1, "mean")
     np.testing.assert_allclose(model.embed(LONG), exact, atol=1e-5)
+
+
+def test_no_vectors_are_as_wide_as_others(tmp_path: Path) -> None:
+    made = load(written(tmp_path / "a", "awd-lstm"), device="cpu")
+    for pool, width in (("summary", 24), ("mean", 8)):
+        assert made.embed([], pool=pool).shape == (0, width)  # type: ignore[arg-type]  # pools
+        assert made.embed([SHORT], pool=pool).shape == (1, width)  # type: ignore[arg-type]
+    own = replace(made, loaded=replace(made.loaded, embedding=EmbeddingConfig(pool="summary")))
+    assert own.embed([]).shape == (0, 24)
 
 
 def test_a_stream_is_read_as_it_is_asked_for(model: Model) -> None:

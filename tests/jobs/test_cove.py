@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text("\n".join(lines_of(800, 1)) + "\n", "utf-8")
     build_vocab([text], made / "vocab", size=len(NAMES) + 4, kind="words", lowercase=True, workers=1)
     prepare([text], made / "vocab", made / "corpus", second=[text], holdout=0.0, workers=1)
-    vectors_file(made / "vectors.txt", [name for name in NAMES if name != "house"] + ["river", "<unk>"])
+    vectors_file(made / "vectors.txt", [name for name in NAMES if name != "house"] + ["river", "<unk>", "</s>", "<s>"])
     pretrain(recipe(made), made / "run", tell=lambda _: None)
     return made
 
@@ -81,7 +81,7 @@ def test_it_learns_to_translate_and_its_words_stay_as_they_were(folder: Path) ->
     for name in NAMES:
         row = table.rows[table.numbers[name]]
         assert not row.any() if name == "house" else torch.equal(row, original.rows[original.numbers[name]])
-    assert not table.rows[: len(WORDS.specials)].any(), "the file's <unk> is not taken: unknown words are zeros"
+    assert not table.rows[: len(WORDS.specials)].any(), "special words are zeros, whatever the file has of them"
 
 
 def converted(folder: Path) -> Path:
@@ -172,9 +172,10 @@ def test_going_on_keeps_words_and_new_ones_are_zeros(folder: Path, tmp_path: Pat
 
 
 def test_other_words_under_the_same_encoder(folder: Path, tmp_path: Path) -> None:
-    file = vectors_file(tmp_path / "more.txt", [*NAMES, "spoon", "river"])
+    file = vectors_file(tmp_path / "more.txt", [*NAMES, "spoon", "river", *WORDS.specials])
     done = convert(folder / "run", tmp_path / "wide", vectors=file)
     assert ("words", f"10 of {file}; any other is zeros") in [tuple(fact) for fact in done.facts]
+    assert not open_table(tmp_path / "wide").rows[: len(WORDS.specials)].any()
     assert any(name == "left out" and "decoder" in value for name, value in done.facts)
     wide, old = load(tmp_path / "wide"), load(folder / "run")
     # Words of both files are equal there: the same texts give the same vectors; others have become words.
@@ -215,6 +216,22 @@ def test_the_released_file_over_vectors(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(load(tmp_path / "cove").embed("Red DOG"), expected, atol=1e-6)
     convert(tmp_path / "wmtlstm.pth", tmp_path / "cased", vectors=converted(folder), lowercase=False)
     assert not open_model(tmp_path / "cased").tokenizer.lowercase
+
+
+def test_the_released_file_reads_words_between_blanks(folder: Path, tmp_path: Path) -> None:
+    """As its vectors have them; a model of ours keeps the rules of its own text."""
+    torch.manual_seed(0)
+    torch.save(nn.LSTM(WIDTH, 6, 2, bidirectional=True).state_dict(), tmp_path / "wmtlstm.pth")
+    words = ["n't", "'s", "u.s.", "...", "is", "."]
+    file = vectors_file(tmp_path / "glove.txt", [*words, *NAMES])
+    done = convert(tmp_path / "wmtlstm.pth", tmp_path / "cove", vectors=file)
+    assert ("text", "lower-cased, words as they stand between white space") in [tuple(fact) for fact in done.facts]
+    tokenizer = open_model(tmp_path / "cove").tokenizer
+    given = "Is n't U.S. 's ... ."
+    assert [tokenizer.pieces[i] for i in tokenizer.encode(given).ids] == ["is", "n't", "u.s.", "'s", "...", "."]
+    convert(folder / "run", tmp_path / "ours", vectors=file)
+    ours = open_model(tmp_path / "ours").tokenizer
+    assert [ours.pieces[i] for i in ours.encode("red.").ids] == ["red", "."]
 
 
 def test_vectors_are_not_for_a_model_with_its_own(folder: Path, tmp_path: Path) -> None:

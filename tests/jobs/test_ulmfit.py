@@ -131,6 +131,15 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     assert not torch.allclose(classifier.objective.head.norm.running_var, torch.ones(48))
 
 
+@pytest.mark.parametrize("network", ["linear", "pooled"])
+def test_a_frozen_language_model_is_read_once(general: Path, labelled: Path, tmp_path: Path, network: str) -> None:
+    plain = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
+    settings = ["adapt.frozen_groups=-1", f"head.network={network}", "train.epochs=1", "train.precision=float32"]
+    finetune(*resolve(plain, settings, "t"), tmp_path / "out", tell=QUIET)
+    before, after = (read_model(path).objective.encoder.state_dict() for path in (general, tmp_path / "out"))
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
 def test_a_backward_model_learns_the_word_before(general: Path, tmp_path: Path) -> None:
     folder = general.parent / "corpus"
     settings = [*SIZES, *STEPS, f"data.corpus={folder}"]
@@ -281,12 +290,12 @@ def test_what_rests_in_which_step(general: Path, labelled: Path, tmp_path: Path)
     assert not any(name.startswith("head") for name in resting(0))
 
 
-def test_a_frozen_encoder_is_not_thawed(general: Path, labelled: Path) -> None:
+def test_a_frozen_encoder_is_not_thawed(general: Path, labelled: Path, tmp_path: Path) -> None:
     plain = {"head": {}, "adapt": {"frozen_groups": -1}, "optim": {}, "train": {}, "data": {}}
     assert with_defaults(plain, "awd-lstm", "classify", 16, documents=False)["adapt"] == {"frozen_groups": -1}
     recipe = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
     with pytest.raises(ConfigError, match=r"leave out adapt\.dropout, rate_decay and unfreeze"):
-        resolve(recipe, ["adapt.frozen_groups=-1", "adapt.unfreeze=gradual"], "t")
+        finetune(*resolve(recipe, ["adapt.frozen_groups=-1", "adapt.unfreeze=gradual"], "t"), tmp_path / "out", QUIET)
 
 
 def test_dropout_of_fine_tuning_is_in_proportion(general: Path, labelled: Path, tmp_path: Path) -> None:

@@ -153,6 +153,15 @@ def test_bfloat16_means_are_rounded_once() -> None:
     assert mean.item() == 87
 
 
+def test_means_of_rows_in_few_bits_are_rounded_once() -> None:
+    x = torch.tensor([[256.0], [4.0], [1.0]], dtype=torch.bfloat16)
+    mean = pool_rows(x, Rows.from_lengths([3]), "mean")
+    assert mean.dtype == torch.bfloat16 and mean.item() == 87
+    # The sum alone would not fit.
+    large = torch.full((4000, 1), 30.0, dtype=torch.float16)
+    assert pool_rows(large, Rows.from_lengths([4000]), "mean").item() == 30
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["first", "last", "mean", "max"]))
 def test_pooling_is_that_of_each_row_alone(lengths: list[int], how: str) -> None:

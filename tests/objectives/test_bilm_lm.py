@@ -92,9 +92,10 @@ def test_the_sample_is_for_training_alone() -> None:
     made.train(), whole.train()
     assert loss(made) == loss(made) != loss(made, seed=1)
     assert loss(made) != loss(whole) == loss(whole, seed=1)
-    # No more words than there are: all of them.
-    larger = objective(negatives=TOKENIZER.size).train()
-    assert loss(larger) == loss(whole)
+    # Nearly all words, or more than there are: all of them.
+    for negatives in (TOKENIZER.size - 1, TOKENIZER.size, TOKENIZER.size + 9):
+        assert loss(objective(negatives=negatives).train()) == loss(whole)
+    assert loss(objective(negatives=TOKENIZER.size - 2).train()) != loss(whole)
 
 
 def test_dropout_falls_on_what_words_are_predicted_from() -> None:

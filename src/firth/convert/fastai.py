@@ -34,19 +34,39 @@ _COPIES = ("encoder_with_dropout.embed.weight", "encoder_dp.emb.weight", "decode
 def find_fastai(path: Path) -> Path | None:
     """The weights of a released model: ``path`` itself, or the only such file of that folder; None if it is no such.
 
-    A list of words (``itos…``) lies beside them.
+    A list of words (``itos…``) lies beside them, maybe several.
     """
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
-    found = [file for file in files if file.suffix in SUFFIXES and find_words(file) is not None]
+    found = [file for file in files if file.suffix in SUFFIXES and _lists_beside(file)]
     return found[0] if len(found) == 1 else None
 
 
-def find_words(weights: Path) -> Path | None:
-    """The list of words beside a file of weights: text or JSON before a pickle."""
-    for suffix in (".txt", ".json", ".pkl"):
-        for file in sorted(weights.parent.glob(f"*itos*{suffix}")):
-            return file
-    return None
+def find_words(weights: Path) -> Path:
+    """The list of words of a file of weights: the only one beside it, or the one whose name has most in common with it.
+
+    Parts of a name count, such as ``fwd`` and ``bwd``. CheckpointError where there is none, or it cannot be told.
+    """
+    lists = _lists_beside(weights)
+    common = [len(_parts(weights) & _parts(file)) for file in lists]
+    found = [file for file, n in zip(lists, common, strict=True) if n == max(common)]
+    if len(found) != 1:
+        beside = ", ".join(file.name for file in lists) or "none"
+        raise CheckpointError(
+            f"{weights}: which list of words is its own? Beside it: {beside}; say it with firth convert {weights} "
+            "--vocab FILE --to DIR"
+        )
+    return found[0]
+
+
+def _lists_beside(weights: Path) -> list[Path]:
+    """All lists of words in the folder of a file; of one in several forms text, or JSON, rather than a pickle."""
+    forms = {file.stem: file for suffix in (".pkl", ".json", ".txt") for file in weights.parent.glob(f"*itos*{suffix}")}
+    return [forms[name] for name in sorted(forms)]
+
+
+def _parts(file: Path) -> set[str]:
+    """``lstm_fwd.pth`` -> lstm and fwd."""
+    return set(re.findall(r"[a-z0-9]+", file.stem.lower()))
 
 
 def read_fastai(weights: Path) -> tuple[AwdLstmConfig, dict[str, Tensor], Facts]:

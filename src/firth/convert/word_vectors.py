@@ -44,6 +44,8 @@ _MOST_WIDTH = 100_000  # more numbers a word than anybody has: the header is no 
 _LONGEST_WORD = 1 << 16  # bytes
 _START = 1 << 20  # bytes that show what a file is
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
+_BOM = "\ufeff".encode()  # that some editors put before a text
+_FIRST_LINES, _NEARLY_ALL = 20, 0.9  # lines that show how many numbers a word has, and how many of them must agree
 _BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -89,7 +91,7 @@ def open_vectors(path: str | Path, glove_vocab: Path | None = None) -> VectorFil
     if glove_vocab is not None:
         return _open_glove(path, glove_vocab)
     with _reading(path) as stream:
-        start = stream.read(_START)
+        start = stream.read(_START).removeprefix(_BOM)
     if not start:
         raise InputError(f"{path}: the file is empty, expected word vectors")
     if len(start) >= 8 and struct.unpack_from("<i", start)[0] == _MAGIC:
@@ -124,6 +126,7 @@ def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | 
             f"{_shown(first)}"
         )
 
+    _check_width(path, width, rest)
     met = Met()
 
     def made(numbers: list[float], last_line: int) -> Float[np.ndarray, "n width"]:
@@ -138,6 +141,7 @@ def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | 
                 if number == 1 and n_words is not None:
                     continue
                 n_lines += 1
+                line = line.removeprefix(_BOM) if number == 1 else line
                 fields = _trimmed(line).rsplit(b" ", width)
                 try:
                     numbers += map(float, fields[1:])
@@ -155,6 +159,21 @@ def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | 
             raise InputError(f"{path}: {n_lines:,} words, but its first line says {n_words:,}: is it whole?")
 
     return VectorFile(path, "text", width, blocks, met=met)
+
+
+def _check_width(path: Path, width: int, rest: bytes) -> None:
+    """InputError if lines 2 and on have more numbers than line 1 has or says: the first ones would be read as words.
+
+    A few may: of ``at 5 0.1 0.2`` the 5 is a part of the word.
+    """
+    lines = enumerate(rest.split(b"\n", _FIRST_LINES)[:_FIRST_LINES], 2)
+    found = {number: _trailing_numbers(line) for number, line in lines if _trimmed(line)}
+    wider = [number for number, n in found.items() if n > width]
+    if len(wider) > 1 and len(wider) >= _NEARLY_ALL * len(found):
+        raise InputError(
+            f"{path}:{wider[0]}: expected a word and {width} numbers, as line 1 has it, found {found[wider[0]]} "
+            f"numbers, and more than {width} in {len(wider)} of {len(found)} lines: correct line 1"
+        )
 
 
 def _narrow(numbers: np.ndarray) -> np.ndarray:

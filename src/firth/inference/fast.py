@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.machine import find_machine
-from firth.packed import Encoder, Hidden, Tokens
+from firth.packed import Carry, Encoder, Hidden, Tokens
 
 Precision = Literal["float32", "bfloat16", "int8", "auto"]
 
@@ -31,6 +31,10 @@ class FastEncoder(Encoder):
         return self.encoder.widths
 
     @property
+    def summary_width(self) -> int:
+        return self.encoder.summary_width
+
+    @property
     def causal(self) -> bool:
         return self.encoder.causal
 
@@ -44,10 +48,13 @@ class FastEncoder(Encoder):
     def regions(self) -> list[nn.Module]:
         return self.encoder.regions()
 
-    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
+    def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
+        """``carry`` is for encoders with recurrent state."""
         device = tokens.ids.device.type
+        # Other encoders have no such parameter.
+        state = {} if carry is None else {"carry": carry}
         with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-            hidden: Hidden = self.encoder(tokens, keep=keep)
+            hidden: Hidden = self.encoder(tokens, keep=keep, **state)
         layers = {number: layer.float() for number, layer in hidden.layers.items()}
         summary = None if hidden.summary is None else hidden.summary.float()
         return Hidden(layers, hidden.rows, summary, hidden.carry)

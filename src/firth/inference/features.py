@@ -38,11 +38,16 @@ class StoredEncoder(Encoder):
 
     def __init__(self, encoder: Encoder, vectors: dict[int | str, np.ndarray]):
         super().__init__()
-        self.config, self._widths, self.vectors = encoder.config, encoder.widths, vectors
+        self.config, self.vectors = encoder.config, vectors
+        self._widths, self._summary_width = encoder.widths, encoder.summary_width
 
     @property
     def widths(self) -> tuple[int, ...]:
         return self._widths
+
+    @property
+    def summary_width(self) -> int:
+        return self._summary_width
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         return []
@@ -91,7 +96,7 @@ def _fill(
     places: Sequence[slice], dtype: torch.dtype, budget_tokens: int,
 ) -> None:  # fmt: skip
     """Write the vectors of some layers; each file gets its name when it is whole."""
-    vectors = _open(folder, names, places[-1].stop, model.encoder.widths)
+    vectors = _open(folder, names, places[-1].stop, model.encoder)
     with Progress("features", len(rows), "rows") as progress:
         for numbers, arrays in _encoded(model, rows, kind, names, dtype, budget_tokens):
             for i, one in zip(numbers, arrays, strict=True):
@@ -145,8 +150,8 @@ def _count(row: Row, kind: Unit, model: TaskModel) -> int:
     return 1 if kind == "row" else len(row.ids)
 
 
-def _open(folder: Path, names: Sequence[int | str], n: int, widths: tuple[int, ...]) -> dict[int | str, np.ndarray]:
-    sizes = {name: (n, widths[-1] if name == SUMMARY else widths[int(name)]) for name in names}
+def _open(folder: Path, names: Sequence[int | str], n: int, encoder: Encoder) -> dict[int | str, np.ndarray]:
+    sizes = {name: (n, encoder.summary_width if name == SUMMARY else encoder.widths[int(name)]) for name in names}
     needed = sum(4 * rows * width for rows, width in sizes.values())
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -171,7 +171,8 @@ class Model:
         if isinstance(texts, str):
             return self.embed([texts], layer, pool)[0]
         parts = list(self.embed_stream(texts, layer, pool))
-        width = self.loaded.objective.encoder.widths[layer]
+        encoder, how = self.loaded.objective.encoder, pool or self.loaded.embedding.pool
+        width = encoder.summary_width if how == "summary" else encoder.widths[layer]
         return np.stack(parts) if parts else np.zeros((0, width), np.float32)
 
     def embed_stream(

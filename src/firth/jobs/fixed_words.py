@@ -20,8 +20,8 @@ from firth.text.tokenizer import WORDS, Tokenizer
 def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
     """Copy the vectors of the vocabulary's words into the table; returns how many there are, in words.
 
-    Words without a vector, and the unknown word, are zeros (specification §1). ``path``: a file of word vectors, or a
-    model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
+    Words without a vector, the unknown one and all other special ones are zeros (specification §1). ``path``: a file of
+    word vectors, or a model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
     """
     file = _of_width(encoder, path)
     if tokenizer.kind is not WORDS:
@@ -29,17 +29,18 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
             f"vectors={path!r} are of whole words, the corpus has pieces of the kind {tokenizer.kind.name}: prepare it "
             "with another vocabulary (firth vocab --kind words)"
         )
-    place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i != tokenizer.unk_id}
-    table, n_found, n_words = encoder.words.data.zero_(), 0, tokenizer.size - len(tokenizer.special_ids)
+    # Files of word2vec and fastText begin with a vector of </s>, which marks the end of a line there.
+    place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in tokenizer.special_ids}
+    table, n_found = encoder.words.data.zero_(), 0
     with Progress("word vectors", None, "words") as progress:
         for words, rows in distinct(file):
             known = [i for i, word in enumerate(words) if word in place]
             table[[place[words[i]] for i in known]] = torch.from_numpy(rows[known])
-            n_found += sum(place[words[i]] not in tokenizer.special_ids for i in known)
+            n_found += len(known)
             progress.advance(len(words))
     if not n_found:
-        raise ConfigError(f"vectors={path!r} has a vector for none of the {n_words:,} words of the vocabulary")
-    return f"{path} has vectors for {n_found:,} of the {n_words:,} words of the vocabulary; the others are zeros"
+        raise ConfigError(f"vectors={path!r} has a vector for none of the {len(place):,} words of the vocabulary")
+    return f"{path} has vectors for {n_found:,} of the {len(place):,} words of the vocabulary; the others are zeros"
 
 
 def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
@@ -59,7 +60,7 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
     with tempfile.TemporaryFile() as rows:
         table = gather(file, rows, Reading(lowercase=loaded.tokenizer.lowercase), None)
     tokenizer = loaded.tokenizer.with_words(table.words)
-    table.rows[tokenizer.unk_id] = 0
+    table.rows[list(tokenizer.special_ids)] = 0
     state = {name: t for name, t in loaded.objective.state_dict().items() if not name.startswith("decoder.")}
     options = loaded.objective.config
     if loaded.task == PRETRAINING:

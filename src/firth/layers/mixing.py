@@ -146,12 +146,16 @@ def pool_rows(x: Float[Tensor, "T H"], rows: Rows, how: str) -> Float[Tensor, "B
 
 
 def pool_runs(x: Float[Tensor, "N H"], counts: Int[Tensor, " R"], how: str) -> Float[Tensor, "R H"]:
-    """The mean, sum or maximum over each of R consecutive runs of vectors; ``counts``: of each run, at least 1."""
+    """The mean, sum or maximum over each of R consecutive runs of vectors; ``counts``: of each run, at least 1.
+
+    Sums and means are summed in float32 or finer.
+    """
     owner = torch.arange(counts.numel(), device=x.device).repeat_interleave(counts, output_size=x.shape[0])
-    start = x.new_zeros(counts.numel(), x.shape[1])
     if how in ("mean", "sum"):
-        sums = start.index_add(0, owner, x)
-        return sums / counts[:, None] if how == "mean" else sums
+        fine = torch.promote_types(x.dtype, torch.float32)
+        sums = x.new_zeros(counts.numel(), x.shape[1], dtype=fine).index_add(0, owner, x.to(fine))
+        return (sums / counts[:, None] if how == "mean" else sums).to(x.dtype)
+    start = x.new_zeros(counts.numel(), x.shape[1])
     return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
 
 

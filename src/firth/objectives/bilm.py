@@ -16,6 +16,9 @@ from firth.models.bilm import Bilm
 from firth.objectives.config import BilmLMConfig
 from firth.packed import Carry
 
+# Of a sample of nearly all words the last ones take more draws than the whole softmax takes time.
+_LARGEST_SAMPLE = 0.9
+
 
 class BilmLM(Objective):
     """Terms ``forward`` and ``backward``, each half of the loss; the perplexity of a direction is e to its term.
@@ -51,10 +54,10 @@ class BilmLM(Objective):
         return Step(losses, correct, state)
 
     def _loss(self, top: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-        """Over all words; in training over a sample of them, if the vocabulary is larger than that."""
+        """Over all words; in training over a sample of them, if it is not nearly the vocabulary."""
         chosen = self.dropout(top).index_select(0, target.index)
         weight, bias, n = self.softmax.weight, self.softmax.bias, self.config.negatives
-        if not self.training or not 0 < n < len(weight):
+        if not self.training or not 0 < n <= _LARGEST_SAMPLE * len(weight):
             return vocabulary_loss(chosen, weight, bias, target.label)
         negatives, n_draws = draw_negatives(n, len(weight), int(torch.randint(2**62, ())))
         return sampled_loss(chosen, weight, bias, target.label, negatives.to(weight.device), n_draws)
