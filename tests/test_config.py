@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from firth.config import (
     AMOUNT,
     COUNT,
+    FOREIGN_FINETUNING_KEYS,
     FOREIGN_KEYS,
     PART,
     POSITIVE,
@@ -35,12 +36,13 @@ from firth.config import (
 )
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError, InputError
+from firth.jobs.finetune_recipe import Finetune
 from firth.jobs.recipe import Pretrain, read_recipe
 from firth.models.bert_config import BertConfig
 from firth.models.gpt_config import GptConfig
 from firth.models.lstm_config import LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
-from firth.systems import SYSTEMS
+from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import ClassifyConfig
 from firth.training.config import OptimConfig, TrainConfig
 
@@ -138,6 +140,23 @@ def test_foreign_names_lead_to_keys_that_exist() -> None:
         if table == "encoder":
             known |= {f.name for f in fields(GptConfig)}
         assert key in known, foreign
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_foreign_names_lead_to_keys_of_every_fine_tuning(kind: str) -> None:
+    for foreign, ours in FOREIGN_FINETUNING_KEYS.items():
+        where: Any = Finetune
+        for name in [] if ours.startswith("--") else ours.split("."):
+            assert name in {f.name for f in fields(where)}, foreign
+            where = TASKS[kind].config if name == "head" else get_type_hints(where)[name]
+
+
+def test_a_key_that_a_system_does_not_have_is_not_named() -> None:
+    message = "unknown key 'encoder.attn_pdrop': "
+    with pytest.raises(ConfigError, match=f"{message}here it is 'encoder.attention_dropout'"):
+        from_dict(BertConfig, {"attn_pdrop": 0.1}, "x", prefix="encoder.")
+    with pytest.raises(ConfigError, match=f"{message}did you mean"):
+        from_dict(LstmConfig, {"attn_pdrop": 0.1}, "x", prefix="encoder.")
 
 
 def test_every_option_of_a_recipe_has_a_comment() -> None:

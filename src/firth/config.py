@@ -28,16 +28,28 @@ from firth.errors import ConfigError, InputError
 C = TypeVar("C")
 
 # What other tools call it -> what it is called here. Only ever used in error messages.
-FOREIGN_KEYS = {
+_FOREIGN = {
     "adam_beta1": "optim.beta1",
     "adam_beta2": "optim.beta2",
     "adam_epsilon": "optim.epsilon",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+    "learning_rate": "optim.peak_rate",
+    "lr": "optim.peak_rate",
+    "max_grad_norm": "optim.clip_norm",
+    "output_dir": "--out",
+    "warmup_proportion": "optim.warmup_share",
+    "warmup_ratio": "optim.warmup_share",
+    "warmup_steps": "optim.warmup_share",
+    "weight_decay": "optim.decay",
+}
+# In a recipe of a pre-training, and in one of a fine-tuning, whatever its task.
+FOREIGN_KEYS = {
+    **_FOREIGN,
     "attention_probs_dropout_prob": "encoder.attention_dropout",
     "attn_pdrop": "encoder.attention_dropout",
-    "bf16": "train.precision",
     "embd_pdrop": "encoder.embedding_dropout",
     "eval_steps": "train.eval_every",
-    "fp16": "train.precision",
     "gradient_accumulation_steps": "train.micro_batches",
     "hidden_act": "encoder.activation",
     "hidden_dropout_prob": "encoder.dropout",
@@ -45,9 +57,6 @@ FOREIGN_KEYS = {
     "initializer_range": "encoder.init_range",
     "intermediate_size": "encoder.feed_forward_width",
     "layer_norm_eps": "encoder.norm_epsilon",
-    "learning_rate": "optim.peak_rate",
-    "lr": "optim.peak_rate",
-    "max_grad_norm": "optim.clip_norm",
     "max_position_embeddings": "encoder.max_positions",
     "max_predictions_per_seq": "masking.max_predictions",
     "max_seq_length": "data.length",
@@ -60,7 +69,6 @@ FOREIGN_KEYS = {
     "num_attention_heads": "encoder.n_heads",
     "num_hidden_layers": "encoder.n_layers",
     "num_train_steps": "train.steps",
-    "output_dir": "--out",
     "per_device_train_batch_size": "train.batch_tokens",
     "resid_pdrop": "encoder.dropout",
     "save_steps": "train.save_every",
@@ -68,11 +76,27 @@ FOREIGN_KEYS = {
     "short_seq_prob": "data.short_share",
     "train_batch_size": "train.batch_tokens",
     "type_vocab_size": "encoder.n_segments",
-    "warmup_proportion": "optim.warmup_share",
-    "warmup_ratio": "optim.warmup_share",
-    "warmup_steps": "optim.warmup_share",
-    "weight_decay": "optim.decay",
     "whole_word_mask": "masking.whole_words",
+}
+FOREIGN_FINETUNING_KEYS = {
+    **_FOREIGN,
+    "attention_probs_dropout_prob": "adapt.dropout",
+    "attn_pdrop": "adapt.dropout",
+    "classifier_dropout": "head.features.dropout",
+    "doc_stride": "head.windows.stride",
+    "early_stopping_patience": "train.patience",
+    "embd_pdrop": "adapt.dropout",
+    "eval_steps": "train.looks_per_epoch",
+    "gradient_checkpointing": "train.recompute",
+    "hidden_dropout_prob": "adapt.dropout",
+    "max_seq_length": "head.windows.length",
+    "max_steps": "train.epochs",
+    "num_train_epochs": "train.epochs",
+    "num_train_steps": "train.epochs",
+    "per_device_train_batch_size": "train.batch_examples",
+    "resid_pdrop": "adapt.dropout",
+    "steps": "train.epochs",
+    "train_batch_size": "train.batch_examples",
 }
 
 
@@ -112,11 +136,16 @@ def check_bounds(config: Any, table: str = "") -> None:
             raise ConfigError(f"{table and table + '.'}{field.name}={value}: expected {bounds.text}")
 
 
-def unknown_key(key: str, known: Sequence[str], where: str) -> ConfigError:
-    """The error for a key nobody reads: names the nearest key, or what a foreign spelling is called here."""
-    last = key.rsplit(".", 1)[-1]
-    if last in FOREIGN_KEYS and FOREIGN_KEYS[last].rsplit(".", 1)[-1] != last:
-        return ConfigError(f"{where}: unknown key {key!r}: here it is {FOREIGN_KEYS[last]!r}")
+def unknown_key(key: str, known: Sequence[str], where: str, foreign: Mapping[str, str] = FOREIGN_KEYS) -> ConfigError:
+    """The error for a key nobody reads: names the nearest key, or what a foreign spelling is called here.
+
+    ``known``: the keys of its table, which decide whether what it is called in that table is there at all.
+    """
+    table, _, last = key.rpartition(".")
+    here = foreign.get(last, last)
+    its_table, _, name = here.rpartition(".")
+    if name != last and (here in known or its_table != table or here.startswith("--")):
+        return ConfigError(f"{where}: unknown key {key!r}: here it is {here!r}")
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or difflib.get_close_matches(
         last, [name.rsplit(".", 1)[-1] for name in known], n=1, cutoff=0.6
     )
@@ -128,7 +157,7 @@ def _type_name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind)).replace("typing.", "")
 
 
-def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
+def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, str]) -> Any:
     """``value`` as a ``kind``, or a ConfigError that names the key and what was expected."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -136,18 +165,18 @@ def _convert(value: Any, kind: Any, key: str, where: str) -> Any:
             return value
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where}: {key} must be a table of keys, not {value!r}")
-        return from_dict(kind, value, where, prefix=f"{key}.")
+        return from_dict(kind, value, where, prefix=f"{key}.", foreign=foreign)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
         (inner,) = (a for a in arguments if a is not type(None))
-        return _convert(value, inner, key, where)
+        return _convert(value, inner, key, where, foreign)
     if origin is typing.Literal:
         if value in arguments:
             return value
         raise ConfigError(f"{where}: {key} = {value!r}: expected one of {', '.join(map(repr, arguments))}")
     if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(v, arguments[0], f"{key}[{i}]", where) for i, v in enumerate(value))
+        return tuple(_convert(v, arguments[0], f"{key}[{i}]", where, foreign) for i, v in enumerate(value))
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where}: {key} = {value!r}: expected a finite number")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -164,21 +193,22 @@ def from_dict(
     *,
     prefix: str = "",
     kinds: Mapping[str, type] | None = None,
+    foreign: Mapping[str, str] = FOREIGN_KEYS,
 ) -> C:
     """Build dataclass ``cls`` from plain data; unknown, missing and ill-typed keys are errors.
 
     ``where`` (a file name, ``--set``) and ``prefix`` (the table's dotted name) go into messages.
-    ``kinds``: types of fields whose type depends on other values.
+    ``kinds``: types of fields whose type depends on other values. ``foreign``: what other tools call the keys.
     """
     hints = typing.get_type_hints(cls) | dict(kinds or {})
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # C is always a dataclass
     for key in data:
         if key not in fields:
-            raise unknown_key(prefix + key, [prefix + name for name in fields], where)
+            raise unknown_key(prefix + key, [prefix + name for name in fields], where, foreign)
     values = {}
     for name, field in fields.items():
         if name in data:
-            values[name] = _convert(data[name], hints[name], prefix + name, where)
+            values[name] = _convert(data[name], hints[name], prefix + name, where, foreign)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{where}: key {prefix + name!r} is missing")
     try:

@@ -21,8 +21,9 @@ from firth.inference.outputs import row_outputs
 from firth.jobs import finetune as job
 from firth.jobs import tuning
 from firth.jobs.finetune import Tuned, balanced, collapsed, finetune, resolve, resume, summary
-from firth.jobs.finetune_recipe import combinations, with_defaults
+from firth.jobs.finetune_recipe import AdaptConfig, combinations, with_defaults
 from firth.jobs.tuning import (
+    Base,
     Run,
     examples_of,
     freeze,
@@ -33,9 +34,12 @@ from firth.jobs.tuning import (
     with_stored_features,
 )
 from firth.machine import find_machine
+from firth.models.vectors_config import VectorsConfig
 from firth.systems import SIZES, SYSTEMS, TASKS
-from firth.tasks.config import TagConfig
+from firth.tasks.config import FeatureConfig, TagConfig
+from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
+from firth.text.tokenizer import WORDS, Tokenizer
 from firth.training import trainer
 from firth.training.log import read_log
 
@@ -244,6 +248,89 @@ def test_a_kill_while_the_runs_are_scored(
     assert without_times(resume(tmp_path / "out", tell=QUIET).results) == without_times(whole.results)
 
 
+def test_a_kill_while_the_models_of_runs_are_deleted(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = run(plain, tmp_path / "whole"), tmp_path / "out"
+
+    def delete_half(folder: Path, **options: Any) -> None:
+        if Path(folder) == out / "runs" / "seed-1" / "model":
+            (folder / "model.safetensors").unlink()
+            raise KeyboardInterrupt
+        delete(folder, **options)
+
+    delete = shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", delete_half)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, out)
+    assert without_times(resume(out, tell=QUIET).results) == without_times(whole.results)
+    assert file_sha256(out / "model" / "model.safetensors") == whole.results["model"]
+    assert not list((out / "runs").glob("*/model"))
+
+
+def test_a_kill_while_the_fitted_temperature_is_written(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = run(plain, tmp_path / "whole"), tmp_path / "out"
+
+    def between_the_renames(folder: Path, *arguments: Any) -> None:
+        folder.rename(folder.with_name(".model.old"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "rewrite_options", between_the_renames)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, out)
+    assert not (out / "runs" / "seed-1" / "model").exists()
+    assert without_times(resume(out, tell=QUIET).results) == without_times(whole.results)
+
+
+def test_a_stop_before_anything_is_known_leaves_nothing(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "identity", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("left", ["", ".step-1.tmp"])
+def test_a_run_without_a_first_checkpoint_begins_anew(
+    plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None], left: str
+) -> None:
+    whole = run(plain, tmp_path / "whole")
+    checkpoints = stopped(plain, tmp_path / "out", stop_after)
+    for path in checkpoints.iterdir():
+        shutil.rmtree(path)
+    (checkpoints / left).mkdir(exist_ok=True)
+    assert without_times(resume(tmp_path / "out", tell=QUIET).results) == without_times(whole.results)
+    logs = [list(losses(tmp_path / name / "runs" / "seed-1" / "log.jsonl")) for name in ("out", "whole")]
+    assert logs[0] == logs[1] != []
+
+
+def test_a_run_with_damaged_checkpoints_alone_is_refused(
+    plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None]
+) -> None:
+    (checkpoint,) = stopped(plain, tmp_path / "out", stop_after).glob("step-*")
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="has no undamaged checkpoint"):
+        resume(tmp_path / "out", tell=QUIET)
+
+
+def stopped(plain: dict[str, Any], out: Path, stop_after: Callable[[int], None]) -> Path:
+    """The checkpoints of a run that was stopped after two steps."""
+    stop_after(2)
+    with pytest.raises(KeyboardInterrupt):
+        run(plain, out)
+    stop_after(0)
+    return out / "runs" / "seed-1" / "checkpoints"
+
+
 def test_changed_data_or_another_model_are_refused(
     plain: dict[str, Any], tiny_run: Path, tmp_path: Path, data: Path
 ) -> None:
@@ -283,6 +370,9 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
     [
         (["adapt.frozen_groups=9"], "adapt.frozen_groups=9: this encoder has 4"),
         (['grid=["adapt.frozen_groups=0,9"]'], "adapt.frozen_groups=9: this encoder has 4"),
+        (["adapt.frozen_groups=-1", "adapt.dropout=0.1"], "=-1 freezes the encoder: leave out adapt.dropout, rate_d"),
+        (["adapt.frozen_groups=4", "adapt.rate_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
+        (["adapt.unfreeze=gradual", 'grid=["adapt.frozen_groups=0,4"]'], "frozen_groups=4 freezes the encoder: leave"),
         (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
         (["adapt.transferred_groups=1", "fresh=true"], "adapt.transferred_groups=1 is of a model's weights"),
         (["fresh=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
@@ -317,7 +407,7 @@ def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_o
     plain |= {"task": "tag" if file.endswith(".conll") else "classify", "data": {"train": str(data / file)}}
     settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.features={{{features}dropout=0.0}}"]
     stored = run(plain, tmp_path / "stored", *settings, "optim.peak_rate=1e-2").results
-    monkeypatch.setattr(tuning, "freeze", lambda model, n: freeze(model, n) and False)
+    monkeypatch.setattr(tuning, "freeze", lambda model, adapt: freeze(model, adapt) and False)
     full = run(plain, tmp_path / "full", *settings, "optim.peak_rate=1e-2").results
     states = [read_model(tmp_path / name).objective.state_dict() for name in ("stored", "full")]
     base = read_model(plain["model"]).objective.encoder.state_dict()
@@ -348,7 +438,7 @@ def test_stored_features_give_the_outputs_of_the_whole_model(plain: dict[str, An
     held, _ = examples_of(base, recipe, labelled.held)
     one = Run(base, recipe, 1, train, held, labelled.held, find_machine("float32"), tmp_path / "features")
     full = make_model(base, recipe, 1)
-    assert freeze(full, -1)
+    assert freeze(full, AdaptConfig(frozen_groups=-1))
     light, light_train, light_held = with_stored_features(full, one)
     for a, b in ((light_train, train), (light_held, held)):
         pairs = zip(row_outputs(light, a), row_outputs(full, b), strict=True)
@@ -358,7 +448,7 @@ def test_stored_features_give_the_outputs_of_the_whole_model(plain: dict[str, An
 def test_freezing_from_below_and_slower_rates_below(plain: dict[str, Any]) -> None:
     base, recipe = _base_and_recipe(plain, [])
     model = make_model(base, recipe, 1)
-    assert not freeze(model, 2)
+    assert not freeze(model, AdaptConfig(frozen_groups=2))
     groups = model.encoder.layer_groups()
     assert [any(p.requires_grad for p in group) for group in groups] == [False, False, True, True]
     scales = rate_scales(model, 0.5)
@@ -372,6 +462,32 @@ def test_layers_below_the_frozen_ones_stay_and_those_above_learn(plain: dict[str
     before, after = read_model(plain["model"]).objective.encoder, read_model(tmp_path / "out").objective.encoder
     pairs = zip(before.layer_groups(), after.layer_groups(), strict=True)
     assert [all(torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in pairs] == [True, True, False, False]
+
+
+def words(unknown: Any, **sizes: int) -> Base:
+    """Word vectors for one word."""
+    tokenizer = opened(Tokenizer.from_words([*WORDS.specials, "the"], lowercase=False))
+    config = VectorsConfig(vocab_size=tokenizer.size, width=4, unknown=unknown, **sizes)
+    return Base("vectors", config, tokenizer, None, {})
+
+
+def test_an_encoder_without_dropout_cannot_have_another() -> None:
+    base = words("one")
+    assert base.config_with(None) is base.config
+    with pytest.raises(ConfigError, match=r"adapt\.dropout=0\.5: the encoder of vectors has no dropout: leave it out"):
+        base.encoder(1, 0.5)
+
+
+def test_rows_have_characters_where_something_reads_them() -> None:
+    def chars(base: Base, **features: Any) -> np.ndarray | None:
+        head = TagConfig(labels=("O", "B-X"), features=FeatureConfig(**features))
+        (row,) = base.maker(head).single(base.tokenizer.ids_many(["the zebra"])[0])
+        assert row.ids.max() < base.tokenizer.size
+        return row.chars
+
+    assert chars(words("one")) is None
+    assert chars(words("one"), own_characters="gru") is not None
+    assert chars(words("hashed", n_buckets=5)) is not None
 
 
 @pytest.mark.parametrize("n_groups", [0, 1, 3, -1])
@@ -527,6 +643,23 @@ def test_every_combination_of_a_grid() -> None:
         for layers in ("[-1]", "[-1, -2]")
     ]
     assert list(combinations([])) == [()]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.max_steps=5", "unknown key 'train.max_steps': here it is 'train.epochs'"),
+        ("train.steps=5", "unknown key 'train.steps': here it is 'train.epochs'"),
+        ("data.max_seq_length=5", "here it is 'head.windows.length'"),
+        ("learning_rate=5", "here it is 'optim.peak_rate'"),
+        ('grid=["optim.lr=1,2"]', "here it is 'optim.peak_rate'"),
+        ("adapt.hidden_dropout_prob=0.5", "here it is 'adapt.dropout'"),
+        ("train.save_steps=5", "unknown key 'train.save_steps'(: did you mean|. Known keys)"),
+    ],
+)
+def test_names_of_other_tools(plain: dict[str, Any], setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(plain, [setting], "t")
 
 
 @pytest.mark.parametrize(

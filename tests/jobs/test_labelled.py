@@ -7,7 +7,7 @@ import pytest
 
 from firth.errors import ConfigError, InputError
 from firth.jobs.finetune_recipe import LabelledConfig
-from firth.jobs.labelled import LabelledData, iter_file, kind_of_task, read_labelled
+from firth.jobs.labelled import LabelledData, check_metric, iter_file, kind_of_task, read_labelled
 from firth.tasks.readers.files import Problems
 
 ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(20)]
@@ -102,6 +102,32 @@ def test_plain_tags_have_no_entities_to_score(tmp_path: Path) -> None:
     data = read("tag", train=train)
     assert data.options == {"unit": "word", "scheme": "plain", "labels": ["ADV", "NOUN", "VERB"]}
     assert data.metrics == ("tag_accuracy",)
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+def test_scores_of_klue_are_for_its_entities_alone(tmp_path: Path, scheme: str) -> None:
+    for entity, known in (("PS", True), ("CITY", False)):
+        train = write(tmp_path / "t.conll", "\n".join(f"서 B-{entity}\n울 I-{entity}\n{i} O\n" for i in range(3)))
+        head = {"scheme": scheme}
+        data = read("tag", head, train=train)
+        assert data.options["unit"] == "character"
+        check_metric(data, "entity_f1", data.options["labels"])
+        for metric in ("char_f1", "char_f1_without_o", "entity_macro_f1"):
+            if known:
+                check_metric(data, metric, data.options["labels"])
+            else:
+                with pytest.raises(ConfigError, match=f"metric='{metric}': expected one of entity_f1, tag_accuracy"):
+                    check_metric(data, metric, data.options["labels"])
+        # Labels of the head that no training example has count too.
+        with pytest.raises(ConfigError, match="metric='char_f1'"):
+            check_metric(data, "char_f1", [*data.options["labels"], "B-CITY"])
+
+
+def test_f1_is_of_two_labels(tmp_path: Path) -> None:
+    data = read("classify", train=write(tmp_path / "t.tsv", table(ROWS)))
+    check_metric(data, "f1", ["a", "b"])
+    with pytest.raises(ConfigError, match="metric='f1': expected one of accuracy, macro_f1, mcc"):
+        check_metric(data, "f1", ["a", "b", "c"])
 
 
 @pytest.mark.parametrize(

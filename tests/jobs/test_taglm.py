@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from firth.config import read_json, read_toml, to_dict
-from firth.errors import ConfigError
+from firth.config import read_json, read_toml, to_dict, write_json
+from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
 from firth.jobs import finetune as job
@@ -203,6 +203,21 @@ def test_a_tagger_learns_and_the_language_model_stays(
     # Felton is in no vocabulary: its characters tell.
     (entity,) = load(tmp_path / "out").predict("to Felton .").entities
     assert (entity.label, entity.text) == ("LOC", "Felton")
+
+
+def test_changed_word_vectors_are_refused(plain: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "v.txt", tmp_path / "out"
+    text = (data / "v.txt").read_text("utf-8")
+    file.write_text(text, "utf-8")
+    finetune(*resolve(plain, [*SMALL, "train.epochs=0.5", f"adapt.vectors={file}"], "test"), out, tell=QUIET)
+    file.write_text(text.replace("0.25", "0.75"), "utf-8")
+    with pytest.raises(CheckpointError, match="out: the word vectors changed since the run began: start a new one"):
+        resume(out, tell=QUIET)
+    # Earlier versions did not know of them.
+    found = read_json(out / "identity.json")
+    del found["the word vectors"]
+    write_json(out / "identity.json", found)
+    resume(out, tell=QUIET)
 
 
 def test_a_stopped_run_goes_on_with_what_it_began_with(

@@ -94,6 +94,9 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
         train_vectors([text], tmp_path / "there", training(), Reading())
     with pytest.raises(ConfigError, match="width=0"):
         training(width=0)
+    for n_buckets in (0, -5):
+        with pytest.raises(ConfigError, match=f"n_buckets={n_buckets}: expected at least 1"):
+            training(kind="fasttext", n_buckets=n_buckets)
     with pytest.raises(ConfigError, match="longest_ngram"):
         training(longest_ngram=2)
     monkeypatch.setitem(sys.modules, "gensim.models", None)

@@ -1,7 +1,9 @@
 """Rows of words that are read by their characters."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,13 @@ from firth.data.rows import pack_lists, pack_words
 from firth.inference.features import store_features
 from firth.models.bilm import Bilm
 from firth.models.bilm_config import BilmConfig
-from firth.systems import SYSTEMS
-from firth.tasks.config import FeatureConfig, TagConfig, WindowConfig
+from firth.systems import SYSTEMS, TASKS
+from firth.tasks.config import AnswerConfig, ChooseConfig, ClassifyConfig, FeatureConfig, TagConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.tasks.tag import Tagger, tag_examples
+from firth.text import open_words
 from firth.text.open_words import OpenWords, opened
-from firth.text.records import Tagged
+from firth.text.records import Choice, Question, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 CONFIG = TagConfig(labels=("O", "B-X"), features=FeatureConfig(layers=(0, 1), mix="weighted"))
@@ -86,6 +89,35 @@ def test_words_of_a_data_set_are_tokens_as_they_stand() -> None:
     (row,) = example.rows
     assert row.words is not None and row.words.pieces.tolist() == [[1, 1], [2, 2], [3, 3]]
     assert bytes(row.chars[2][1:11].astype(np.uint8)) == b"U.S.-based"
+
+
+TEXTS = [f"one{i} two{i} the three{i}" for i in range(40)]
+KINDS: dict[str, tuple[Any, Sequence[Any]]] = {
+    "classify": (ClassifyConfig(labels=("a", "b")), [Text(text, second=text[::-1], label="a") for text in TEXTS]),
+    "tag": (CONFIG, [tagged(*text.split()) for text in TEXTS]),
+    "tag characters": (
+        dataclasses.replace(CONFIG, unit="character"),
+        [Tagged(text, tuple((i, i + 1) for i in range(len(text))), ("O",) * len(text)) for text in TEXTS],
+    ),
+    "choose": (ChooseConfig(), [Choice(text, "what", (text[::-1], "the"), 0) for text in TEXTS]),
+    "answer": (AnswerConfig(), [Question(text, "why " + text[::-1], ()) for text in TEXTS]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_unknown_words_than_are_remembered_have_their_characters(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, records = KINDS[kind]
+    examples = TASKS[kind.split()[0]].examples
+    expected = examples(records, maker(tokenizer(), 24), config)
+    monkeypatch.setattr(open_words, "MOST_WORDS", 70)  # fewer than all have, and no record has as many characters
+    found = examples(records, maker(tokenizer(), 24), config)
+    assert len(found) == len(expected) and all(
+        np.array_equal(a.ids, b.ids) and np.array_equal(a.chars, b.chars)
+        for one, other in zip(found, expected, strict=True)
+        for a, b in zip(one.rows, other.rows, strict=True)
+    )
 
 
 def test_words_that_differ_in_a_letter_have_other_vectors() -> None:

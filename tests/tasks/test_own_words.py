@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from firth.convert.padded import make_padded
 from firth.data.batch import Batch
 from firth.errors import ConfigError
+from firth.jobs.finetune_recipe import AdaptConfig
 from firth.jobs.tuning import freeze
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
@@ -148,7 +149,7 @@ def test_without_a_language_model_the_encoder_does_not_run() -> None:
 @pytest.mark.parametrize("join", ["input", "first", "last", "none"])
 def test_the_frozen_language_model_has_no_gradient(join: Any) -> None:
     made = tagger(join=join, own_characters="cnn").train()
-    assert freeze(made, -1)
+    assert freeze(made, AdaptConfig(frozen_groups=-1))
     made(batch()).losses["tag"].backward()
     for name, parameter in made.named_parameters():
         assert (parameter.grad is not None and bool(parameter.grad.any())) != name.startswith("encoder."), name

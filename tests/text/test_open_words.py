@@ -9,7 +9,7 @@ from firth.convert.elmo import spaced_words
 from firth.errors import TokenizerError
 from firth.text import open_words
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
-from firth.text.open_words import OpenWords, opened, vocabulary_characters
+from firth.text.open_words import OpenWords, in_blocks, opened, vocabulary_characters
 from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
 
 WORDS_IN = ("the", "cat", ".")
@@ -85,6 +85,13 @@ def test_elsewhere_it_begins_without_the_words_met_here() -> None:
     tokenizer.ids_many(["one two three"])
     other = pickle.loads(pickle.dumps(tokenizer))
     assert isinstance(other, OpenWords) and other.ids_many(["three the"]) == [[other.size, 4]]
+
+
+def test_blocks_have_as_many_characters_as_words_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_words, "MOST_WORDS", 4)
+    texts = ["ab", "c", "d", "efghijk", "", "lm", "nop"]
+    assert list(in_blocks(texts, len)) == [["ab", "c", "d"], ["efghijk"], ["", "lm"], ["nop"]]
+    assert list(in_blocks([], len)) == []
 
 
 def test_pieces_of_words_cannot_be_open() -> None:

@@ -49,7 +49,7 @@ from firth.metrics.bootstrap import mean_interval
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
-from firth.training.checkpoint import write_folder
+from firth.training.checkpoint import recover, write_folder
 
 RESULTS = "results.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
@@ -74,7 +74,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tu
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
-    check_metric(labelled, plain["metric"])
+    check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
     _read_as_trained(plain["head"], base, labelled.notes)
     if plain["train"].get("balance"):
         weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
@@ -118,8 +118,9 @@ def finetune(
     with lock(out), deterministic():
         work = _Finetuning(recipe, base, labelled, out, tell)
         work.check()
+        # The recipe comes last: where it is, a stopped fine-tuning can go on.
+        write_json(out / "identity.json", identity(recipe, base, labelled, work.first_vectors()))
         write_text(out / RECIPE, to_toml(recipe, comments=True))
-        write_json(out / "identity.json", identity(recipe, base, labelled))
         return work.run()
 
 
@@ -130,17 +131,20 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an identity.json")
     recipe, base, labelled = resolve(read_toml(out / RECIPE), [], str(out / RECIPE))
     with lock(out), deterministic():
-        found, now = read_json(out / "identity.json"), identity(recipe, base, labelled)
-        changed = [key for key in now if found.get(key) != now[key]]
+        work = _Finetuning(recipe, base, labelled, out, tell)
+        found, now = read_json(out / "identity.json"), identity(recipe, base, labelled, work.first_vectors())
+        # A folder of an earlier version does not have all hashes.
+        changed = [key for key in now if found.get(key, now[key]) != now[key]]
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
-        work = _Finetuning(recipe, base, labelled, out, tell)
         work.check()
         return work.run()
 
 
-def identity(recipe: Finetune, base: Base, labelled: LabelledData) -> dict[str, str]:
-    """Hashes of what a fine-tuning is of: the options, the examples, and the weights it starts from."""
+def identity(
+    recipe: Finetune, base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
+) -> dict[str, str]:
+    """Hashes of what a fine-tuning is of: the options, the examples, and the weights and vectors it starts from."""
     examples = hashlib.sha256()
     for records in (labelled.train, labelled.held, *labelled.dev.values()):
         for record in records:
@@ -149,7 +153,13 @@ def identity(recipe: Finetune, base: Base, labelled: LabelledData) -> dict[str, 
     for name, tensor in sorted((base.weights or {}).items()):
         weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
     options = hashlib.sha256(to_toml(recipe).encode()).hexdigest()
-    return {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
+    found = {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
+    if not vectors:
+        return found
+    words = hashlib.sha256()
+    for some in vectors:
+        words.update(repr(some.rows.shape).encode() + some.numbers.numpy().tobytes() + some.rows.numpy().tobytes())
+    return found | {"the word vectors": words.hexdigest()}
 
 
 class _Finetuning:
@@ -172,8 +182,9 @@ class _Finetuning:
         encoder = self.base.encoder(self.recipe.train.seed, None)
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
+            self.base.config_with(recipe.adapt.dropout)  # an error where it cannot be
             model = recipe.row.model(encoder, recipe.head)
-            freeze(model, recipe.adapt.frozen_groups)
+            freeze(model, recipe.adapt)
             transferred(encoder, recipe.adapt.transferred_groups)
             self._examples_for(recipe)
             self._vectors_for(recipe)
@@ -266,6 +277,12 @@ class _Finetuning:
             self.tell(found.told)
         return self._vectors[path, width]
 
+    def first_vectors(self) -> list[FirstVectors]:
+        """The word vectors of all settings, in the order of their places and widths."""
+        for settings in self.settings:
+            self._vectors_for(varied(self.recipe, settings))
+        return [self._vectors[key] for key in sorted(self._vectors)]
+
     def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
         """Fit what is fitted after training, and score the dev files, once."""
         folder = self.folder(number, run["seed"])
@@ -273,6 +290,7 @@ class _Finetuning:
         if done.is_file():
             return run | read_json(done)
         recipe = varied(self.recipe, self.settings[number])
+        recover(folder / "model")  # its options may have been in the middle of being written
         loaded = read_model(folder / "model")
         model = loaded.objective
         assert isinstance(model, TaskModel)
@@ -296,14 +314,16 @@ class _Finetuning:
 
     def _keep(self, number: int, seed: int) -> None:
         """The best run's model is the fine-tuning's; runs keep their scores and curves."""
-        model = self.folder(number, seed) / "model"
-        if model.exists():
+        kept, model = self.out / "model", self.folder(number, seed) / "model"
+        recover(kept)
 
-            def copy(new: Path) -> None:
-                shutil.copytree(model, new, dirs_exist_ok=True)
-                (new / "manifest.json").unlink(missing_ok=True)
+        def copy(new: Path) -> None:
+            shutil.copytree(model, new, dirs_exist_ok=True)
+            (new / "manifest.json").unlink(missing_ok=True)
 
-            write_folder(self.out / "model", copy)
+        # It appears whole, and then a stop may have left a part of the run's: the choice would be the same.
+        if not kept.exists():
+            write_folder(kept, copy)
         for folder in (self.out / "runs").glob("*/model"):
             shutil.rmtree(folder)
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from firth.config import (
     AMOUNT,
     COUNT,
+    FOREIGN_FINETUNING_KEYS,
     PART,
     POSITIVE,
     RATE,
@@ -70,10 +71,6 @@ class AdaptConfig:
             raise ConfigError(f"adapt.frozen_groups={self.frozen_groups}: expected 0 or more, or -1 for all")
         if self.transferred_groups < -1:
             raise ConfigError(f"adapt.transferred_groups={self.transferred_groups}: expected 0 or more, or -1 for all")
-        if self.frozen_groups == -1 and (self.dropout or self.rate_decay != 1 or self.unfreeze != "at_once"):
-            raise ConfigError(
-                "adapt.frozen_groups=-1 freezes the encoder: leave out adapt.dropout, rate_decay and unfreeze"
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +156,8 @@ def plain_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str) 
     known = [f.name for f in dataclasses.fields(Finetune)]
     for key in plain:
         if key not in known:
-            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))], where)
+            near = [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))]
+            raise unknown_key(key, near, where, FOREIGN_FINETUNING_KEYS)
     for table in _TABLES:
         if not isinstance(plain.setdefault(table, {}), dict):
             raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
@@ -212,12 +210,12 @@ def build(plain: Mapping[str, Any], where: str) -> Finetune:
     kind = plain.get("kind")
     if kind not in TASKS:
         raise ConfigError(f"{where}: kind={kind!r}: expected one of {', '.join(TASKS)}")
-    return from_dict(Finetune, plain, where, kinds={"head": TASKS[kind].config})
+    return from_dict(Finetune, plain, where, kinds={"head": TASKS[kind].config}, foreign=FOREIGN_FINETUNING_KEYS)
 
 
 def data_config(plain: Mapping[str, Any], where: str) -> LabelledConfig:
     """The ``data`` table alone: labels must be read before the head can be described."""
-    return from_dict(LabelledConfig, plain["data"], where, prefix="data.")
+    return from_dict(LabelledConfig, plain["data"], where, prefix="data.", foreign=FOREIGN_FINETUNING_KEYS)
 
 
 def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:

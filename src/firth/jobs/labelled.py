@@ -8,6 +8,7 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.jobs.finetune_recipe import LabelledConfig
+from firth.metrics.tagging import KLUE_NER_TAGS
 from firth.systems import TASKS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
@@ -131,18 +132,27 @@ def score_task(task: str, records: Sequence[Any], answers: Sequence[Any], labels
     return found
 
 
-def check_metric(data: LabelledData, metric: Any) -> None:
-    """ConfigError for a score that the task does not have, or that is not better when it is higher."""
-    known = [name for name in METRICS[data.kind] if name != "f1" or len(data.options.get("labels", ())) == 2]
+def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None:
+    """ConfigError for a score that the task does not have, or that is not better when it is higher.
+
+    ``labels``: those of the head.
+    """
+    known = [name for name in METRICS[data.kind] if name != "f1" or len(labels) == 2]
     if data.kind == "tag" and data.options["scheme"] == "plain":
         known = ["tag_accuracy"]
-    elif data.kind == "tag" and data.options["unit"] == "word":
+    elif data.kind == "tag" and (data.options["unit"] == "word" or not _of_klue(labels)):
         known = [name for name in known if "macro" not in name and "char" not in name]
     elif data.kind == "answer" and data.options["can_refuse"]:
         known = [name for name in known if "char" not in name]
-    known += [name for name in data.metrics if name not in known]
+    # Those of a data set alone: what its kind has is decided above.
+    known += [name for name in data.metrics if name not in METRICS[data.kind]]
     if metric not in known:
         raise ConfigError(f"metric={metric!r}: expected one of {', '.join(known)}")
+
+
+def _of_klue(tags: Sequence[str]) -> bool:
+    """Whether all entities are KLUE's, in any scheme; some scores are of nothing else."""
+    return {tag[2:] for tag in tags} <= {tag[2:] for tag in KLUE_NER_TAGS}
 
 
 def _published(task: str, config: LabelledConfig, problems: Problems) -> tuple[list[Record], dict[str, list[Record]]]:

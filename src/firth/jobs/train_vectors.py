@@ -36,7 +36,7 @@ class VectorTraining:
         0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4", AMOUNT
     )
     rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", AMOUNT)
-    n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText")
+    n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText", COUNT)
     shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
     longest_ngram: int = option(6, "the same")
     lowercase: bool = option(False, "text is read in lower case")

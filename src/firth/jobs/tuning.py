@@ -20,7 +20,7 @@ from firth.foreign import open_model
 from firth.inference.features import store_features
 from firth.inference.outputs import row_outputs
 from firth.jobs.calibrate import calibrate
-from firth.jobs.finetune_recipe import Finetune
+from firth.jobs.finetune_recipe import AdaptConfig, Finetune
 from firth.jobs.labelled import score_task
 from firth.jobs.layer_rates import layer_scales
 from firth.jobs.own_words import FirstVectors
@@ -33,7 +33,7 @@ from firth.tasks.source import ExampleSource
 from firth.text.published import load_tokenizer
 from firth.text.records import Record
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import write_folder
+from firth.training.checkpoint import list_checkpoints, write_folder
 from firth.training.config import TrainConfig
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
@@ -70,19 +70,27 @@ class Base:
             origin = made.get("base", {})
         return min(max(lengths), most) if lengths and most is not None else None
 
+    def config_with(self, dropout: float | None) -> Any:
+        """Its sizes with this rate of dropout, None: with its own; ConfigError where the system has no dropout."""
+        if dropout is None:
+            return self.config
+        if hasattr(self.config, "with_dropout"):
+            return self.config.with_dropout(dropout)
+        rates = [n for n in ("dropout", "embedding_dropout", "attention_dropout") if hasattr(self.config, n)]
+        if not rates:
+            raise ConfigError(
+                f"adapt.dropout={dropout}: the encoder of {self.system_name} has no dropout: leave it out, or set "
+                "head.features.dropout"
+            )
+        return dataclasses.replace(self.config, **dict.fromkeys(rates, dropout))
+
     def encoder(self, seed: int, dropout: float | None, transferred_groups: int = -1) -> Encoder:
         """A new encoder with the base's weights in so many of its lowest groups of layers (-1: in all).
 
         Weights that the base does not have are fresh, and the seed decides them.
         """
-        config = self.config
-        if dropout is not None and hasattr(config, "with_dropout"):
-            config = config.with_dropout(dropout)
-        elif dropout is not None:
-            rates = [n for n in ("dropout", "embedding_dropout", "attention_dropout") if hasattr(config, n)]
-            config = dataclasses.replace(config, **dict.fromkeys(rates, dropout))
         torch.manual_seed(seed_of(seed, "encoder"))
-        encoder = SYSTEMS[self.system_name].encoder(config)
+        encoder = SYSTEMS[self.system_name].encoder(self.config_with(dropout))
         if self.weights is not None:
             names = transferred(encoder, transferred_groups)
             encoder.load_state_dict(encoder.state_dict() | {n: self.weights[n] for n in names & self.weights.keys()})
@@ -90,7 +98,13 @@ class Base:
 
     def maker(self, head: Any) -> RowMaker:
         """What makes the rows of a task whose options are ``head``."""
-        return RowMaker(self.tokenizer, SYSTEMS[self.system_name].layout(self.tokenizer), head.windows, self.max_length)
+        row = SYSTEMS[self.system_name]
+        # Word vectors with one for all unknown words look at no letters.
+        letters = row.characters and getattr(self.config, "unknown", "") != "one"
+        return RowMaker(
+            self.tokenizer, row.layout(self.tokenizer), head.windows, self.max_length,
+            characters=letters or head.features.own_characters != "none",
+        )  # fmt: skip
 
 
 def read_base(model: str, tokenizer: str, fresh: bool) -> Base:
@@ -148,8 +162,12 @@ def transferred(encoder: Encoder, n_groups: int) -> set[str]:
     return {name for name, tensor in tensors if id(tensor) in kept or not isinstance(tensor, nn.Parameter)}
 
 
-def freeze(model: TaskModel, n_groups: int) -> bool:
-    """Keep the lowest groups of layers as they are; whether that is the whole encoder."""
+def freeze(model: TaskModel, adapt: AdaptConfig) -> bool:
+    """Keep the lowest groups of layers as they are; whether that is the whole encoder.
+
+    ConfigError for options of an encoder that learns where none of it does.
+    """
+    n_groups = adapt.frozen_groups
     chosen = lowest_groups(model.encoder, "adapt.frozen_groups", n_groups)
     for group in chosen:
         for p in group:
@@ -159,6 +177,12 @@ def freeze(model: TaskModel, n_groups: int) -> bool:
         raise ConfigError(
             f"adapt.frozen_groups={n_groups} freezes the encoder, and head.auxiliary_lm is for one that learns: "
             "set head.auxiliary_lm=0, or freeze less"
+        )
+    if whole and (adapt.dropout or adapt.rate_decay != 1 or adapt.unfreeze != "at_once"):
+        hint = "" if n_groups == -1 else ", or set it to -1 if they are the system's own"
+        raise ConfigError(
+            f"adapt.frozen_groups={n_groups} freezes the encoder: leave out adapt.dropout, rate_decay and unfreeze"
+            + hint
         )
     return whole
 
@@ -232,7 +256,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     full = make_model(run.base, recipe, run.seed, run.vectors)
     full.to(run.machine.device)
     light, train, held = full, run.train, run.held
-    if freeze(full, recipe.adapt.frozen_groups):
+    if freeze(full, recipe.adapt):
         light, train, held = with_stored_features(full, run)
 
     def judge() -> dict[str, float]:
@@ -266,7 +290,8 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         dtype=run.machine.dtype, device=run.machine.device, tell=tell,
         advice="Is there an odd example in that batch?",
     )  # fmt: skip
-    if (folder / "checkpoints").exists():
+    # A run without a first checkpoint begins anew; one whose checkpoints are all damaged does not.
+    if list_checkpoints(folder / "checkpoints"):
         trainer.resume(partial(_weights, full, light, run))
     if not trainer.fit():
         raise KeyboardInterrupt

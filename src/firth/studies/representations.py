@@ -36,11 +36,13 @@ PIECES, WORDS = 16_000, 20_000
 MOST_TAGGED = 4000
 TASKS = {"CoNLL-2003": "entity_f1", "English POS": "tag_accuracy", "SST-2": "accuracy", "SNLI": "accuracy"}
 _TAGGING = ("CoNLL-2003", "English POS")
+# Rows as long as those of pre-training.
+_TAGGED = {"data": {"limit": MOST_TAGGED}, "head": {"windows": {"length": 64, "stride": 48}}}
 _ADAM = {"kind": "adamw", "peak_rate": 1e-3, "warmup_share": 0.1}
 _FROZEN = {"adapt": {"frozen_groups": -1}, "optim": {**_ADAM, "decay": 0.0, "clip_norm": 5.0}}
 # Rates and numbers of examples were compared on held-out examples of CoNLL-2003 and SST-2 (one seed). A recurrent
 # tagger wants many updates: eight windows of documents at once and 1e-3 left word2vec at 18 F1, these bring 63.
-_MANY_UPDATES = {"optim": {"peak_rate": 5e-3}, "train": {"epochs": 4.0, "batch_examples": 3}}
+_MANY_UPDATES = {"optim": {"peak_rate": 5e-3}, "train": {"epochs": 4.0, "batch_examples": 6}}
 
 
 def _tagger(**features: Any) -> dict[str, Any]:
@@ -100,7 +102,7 @@ REPRESENTATIONS: dict[str, Representation] = {
         words=_tagger(), texts=_network(),
     ),
     "LSTM language model": Representation(
-        model="lstm-small", recipe=_STREAM, words=laid_over(_whole(4e-3), {"train": {"batch_examples": 3}}),
+        model="lstm-small", recipe=_STREAM, words=laid_over(_whole(4e-3), {"train": {"batch_examples": 6}}),
         texts=_whole(4e-3, pool="mean"),
     ),
     "TagLM": Representation(
@@ -124,7 +126,7 @@ REPRESENTATIONS: dict[str, Representation] = {
         },
     ),
     "ULMFiT": Representation(
-        model="awd-lstm-small", words=laid_over(_whole(4e-3), {"train": {"batch_examples": 3}}), texts={},
+        model="awd-lstm-small", words=laid_over(_whole(4e-3), {"train": {"batch_examples": 6}}), texts={},
         recipe={
             "encoder": {"embedding_dropout": 0.002, "input_dropout": 0.025, "weight_dropout": 0.02,
                         "hidden_dropout": 0.015},
@@ -251,8 +253,7 @@ def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, models: Pa
     """The recipe of a task on a row's model: the task's own, with ``tables`` laid over it."""
     row = next(row for row in ROWS if row.name == task)
     recipe = recipe_of(row, data, models, out) | {"model": f"{model_of(name, out)}/", "optim": {}}
-    most = {"data": {"limit": MOST_TAGGED}} if task in _TAGGING else {}
-    return laid_over(laid_over(recipe, most), tables)
+    return laid_over(laid_over(recipe, _TAGGED if task in _TAGGING else {}), tables)
 
 
 def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:

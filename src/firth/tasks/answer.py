@@ -21,6 +21,7 @@ from firth.tasks.config import AnswerConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Answered, Span
 from firth.tasks.rows import Example, Outputs, RowMaker, spans, target
+from firth.text.open_words import in_blocks
 from firth.text.records import Question
 from firth.text.tokenizer import Encoded
 
@@ -83,14 +84,17 @@ class Passage:
 
 def answer_examples(questions: Sequence[Question], maker: RowMaker, config: AnswerConfig) -> list[Example]:
     """Rows of each question: its first pieces and a window of the context."""
-    asked = maker.tokenizer.ids_many([q.question for q in questions])
-    # Neighbouring questions are mostly about one context: each is tokenised once.
-    known = list(dict.fromkeys(q.context for q in questions))
-    contexts = dict(zip(known, maker.tokenizer.encode_many(known), strict=True))
-    return [
-        _example(question, ids, contexts[question.context], maker, config)
-        for question, ids in zip(questions, asked, strict=True)
-    ]
+    found = []
+    for block in in_blocks(questions, lambda q: len(q.question) + len(q.context)):
+        asked = maker.tokenizer.ids_many([q.question for q in block])
+        # Neighbouring questions are mostly about one context: each is tokenised once.
+        known = list(dict.fromkeys(q.context for q in block))
+        contexts = dict(zip(known, maker.tokenizer.encode_many(known), strict=True))
+        found += [
+            _example(question, ids, contexts[question.context], maker, config)
+            for question, ids in zip(block, asked, strict=True)
+        ]
+    return found
 
 
 def _example(question: Question, ids: list[int], context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:

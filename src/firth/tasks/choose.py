@@ -19,6 +19,7 @@ from firth.tasks.config import ChooseConfig
 from firth.tasks.model import TaskModel, merge_rows
 from firth.tasks.predictions import Chosen
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
+from firth.text.open_words import in_blocks
 from firth.text.records import Choice
 
 
@@ -77,6 +78,14 @@ def choice_loss(
 
 def choose_examples(records: Sequence[Choice], maker: RowMaker, config: ChooseConfig) -> list[Example]:
     """For each choice the rows of (text, question + choice), or of (question, choice) where there is no text."""
+    return [example for block in in_blocks(records, _n_characters) for example in _examples(block, maker)]
+
+
+def _n_characters(record: Choice) -> int:
+    return len(record.text) + sum(len(record.question) + len(choice) for choice in record.choices)
+
+
+def _examples(records: Sequence[Choice], maker: RowMaker) -> list[Example]:
     pairs = [_pair(record, choice) for record in records for choice in record.choices]
     # Texts stand in many pairs: each is tokenised once.
     known = list(dict.fromkeys(chain.from_iterable(pairs)))

@@ -26,6 +26,7 @@ from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig
 from firth.tasks.model import SharedBias, TaskModel, merge_rows
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
+from firth.text.open_words import in_blocks
 from firth.text.records import Text
 
 # Makes rows of the ids of a pair.
@@ -212,14 +213,15 @@ def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
 
 
 def _examples(texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any) -> list[Example]:
-    first = maker.tokenizer.ids_many([text.text for text in texts])
-    second = iter(maker.tokenizer.ids_many([text.second for text in texts if text.second]))
     found = []
-    for text, ids in zip(texts, first, strict=True):
-        # An empty second text is none (google-research/bert run_classifier.py).
-        rows = pair(ids, next(second)) if text.second else maker.single(ids)
-        targets = {} if text.label is None else {term: target([0], [label(text)])}
-        found.append(Example(tuple(rows), (len(rows),), targets))
+    for block in in_blocks(texts, lambda text: len(text.text) + len(text.second or "")):
+        first = maker.tokenizer.ids_many([text.text for text in block])
+        second = iter(maker.tokenizer.ids_many([text.second for text in block if text.second]))
+        for text, ids in zip(block, first, strict=True):
+            # An empty second text is none (google-research/bert run_classifier.py).
+            rows = pair(ids, next(second)) if text.second else maker.single(ids)
+            targets = {} if text.label is None else {term: target([0], [label(text)])}
+            found.append(Example(tuple(rows), (len(rows),), targets))
     return found
 
 

@@ -19,6 +19,7 @@ from firth.errors import ConfigError
 from firth.packed import Rows, Tokens, Words
 from firth.tasks.config import WindowConfig
 from firth.text.layouts import Layout
+from firth.text.open_words import OpenWords
 from firth.text.tokenizer import Tokenizer
 
 # Rows of a system that can read any length, where nothing else is said.
@@ -101,10 +102,16 @@ def spans(n: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 class RowMaker:
-    """Makes rows of a system's own layout. ``noted`` counts texts that did not fit, by what was done with them."""
+    """Makes rows of a system's own layout. ``noted`` counts texts that did not fit, by what was done with them.
 
-    def __init__(self, tokenizer: Tokenizer, layout: Layout, windows: WindowConfig, max_length: int | None):
-        self.tokenizer, self.layout, self.windows = tokenizer, layout, windows
+    ``characters``: whether something reads those of words, if the tokenizer has them; they take 100 bytes a token.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, layout: Layout, windows: WindowConfig, max_length: int | None, *,
+        characters: bool = True,
+    ):  # fmt: skip
+        self.tokenizer, self.layout, self.windows, self.characters = tokenizer, layout, windows, characters
         self.length = windows.length or max_length or _DEFAULT_LENGTH
         if max_length is not None and self.length > max_length:
             raise ConfigError(f"windows.length={self.length}: this model reads rows of at most {max_length}")
@@ -181,8 +188,10 @@ class RowMaker:
         cut: bool = False,
     ) -> Row:
         """A row of ids that the layout has framed; of words outside the vocabulary it keeps the characters."""
-        chars = self.tokenizer.characters(ids)
-        known = ids if chars is None else np.where(np.asarray(ids) < self.tokenizer.size, ids, self.tokenizer.unk_id)
+        if not isinstance(self.tokenizer, OpenWords):
+            return make_row(ids, segments, words, cut=cut)
+        chars = self.tokenizer.characters(ids) if self.characters else None
+        known = np.where(np.asarray(ids) < self.tokenizer.size, ids, self.tokenizer.unk_id)
         return make_row(known, segments, words, cut=cut, chars=chars)
 
 

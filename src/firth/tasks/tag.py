@@ -5,7 +5,7 @@ The cores of a document's windows follow one another, so every word is tagged on
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -24,6 +24,7 @@ from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Entity, TaggedText
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, RowWords, target
 from firth.tasks.tags import allowed, to_bio, to_bioes
+from firth.text.open_words import in_blocks
 from firth.text.records import Tagged
 
 
@@ -85,15 +86,17 @@ class PlacedWord:
 
 def tag_examples(records: Sequence[Tagged], maker: RowMaker, config: TagConfig) -> list[Example]:
     """One example for each window; InputError for a tag that is not among the labels."""
-    place = _word_placer(records, maker) if config.unit == "word" else _character_placer(records, maker)
+    placer = _word_placer if config.unit == "word" else _character_placer
     found = []
-    for document in documents(records):
-        placed = {number: place(number) for number in document}
-        gold = {number: _numbers(records[number], words, config) for number, words in placed.items()}
-        for row, asked in _windows([word for words in placed.values() for word in words], maker):
-            tags = [gold[w.record][w.first_unit] for w in asked if gold[w.record]]
-            targets = {"tag": target(range(len(tags)), np.array(tags, np.int64))} if tags else {}
-            found.append(Example((row,), (1,), targets, tuple(asked)))
+    for block in in_blocks(list(documents(records)), lambda document: sum(len(records[n].text) for n in document)):
+        place = placer({number: records[number] for document in block for number in document}, maker)
+        for document in block:
+            placed = {number: place(number) for number in document}
+            gold = {number: _numbers(records[number], words, config) for number, words in placed.items()}
+            for row, asked in _windows([word for words in placed.values() for word in words], maker):
+                tags = [gold[w.record][w.first_unit] for w in asked if gold[w.record]]
+                targets = {"tag": target(range(len(tags)), np.array(tags, np.int64))} if tags else {}
+                found.append(Example((row,), (1,), targets, tuple(asked)))
     return found
 
 
@@ -121,9 +124,9 @@ def _numbers(record: Tagged, words: Sequence[PlacedWord], config: TagConfig) -> 
     return {word.first_unit: config.labels.index(tag) for word, tag in zip(words, tags, strict=True)}
 
 
-def _word_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
+def _word_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
     """Each word has pieces of its own; one that has none (it was dropped as unprintable) is unknown."""
-    known = list(dict.fromkeys(word for record in records for word in record.words))
+    known = list(dict.fromkeys(word for record in records.values() for word in record.words))
     unknown, room = (maker.tokenizer.unk_id,), maker.length - maker.layout.n_special
     pieces = {w: tuple(ids) or unknown for w, ids in zip(known, maker.tokenizer.ids_many(known), strict=True)}
 
@@ -134,12 +137,13 @@ def _word_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[int], 
     return place
 
 
-def _character_placer(records: Sequence[Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
+def _character_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
     """Each piece is a word, and the characters it covers are its units.
 
     A character without a piece (a space) belongs to none: its tag follows from its neighbours.
     """
-    encoded = maker.tokenizer.encode_many([record.text for record in records])
+    rows = maker.tokenizer.encode_many([record.text for record in records.values()])
+    encoded = dict(zip(records, rows, strict=True))
 
     def place(number: int) -> list[PlacedWord]:
         units = records[number].spans

@@ -2,8 +2,9 @@
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import tokenizers
@@ -14,6 +15,8 @@ from firth.text.tokenizer import WORDS, Encoded, Tokenizer, whole_text
 
 # Words outside the vocabulary that are remembered at the same time.
 MOST_WORDS = 1_000_000
+
+T = TypeVar("T")
 
 
 class OpenWords(Tokenizer):
@@ -114,6 +117,22 @@ class OpenWords(Tokenizer):
     def __reduce__(self) -> tuple[object, tuple[str]]:
         # Elsewhere it begins without the words met here: rows go there with their characters.
         return _from_state, (self._backend.to_str(),)
+
+
+def in_blocks(items: Sequence[T], n_characters: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Neighbours that have so few characters together that all their words are remembered at the same time.
+
+    Each block has one item at least. ``n_characters``: of an item, in all texts that it is read by.
+    """
+    begin = n_before = 0
+    for number, item in enumerate(items):
+        n = n_characters(item)
+        if number > begin and n_before + n > MOST_WORDS:
+            yield items[begin:number]
+            begin, n_before = number, 0
+        n_before += n
+    if begin < len(items):
+        yield items[begin:]
 
 
 def vocabulary_characters(tokenizer: Tokenizer) -> np.ndarray:
