@@ -303,9 +303,9 @@ def file_sha256(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; InputError if it is not there or not one."""
+    """A JSON object from a file, maybe behind a byte order mark; InputError if it is not there or not one."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:

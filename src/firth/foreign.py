@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from firth.config import read_json
 from firth.convert import google_bert
 from firth.convert.cove import is_mtlstm, read_mtlstm
-from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
-from firth.convert.fastai import find_fastai, find_words, read_fastai, read_words_file
+from firth.convert.elmo import OPTIONS, WEIGHTS, find_files, read_elmo, read_words, spaced_words
+from firth.convert.fastai import SUFFIXES, find_fastai, find_words, read_fastai, read_words_file
 from firth.convert.hub import HUB, fetch_model
 from firth.convert.huggingface import Facts, HuggingFace
 from firth.convert.openai_gpt import SHAPES, read_openai
@@ -112,7 +112,26 @@ def recognise(path: str | Path) -> Source:
         raise CheckpointError(
             f"{name} is a file: give the folder that it lies in (word vectors: firth vectors convert)"
         )
-    return Source("firth", find_model(place), name)
+    try:
+        return Source("firth", find_model(place), name)
+    except CheckpointError:
+        if lacking := _lacking(place):
+            raise CheckpointError(f"{name} {lacking}") from None
+        raise
+
+
+def _lacking(folder: Path) -> str:
+    """What a folder with one half of a published model lacks, in words; empty for any other."""
+    for found, other in ((WEIGHTS, OPTIONS), (OPTIONS, WEIGHTS)):
+        if files := sorted(folder.glob(f"*{found}")):
+            return f"has {files[0].name}, but no …{other}: ELMo is both files, put the other one beside it"
+    weights = [file.name for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
+    if weights and not any(folder.glob("*itos*")):
+        return (
+            f"has {weights[0]}, but no list of words (itos….pkl, .json or .txt): put fastai's beside it; of CoVe's "
+            "encoder give the file itself"
+        )
+    return ""
 
 
 def open_model(path: str | Path) -> Loaded:
@@ -380,6 +399,11 @@ def _filled(
     for name, tensor in ours.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{where}: {name} is {tensor.dtype}: quantised weights are not read")
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(
+                f"{where}: {name} has numbers that are not finite (NaN or infinite): the model is broken, take "
+                "another copy"
+            )
     if text.n_new:
         config = replace(config, vocab_size=text.tokenizer.size)
         ours = {**ours, _PIECES: torch.cat([ours[_PIECES], _new_rows(text.n_new, config)])}

@@ -146,3 +146,21 @@ def test_threads_wait_without_spinning_unless_told_otherwise(given: str | None, 
     environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
     environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
     assert run(sys.executable, "-c", code, env=environment).stdout.splitlines()[-1] == expected
+
+
+def test_a_second_interrupt_while_the_process_ends_is_not_heard() -> None:
+    program = """
+import atexit, os, signal, sys
+import firth.cli.app
+from firth.cli import main
+
+def run(tokens):
+    raise KeyboardInterrupt("all is saved")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+firth.cli.app.run = run
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "firth: interrupted: all is saved\n")

@@ -120,7 +120,7 @@ def test_vocab_of_byte_pairs_and_a_corpus_made_with_it(firth, tiny_text: Path, t
     assert "200 BPE pieces" in result.out and "<unk> among pieces" in result.out and "[UNK]" not in result.out
     assert f"next: firth prepare {tiny_text} --tokenizer {tmp_path / 'v'}" in result.out
     result = firth("prepare", tiny_text, "--tokenizer", tmp_path / "v", "--out", tmp_path / "c", "--workers", 1)
-    assert result.code == 0
+    assert result.code == 0 and "next: firth pretrain --model gpt-mini --corpus" in result.out
     masked = firth("pretrain", "--model", "bert-tiny", "--corpus", tmp_path / "c", "--out", tmp_path / "run")
     assert masked.code == 2 and "bert-tiny needs a WordPiece vocabulary" in masked.complaint
     assert f"that of {tmp_path / 'c'} is of the kind BPE" in masked.complaint
@@ -132,7 +132,7 @@ def test_vocab_of_words_and_a_corpus_made_with_it(firth, tiny_text: Path, tmp_pa
     assert (result.code, result.err) == (0, "")
     assert "50 words" in result.out and "words without <unk>" in result.out
     result = firth("prepare", tiny_text, "--tokenizer", tmp_path / "v", "--out", tmp_path / "c", "--workers", 1)
-    assert result.code == 0
+    assert result.code == 0 and "next: firth pretrain --model lstm-small --corpus" in result.out
 
 
 def test_vocab_of_byte_pairs_has_no_score(firth, tiny_text: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_prepare_reports_and_says_what_comes_next(firth, tiny_text: Path, tiny_v
     command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--holdout", 0.1, "--workers", 1, "--out"]
     result = firth(*command, tmp_path / "c")
     assert result.code == 0
-    assert "held out  " in result.out and f"--corpus {tmp_path / 'c'}" in result.out
+    assert "held out  " in result.out and f"--model bert-mini --corpus {tmp_path / 'c'}" in result.out
     report = json.loads(firth(*command, tmp_path / "d", "--json").out)
     assert report["documents"] + report["dev_documents"] == 80
     again = firth(*command, tmp_path / "c")

@@ -35,6 +35,42 @@ def test_nearest(firth, model: Path) -> None:
     assert "'paris' is not among the 4 words" in firth("vectors", "nearest", model, "paris").complaint
 
 
+def test_unknown_words_of_stdin_do_not_end_the_run(firth, model: Path) -> None:
+    result = firth("vectors", "nearest", model, "--json", stdin=b"oslo\nparis\n\ncairo\n")
+    assert [json.loads(line)["word"] for line in result.out.splitlines()] == ["oslo", "cairo"]
+    assert result.code == 1
+    assert "stdin, line 2: 'paris' is not among the 4 words of the model\nstdin, line 3: '' is not" in result.err
+    assert result.complaint == "2 of 4 words without a vector"
+    empty = firth("vectors", "nearest", model, stdin=b"")
+    assert (empty.code, empty.complaint) == (2, "stdin: no words: give them one a line")
+
+
+def test_nothing_is_near_a_vector_of_zeros(firth, tmp_path: Path) -> None:
+    write_text(tmp_path / "a", [*ROWS, (b"nil", [0.0, 0.0, 0.0])])
+    firth("vectors", "convert", tmp_path / "a", "--to", tmp_path / "m")
+    result = firth("vectors", "nearest", tmp_path / "m", "nil")
+    assert (result.code, result.complaint) == (2, "the vector of 'nil' is all zeros: no word is near it")
+    result = firth("vectors", "nearest", tmp_path / "m", stdin=b"nil\noslo\n")
+    assert (result.code, result.complaint) == (1, "1 of 2 words without a vector")
+
+
+def test_words_are_asked_for_composed(firth, tmp_path: Path) -> None:
+    write_text(tmp_path / "a", [*ROWS, ("cafe\u0301".encode(), [1.0, 2.0, 0.0])])
+    firth("vectors", "convert", tmp_path / "a", "--to", tmp_path / "m")
+    assert firth("vectors", "nearest", tmp_path / "m", "cafe\u0301").code == 0
+
+
+def test_the_report_tells_the_split_and_words_that_are_never_read(firth, tmp_path: Path) -> None:
+    write_text(tmp_path / "a", [*ROWS, (b"U.S.", [1.0, 2.0, 0.0])])
+    result = firth("vectors", "convert", tmp_path / "a", "--to", tmp_path / "m")
+    assert "split         at blanks and punctuation\n" in result.out
+    assert "warning: 1 word of a form that text is never read as, such as 'U.S.'" in result.out
+    firth("vectors", "convert", tmp_path / "a", "--to", tmp_path / "n", "--split", "blanks")
+    result = firth("vectors", "convert", tmp_path / "n", "--to", tmp_path / "o")
+    assert "split         at blanks alone\n" in result.out
+    assert "never read" not in result.out
+
+
 def test_analogy(firth, model: Path, tmp_path: Path) -> None:
     (tmp_path / "q").write_text(": capitals\nOslo Norway Cairo Egypt\nOslo Norway Paris France\n")
     result = firth("vectors", "analogy", model, "--questions", tmp_path / "q")

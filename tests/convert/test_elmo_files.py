@@ -204,3 +204,20 @@ def test_only_elmo_is_written_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a bert: the layout of ELMo is for elmo"):
         convert(tmp_path / "b", tmp_path / "out", "elmo")
     assert not (tmp_path / "out").exists() and elmo.OPTIONS == "options.json"
+
+
+def test_a_byte_order_mark_is_not_of_the_text(tmp_path: Path) -> None:
+    folder = written(tmp_path / "e")
+    options = folder / "options.json"
+    options.write_bytes(b"\xef\xbb\xbf" + options.read_bytes())
+    assert read(folder)[0] == CONFIG
+    (tmp_path / "vocab.txt").write_bytes("\ufeff<S>\r\n</S>\r\n<UNK>\r\nthe\r\n".encode())
+    assert read_words(tmp_path / "vocab.txt").pieces[-1] == "the"
+
+
+@pytest.mark.parametrize(("there", "lacks"), [("options.json", "weights.hdf5"), ("weights.hdf5", "options.json")])
+def test_one_of_the_two_files_alone(there: str, lacks: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "e")
+    (folder / lacks).unlink()
+    with pytest.raises(CheckpointError, match=f"e has {there}, but no …{lacks}"):
+        recognise(folder)

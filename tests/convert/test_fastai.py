@@ -253,3 +253,27 @@ def test_weights_with_code_are_refused(tmp_path: Path) -> None:
     torch.save({"model": second_generation(12), "opt": Trap()}, folder / "fwd_wt103.h5")
     with pytest.raises(CheckpointError, match="holds more than tensors .*nothing of it was run"):
         open_model(folder)
+
+
+def test_lists_of_words_from_windows(tmp_path: Path) -> None:
+    (tmp_path / "itos.txt").write_bytes("\ufeffxxunk\r\nthe\r\n".encode())
+    (tmp_path / "itos.json").write_bytes('\ufeff["xxunk", "the"]'.encode())
+    for file in sorted(tmp_path.iterdir()):
+        assert read_words_file(file) == ["xxunk", "the"]
+
+
+def test_weights_without_a_list_of_words_say_so(tmp_path: Path) -> None:
+    folder = released(tmp_path / "wt103", first_generation(6), FIRST)
+    (folder / "itos_wt103.pkl").unlink()
+    with pytest.raises(CheckpointError, match=r"wt103 has fwd_wt103.h5, but no list of words \(itos"):
+        recognise(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    state = first_generation(6)
+    state["0.rnns.1.module.bias_ih_l0"][2] = value
+    folder = released(tmp_path / "wt103", state, FIRST)
+    with pytest.raises(CheckpointError, match=r"fwd_wt103.h5: encoder.layers.1.bias_ih_l0 has numbers that are not f"):
+        convert(folder, tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -176,6 +176,13 @@ def test_what_is_not_a_tensor_file(name: str, text: bytes, tmp_path: Path) -> No
     refused(tmp_path / name, "cannot be read|holds")
 
 
+@pytest.mark.parametrize("text", [b"epoch,loss\n1,2\n", b"not a model\n", b"hello\n"])
+def test_text_under_the_name_of_a_pickle(text: bytes, tmp_path: Path) -> None:
+    """Torch's own message is the number of a byte, or what went wrong in its code."""
+    (tmp_path / "pytorch_model.bin").write_bytes(text)
+    refused(tmp_path / "pytorch_model.bin", "not written by torch, or it is damaged")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
     refused(tmp_path / name, "cannot be read")

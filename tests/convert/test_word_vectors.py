@@ -105,6 +105,20 @@ def test_the_first_of_equal_words_holds_and_others_are_counted(tmp_path: Path) -
         assert opened.met == Met(words=3, repeated=2, not_utf8=2)
 
 
+def test_words_are_composed_in_every_format(tmp_path: Path) -> None:
+    """As text is before its words are looked up; a word that is there in both forms is there twice."""
+    rows = [("cafe\u0301".encode(), [1.0]), ("\u1112\u1161\u11ab".encode(), [2.0]), ("café".encode(), [3.0])]
+    words, matrix = [word for word, _ in rows], np.array([values for _, values in rows])
+    fasttext = write_fasttext(tmp_path / "f", words, matrix, n_buckets=0)
+    both = np.concatenate([np.pad(matrix, ((0, 0), (0, 1))), np.zeros((3, 2))])
+    (tmp_path / "g").write_bytes(both.astype("<f8").tobytes())
+    (tmp_path / "vocab").write_bytes(b"\n".join(words) + b"\n")
+    files = [write_text(tmp_path / "t", rows), write_word2vec(tmp_path / "b", rows, False), fasttext]
+    for file in (*map(open_vectors, files), open_vectors(tmp_path / "g", tmp_path / "vocab")):
+        check(read(file), {"café": [1.0], "한": [2.0]})
+        assert file.met == Met(words=2, repeated=1), file.format
+
+
 def test_more_words_than_a_block_holds(tmp_path: Path) -> None:
     rows = [(f"w{i}".encode(), [float(i), -float(i)]) for i in range(10_001)]
     for file in (write_text(tmp_path / "t", rows, header=True), write_word2vec(tmp_path / "b", rows, True)):

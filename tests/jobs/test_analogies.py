@@ -73,6 +73,20 @@ def test_reading_questions(tmp_path: Path) -> None:
             read_questions(path)
 
 
+def test_words_are_read_composed_as_those_of_a_table_are(tmp_path: Path) -> None:
+    (tmp_path / "q").write_text("cafe\u0301 b c d\n", "utf-8")
+    assert read_questions(tmp_path / "q")[0].words[0] == "café"
+    (tmp_path / "p").write_text("cafe\u0301 b 1\n", "utf-8")
+    assert read_pairs(tmp_path / "p")[0].a == "café"
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", "-inf", "1e999"])
+def test_a_score_that_is_not_finite_is_refused(tmp_path: Path, score: str) -> None:
+    (tmp_path / "p.tsv").write_text(f"a b 1\nb c {score}\n")
+    with pytest.raises(InputError, match=r"p\.tsv:2: expected two words and a finite number; found 'b c "):
+        read_pairs(tmp_path / "p.tsv")
+
+
 def test_reading_pairs(tmp_path: Path) -> None:
     path = tmp_path / "p.tsv"
     path.write_text("# said\nnew york\tcity\t7.5\nb\tc\t1\n")

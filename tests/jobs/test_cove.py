@@ -192,6 +192,17 @@ def test_other_words_under_the_same_encoder(folder: Path, tmp_path: Path) -> Non
     assert about["options"]["decoder"] is False and about["provenance"]["words"]["from"] == str(file)
 
 
+def test_vectors_of_another_make_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = vectors_file(tmp_path / "other.txt", ["spoon", *NAMES])
+    with pytest.raises(ConfigError, match=r"other.txt has another vector than the model for 7 of the 7 .*as '\w+'"):
+        convert(folder / "run", tmp_path / "x", vectors=other)
+    rounded = vectors_file(tmp_path / "few.txt", NAMES[:5])
+    lines = [line.split() for line in rounded.read_text().splitlines()]
+    rounded.write_text("".join(" ".join([w, *(f"{float(x):.3f}" for x in row)]) + "\n" for w, *row in lines))
+    facts = dict(convert(folder / "run", tmp_path / "few", vectors=rounded).facts)
+    assert facts["lacking"] == "2 of the 7 words that the model had vectors of: now zeros"
+
+
 def test_training_goes_on_from_an_encoder_alone(folder: Path, tmp_path: Path) -> None:
     convert(folder / "run", tmp_path / "wide", vectors=folder / "vectors.txt")
     heard: list[str] = []
@@ -223,7 +234,7 @@ def test_the_released_file_reads_words_between_blanks(folder: Path, tmp_path: Pa
     torch.manual_seed(0)
     torch.save(nn.LSTM(WIDTH, 6, 2, bidirectional=True).state_dict(), tmp_path / "wmtlstm.pth")
     words = ["n't", "'s", "u.s.", "...", "is", "."]
-    file = vectors_file(tmp_path / "glove.txt", [*words, *NAMES])
+    file = vectors_file(tmp_path / "glove.txt", [*NAMES, *words])
     done = convert(tmp_path / "wmtlstm.pth", tmp_path / "cove", vectors=file)
     assert ("text", "lower-cased, words as they stand between white space") in [tuple(fact) for fact in done.facts]
     tokenizer = open_model(tmp_path / "cove").tokenizer

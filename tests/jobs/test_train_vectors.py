@@ -97,8 +97,10 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
     for n_buckets in (0, -5):
         with pytest.raises(ConfigError, match=f"n_buckets={n_buckets}: expected at least 1"):
             training(kind="fasttext", n_buckets=n_buckets)
-    with pytest.raises(ConfigError, match="longest_ngram"):
+    with pytest.raises(ConfigError, match=r"^longest_ngram=2: expected at least shortest_ngram=3$"):
         training(longest_ngram=2)
+    with pytest.raises(ConfigError, match=r"^n_buckets=2147483648: expected at most 2147483647 \(2\^31 - 1\)$"):
+        training(n_buckets=2**31)
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(ConfigError, match=r"pip install 'firth\[vectors\]'"):
         train_vectors([text], tmp_path / "m", training(), Reading())

@@ -161,6 +161,51 @@ def test_a_folder_of_another_folder(glove: Path, tmp_path: Path) -> None:
         assert torch.equal(tensor, d.objective.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("rule", ["hashed", "shapes", "ngrams", "one"])
+def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp_path: Path, rule: str) -> None:
+    """How text is split, the rule for unknown words, and the very vectors that it has."""
+    source = glove
+    if rule == "ngrams":
+        matrix = np.random.default_rng(2).normal(size=(2 + 20, 4)).astype(np.float32)
+        source = write_fasttext(tmp_path / "f.bin", [b"the", b"cat"], matrix, n_buckets=20)
+    first = convert_vectors(source, tmp_path / "a", Reading(split="blanks", unknown=rule, n_buckets=7))
+    second = convert_vectors(tmp_path / "a", tmp_path / "b", Reading(most=2))
+    assert (first.split, second.split, second.unknown) == ("blanks", "blanks", rule)
+    assert len(load(tmp_path / "b").tokenize("the cat, U.S.")) == 3
+    a, b = (read_model(tmp_path / name).objective.encoder.unknown for name in "ab")
+    assert (a is None and b is None) if rule == "one" else torch.equal(a.weight, b.weight)
+    third = convert_vectors(tmp_path / "a", tmp_path / "c", Reading(split="words", unknown="hashed", n_buckets=5))
+    assert (third.split, third.unknown, third.n_unknown) == ("words", "hashed", 5)
+    assert len(load(tmp_path / "c").tokenize("the cat, U.S.")) == 7
+
+
+def test_decomposed_words_of_a_file_are_met(tmp_path: Path) -> None:
+    rows = [("cafe\u0301".encode(), [1.0, 2.0]), ("\u1112\u1161\u11ab".encode(), [3.0, 4.0])]
+    convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m")
+    found = load(tmp_path / "m").embed(["café", "cafe\u0301", "한"])
+    np.testing.assert_allclose(found, [[1.0, 2.0], [1.0, 2.0], [3.0, 4.0]])
+
+
+def test_words_in_capitals_are_met_in_lower_case(tmp_path: Path) -> None:
+    """The first that has no lower-cased form; where there is one, that is what text is read as."""
+    rows = [(b"Paris", [1.0]), (b"PARIS", [2.0]), (b"The", [3.0]), (b"the", [4.0]), (b"sat", [5.0])]
+    file, text = write_text(tmp_path / "a", rows), tmp_path / "t.txt"
+    report = convert_vectors(file, tmp_path / "m", Reading(lowercase=True))
+    assert (report.words, report.never_read, report.first_never_read) == (5, 2, "PARIS")
+    np.testing.assert_allclose(load(tmp_path / "m").embed(["Paris", "PARIS", "The"]), [[1.0], [1.0], [4.0]])
+    text.write_text("He saw Paris.\n")
+    assert convert_vectors(file, tmp_path / "n", Reading(lowercase=True, texts=(text,))).left_out == 3
+    assert "paris" in table_of(tmp_path / "n")
+
+
+def test_words_that_text_is_never_read_as_are_counted(tmp_path: Path) -> None:
+    rows = [(b"a", [1.0]), (b"U.S.", [2.0]), (b"New York", [3.0]), ("漢字".encode(), [4.0]), (b",", [5.0])]
+    file = write_text(tmp_path / "a", rows, header=True)
+    found = [convert_vectors(file, tmp_path / split, Reading(split=split)) for split in ("words", "blanks")]
+    assert [(one.never_read, one.first_never_read) for one in found] == [(3, "U.S."), (1, "New York")]
+    assert convert_vectors(write_text(tmp_path / "b", rows[:1]), tmp_path / "m").first_never_read is None
+
+
 def test_pretraining_goes_on_with_the_vectors_of_a_file(tiny_word_corpus: Path, tmp_path: Path) -> None:
     """On text of other words: those that both have keep their vectors until they are trained."""
     rows = [(b"the", [1.0, 2.0, 3.0]), (b"zebra", [3.0, 2.0, 1.0])]

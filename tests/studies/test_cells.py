@@ -17,6 +17,8 @@ pytestmark = pytest.mark.slow  # starts processes
 def work(folder: Path, *, number: int) -> dict[str, Any]:
     if number < 0:
         raise InputError("a number below 0")
+    if number == 0:
+        raise ZeroDivisionError("a mistake")
     (folder / "seen").write_text((folder / "seen").read_text() + "x" if (folder / "seen").exists() else "x")
     print(f"working on {number}", file=sys.stderr)
     return {"square": number * number}
@@ -29,9 +31,16 @@ def test_cells_are_done_once_and_failures_are_told(tmp_path: Path) -> None:
     assert facts == {"part/2": {"square": 4}, "part/3": {"square": 9}}
     assert any("part/-1: failed: a number below 0" in text for text in told)
     assert (tmp_path / "part/2/cell.log").read_text() == "working on 2\n"
+    assert (tmp_path / "part/-1/cell.log").read_text() == "a number below 0\n"
     again: list[str] = []
     assert run_cells(cells, tmp_path, 1, again.append) == facts
     assert (tmp_path / "part/2/seen").read_text() == "x" and again[0].startswith("3 cells, 2 done")
+
+
+def test_a_mistake_of_ours_leaves_its_traceback_in_the_log(tmp_path: Path) -> None:
+    assert run_cells([Cell("zero", work, {"number": 0})], tmp_path, 1, lambda _: None) == {}
+    log = (tmp_path / "zero/cell.log").read_text()
+    assert log.startswith("Traceback") and log.endswith("ZeroDivisionError: a mistake\n")
 
 
 def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:

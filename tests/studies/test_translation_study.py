@@ -46,11 +46,10 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(translation, "RECIPE", small)
 
     def in_this_process(todo, out, workers, tell):  # type: ignore[no-untyped-def]  # as run_cells
+        stamps = cells.stamps_of(todo)
         for cell in todo:
-            if not cells.read_facts([cell], out):
-                (out / cell.name).mkdir(parents=True, exist_ok=True)
-                facts = cell.work(out / cell.name, **cell.options)
-                cells.write_json(out / cell.name / "cell.json", {"facts": facts, "options": cell.options})
+            if not cells.is_done(cell, stamps, out):
+                cells._run_cell(cell, stamps[cell.name], out)
         return cells.read_facts(todo, out)
 
     monkeypatch.setattr(cells, "run_cells", in_this_process)

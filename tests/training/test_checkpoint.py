@@ -49,6 +49,17 @@ def test_a_folder_is_written_with_its_manifest(tmp_path: Path) -> None:
     assert names(path.parent) == ["x"]
 
 
+def test_tensors_have_the_permissions_of_the_files_beside_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(2)})
+        (tmp_path / "x.json").touch()
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in sorted(tmp_path.iterdir())]
+    assert modes == [0o644, 0o644]
+
+
 def test_a_new_folder_takes_the_place_of_the_old(tmp_path: Path) -> None:
     path = tmp_path / "x"
     write_folder(path, fill_with("one"))

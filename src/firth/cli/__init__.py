@@ -39,6 +39,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
         except FirthError as error:
             return _fail(str(error), error.exit_code)
         except KeyboardInterrupt as stop:
+            if tokens is None:
+                # The process ends: who presses Ctrl-C again is not to see where the interpreter was with that.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
             return _fail(f"interrupted: {stop}" if str(stop) else "interrupted", INTERRUPTED)
         except BrokenPipeError:
             _drop_stdout()

@@ -85,5 +85,15 @@ def prepare(
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
-    model = "transformer-mini" if second else "bert-mini"
-    print_next("firth", "pretrain", "--model", model, "--corpus", out, "--out", "runs/a")
+    print_next("firth", "pretrain", "--model", _size_for(tokenizer, bool(second)), "--corpus", out, "--out", "runs/a")
+
+
+def _size_for(tokenizer: Path, translations: bool) -> str:
+    """A small model that learns from such a corpus: BERT masks word pieces, and has no use for other vocabularies."""
+    from firth.text.published import load_tokenizer
+    from firth.text.tokenizer import WORDPIECE, WORDS
+
+    if translations:
+        return "transformer-mini"
+    kind = load_tokenizer(tokenizer).kind
+    return "bert-mini" if kind is WORDPIECE else "lstm-small" if kind is WORDS else "gpt-mini"

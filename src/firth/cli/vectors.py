@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from unicodedata import normalize
 
 from cyclopts import App, Parameter, validators
 
@@ -16,10 +17,13 @@ from firth.cli.shared import (
     print_json,
     print_next,
     print_table,
+    say,
 )
 from firth.config import from_dict, override
+from firth.errors import FirthError, InputError
 
 if TYPE_CHECKING:
+    from firth.inference.word_table import Neighbour, WordTable
     from firth.jobs.vectors import VectorsReport
 
 Unknown = Literal["one", "shapes", "hashed", "ngrams"]
@@ -51,7 +55,7 @@ def convert(
     stand_in: StandIn = "rarest",
     buckets: Count = 1000,
     cased: Annotated[bool | None, Parameter(name="--cased", negative="--uncased", show_default=False)] = None,
-    split: Split = "words",
+    split: Annotated[Split | None, Parameter(show_default=False)] = None,
     glove_vocab: Path | None = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -77,7 +81,8 @@ def convert(
         Keep only so many words, the first ones; 0: all.
     unknown
         A word outside the vocabulary has: one vector for all; one for its shape (number, capitals, …); one at random
-        for its hash; or the mean of its n-grams'. If not given: ngrams where the file has them, else one.
+        for its hash; or the mean of its n-grams'. If not given: ngrams where the file has them, else one; of a model
+        folder its own rule, with its vectors.
     stand_in
         The one vector, where the file has no <unk>: the mean of its 100 rarest words, the mean of all, or zeros.
     buckets
@@ -85,7 +90,8 @@ def convert(
     cased
         Whether text keeps its capital letters; if not given, whether words of the file have any.
     split
-        Text is split at blanks and punctuation, or at blanks alone, where it is tokenised as the vectors were.
+        Text is split at blanks and punctuation (words), or at blanks alone, where it is tokenised as the vectors were.
+        If not given: words, or what a model folder has.
     glove_vocab
         The words of GloVe's binary file, which it does not hold itself.
     as_json
@@ -185,6 +191,7 @@ def _report(report: "VectorsReport", as_json: bool) -> None:
     facts = [
         ("from", f"{report.source}, {report.format}"),
         ("text", "lower-cased" if report.lowercase else "cased"),
+        ("split", "at blanks alone" if report.split == "blanks" else "at blanks and punctuation"),
         ("unknown word", unknown),
     ]
     if report.left_out:
@@ -194,6 +201,9 @@ def _report(report: "VectorsReport", as_json: bool) -> None:
         print(f"  warning: {counted(report.repeated, 'word')} stood there again: the first vector holds")
     if report.not_utf8:
         print(f"  warning: {counted(report.not_utf8, 'word')} not UTF-8, read with U+FFFD in the place of what is not")
+    if report.never_read:
+        word = counted(report.never_read, "word")
+        print(f"  warning: {word} of a form that text is never read as, such as {report.first_never_read!r}")
     print_next("firth", "vectors", "nearest", report.out, "WORD")
 
 
@@ -214,26 +224,54 @@ def nearest(
     model
         The folder of a model of whole words.
     words
-        Words; lines of stdin if none is given.
+        Words; lines of stdin if none is given, of which unknown ones are named on stderr, and the exit code is then 1.
     top_k
         How many for each.
     as_json
         Print one JSON object a word.
     """
-    from dataclasses import asdict
-
     from firth.inference.word_table import open_table
 
     for word in words:
         check_text(word, "WORD")
     table = open_table(model)
-    for word in words or lines_from(None):
-        found = table.nearest(word, top_k)
-        if as_json:
-            print_json({"word": word, "nearest": [asdict(one) for one in found]})
-            continue
-        print(word)
-        print_table([(one.word, f"{one.cosine:.4f}") for one in found] or [("(no other word)", "")])
+    for word in words:
+        _print_nearest(word, _nearest(table, word, top_k), as_json)
+    if words:
+        return
+    n_words = n_unknown = 0
+    for word in lines_from(None):
+        n_words += 1
+        try:
+            found = _nearest(table, word, top_k)
+        except InputError as error:
+            n_unknown += 1
+            say(f"stdin, line {n_words}: {error}")
+        else:
+            _print_nearest(word, found, as_json)
+    if not n_words:
+        raise InputError("stdin: no words: give them one a line")
+    if n_unknown:
+        raise FirthError(f"{n_unknown:,} of {counted(n_words, 'word')} without a vector")
+
+
+def _nearest(table: "WordTable", word: str, top_k: int) -> list["Neighbour"]:
+    """InputError for a word without a vector, or with one that is all zeros, to which nothing is near."""
+    word = normalize("NFC", word)
+    vector = table.unit(word)
+    if vector is not None and not vector.any():
+        raise InputError(f"the vector of {word!r} is all zeros: no word is near it")
+    return table.nearest(word, top_k)
+
+
+def _print_nearest(word: str, found: list["Neighbour"], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        print_json({"word": word, "nearest": [asdict(one) for one in found]})
+        return
+    print(word)
+    print_table([(one.word, f"{one.cosine:.4f}") for one in found] or [("(no other word)", "")])
 
 
 @vectors.command(sort_key=3)

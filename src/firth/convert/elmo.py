@@ -140,7 +140,7 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
 def read_words(file: Path) -> Tokenizer:
     """A tokenizer from a vocabulary file of the original code: one word a line, the special ones among the first."""
     try:
-        lines = file.read_bytes().decode().split("\n")
+        lines = file.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read as a list of words: {error}") from None
     words = [line.strip() for line in lines]

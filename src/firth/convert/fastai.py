@@ -153,7 +153,8 @@ def read_words_file(file: Path) -> list[str]:
         if file.suffix == ".pkl":
             words: Any = _unpickled(data, file)
         else:
-            text = data.decode()
+            # As an editor on Windows may have left it.
+            text = data.decode("utf-8-sig").replace("\r\n", "\n")
             words = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None

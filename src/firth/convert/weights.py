@@ -78,7 +78,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # of a broken file the library says so in many ways
-        raise CheckpointError(_why_not(path, str(error))) from None
+        # Of a file that is no pickle at all it stumbles over some byte.
+        raise CheckpointError(_why_not(path, "" if isinstance(error, LookupError) else str(error))) from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise CheckpointError(f"{path} holds {type(found).__name__}, expected tensors by name")
     return dict(found)
@@ -116,7 +117,9 @@ def _why_not(path: Path, message: str) -> str:
             f"{path} holds more than tensors ({code[1]}), which only running its code would make; nothing of it was "
             f"run: ask for the same weights as safetensors"
         )
-    return f"{path} cannot be read: {_line(message) or 'it is damaged'}"
+    # Where a byte is no operation of a pickle, its first line is advice to run whatever is in the file.
+    line = "" if "Unsupported operand" in message else _line(message)
+    return f"{path} cannot be read: {line or 'it was not written by torch, or it is damaged'}"
 
 
 def _line(error: object) -> str:

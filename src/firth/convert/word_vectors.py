@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -385,11 +386,12 @@ class _Reader:
 
 
 def _word(name: bytes, met: Met) -> str:
+    """Composed (NFC), as tokenizers make text before they look words up."""
     try:
-        return name.decode()
+        return normalize("NFC", name.decode())
     except UnicodeDecodeError:
         met.not_utf8 += 1
-        return name.decode(errors="replace")
+        return normalize("NFC", name.decode(errors="replace"))
 
 
 def _shown(line: bytes) -> str:

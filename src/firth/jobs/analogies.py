@@ -4,9 +4,11 @@
 ``love sex 6.77``, a pair a line, by blanks or tabs; lines that begin with # say something     wordsim353, SimLex-999
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -53,7 +55,7 @@ def read_questions(path: Path) -> list[Question]:
         if line.startswith(":"):
             section = line[1:].strip()
         elif len(fields) == 4:
-            a, b, c, d = fields
+            a, b, c, d = (normalize("NFC", field) for field in fields)
             found.append(Question(section, (a, b, c, d)))
         elif fields:
             raise InputError(f"{path}:{number}: expected four words, or a colon and a name; found {line[:60]!r}")
@@ -142,17 +144,20 @@ class Likeness:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """InputError names the first line that is not two words and a number."""
+    """InputError names the first line that is not two words and a finite number."""
     found = []
     for number, line in read_lines(path):
         if line.startswith("#") or not line.strip():
             continue
         fields = line.split("\t") if "\t" in line else line.split()
         try:
-            a, b, score = (field.strip() for field in fields)
-            found.append(Pair(a, b, float(score)))
+            a, b, text = (normalize("NFC", field.strip()) for field in fields)
+            score = float(text)
         except ValueError:
             raise InputError(f"{path}:{number}: expected two words and a number; found {line[:60]!r}") from None
+        if not math.isfinite(score):
+            raise InputError(f"{path}:{number}: expected two words and a finite number; found {line[:60]!r}")
+        found.append(Pair(a, b, score))
     if not found:
         raise InputError(f"{path}: no pair of words in it")
     return found

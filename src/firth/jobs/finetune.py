@@ -209,8 +209,7 @@ class _Finetuning:
         results = self._results(by_setting, chosen, scored, best)
         write_json(self.out / RESULTS, results)
         try:
-            path = write_finetune_report(self.out, self.recipe, results)
-            self.tell(f"curves and numbers: {path}")
+            write_finetune_report(self.out, self.recipe, results)
         except (FirthError, OSError) as error:
             self.tell(f"no report.html: {error}")
         return Tuned(self.out, results)

@@ -5,16 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from firth.convert.huggingface import Facts
 from firth.convert.word_vectors import VectorFile, distinct
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
-from firth.jobs.vectors import Reading, gather, open_source
+from firth.jobs.vectors import Reading, Table, gather, open_source
 from firth.models.mtlstm import MtLstm
 from firth.progress import Progress
 from firth.text.tokenizer import WORDS, Tokenizer
+
+# Vectors of one make differ by how they were rounded, and by some words that were written in several ways.
+_SAME_SHARE, _SAME_WITHIN = 0.95, 1e-3
+_AT_ONCE = 10_000  # rows
 
 
 def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
@@ -48,7 +54,7 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
 
     What a layer makes of vectors does not depend on how many words there are. Vectors must be of the same make as those
     that it learnt with. A decoder, which writes the old words, is left behind. ConfigError for a model without a fixed
-    table, or of another width.
+    table, and for vectors of another width or make.
     """
     encoder = loaded.objective.encoder
     if not isinstance(encoder, MtLstm) or not encoder.config.fixed_words:
@@ -59,6 +65,7 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
     file = _of_width(encoder, path)
     with tempfile.TemporaryFile() as rows:
         table = gather(file, rows, Reading(lowercase=loaded.tokenizer.lowercase), None)
+    n_known, n_lacking = _compare(encoder.words, loaded.tokenizer, table, path)
     tokenizer = loaded.tokenizer.with_words(table.words)
     table.rows[list(tokenizer.special_ids)] = 0
     state = {name: t for name, t in loaded.objective.state_dict().items() if not name.startswith("decoder.")}
@@ -71,10 +78,35 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
     objective.load_state_dict(state | {"encoder.words": torch.from_numpy(table.rows)}, assign=True)
     n_words = tokenizer.size - len(tokenizer.special_ids)
     facts = [("words", f"{n_words:,} of {path}; any other is zeros")]
+    if n_lacking:
+        facts.append(("lacking", f"{n_lacking:,} of the {n_known:,} words that the model had vectors of: now zeros"))
     if getattr(loaded.objective, "decoder", None) is not None:
         facts.append(("left out", "the decoder: this model serves tasks, and translates nothing"))
     provenance = loaded.provenance | {"words": {"from": str(path), "format": file.format}}
     return replace(loaded, objective=objective.eval(), tokenizer=tokenizer, provenance=provenance), facts
+
+
+def _compare(rows: Tensor, tokenizer: Tokenizer, table: Table, path: str | Path) -> tuple[int, int]:
+    """How many words the model has a vector of in ``rows`` (V, H), and how many of them ``table`` lacks.
+
+    ConfigError where words of both have other vectors there: the encoder would read noise. A model without vectors, as
+    CoVe was released, can be compared with nothing.
+    """
+    old, pieces = rows.detach().float().numpy(), tokenizer.pieces
+    places = {word: i for i, word in enumerate(table.words)}
+    known = [i for i in np.flatnonzero(old.any(1)).tolist() if i not in tokenizer.special_ids]
+    shared = [i for i in known if pieces[i] in places]
+    other: list[int] = []
+    for begin in range(0, len(shared), _AT_ONCE):
+        some = np.array(shared[begin : begin + _AT_ONCE])
+        theirs = table.rows[[places[pieces[i]] for i in some]]
+        other += some[~np.isclose(theirs, old[some], _SAME_WITHIN, _SAME_WITHIN).all(1)].tolist()
+    if len(other) > (1 - _SAME_SHARE) * len(shared):
+        raise ConfigError(
+            f"{path} has another vector than the model for {len(other):,} of the {len(shared):,} words of both, such "
+            f"as {pieces[other[0]]!r}: give vectors of the make that the model learnt with"
+        )
+    return len(known), len(known) - len(shared)
 
 
 def _of_width(encoder: MtLstm, path: str | Path) -> VectorFile:

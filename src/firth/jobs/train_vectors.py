@@ -45,8 +45,12 @@ class VectorTraining:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.longest_ngram < self.shortest_ngram or self.n_buckets > _MOST_BUCKETS:
-            raise ConfigError("longest_ngram: expected at least shortest_ngram; n_buckets: at most 2^31 - 1")
+        if self.longest_ngram < self.shortest_ngram:
+            raise ConfigError(
+                f"longest_ngram={self.longest_ngram}: expected at least shortest_ngram={self.shortest_ngram}"
+            )
+        if self.n_buckets > _MOST_BUCKETS:
+            raise ConfigError(f"n_buckets={self.n_buckets}: expected at most {_MOST_BUCKETS} (2^31 - 1)")
 
 
 def train_vectors(
@@ -57,13 +61,14 @@ def train_vectors(
     ``reading``: what words outside the vocabulary get; its ``lowercase`` is that of ``training``.
     """
     gensim = _gensim()
-    reading = replace(reading, lowercase=training.lowercase)
+    split = reading.split or "words"
+    reading = replace(reading, lowercase=training.lowercase, split=split)
     place = Path(out).parent
     if Path(out).exists():
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place, prefix=".words-") as words:
-        n_words = _write_words(texts, training.lowercase, reading.split, words)
+        n_words = _write_words(texts, training.lowercase, split, words)
         words.flush()
         vectors = _train(gensim, Path(words.name), n_words, training)
     return write_vectors(_as_file(vectors, training), out, reading, {"texts": [str(t) for t in texts],

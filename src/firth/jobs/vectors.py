@@ -11,14 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
+from unicodedata import normalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from firth.config import read_json
 from firth.convert.word_vectors import NAMES, Block, Subwords, VectorFile, distinct, open_vectors
 from firth.errors import ConfigError, InputError
-from firth.folder import PRETRAINING, write_model
+from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
+from firth.foreign import recognise
 from firth.inference.word_table import open_table
 from firth.jobs.lock import holds_something, lock
 from firth.models.vectors import UNKNOWN, Vectors
@@ -31,7 +34,7 @@ from firth.text.corpus import CorpusReader
 from firth.text.shapes import SHAPES, shape_of
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.text.wordpiece import WordSplitter
-from firth.training.checkpoint import write_folder
+from firth.training.checkpoint import load_tensors, write_folder
 
 Split = Literal["words", "blanks"]
 
@@ -49,9 +52,10 @@ class Reading:
 
     ``texts``: only words that occur there, ``least`` times or more. ``most``: only so many words, 0: all.
     ``lowercase``: whether the model reads text in lower case; None: if the words are. ``split``: text is split at
-    punctuation too, or at blanks alone. ``unknown``: as in ``VectorsConfig``; None: n-grams where the file has them,
-    else one vector, ``stand_in`` says which: the file's own ``<unk>`` if it has one, or else the mean of its rarest
-    words, the mean of all, or zeros. ``n_buckets``: for unknown="hashed".
+    punctuation too, or at blanks alone; None: as a model folder has it, a file's words at punctuation too.
+    ``unknown``: as in ``VectorsConfig``; None: that of a model folder, with its vectors; of a file n-grams where it has
+    them, else one vector. ``stand_in`` says which: the file's own ``<unk>`` if it has one, or else the mean of its
+    rarest words, the mean of all, or zeros. ``n_buckets``: for unknown="hashed".
     """
 
     glove_vocab: Path | None = None
@@ -59,7 +63,7 @@ class Reading:
     least: int = 1
     most: int = 0
     lowercase: bool | None = None
-    split: Split = "words"
+    split: Split | None = None
     unknown: Unknown | None = None
     stand_in: Literal["rarest", "mean", "zero"] = "rarest"
     n_buckets: int = 1000
@@ -76,7 +80,11 @@ _PLAIN = Reading()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorsReport:
-    """What a folder of word vectors was made of. ``left_out``: words of the file that were not wanted."""
+    """What a folder of word vectors was made of. ``left_out``: words of the file that were not wanted.
+
+    ``never_read``: words that no text is read as (capitals where text is lower-cased, blanks or marks inside where it
+    is split), and the first of them.
+    """
 
     source: str
     format: str
@@ -87,8 +95,11 @@ class VectorsReport:
     not_utf8: int
     left_out: int
     lowercase: bool
+    split: Split
     unknown: str
     n_unknown: int
+    never_read: int
+    first_never_read: str | None
 
 
 def convert_vectors(source: str | Path, out: str | Path, reading: Reading = _PLAIN) -> VectorsReport:
@@ -98,7 +109,8 @@ def convert_vectors(source: str | Path, out: str | Path, reading: Reading = _PLA
     """
     file, lowercase = open_source(source, reading.glove_vocab)
     reading = replace(reading, lowercase=lowercase) if reading.lowercase is None else reading
-    return write_vectors(file, out, reading, {"from": str(source), "format": file.format})
+    reading, kept = _as_the_folder(reading, Path(source)) if file.format == "firth" else (reading, None)
+    return write_vectors(file, out, reading, {"from": str(source), "format": file.format}, kept)
 
 
 def open_source(path: str | Path, glove_vocab: Path | None = None) -> tuple[VectorFile, bool | None]:
@@ -123,23 +135,45 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
     return VectorFile(folder, "firth", table.rows.shape[1], blocks, subwords), table.lowercase
 
 
-def write_vectors(file: VectorFile, out: str | Path, reading: Reading, origin: dict[str, Any]) -> VectorsReport:
-    """Word vectors, wherever they come from, as the new model folder ``out``."""
+def _as_the_folder(reading: Reading, path: Path) -> tuple[Reading, Tensor | None]:
+    """What is not asked for is as the model folder has it; and its vectors of unknown words, where they stay."""
+    source = recognise(path)
+    if source.kind != "firth":
+        return reading, None
+    folder = find_model(source.path)
+    if reading.split is None:
+        together = len(Tokenizer.load(folder).ids_many(["a,b"])[0]) == 1
+        reading = replace(reading, split="blanks" if together else "words")
+    if reading.unknown is not None or read_about(folder)["system"] != "vectors":
+        return reading, None
+    unknown: Unknown = read_json(folder / "config.json")["unknown"]
+    return replace(reading, unknown=unknown), load_tensors(folder / WEIGHTS).get("encoder.unknown.weight")
+
+
+def write_vectors(
+    file: VectorFile, out: str | Path, reading: Reading, origin: dict[str, Any], kept: Tensor | None = None
+) -> VectorsReport:
+    """Word vectors, wherever they come from, as the new model folder ``out``.
+
+    ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are made.
+    """
     out = Path(out)
     if out.exists() and (not out.is_dir() or holds_something(out)):
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
     unknown: Unknown = reading.unknown or ("ngrams" if file.subwords is not None else "one")
     if unknown == "ngrams" and file.subwords is None:
         raise ConfigError(f"{file.path}: {NAMES[file.format]} has no n-grams: only fastText's .bin has")
+    split = reading.split or "words"
+    reading = replace(reading, split=split)
     wanted = _words_of(reading)
     reports = list[VectorsReport]()
 
     def fill(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=out.parent) as rows:
             table = gather(file, rows, reading, wanted)
-            config, state = _finish(table, file, unknown, reading)
+            config, state = _finish(table, file, unknown, reading, kept)
             tokenizer = Tokenizer.from_words(
-                table.words, lowercase=table.lowercase, keep_accents=table.lowercase, split=reading.split
+                table.words, lowercase=table.lowercase, keep_accents=table.lowercase, split=split
             )
             with torch.device("meta"):
                 encoder = Vectors(config)
@@ -148,16 +182,30 @@ def write_vectors(file: VectorFile, out: str | Path, reading: Reading, origin: d
             facts = {"origin": origin, "reading": _plain(reading)}
             embedding = EmbeddingConfig(pool="summary")
             write_model(folder, "vectors", PRETRAINING, objective, tokenizer, facts, embedding=embedding)
+            never_read, first = _never_read(tokenizer, table.words)
             reports.append(VectorsReport(
                 source=str(file.path), format=NAMES[file.format], out=str(out), width=file.width,
                 words=len(table.words) - len(WORDS.specials), repeated=file.met.repeated,
-                not_utf8=file.met.not_utf8, left_out=table.left_out, lowercase=table.lowercase, unknown=unknown,
-                n_unknown=0 if encoder.unknown is None else encoder.unknown.num_embeddings,
+                not_utf8=file.met.not_utf8, left_out=table.left_out, lowercase=table.lowercase, split=split,
+                unknown=unknown, n_unknown=0 if encoder.unknown is None else encoder.unknown.num_embeddings,
+                never_read=never_read, first_never_read=first,
             ))  # fmt: skip
 
     with lock(out):
         write_folder(out, fill)
     return reports[0]
+
+
+def _never_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, str | None]:
+    """How many words are not what they are read as when they stand in a text, and the first of them."""
+    found = list[str]()
+    with Progress("words read as text", len(words) - len(WORDS.specials), "words") as progress:
+        for at in range(len(WORDS.specials), len(words), _AT_ONCE):
+            some = words[at : at + _AT_ONCE]
+            ids = tokenizer.ids_many(some)
+            found += [word for i, word in enumerate(some) if ids[i] != [at + i]]
+            progress.advance(len(some))
+    return len(found), found[0] if found else None
 
 
 def _plain(reading: Reading) -> dict[str, Any]:
@@ -203,7 +251,9 @@ def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[
     with Progress("word vectors", None, "words") as progress:
         for names, block in distinct(file):
             special.update({name: block[i] for i, name in enumerate(names) if name in WORDS.specials})
-            keep = [i for i, name in enumerate(names) if name not in special and (allowed is None or name in allowed)]
+            keep = [i for i, name in enumerate(names) if name not in special and (
+                allowed is None or name in allowed or (reading.lowercase and name.lower() in allowed)
+            )]  # fmt: skip
             if reading.most:
                 keep = keep[: reading.most + len(WORDS.specials) - len(words)]
             n_cased += sum(name != name.lower() for name in names)
@@ -219,11 +269,21 @@ def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[
         table[WORDS.specials.index(name)] = row
     lowercase = reading.lowercase if reading.lowercase is not None else n_cased < _CASED_SHARE * n_seen
     left_out = n_seen - len(special) - (len(words) - len(WORDS.specials))
-    return Table(words, table, frozenset(special), lowercase, left_out)
+    return Table(_lowered(words) if lowercase else words, table, frozenset(special), lowercase, left_out)
+
+
+def _lowered(words: Sequence[str]) -> list[str]:
+    """Words in lower case, as text is looked up; one that is there so already, or came before, stays as it is."""
+    taken, found = set(words), list[str]()
+    for word in words:
+        low = normalize("NFC", word.lower())
+        found.append(word if low in taken else low)
+        taken.add(low)
+    return found
 
 
 def _finish(
-    table: Table, file: VectorFile, unknown: Unknown, reading: Reading
+    table: Table, file: VectorFile, unknown: Unknown, reading: Reading, kept: Tensor | None
 ) -> tuple[VectorsConfig, dict[str, Tensor]]:
     """The configuration, and the tensors of the objective; the table gets its vector of unknown words."""
     rows, n_special = table.rows, len(WORDS.specials)
@@ -237,6 +297,9 @@ def _finish(
         grams = file.subwords
         sizes |= {"n_buckets": len(grams.rows), "shortest_ngram": grams.shortest, "longest_ngram": grams.longest}
         state["encoder.unknown.weight"] = torch.from_numpy(grams.rows)
+    elif kept is not None:
+        sizes["n_buckets"] = len(kept) if unknown == "hashed" else 0
+        state["encoder.unknown.weight"] = kept.float()
     elif unknown == "hashed":
         sizes["n_buckets"] = reading.n_buckets
         state["encoder.unknown.weight"] = torch.from_numpy(_random(rows[n_special:], reading.n_buckets))

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.config import read_json, write_json
-from firth.errors import ConfigError, TrainingError
+from firth.errors import ConfigError, FirthError, TrainingError
 from firth.jobs.lock import lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import format_duration
@@ -157,12 +158,19 @@ def _begin() -> None:
 
 
 def _run_cell(cell: Cell, stamp: str, out: Path) -> float:
-    """Do a cell's work with all that it says in its log; returns the seconds it took."""
+    """Do a cell's work with all that it says, and why it failed, in its log; returns the seconds it took."""
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)
     started_at_s = time.monotonic()
     with open(folder / "cell.log", "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
-        facts = cell.work(folder, **cell.options)
+        try:
+            facts = cell.work(folder, **cell.options)
+        except FirthError as error:
+            print(error, file=log)
+            raise
+        except Exception:
+            traceback.print_exc(file=log)
+            raise
     elapsed_s = round(time.monotonic() - started_at_s, 1)
     write_json(folder / DONE, {"facts": facts, "options": cell.options, "stamp": stamp, "elapsed_s": elapsed_s})
     sys.stderr.flush()

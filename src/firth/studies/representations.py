@@ -117,7 +117,7 @@ REPRESENTATIONS: dict[str, Representation] = {
         words=_tagger(**_COVE), texts=_network(**_COVE),
     ),
     "ELMo": Representation(
-        model="elmo-mini", words=_tagger(**_MIX), texts=_network(**_MIX),
+        model="elmo-mini", words=_tagger(**_MIX, own_words=50, own_characters="cnn"), texts=_network(**_MIX),
         recipe={
             "optim": {**_ADAM, "schedule": "linear", "peak_rate": 1e-3, "warmup_share": 0.05, "accumulated": 0.0,
                       "epsilon": 1e-8},

@@ -157,7 +157,12 @@ def save_checkpoint(
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write named tensors to a safetensors file, with the permissions of any new file."""
+    # The library's file is for its owner alone: it begins as a temporary one.
+    path.touch()
+    mode = path.stat().st_mode
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
+    path.chmod(mode)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
