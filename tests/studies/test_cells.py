@@ -87,5 +87,10 @@ def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
         write_json(tmp_path / name / DONE, {"facts": {"square": 1}, "stamp": stamps[name]})
     assert set(read_facts(cells(1), tmp_path)) == {"first", "second"}
     shutil.rmtree(tmp_path / "first")
-    with pytest.raises(ConfigError, match="second/cell.json was made with other options, or from what was"):
+    with pytest.raises(ConfigError, match="second/cell.json was made with other options, or from a cell that"):
         read_facts(cells(2), tmp_path)
+    (tmp_path / "out/cells").mkdir(parents=True)
+    shutil.move(tmp_path / "second", tmp_path / "out/cells/second")
+    with pytest.raises(ConfigError, match="second/cell.json"):
+        run_study(cells(2), tmp_path / "out", only=["alone"], workers=1, tell=print)
+    assert not (tmp_path / "out/cells/alone").exists()

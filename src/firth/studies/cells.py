@@ -51,6 +51,7 @@ def run_study(
     chosen = select(cells, only)
     if not chosen:
         raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
+    read_facts(cells, out / "cells")  # what was made otherwise is refused now, not after hours
     done = run_cells(chosen, out / "cells", workers, tell)
     facts = read_facts(cells, out / "cells")
     write_json(out / FACTS, facts)
@@ -112,7 +113,8 @@ def is_done(cell: Cell, stamps: Mapping[str, str], out: Path) -> bool:
         return False
     if read_json(file).get("stamp") != stamps[cell.name]:
         raise ConfigError(
-            f"{file} was made with other options, or from what was: choose another --out, or delete {file.parent}"
+            f"{file} was made with other options, or from a cell that was: choose another --out, or delete "
+            f"{file.parent}"
         )
     return True
 
