@@ -1,4 +1,4 @@
-"""What a path is, reading what others published, and what is said of what does not fit."""
+"""Reading what others published, and what is said of what does not fit."""
 
 import json
 import os
@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 
 from firth.errors import CheckpointError, ConfigError, TokenizerError
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.foreign import open_model, read_foreign, recognise
+from firth.foreign import open_model, read_foreign
 from firth.inference.model import load
+from firth.recognise import recognise
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -29,47 +30,10 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import SPECIALS
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLAIN = FeatureConfig(dropout=0.25)
-
-
-def ours(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    tokenizer = Tokenizer.from_vocab(PIECES, lowercase=False)
-    write_model(folder, "bert", PRETRAINING, masked(), tokenizer, {"seed": 1})
-    return folder
-
-
-def test_what_a_path_is(tmp_path: Path, shared_data: Path) -> None:
-    model = ours(tmp_path / "run" / "model")
-    published = publish(tmp_path / "hf", weights(masked()))
-    sentences = publish(tmp_path / "st", encoder_alone(masked()))
-    (sentences / "modules.json").write_text("[]")
-    google = shared_data / "tf-bert-fixture"
-    assert recognise(model).kind == recognise(tmp_path / "run").kind == "firth"
-    assert (recognise(published).kind, recognise(published).path) == ("huggingface", published)
-    assert recognise(sentences).kind == "sentence-transformers"
-    for path in (google, google / "bert_model.ckpt", google / "bert_model.ckpt.index"):
-        assert (recognise(path).kind, recognise(path).path) == ("google", google / "bert_model.ckpt")
-    # A model folder of ours that other tools read as well is still ours.
-    (model / "modules.json").write_text("[]")
-    assert recognise(model).kind == "firth"
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda path: None, ConfigError, "no such model folder"),
-        (lambda path: path.mkdir(), CheckpointError, "it has no config.json"),
-        (lambda path: path.write_text("x"), CheckpointError, "is a file: give the folder that it lies in"),
-    ],
-)
-def test_what_is_no_model(make: Callable[[Path], Any], error: type[Exception], message: str, tmp_path: Path) -> None:
-    make(tmp_path / "x")
-    with pytest.raises(error, match=message):
-        open_model(tmp_path / "x")
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])

@@ -1,15 +1,4 @@
-"""Models of other tools as our own: what a path is, and how it is read.
-
-firth.json, or a run      our own folders                            folder.py
-modules.json              sentence-transformers, around the next     convert/sentence_transformers.py
-params_shapes.json        OpenAI's ten arrays of GPT                 convert/openai_gpt.py
-*.h5, *.pth and itos*     fastai's language models, for ULMFiT       convert/fastai.py
-…options.json, …weights.hdf5   ELMo                                convert/elmo.py
-*.pth of one LSTM         the encoder of CoVe                        convert/cove.py
-config.json               Hugging Face's layouts, of all years       convert/weights.py, convert/hf_bert.py, hf_gpt.py
-….index and ….data-…      Google's TensorFlow checkpoints            convert/tf_bundle.py, convert/google_bert.py
-hub:org/name              one of these, on the Hugging Face hub      convert/hub.py
-"""
+"""Models of other tools as our own: how each of the layouts that recognise.py tells apart is read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,21 +11,21 @@ from torch import Tensor, nn
 
 from firth.config import read_json
 from firth.convert import google_bert
-from firth.convert.cove import is_mtlstm, read_mtlstm
-from firth.convert.elmo import OPTIONS, WEIGHTS, find_files, read_elmo, read_words, spaced_words
-from firth.convert.fastai import SUFFIXES, find_fastai, find_words, read_fastai, read_words_file
-from firth.convert.hub import HUB, fetch_model
+from firth.convert.cove import read_mtlstm
+from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
+from firth.convert.fastai import find_words, read_fastai, read_words_file
 from firth.convert.huggingface import Facts, HuggingFace
-from firth.convert.openai_gpt import SHAPES, read_openai
+from firth.convert.openai_gpt import read_openai
 from firth.convert.renames import expand, to_ours
-from firth.convert.sentence_transformers import MODULES, read_sentence_model
-from firth.convert.tf_bundle import bundle_prefix, read_bundle
-from firth.convert.weights import FILES, find_tensors, read_tensors
+from firth.convert.sentence_transformers import read_sentence_model
+from firth.convert.tf_bundle import read_bundle
+from firth.convert.weights import find_tensors, read_tensors
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.folder import PRETRAINING, Loaded, find_model, read_model, tensor_names
+from firth.folder import PRETRAINING, Loaded, read_model, tensor_names
 from firth.layers.initialise import truncated_normal_
 from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, MtLstmTranslationConfig, TiedLMConfig
+from firth.recognise import CONFIGS, Source, recognise
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
 from firth.text.extend import extended
@@ -44,11 +33,9 @@ from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.published import read_published
 from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, WORDS, Tokenizer
 
-Kind = Literal["firth", "huggingface", "sentence-transformers", "google", "openai", "elmo", "fastai", "cove"]
 Gelu = Literal["erf", "tanh"]
 _What = tuple[str, str, Any]  # system, task, options
 
-_CONFIGS = ("config.json", "bert_config.json")
 # Embeddings are often made a little larger than the vocabulary, up to a round number.
 _MOST_FILLERS = 127
 _ROUND = 8
@@ -67,71 +54,11 @@ _PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What a path is. ``path``: the folder, or the prefix of a TensorFlow checkpoint; ``name``: as it was given."""
-
-    kind: Kind
-    path: Path
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Foreign:
     """A model of another tool, and what was found out about it, by name."""
 
     loaded: Loaded
     facts: Facts
-
-
-def recognise(path: str | Path) -> Source:
-    """What ``path`` is: by the files that are there, never by its name (but for ``hub:``).
-
-    ConfigError if there is nothing, CheckpointError if it is no model.
-    """
-    name = str(path)
-    place = fetch_model(name) if name.startswith(HUB) else Path(path)
-    if any((place / part / "firth.json").is_file() for part in ("", "model", ".model.old")):
-        return Source("firth", place, name)
-    if (place / MODULES).is_file():
-        return Source("sentence-transformers", place, name)
-    if find_files(place) is not None:
-        return Source("elmo", place, name)
-    if (place / SHAPES).is_file():
-        return Source("openai", place, name)
-    configs = [file for file in _CONFIGS if (place / file).is_file()]
-    prefix = bundle_prefix(place)
-    if prefix is not None and not any((place / file).is_file() for file in FILES):
-        return Source("google", prefix, name)
-    if configs:
-        return Source("huggingface", place, name)
-    if (weights := find_fastai(place)) is not None:
-        return Source("fastai", weights, name)
-    if is_mtlstm(place):
-        return Source("cove", place, name)
-    if place.is_file():
-        raise CheckpointError(
-            f"{name} is a file: give the folder that it lies in (word vectors: firth vectors convert)"
-        )
-    try:
-        return Source("firth", find_model(place), name)
-    except CheckpointError:
-        if lacking := _lacking(place):
-            raise CheckpointError(f"{name} {lacking}") from None
-        raise
-
-
-def _lacking(folder: Path) -> str:
-    """What a folder with one half of a published model lacks, in words; empty for any other."""
-    for found, other in ((WEIGHTS, OPTIONS), (OPTIONS, WEIGHTS)):
-        if files := sorted(folder.glob(f"*{found}")):
-            return f"has {files[0].name}, but no …{other}: ELMo is both files, put the other one beside it"
-    weights = [file.name for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
-    if weights and not any(folder.glob("*itos*")):
-        return (
-            f"has {weights[0]}, but no list of words (itos….pkl, .json or .txt): put fastai's beside it; of CoVe's "
-            "encoder give the file itself"
-        )
-    return ""
 
 
 def open_model(path: str | Path) -> Loaded:
@@ -178,7 +105,7 @@ def _read_sentence_model(source: Source, vocab: Path | None, lowercase: bool | N
 
 def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
     folder = source.path
-    file = next((folder / name for name in _CONFIGS if (folder / name).is_file()), folder / _CONFIGS[0])
+    file = next((folder / name for name in CONFIGS if (folder / name).is_file()), folder / CONFIGS[0])
     theirs, where = read_json(file), str(file)
     family = _model_type(theirs, where)
     config = family.config_from(theirs, where)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from firth.convert.cove import is_mtlstm, read_mtlstm
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError
-from firth.foreign import open_model, recognise
+from firth.foreign import open_model
 from firth.models.mtlstm import MtLstm
+from firth.recognise import recognise
 
 
 def released(width: int = 6, hidden_width: int = 4) -> dict[str, Tensor]:

@@ -11,8 +11,9 @@ from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish
 import firth.jobs.convert as job
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, Loaded, read_model, write_model
-from firth.foreign import open_model, recognise
+from firth.foreign import open_model
 from firth.jobs.convert import convert
+from firth.recognise import recognise
 from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig, EmbeddingConfig, FeatureConfig, TagConfig
 from firth.text.tokenizer import Tokenizer

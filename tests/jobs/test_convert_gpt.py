@@ -13,12 +13,13 @@ from firth.convert.hf_gpt import NAMES, config_to_hf
 from firth.convert.renames import expand, to_theirs
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.foreign import SPECIAL_PIECES, open_model, recognise
+from firth.foreign import SPECIAL_PIECES, open_model
 from firth.jobs.convert import convert
 from firth.models.gpt import Gpt
 from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
 from firth.objectives.tied_lm import TiedLM
+from firth.recognise import recognise
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 LETTERS = "abcdefgh"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from firth.config import read_json, read_toml, to_dict, write_json
+from firth.designs import HEADS
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
@@ -20,7 +21,7 @@ from firth.models.bilm import Bilm
 from firth.models.bilm_config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
-from firth.systems import HEADS, SYSTEMS, TASKS
+from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import FeatureConfig
 from firth.tasks.model import TaskModel
 from firth.text.tokenizer import WORDS, Tokenizer

@@ -15,10 +15,11 @@ from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
-from firth.foreign import Gelu, Kind, Source, describe, read_cove, read_foreign, recognise
+from firth.foreign import Gelu, describe, read_cove, read_foreign
 from firth.jobs.fixed_words import over_words
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.onnx_export import Int8, check_exportable, check_packages, write_onnx
+from firth.recognise import Kind, Source, recognise
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import write_folder
 

@@ -22,8 +22,9 @@ from firth.config import (
     to_dict,
     unknown_key,
 )
+from firth.designs import design_named
 from firth.errors import ConfigError
-from firth.systems import SYSTEMS, TASKS, Task, design_named
+from firth.systems import SYSTEMS, TASKS, Task
 from firth.training.config import OptimConfig
 
 

@@ -21,7 +21,6 @@ from firth.config import read_json
 from firth.convert.word_vectors import NAMES, Block, Subwords, VectorFile, distinct, open_vectors
 from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
-from firth.foreign import recognise
 from firth.inference.word_table import open_table
 from firth.jobs.lock import holds_something, lock
 from firth.models.vectors import UNKNOWN, Vectors
@@ -29,6 +28,7 @@ from firth.models.vectors_config import Unknown, VectorsConfig
 from firth.objectives.cbow import Cbow
 from firth.objectives.config import CbowConfig
 from firth.progress import Progress
+from firth.recognise import recognise
 from firth.tasks.config import EmbeddingConfig
 from firth.text.corpus import CorpusReader
 from firth.text.shapes import SHAPES, shape_of

@@ -1,0 +1,82 @@
+"""The table of designs: published ways to put a head on an encoder.
+
+A recipe of fine-tuning takes one by its name (``design``); what it leaves open comes from the system's own settings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firth.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Design:
+    """One row of the table of designs: a published way to put a head on an encoder.
+
+    ``tasks``: the kinds of task that it is for. ``settings``: its own, as tables of a recipe; they go before those of
+    the system, and whatever the recipe says goes before them. A ``scheme`` is taken where the tags are of entities.
+    """
+
+    tasks: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+# Peters et al. 2017, §3.2. Its rate falls when the dev score does no more rise; here it falls over the whole run.
+_TAGGER_ADAM = {
+    "kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_norm": 5.0,
+    "schedule": "linear", "warmup_share": 0.0,
+}  # fmt: skip
+_TAGGER: dict[str, dict[str, Any]] = {"optim": _TAGGER_ADAM, "adapt": {"frozen_groups": -1}, "train": {"epochs": 25.0}}
+# Peters et al. 2017, §3.2, of names: the layers that TagLM and its baseline share.
+_TAGLM: dict[str, Any] = {
+    "own_words": 50, "own_characters": "gru", "cell": "gru", "lstm_layers": 2, "lstm_width": 300,
+    "dropout": 0.25, "output_dropout": False,
+}  # fmt: skip
+
+HEADS: dict[str, Design] = {
+    "taglm": Design(
+        tasks=("tag",),
+        settings={
+            **_TAGGER,
+            "head": {"crf": True, "scheme": "BIOES", "features": {**_TAGLM, "layers": [-1], "join": "first"}},
+        },
+    ),
+    # Peters et al. 2018, App. A, of names (specification of ELMo, §9).
+    "elmo": Design(
+        tasks=("tag",),
+        settings={
+            **_TAGGER,
+            "head": {
+                "crf": True, "scheme": "BIOES",
+                "features": {
+                    "layers": [0, 1, 2], "mix": "weighted", "mix_l2": 0.1, "join": "input", "own_words": 50,
+                    "own_characters": "cnn", "cell": "lstm", "lstm_layers": 2, "lstm_width": 200, "dropout": 0.5,
+                },
+            },
+        },
+    ),
+    "bilstm-crf": Design(
+        tasks=("tag",),
+        settings={**_TAGGER, "head": {"crf": True, "scheme": "BIOES", "features": {**_TAGLM, "join": "none"}}},
+    ),
+    # McCann et al. 2017, §4. What the paper leaves open, dropout and the length of training among it, is ours.
+    "bcn": Design(
+        tasks=("classify",),
+        settings={
+            "optim": _TAGGER_ADAM, "adapt": {"frozen_groups": -1}, "train": {"epochs": 10.0},
+            "head": {
+                "network": "biattentive", "windows": {"long": "cut"}, "features": {"layers": [-1], "dropout": 0.2},
+            },
+        },
+    ),
+}  # fmt: skip
+
+
+def design_named(name: str, task: str) -> Design:
+    """The row of HEADS. ConfigError for a name that is not there, and for a design of other kinds of task."""
+    if name not in HEADS:
+        raise ConfigError(f"design={name!r}: known are {', '.join(HEADS)}")
+    if task not in HEADS[name].tasks:
+        raise ConfigError(f"design={name!r} is for {' and '.join(HEADS[name].tasks)}, not for a task of kind {task}")
+    return HEADS[name]
