@@ -267,6 +267,13 @@ def test_recurrent(script, tmp_path: Path) -> None:
     assert forms == {"one rectangle", "step by step", "nn.LSTM, padded and packed"}
 
 
+def test_elmo(script, tmp_path: Path) -> None:
+    record = run(script, "elmo", tmp_path)
+    forms = {row["form"] for row in record["tables"][0]["rows"]}
+    assert forms == {"Firth", "a loop over time, padded", "nn.LSTM, without clips"}
+    assert len(record["checks"]) == 4
+
+
 def test_awd_lstm(script, tmp_path: Path) -> None:
     record = run(script, "awd_lstm", tmp_path)
     forms = {row["form"] for row in record["tables"][0]["rows"]}
