@@ -210,7 +210,8 @@ def unknown_words_section() -> str:
         "## Words without a vector\n",
         "```\nfirth study unknown-words --data ../shared/data --out runs/unknown-words\n```\n",
         f"Names in CoNLL-2003 on frozen word vectors, {unknown_words.MOST_EXAMPLES:,} sentences to learn from, a "
-        f"BiLSTM with a CRF, {unknown_words.SEEDS} seeds, by the rule for words outside the vocabulary. On {record['machine']}, torch "
+        f"BiLSTM with a CRF, {unknown_words.SEEDS} seeds, by the rule for words outside the vocabulary. On "
+        f"{record['machine']}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(*rule_table(record["facts"])),
         "",
