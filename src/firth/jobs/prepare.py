@@ -37,6 +37,7 @@ from firth.jobs.lock import holds_something, lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
+from firth.text.id_cache import IdCache
 from firth.text.parallel import ParallelReader
 from firth.text.published import load_tokenizer
 from firth.text.records import Document
@@ -279,43 +280,40 @@ def _make_all(
     return sorted(infos, key=lambda info: info.name)
 
 
-_worker_tokenizer: Tokenizer | None = None
+_worker_ids: IdCache | None = None
 
 
 def _start_worker(tokenizer: str, workers: int) -> None:
     """In each worker: its own tokenizer."""
-    global _worker_tokenizer
+    global _worker_ids
     if workers > 1:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_tokenizer = Tokenizer.load(tokenizer)
+    _worker_ids = IdCache(Tokenizer.load(tokenizer))
 
 
 def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Lines) -> ShardInfo:
     """Split, tokenise and write one block; runs in a worker."""
-    assert _worker_tokenizer is not None
-    tokenizer = _worker_tokenizer
-    dtype = np.uint16 if tokenizer.size <= 1 << 16 else np.uint32
+    assert _worker_ids is not None
     sentences, ends = list[str](), list[int]()
     for paragraphs in documents:
         for paragraph in paragraphs:
             sentences += split_sentences(paragraph) if lines == "paragraph" else [paragraph]
         ends.append(len(sentences))
-    parts, sizes = list[np.ndarray](), list[int]()
-    for begin in range(0, len(sentences), _SENTENCES_AT_ONCE):
-        for ids in tokenizer.ids_many(sentences[begin : begin + _SENTENCES_AT_ONCE]):
-            parts.append(np.array(ids, dtype))
-            sizes.append(len(ids))
+    blocks = [
+        _worker_ids.ids_many(sentences[begin : begin + _SENTENCES_AT_ONCE])
+        for begin in range(0, max(len(sentences), 1), _SENTENCES_AT_ONCE)
+    ]
+    ids = np.concatenate([block for block, _ in blocks])
+    sizes = np.concatenate([block for _, block in blocks])
     # Sentences of no pieces (control characters only) and documents of no sentences fall away; of a pair, both sides.
-    size_array = np.array(sizes, np.int64)
     if lines == "pair":
-        empty = np.repeat((size_array.reshape(-1, 2) == 0).any(1), 2)
-        parts = [part for part, falls in zip(parts, empty, strict=True) if not falls]
-        size_array[empty] = 0
-    kept = np.concatenate(([0], np.cumsum(size_array > 0)))
+        empty = np.repeat((sizes.reshape(-1, 2) == 0).any(1), 2)
+        ids = ids[~np.repeat(empty, sizes)]
+        sizes[empty] = 0
+    kept = np.concatenate(([0], np.cumsum(sizes > 0)))
     document_ends = np.unique(kept[np.array([0, *ends])])
-    sentence_starts = np.concatenate(([0], np.cumsum(size_array[size_array > 0])))
-    ids_array = np.concatenate(parts) if parts else np.zeros(0, dtype)
-    return write_shard(out, name, ids_array, sentence_starts, document_ends)
+    sentence_starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
+    return write_shard(out, name, ids, sentence_starts, document_ends)
 
 
 def _finish(

@@ -329,6 +329,16 @@ class Tokenizer:
         rows = self._backend.encode_batch_fast([whole_text(text) for text in texts], add_special_tokens=False)
         return [row.ids for row in rows]
 
+    def encode_runs(self, runs: Sequence[str]) -> Encoded:
+        """Several texts as one row: ``words`` says which text each id is of; there are no offsets."""
+        row = self._backend.encode(list(runs), is_pretokenized=True, add_special_tokens=False)
+        return Encoded(row.ids, [], [run or 0 for run in row.word_ids])
+
+    def rules(self) -> dict[str, Any]:
+        """How text becomes words: ``normalizer``, ``pre_tokenizer`` and ``added_tokens`` as tokenizer.json has them."""
+        state = _state(self._backend)
+        return {key: state[key] for key in ("normalizer", "pre_tokenizer", "added_tokens")}
+
     def ids_of_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of words by themselves, as normalising and splitting a text makes them."""
         model = self._backend.model
@@ -364,8 +374,8 @@ def _from_state(state: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(state))
 
 
-def _state(backend: tokenizers.Tokenizer) -> dict[str, object]:
-    state: dict[str, object] = json.loads(backend.to_str())
+def _state(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(backend.to_str())
     return state
 
 
