@@ -274,6 +274,13 @@ def test_elmo(script, tmp_path: Path) -> None:
     assert len(record["checks"]) == 4
 
 
+@pytest.mark.slow
+def test_two_processes(script, tmp_path: Path) -> None:
+    one, two = run(script, "processes", tmp_path)["tables"][0]["rows"]
+    assert (one["share"], two["name"]) == (1, "bert-tiny, 2") and two["share"] > 0
+    assert len(one["all_s"]) == len(two["all_s"]) == 2
+
+
 def test_awd_lstm(script, tmp_path: Path) -> None:
     record = run(script, "awd_lstm", tmp_path)
     forms = {row["form"] for row in record["tables"][0]["rows"]}
