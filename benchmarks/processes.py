@@ -42,7 +42,9 @@ for some in batches:
     barrier(world)
     seconds.append(time.perf_counter() - began_at_s)
 seen = sum(batch.tokens.rows.n_tokens for some in batches for batch in some)
-print(json.dumps({"tokens": seen, "seconds": seconds}), flush=True)
+# One write: the lines of two processes would run into each other.
+sys.stdout.write(json.dumps({"tokens": seen, "seconds": seconds}) + "\\n")
+sys.stdout.flush()
 leave_world()
 """
 COLUMNS: measure.Columns = (
