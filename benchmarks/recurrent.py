@@ -1,9 +1,9 @@
-"""The BiLSTM on a processor: one rectangle of rows, or step by step over as many rows as still go on.
+"""The BiLSTM on a processor: rows in rectangles, few wide ones or many narrow ones.
 
 .venv/bin/python benchmarks/recurrent.py
 
-What the package does (``firth.layers.recurrent._MOST_SLOTS``) is chosen from here. Beside them PyTorch's own
-``nn.LSTM`` as users run it: padded, then packed by ``pack_padded_sequence``.
+What the package does (``firth.layers.recurrent._STEP_ROWS``) is chosen from here. Beside it PyTorch's own ``nn.LSTM``
+as users run it: padded, then packed by ``pack_padded_sequence``, which goes step by step.
 """
 
 from argparse import Namespace
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.jobs.measure import in_turn
+from firth.layers import recurrent
 from firth.layers.recurrent import BiRNN
 from firth.machine import has_fast_bfloat16
 from firth.packed import Rows, to_padded
@@ -25,19 +26,32 @@ from firth.packed import Rows, to_padded
 WIDTH, LAYERS = 256, 2
 COLUMNS: measure.Columns = (
     ("name", "rows", "{}"),
-    ("width_in", "wide", "{}"),
-    ("slots", "slots a token", "{:.2f}"),
     ("dtype", "type", "{}"),
     ("form", "form", "{}"),
+    ("slots", "slots a token", "{:.2f}"),
     ("tokens_per_s", "tokens/s, forward and backward", "{:,.0f}"),
 )
 KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "32 of 64": lambda rng: np.full(32, 64),
-    "8 windows of documents": lambda rng: np.clip(rng.normal(100, 20, 8), 10, 128).astype(int),
     "16 windows of documents": lambda rng: np.clip(rng.normal(100, 35, 16), 10, 128).astype(int),
-    "32 sentences": lambda rng: np.clip(rng.lognormal(2.9, 0.4, 32), 4, 64).astype(int),
+    "6 sentences": lambda rng: np.clip(rng.lognormal(2.9, 0.5, 6), 4, 64).astype(int),
     "64 sentences": lambda rng: np.clip(rng.lognormal(2.9, 0.4, 64), 4, 64).astype(int),
+    "32 reviews": lambda rng: np.clip(rng.lognormal(2.2, 0.8, 32), 2, 50).astype(int),
 }
+PADDED = "nn.LSTM, padded and packed"
+
+
+def with_steps_of(n_rows: float, layer: BiRNN) -> Callable[[Tensor, Rows], Tensor]:
+    """The layer, with rectangles that are the best ones if a step costs so many rows; infinity: one rectangle."""
+
+    def run(x: Tensor, rows: Rows) -> Tensor:
+        before, recurrent._STEP_ROWS = recurrent._STEP_ROWS, n_rows
+        try:
+            return layer(x, rows)
+        finally:
+            recurrent._STEP_ROWS = before
+
+    return run
 
 
 def step(form: Callable[[Tensor, Rows], Tensor], x: Tensor, rows: Rows, dtype: torch.dtype) -> None:
@@ -67,28 +81,28 @@ def as_users_run_it(layer: BiRNN) -> Callable[[Tensor, Rows], Tensor]:
     return run
 
 
-def compared(kind: str, width_in: int, dtype: torch.dtype, options: Namespace) -> tuple[list[Any], dict[str, Any]]:
+def compared(kind: str, dtype: torch.dtype, options: Namespace) -> tuple[list[Any], dict[str, Any]]:
     """The rows of the table for one kind of rows, and how far the forms are from each other."""
     lengths = KINDS[kind](np.random.default_rng(0))[: 2 if options.quick else None]
     rows = Rows.from_lengths(lengths)
     torch.manual_seed(0)
-    layer, x = BiRNN(width_in, WIDTH, LAYERS, 0.0), torch.randn(rows.n_tokens, width_in)
-    forms = {
-        "one rectangle": layer._in_rectangle,
-        "step by step": layer._by_time,
-        "nn.LSTM, padded and packed": as_users_run_it(layer),
-    }
+    layer, x = BiRNN(WIDTH, WIDTH, LAYERS, 0.0), torch.randn(rows.n_tokens, WIDTH)
+    chosen = recurrent._STEP_ROWS
+    steps = {f"rectangles, {n:g} rows": n for n in (1.0, chosen, 32.0)} | {"one rectangle": np.inf}
+    forms = {name: with_steps_of(n, layer) for name, n in steps.items()} | {PADDED: as_users_run_it(layer)}
     outs = [form(x, rows) for form in forms.values()]
     difference = max(float((out - outs[0]).detach().abs().max()) for out in outs)
-    works = {name: partial(step, form, x, rows, dtype) for name, form in forms.items()}
-    spreads = in_turn(works, options.repeats)
-    slots, n = rows.n_rows * rows.longest / rows.n_tokens, rows.n_tokens
+    spreads = in_turn({name: partial(step, form, x, rows, dtype) for name, form in forms.items()}, options.repeats)
+    slots = {
+        name: sum(len(group) * lengths[group].max() for group in recurrent.like_lengths(lengths, n)) / rows.n_tokens
+        for name, n in steps.items()
+    }
     table = [
-        {"name": kind, "width_in": width_in, "slots": slots, "dtype": str(dtype).removeprefix("torch."), "form": name,
-         "tokens_per_s": n / spreads[name].median}
+        {"name": kind, "dtype": str(dtype).removeprefix("torch."), "form": name, "slots": slots.get(name),
+         "tokens_per_s": rows.n_tokens / spreads[name].median}
         for name in forms
     ]  # fmt: skip
-    return table, {"what": f"{kind}, {width_in}: the forms", "difference": difference, "tolerance": 1e-5}
+    return table, {"what": f"{kind}: the forms", "difference": difference, "tolerance": 1e-5}
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -96,17 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     types = [torch.float32, torch.bfloat16] if has_fast_bfloat16() else [torch.float32]
     rows, checks = list[Any](), []
     for kind in KINDS:
-        for width_in in (WIDTH, 4 * WIDTH):
-            for dtype in types:
-                found, check = compared(kind, width_in, dtype, options)
-                rows += found
-            checks.append(check)
+        for dtype in types:
+            found, check = compared(kind, dtype, options)
+            rows += found
+        checks.append(check)
     return measure.write(
         "recurrent",
         title="Forms of the BiLSTM on a processor",
         target="",
-        about=f"{LAYERS} layers, {WIDTH} wide in each direction, over vectors as wide as one layer of BERT-mini or "
-        "four side by side; one forward and backward. Slots a token: what one rectangle would hold.",
+        about=f"{LAYERS} layers, {WIDTH} wide in each direction, over vectors as wide as a layer of BERT-mini; one "
+        "forward and backward. The rectangles are the best ones if a step costs so many rows besides its own; slots a "
+        f"token: what they hold. The package counts {recurrent._STEP_ROWS:g}.",
         arguments=options,
         settings={"width": WIDTH, "layers": LAYERS},
         checks=checks,

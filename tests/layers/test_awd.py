@@ -5,10 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from firth.layers.awd import LockedDropout, WeightDropLSTM, WordDropout
+from firth.layers.recurrent import rectangles
 from firth.packed import Rows
 
 RAGGED = [4, 1, 7, 3]
-SPARSE = [2, 1, 12, 1]  # fills so little of a rectangle that it is read step by step
+SPARSE = [2, 1, 60, 1]  # in two rectangles
 EQUAL = [5, 5, 5]
 
 
@@ -32,7 +33,7 @@ def test_equals_one_row_at_a_time_with_gradients(lengths: list[int], started: bo
     theirs = plain(lstm)
     x = torch.randn(rows.n_tokens, 5, dtype=torch.float64, requires_grad=True)
     start = tuple(torch.randn(len(lengths), 6, dtype=torch.float64) for _ in range(2)) if started else None
-    out, state = lstm(x, rows, start)
+    out, state = lstm(x, rectangles(rows), start)
     expected, ends = [], []
     for number, row in enumerate(x.split(lengths)):
         begin = None if start is None else (start[0][None, number], start[1][None, number])
@@ -62,7 +63,7 @@ def test_weight_drop_takes_elements_of_the_recurrent_matrix_alone(lengths: list[
     before = {name: tensor.clone() for name, tensor in lstm.state_dict().items()}
     x = torch.randn(rows.n_tokens, 5, dtype=torch.float64)
     torch.manual_seed(3)
-    out, _ = lstm(x, rows)
+    out, _ = lstm(x, rectangles(rows))
     torch.manual_seed(3)
     dropped = lstm.weight_dropout(lstm.weight_hh_l0).detach()
     lost = (dropped == 0).double().mean()
@@ -83,11 +84,11 @@ def test_weight_drop_is_drawn_once_a_pass_and_not_outside_of_training() -> None:
     lstm, rows = layer(0.5), Rows.from_lengths(EQUAL)
     x = torch.randn(1, 5, dtype=torch.float64).expand(rows.n_tokens, 5)
     lstm.train()
-    out = lstm(x, rows)[0].unflatten(0, (3, 5))
+    out = lstm(x, rectangles(rows))[0].unflatten(0, (3, 5))
     assert torch.equal(out[0], out[1]), "rows of one pass share a matrix"
-    assert not torch.equal(out[0], lstm(x, rows)[0].unflatten(0, (3, 5))[0])
+    assert not torch.equal(out[0], lstm(x, rectangles(rows))[0].unflatten(0, (3, 5))[0])
     lstm.eval()
-    assert torch.equal(lstm(x, rows)[0], lstm(x, rows)[0])
+    assert torch.equal(lstm(x, rectangles(rows))[0], lstm(x, rectangles(rows))[0])
 
 
 def test_locked_dropout_is_the_same_at_every_step_of_a_row() -> None:

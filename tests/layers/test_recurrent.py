@@ -1,15 +1,19 @@
 """Bidirectional LSTM and GRU over packed rows against torch's own on one row at a time."""
 
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from firth.layers.recurrent import BiRNN, Cell, by_time
+from firth.layers.recurrent import BiRNN, Cell, by_time, like_lengths, rectangles
 from firth.packed import Rows
 
-LENGTHS = [[1], [4], [1, 1, 1], [2, 5, 1], [5, 2, 2, 7, 1, 7]]
+LENGTHS = [[1], [4], [1, 1, 1], [2, 5, 1], [5, 2, 2, 7, 1, 7], [2, 30, 1, 2, 40, 3]]  # the last in two rectangles
 
 
 def test_order_by_hand() -> None:
@@ -32,6 +36,35 @@ def test_order_reads_every_row_forward_once(lengths: list[int]) -> None:
     of_row = rows.row_of_token()
     for step, following in zip(steps, steps[1:], strict=False):
         assert torch.equal(of_row[step][: len(following)], of_row[following])
+
+
+def partitions(items: list[int]) -> Iterator[list[list[int]]]:
+    """All ways to cut a list into pieces of neighbours."""
+    for cuts in itertools.product([False, True], repeat=len(items) - 1):
+        pieces = [[items[0]]]
+        for item, cut in zip(items[1:], cuts, strict=True):
+            pieces.append([item]) if cut else pieces[-1].append(item)
+        yield pieces
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0, 20))
+def test_rows_of_like_lengths_take_the_fewest_slots(lengths: list[int], extra: float) -> None:
+    groups = like_lengths(np.array(lengths), extra)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
+    cost = sum(max(lengths[i] for i in group) * (len(group) + extra) for group in groups)
+    ordered = sorted(lengths, reverse=True)
+    least = min(sum(piece[0] * (len(piece) + extra) for piece in pieces) for pieces in partitions(ordered))
+    assert cost == pytest.approx(least)
+    longest = [max(lengths[i] for i in group) for group in groups]
+    assert longest == sorted(longest, reverse=True)
+
+
+def test_rectangles_by_hand() -> None:
+    """40 and 30 words together, the short ones in another."""
+    across = rectangles(Rows.from_lengths([2, 30, 1, 2, 40, 3]))
+    assert [rows.tolist() for rows in across.rows] == [[1, 4], [0, 2, 3, 5]]
+    assert across.plan.groups[:, :2].tolist() == [[2, 40], [4, 3]]
 
 
 every_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -61,7 +94,7 @@ def test_output_and_gradients_equal_one_row_at_a_time(lengths: list[int], n_laye
     inputs = [x, *layer.parameters()]
     expected = one_row_at_a_time(layer, x, rows, cell)
     gradients = torch.autograd.grad(expected, inputs, weight)
-    for form in (layer, layer._in_rectangle, layer._by_time, layer.eval()):
+    for form in (layer, layer.eval()):
         found = form(x, rows)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         for one, other in zip(torch.autograd.grad(found, inputs, weight), gradients, strict=True):
@@ -69,7 +102,7 @@ def test_output_and_gradients_equal_one_row_at_a_time(lengths: list[int], n_laye
 
 
 @every_cell
-@pytest.mark.parametrize("lengths", [[4], [5, 2, 2, 7, 1, 7]])
+@pytest.mark.parametrize("lengths", [[4], [5, 2, 2, 7, 1, 7], [2, 30, 1]])
 def test_training_drops_what_torch_reads_with_the_same_draws(lengths: list[int], cell: Cell) -> None:
     torch.manual_seed(0)
     rows = Rows.from_lengths(lengths)
@@ -77,25 +110,13 @@ def test_training_drops_what_torch_reads_with_the_same_draws(lengths: list[int],
     x = torch.randn(rows.n_tokens, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(rows.n_tokens, 8, dtype=torch.float64)
     inputs, outs = [x, *layer.parameters()], []
-    for form in (layer._in_rectangle, lambda x, rows: one_row_at_a_time(layer, x, rows, cell)):
+    for form in (layer, lambda x, rows: one_row_at_a_time(layer, x, rows, cell)):
         torch.manual_seed(1)
         outs.append(form(x, rows))
     torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
     ours, theirs = (torch.autograd.grad(out, inputs, weight) for out in outs)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-    # Without a rectangle words stand in the order of steps, where dropout meets them.
-    torch.manual_seed(1)
-    by_steps, (order, _) = layer._by_time(x, rows), by_time(rows)
-    draws = layer.dropout
-
-    class InSteps(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return draws(x.index_select(0, order)).index_select(0, order.argsort())
-
-    torch.manual_seed(1)
-    layer.dropout = InSteps()  # type: ignore[assignment]  # it drops all the same
-    torch.testing.assert_close(by_steps, one_row_at_a_time(layer, x, rows, cell), rtol=0, atol=1e-12)
 
 
 @every_cell

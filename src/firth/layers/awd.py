@@ -3,20 +3,13 @@
 Source: Merity et al. 2017, §2 and §4 (specification §1).
 """
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.dropout import Dropout
-from firth.layers.recurrent import by_time
+from firth.layers.recurrent import Rectangles, State, run_over
 from firth.packed import Rows
-
-State = tuple[Tensor, Tensor]
-
-# Slots of a rectangle a token up to which PyTorch's kernel for rectangles is the faster one.
-# Source: benchmarks/recurrent.py.
-_MOST_SLOTS = 1.5
 
 
 class LockedDropout(nn.Module):
@@ -49,8 +42,7 @@ class WordDropout(nn.Module):
 class WeightDropLSTM(nn.LSTM):
     """One LSTM layer whose hidden-to-hidden matrix loses elements, drawn once a pass: the same at every step.
 
-    The whole matrix is the parameter, ``weight_hh_l0``; what is dropped is a copy of it. Equal rows, and those that
-    nearly fill a rectangle, run in PyTorch's kernel for rectangles, the others step by step over as many as go on.
+    The whole matrix is the parameter, ``weight_hh_l0``; what is dropped is a copy of it.
     """
 
     def __init__(self, width_in: int, width: int, weight_dropout: float):
@@ -58,7 +50,7 @@ class WeightDropLSTM(nn.LSTM):
         self.weight_dropout = Dropout(weight_dropout)
 
     def forward(  # type: ignore[override]  # packed rows, not a rectangle
-        self, x: Float[Tensor, "T width_in"], rows: Rows, start: State | None = None
+        self, x: Float[Tensor, "T width_in"], across: Rectangles, start: State | None = None
     ) -> tuple[Float[Tensor, "T width"], State | None]:
         """``start``, and the state after the rows' last tokens: (B, width) each; None unless all rows are equally long.
 
@@ -66,28 +58,4 @@ class WeightDropLSTM(nn.LSTM):
         """
         weight_in, weight_hidden, bias_in, bias_hidden = self._flat_weights
         weights = [weight_in, self.weight_dropout(weight_hidden), bias_in, bias_hidden]
-        zeros = x.new_zeros(1, rows.n_rows, self.hidden_size)
-        begin = (zeros, zeros) if start is None else (start[0][None], start[1][None])
-        if rows.n_rows * rows.longest > _MOST_SLOTS * rows.n_tokens:
-            return _by_time(x, weights, rows, begin), None
-        out, state = _in_rectangle(x, weights, rows, begin)
-        return out, state if rows.n_rows * rows.longest == rows.n_tokens else None
-
-
-def _in_rectangle(x: Tensor, weights: list[Tensor], rows: Rows, begin: State) -> tuple[Tensor, State]:
-    """Rows side by side from their first tokens on: what pads a row comes after it."""
-    slot = rows.positions * rows.n_rows + rows.row_of_token()
-    steps = x.new_zeros(rows.longest * rows.n_rows, x.shape[1]).index_copy(0, slot, x)
-    steps = steps.unflatten(0, (rows.longest, rows.n_rows))
-    out, hidden, cell = torch.lstm(steps, begin, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
-    return out.flatten(0, 1).index_select(0, slot), (hidden[0], cell[0])
-
-
-def _by_time(x: Tensor, weights: list[Tensor], rows: Rows, begin: State) -> Tensor:
-    """Without a rectangle; the kernel wants the longest row first."""
-    order, sizes = by_time(rows)
-    first = order[: rows.n_rows].argsort()
-    longest_first = first.argsort()
-    states = [state.index_select(1, longest_first) for state in begin]
-    out = torch.lstm(x.index_select(0, order), sizes, states, weights, True, 1, 0.0, torch.is_grad_enabled(), False)[0]
-    return out.index_select(0, order.argsort())
+        return run_over(x, weights, "lstm", across, start)

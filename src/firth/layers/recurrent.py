@@ -1,21 +1,85 @@
-"""Bidirectional recurrent layers over packed rows, in a rectangle where they fill one, else without."""
+"""Recurrent layers over packed rows: rows of like lengths run side by side, in PyTorch's kernel for rectangles."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from firth.layers.dropout import Dropout
-from firth.packed import Rows
+from firth.packed import Plan, Rows, plan_groups
 
-# Slots of a rectangle a token up to which PyTorch's kernel for rectangles is the faster one, forward and backward.
-# Source: benchmarks/recurrent.py.
-_MOST_SLOTS = 1.5
+# What a step of a rectangle costs besides its rows, in rows: so much narrower it may be before another one pays.
+# A card takes all rows at once in about the time of one. Source: benchmarks/recurrent.py.
+_STEP_ROWS = 8.0
 
 Cell = Literal["lstm", "gru"]
+State = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangles:
+    """The rectangles in which rows run: ``plan``, and the numbers of the rows in each."""
+
+    plan: Plan
+    rows: tuple[Int[Tensor, " _"], ...]
+
+
+def rectangles(rows: Rows) -> Rectangles:
+    """The rectangles that take the fewest slots, a step counted as ``_STEP_ROWS`` more."""
+    lengths, device = rows.lengths.cpu().numpy(), rows.offsets.device
+    groups = like_lengths(lengths, _STEP_ROWS) if device.type == "cpu" else [np.arange(len(lengths))]
+    return Rectangles(plan_groups(lengths, groups).to(device), tuple(torch.from_numpy(g).to(device) for g in groups))
+
+
+def like_lengths(lengths: np.ndarray, extra: float) -> list[np.ndarray]:
+    """Numbers of rows in groups, longest first, so that the sum of longest × (rows + ``extra``) is the least."""
+    each, counts = np.unique(lengths, return_counts=True)
+    each, counts = each[::-1], counts[::-1]
+    rows_before = np.concatenate([[0], np.cumsum(counts)])
+    least, begins = np.zeros(len(each) + 1), np.zeros(len(each), np.int64)
+    for end in range(1, len(each) + 1):
+        # The last group goes from length number ``begin`` to ``end``.
+        costs = least[:end] + each[:end] * (rows_before[end] - rows_before[:end] + extra)
+        begins[end - 1] = costs.argmin()
+        least[end] = costs.min()
+    groups, end = list[np.ndarray](), len(each)
+    while end:
+        begin = begins[end - 1]
+        groups.append(np.flatnonzero((lengths <= each[begin]) & (lengths >= each[end - 1])))
+        end = begin
+    return groups[::-1]
+
+
+def run_over(
+    x: Float[Tensor, "T width_in"], weights: Sequence[Tensor], cell: Cell, across: Rectangles,
+    start: State | None = None,
+) -> tuple[Float[Tensor, "T width"], State | None]:  # fmt: skip
+    """One layer in one direction, by PyTorch's kernel, which wants its four ``weights``.
+
+    ``start``, and the state after the rows' last tokens: of an LSTM, (B, width) each. The first may be None, for zeros;
+    the last is None unless all rows are equally long.
+    """
+    plan, learns, flat = across.plan, torch.is_grad_enabled(), tuple(weights)
+    slots = x if plan.in_order else x.index_select(0, plan.gather)
+    outputs, ends = list[Tensor](), list[Tensor]()
+    sizes = [(n_rows, longest) for n_rows, longest, _ in plan.groups.tolist()]
+    for (n_rows, longest), rows, part in zip(sizes, across.rows, slots.split([n * m for n, m in sizes]), strict=True):
+        steps = part.unflatten(0, (n_rows, longest))
+        zeros = x.new_zeros(1, n_rows, weights[1].shape[1])
+        if cell == "lstm":
+            begin = [zeros, zeros] if start is None else [state.index_select(0, rows)[None] for state in start]
+            out, *ends = torch.lstm(steps, begin, flat, True, 1, 0.0, learns, False, True)
+        else:
+            out = torch.gru(steps, zeros, flat, True, 1, 0.0, learns, False, True)[0]
+        outputs.append(out.flatten(0, 1))
+    found = torch.cat(outputs)
+    # In one rectangle without a gap: all rows have come to their end.
+    state = (ends[0][0], ends[1][0]) if ends and plan.in_order and len(sizes) == 1 else None
+    return found if plan.in_order else found.index_select(0, plan.scatter), state
 
 
 def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
@@ -55,44 +119,17 @@ class BiRNN(nn.Module):
     def forward(self, x: Float[Tensor, "W H"], rows: Rows) -> Float[Tensor, "W width"]:
         if len(x) != rows.n_tokens:
             raise ValueError(f"{len(x)} vectors for rows of {rows.n_tokens} words")
-        if rows.n_rows * rows.longest <= _MOST_SLOTS * rows.n_tokens:
-            return self._in_rectangle(x, rows)
-        return self._by_time(x, rows)
-
-    def _in_rectangle(self, x: Tensor, rows: Rows) -> Tensor:
-        """Both directions from left to right, one of them over rows turned round: what pads a row comes after it."""
-        row = rows.row_of_token()
-        slot = rows.positions * rows.n_rows + row
-        turned = (rows.first + rows.last).index_select(0, row) - torch.arange(rows.n_tokens, device=x.device)
+        across = rectangles(rows)
+        # The other direction reads from left to right as well, over rows turned round: what pads a row comes after it.
+        turned = (rows.first + rows.last).index_select(0, rows.row_of_token()) - torch.arange(len(x), device=x.device)
         for layer in self.layers:
             assert isinstance(layer, nn.LSTM | nn.GRU)
+            cell: Cell = "lstm" if isinstance(layer, nn.LSTM) else "gru"
             x = self.dropout(x)
             ahead, back = layer.all_weights
-            cell: Cell = "lstm" if isinstance(layer, nn.LSTM) else "gru"
-            behind = _one_way(x.index_select(0, turned), back, slot, rows, cell).index_select(0, turned)
-            x = torch.cat([_one_way(x, ahead, slot, rows, cell), behind], 1)
+            behind = run_over(x.index_select(0, turned), back, cell, across)[0].index_select(0, turned)
+            x = torch.cat([run_over(x, ahead, cell, across)[0], behind], 1)
         return x
-
-    def _by_time(self, x: Tensor, rows: Rows) -> Tensor:
-        """Without a rectangle: step by step over as many rows as still go on."""
-        order, sizes = by_time(rows)
-        x = x.index_select(0, order)
-        for layer in self.layers:
-            x = layer(PackedSequence(self.dropout(x), sizes))[0].data
-        return x.index_select(0, order.argsort())
-
-
-def _one_way(x: Tensor, weights: Sequence[Tensor], slot: Tensor, rows: Rows, cell: Cell) -> Tensor:
-    """One direction of one layer; ``slot``: of each token in a rectangle of steps × rows."""
-    rectangle = x.new_zeros(rows.longest * rows.n_rows, x.shape[1]).index_copy(0, slot, x)
-    start = x.new_zeros(1, rows.n_rows, weights[1].shape[1])
-    steps = rectangle.unflatten(0, (rows.longest, rows.n_rows))
-    learns, flat = torch.is_grad_enabled(), tuple(weights)
-    if cell == "lstm":
-        out = torch.lstm(steps, (start, start), flat, True, 1, 0.0, learns, False, False)[0]
-    else:
-        out = torch.gru(steps, start, flat, True, 1, 0.0, learns, False, False)[0]
-    return out.flatten(0, 1).index_select(0, slot)
 
 
 def initialise_gates(name: str, values: Tensor, cell: Cell) -> None:

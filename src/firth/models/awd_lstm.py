@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from firth.layers.awd import LockedDropout, WeightDropLSTM, WordDropout
 from firth.layers.mixing import pool_rows
+from firth.layers.recurrent import rectangles
 from firth.models.awd_lstm_config import AwdLstmConfig
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
@@ -65,12 +66,13 @@ class AwdLstm(Encoder):
         kept, n_layers = kept_layers(keep, self.config.n_layers), self.config.n_layers
         layers: dict[int, Tensor] = {}
         left: Carry | None = {}
+        across = rectangles(rows)
         x = self.input_dropout(self.word_dropout(ids, self.embeddings.weight), rows)
         for number, lstm in enumerate(self.layers):
             if number in kept:
                 layers[number] = x
             start = None if carry is None else (carry[f"hidden.{number}"], carry[f"cell.{number}"])
-            x, state = lstm(x, rows, start)
+            x, state = lstm(x, across, start)
             if state is None or left is None:
                 left = None
             else:
