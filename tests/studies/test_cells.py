@@ -1,5 +1,6 @@
 """Cells of a study: each is done once, in a process of its own; one that fails does not stop the others."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_a_mistake_of_ours_leaves_its_traceback_in_the_log(tmp_path: Path) -> No
     assert run_cells([Cell("zero", work, {"number": 0})], tmp_path, 1, lambda _: None) == {}
     log = (tmp_path / "zero/cell.log").read_text()
     assert log.startswith("Traceback") and log.endswith("ZeroDivisionError: a mistake\n")
+
+
+def killed(folder: Path) -> dict[str, Any]:
+    os._exit(9)
+
+
+def process(folder: Path) -> dict[str, Any]:
+    return {"process": os.getpid()}
+
+
+def test_a_process_that_is_killed_takes_its_own_cell_alone_with_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    cells = [Cell("killed", killed, {}), Cell("one", process, {}), Cell("two", process, {})]
+    facts = run_cells(cells, tmp_path, 1, told.append)
+    assert set(facts) == {"one", "two"} and facts["one"] != facts["two"]
+    assert any("killed: failed" in text for text in told)
 
 
 def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,36 +123,40 @@ def _run(todo: Sequence[Cell], stamps: Mapping[str, str], out: Path, workers: in
     # Each worker takes its share of the processors; libraries read this when the worker starts.
     os.environ["OMP_NUM_THREADS"] = str(max(cpu_count() // workers, 1))
     started_at_s, n_done = time.monotonic(), 0
-    with make_pool(workers, _begin) as pool:
-        running: dict[Future[float], Cell] = {}
-        try:
-            waiting, lacking = list(todo), {cell.name for cell in todo}
-            while True:
-                ready = [cell for cell in waiting if lacking.isdisjoint(cell.needs)]
-                for cell in ready[: workers - len(running)]:
-                    waiting.remove(cell)
-                    running[submit(pool, _run_cell, cell, stamps[cell.name], out)] = cell
-                if not running:
-                    break
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    cell = running.pop(future)
-                    n_done += 1
-                    left_s = (time.monotonic() - started_at_s) / n_done * (len(todo) - n_done)
-                    problem = future.exception()
-                    if problem is None:
-                        lacking.remove(cell.name)
-                    state = f"failed: {problem}" if problem else f"{format_duration(future.result())}"
-                    tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
-        except KeyboardInterrupt:
-            _stop(pool)
-            raise KeyboardInterrupt("the same command goes on from there") from None
+    running: dict[Future[float], tuple[Cell, ProcessPoolExecutor]] = {}
+    try:
+        waiting, lacking = list(todo), {cell.name for cell in todo}
+        while True:
+            ready = [cell for cell in waiting if lacking.isdisjoint(cell.needs)]
+            for cell in ready[: workers - len(running)]:
+                waiting.remove(cell)
+                # A process for each: what one leaves in memory, or is killed for, is none of the next one's.
+                pool = make_pool(1, _begin)
+                running[submit(pool, _run_cell, cell, stamps[cell.name], out)] = cell, pool
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell, pool = running.pop(future)
+                pool.shutdown()
+                n_done += 1
+                left_s = (time.monotonic() - started_at_s) / n_done * (len(todo) - n_done)
+                problem = future.exception()
+                if problem is None:
+                    lacking.remove(cell.name)
+                state = f"failed: {problem}" if problem else f"{format_duration(future.result())}"
+                tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
+    except KeyboardInterrupt:
+        _stop([pool for _, pool in running.values()])
+        raise KeyboardInterrupt("the same command goes on from there") from None
 
 
-def _stop(pool: Any) -> None:
+def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
     """Ask the workers to save and end."""
-    for process in list(pool._processes.values()):
-        process.terminate()
-    pool.shutdown(cancel_futures=True)
+    for pool in pools:
+        for process in list(pool._processes.values()):
+            process.terminate()
+    for pool in pools:
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin() -> None:
