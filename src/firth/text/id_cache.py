@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from firth.text.tokenizer import WORDPIECE, WORDS, Tokenizer, whole_text
-from firth.text.words import build_normalizer, build_pre_tokenizer
+from firth.text.tokenizer import Tokenizer, whole_text
+from firth.text.words import (
+    build_blank_splitter,
+    build_marked_normalizer,
+    build_marked_pre_tokenizer,
+    build_normalizer,
+    build_pre_tokenizer,
+)
 
 # What is remembered: about 60 MB. When it is full, all is forgotten: text changes, and what is frequent is soon back.
 MOST_RUNS = 250_000
@@ -22,13 +28,14 @@ _RUNS_AT_ONCE = 1000
 class IdCache:
     """The ids of sentences, remembered by the runs of characters between their blanks.
 
-    Neither normalising nor splitting into words looks across a blank in the tokenizers of BERT and of whole words, as
-    built here or published; with any other one, nothing is remembered.
+    Neither normalising nor splitting into words looks across a blank in BERT's tokenizers, published ones too, and in
+    those that are built here; with any other one, nothing is remembered.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._remembers = _ends_words_at_blanks(tokenizer)
+        self._remembers, marks_alone = _splits_at_blanks(tokenizer)
+        self._marks = _MARKS if marks_alone else ()
         self._dtype = np.uint16 if tokenizer.size <= 1 << 16 else np.uint32
         self._forget()
 
@@ -48,7 +55,7 @@ class IdCache:
             return np.fromiter((number for ids in found for number in ids), self._dtype, int(sizes.sum())), sizes
         if len(self._numbers) > MOST_RUNS or self._n_characters > MOST_CHARACTERS:
             self._forget()
-        spaced = [_spaced(sentence) for sentence in sentences]
+        spaced = [self._spaced(sentence) for sentence in sentences]
         runs = " ".join(spaced).split(" ")
         numbers = np.fromiter(map(self._numbers.__getitem__, runs), np.int64, len(runs))
         self._learn()
@@ -74,6 +81,13 @@ class IdCache:
             self._n_characters += sum(map(len, new))
             new.clear()
 
+    def _spaced(self, text: str) -> str:
+        # Whether a capital sigma ends its word, and so which small letter it becomes, is seen across marks.
+        if "Σ" not in text:
+            for mark, alone in self._marks:
+                text = text.replace(mark, alone)
+        return text
+
 
 class _Numbers(dict[str, int]):
     """The number of each run, given to it when it is first asked for; ``new``: the runs that were."""
@@ -88,31 +102,27 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def _spaced(text: str) -> str:
-    # Whether a capital sigma ends its word, and so which small letter it becomes, is seen across marks.
-    if "Σ" in text:
-        return text
-    for mark, alone in _MARKS:
-        text = text.replace(mark, alone)
-    return text
-
-
-def _ends_words_at_blanks(tokenizer: Tokenizer) -> bool:
-    """Whether it splits words as BERT's do, at blanks and around marks, and normalises no further than a word."""
-    if tokenizer.kind not in (WORDPIECE, WORDS):
-        return False
+def _splits_at_blanks(tokenizer: Tokenizer) -> tuple[bool, bool]:
+    """Whether it is known to split words at blanks and to normalise no further than a word; and if so, whether marks
+    are words of their own."""
     rules = tokenizer.rules()
     # Special ones are text in texts; others are found before anything is split.
     if not all(token["special"] for token in rules["added_tokens"]):
-        return False
-    known = [
+        return False, False
+    normalizer, splitter = rules["normalizer"], rules["pre_tokenizer"]
+    cases = list(product((True, False), repeat=2))
+    plain = [
         _state(build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=google))
-        for lowercase, keep_accents, google in product((True, False), repeat=3)
-    ]
-    normalizer, splitter = rules["normalizer"] or {}, rules["pre_tokenizer"] or {}
-    return (normalizer.get("type") == "BertNormalizer" or normalizer in known) and (
-        splitter.get("type") == "BertPreTokenizer" or splitter == _state(build_pre_tokenizer())
-    )
+        for lowercase, keep_accents in cases for google in (True, False)
+    ]  # fmt: skip
+    marked = [_state(build_marked_normalizer(lowercase=low, keep_accents=keep)) for low, keep in cases]
+    if normalizer in marked:
+        return splitter == _state(build_marked_pre_tokenizer()), False
+    if normalizer in (*plain, None) or normalizer["type"] == "BertNormalizer":
+        if splitter in (_state(build_pre_tokenizer()), {"type": "BertPreTokenizer"}):
+            return True, True
+        return splitter in (_state(build_blank_splitter()), {"type": "WhitespaceSplit"}), False
+    return False, False
 
 
 def _state(step: Any) -> dict[str, Any]:
