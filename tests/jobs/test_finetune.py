@@ -292,11 +292,12 @@ def test_a_stop_before_anything_is_known_leaves_nothing(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(job, "identity", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(plain, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    for first_unwritten in ("identity", "to_toml"):
+        with monkeypatch.context() as patch:
+            patch.setattr(job, first_unwritten, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(plain, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("left", ["", ".step-1.tmp"])

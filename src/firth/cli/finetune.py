@@ -117,7 +117,7 @@ def _resume(out: Path, as_json: bool) -> None:
 
 
 def _how_to_go_on(out: Path) -> str:
-    if not (out / "identity.json").is_file():
+    if not (out / "recipe.toml").is_file():
         return "nothing had been written"
     return f"what is done is saved; to go on: {shell('firth', 'finetune', '--resume', out)}"
 

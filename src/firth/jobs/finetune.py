@@ -119,8 +119,13 @@ def finetune(
         work = _Finetuning(recipe, base, labelled, out, tell)
         work.check()
         # The recipe comes last: where it is, a stopped fine-tuning can go on.
-        write_json(out / "identity.json", identity(recipe, base, labelled, work.first_vectors()))
-        write_text(out / RECIPE, to_toml(recipe, comments=True))
+        try:
+            write_json(out / "identity.json", identity(recipe, base, labelled, work.first_vectors()))
+            write_text(out / RECIPE, to_toml(recipe, comments=True))
+        except KeyboardInterrupt:
+            if not (out / RECIPE).is_file():
+                (out / "identity.json").unlink(missing_ok=True)
+            raise
         return work.run()
 
 
