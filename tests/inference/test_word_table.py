@@ -1,5 +1,6 @@
 """Nearest words: by hand, against all cosines, against gensim; what a table may be made of."""
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,17 @@ def test_nearest_by_hand() -> None:
     )
     assert table.nearest("east", 9)[-1] == Neighbour("west", -1.0), "fewer are left than are asked for"
     assert len(table.nearest("east", 9)) == 4
-    assert {one.cosine for one in table.nearest("nowhere", 4)} == {0.0}, "zeros have no direction"
+    with pytest.raises(InputError, match="'nowhere' is all zeros"):
+        table.nearest("nowhere", 4)
     with pytest.raises(InputError, match="'<unk>' is not among the 5 words"):
         table.nearest("<unk>")
     with pytest.raises(ConfigError, match="top_k=0"):
         table.nearest("east", 0)
+
+
+def test_a_decomposed_word_is_its_composed_one() -> None:
+    table = WordTable(["강", "물"], torch.eye(2))
+    assert table.nearest(unicodedata.normalize("NFD", "강"), 1) == [Neighbour("물", 0.0)]
 
 
 def test_blocks_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
-from unicodedata import normalize
 
 from cyclopts import App, Parameter, validators
 
@@ -23,7 +22,7 @@ from firth.config import from_dict, override
 from firth.errors import FirthError, InputError
 
 if TYPE_CHECKING:
-    from firth.inference.word_table import Neighbour, WordTable
+    from firth.inference.word_table import Neighbour
     from firth.jobs.vectors import VectorsReport
 
 Unknown = Literal["one", "shapes", "hashed", "ngrams"]
@@ -236,14 +235,14 @@ def nearest(
         check_text(word, "WORD")
     table = open_table(model)
     for word in words:
-        _print_nearest(word, _nearest(table, word, top_k), as_json)
+        _print_nearest(word, table.nearest(word, top_k), as_json)
     if words:
         return
     n_words = n_unknown = 0
     for word in lines_from(None):
         n_words += 1
         try:
-            found = _nearest(table, word, top_k)
+            found = table.nearest(word, top_k)
         except InputError as error:
             n_unknown += 1
             say(f"stdin, line {n_words}: {error}")
@@ -253,15 +252,6 @@ def nearest(
         raise InputError("stdin: no words: give them one a line")
     if n_unknown:
         raise FirthError(f"{n_unknown:,} of {counted(n_words, 'word')} without a vector")
-
-
-def _nearest(table: "WordTable", word: str, top_k: int) -> list["Neighbour"]:
-    """InputError for a word without a vector, or with one that is all zeros, to which nothing is near."""
-    word = normalize("NFC", word)
-    vector = table.unit(word)
-    if vector is not None and not vector.any():
-        raise InputError(f"the vector of {word!r} is all zeros: no word is near it")
-    return table.nearest(word, top_k)
 
 
 def _print_nearest(word: str, found: list["Neighbour"], as_json: bool) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -73,7 +74,11 @@ class WordTable:
 
     def number(self, word: str) -> int | None:
         """Of a word in the vocabulary."""
-        return self.numbers.get(word.lower() if self.lowercase else word)
+        return self.numbers.get(self._read(word))
+
+    def _read(self, word: str) -> str:
+        """As the model reads it: composed, as macOS does not write Korean and accents."""
+        return normalize("NFC", word.lower() if self.lowercase else word)
 
     def unit(self, word: str) -> Float[Tensor, " H"] | None:
         """The vector of a word, of length 1 (or 0); None where it has none."""
@@ -82,19 +87,21 @@ class WordTable:
             return self.rows[number].float() * self.scales[number]
         if self.ngrams is None:
             return None
-        made = self.ngrams.of(word.lower() if self.lowercase else word)
+        made = self.ngrams.of(self._read(word))
         return made / made.norm().clamp(min=1e-30)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
         """The words with the vectors nearest to a word's own, by the cosine, without itself.
 
-        InputError for a word without a vector.
+        InputError for a word without a vector, or with one that is all zeros, to which nothing is near.
         """
         if top_k < 1:
             raise ConfigError(f"top_k={top_k}: expected at least 1")
         vector, number = self.unit(word), self.number(word)
         if vector is None:
             raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
+        if not vector.any():
+            raise InputError(f"the vector of {word!r} is all zeros: no word is near it")
         values, best = self.best(vector[None], [[] if number is None else [number]], top_k)
         found = zip(best[0].tolist(), values[0].tolist(), strict=True)
         return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
