@@ -86,6 +86,8 @@ def test_taglm_is_the_papers_tagger_of_names(plain: dict[str, Any]) -> None:
     assert (recipe.head.crf, recipe.head.scheme, recipe.adapt.frozen_groups) == (True, "BIOES", -1)
     assert recipe.head.labels == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
     assert (recipe.optim.kind, recipe.optim.peak_rate, recipe.optim.clip_norm) == ("adamw", 1e-3, 5.0)
+    assert (recipe.optim.schedule, recipe.optim.plateau_factor, recipe.optim.plateau_patience) == ("constant", 0.1, 5)
+    assert (recipe.optim.lowest_rate, recipe.train.looks_per_epoch) == (1e-5, 1)
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))

@@ -20,7 +20,7 @@ from firth.jobs import finetune as job
 from firth.jobs.finetune import finetune, resolve
 from firth.jobs.finetune_recipe import with_defaults
 from firth.jobs.layer_rates import layer_scales
-from firth.jobs.other_words import has_other_words, weights_for_words
+from firth.jobs.other_words import has_other_words, makes_same_words, weights_for_words
 from firth.jobs.prepare import prepare
 from firth.jobs.pretrain import make_loader, pretrain
 from firth.jobs.pretrain import resolve as resolve_pretraining
@@ -31,6 +31,7 @@ from firth.models.awd_lstm import AwdLstm
 from firth.models.awd_lstm_config import AwdLstmConfig
 from firth.objectives.awd_lm import AwdLM
 from firth.objectives.config import AwdLMConfig
+from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.training import trainer
 from firth.training.log import read_log
@@ -107,6 +108,7 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     assert recipe.encoder.vocab_size == 70 and recipe.encoder.width == 16 and recipe.encoder.input_dropout == 0.25
     pretrain(recipe, tmp_path / "lm", tell=told.append)
     assert any("of the 70 words of the corpus's vocabulary; the others begin as the mean" in text for text in told)
+    assert not any("split in another way" in text for text in told)
     before, after = read_model(general), read_model(tmp_path / "lm")
     assert after.tokenizer.size == 70 and after.tokenizer.kind is WORDS
     # Six steps at most at 4e-3 / 2.6²: the rows are still where they began.
@@ -179,6 +181,19 @@ def test_words_keep_their_rows_and_new_ones_get_the_mean() -> None:
         assert torch.equal(state[name][[4, 6]], rows[[6, 4]])
         torch.testing.assert_close(state[name][5], rows.mean(0))
     assert all(torch.equal(state[name], before[name]) for name in before if ".layers." in name)
+
+
+def test_text_that_is_read_in_another_way_is_said(general: Path, tiny_text: Path, tmp_path: Path) -> None:
+    """A released model has rules of its own (fastai's marks of capitals), which a new vocabulary does not know."""
+    ours = read_model(general).tokenizer
+    rules = tokenizer_of_fastai(["xxunk", "xxpad", "xxbos", "xxmaj", *ours.pieces[10:40]], "t")[0]
+    assert makes_same_words(ours, ours) and not makes_same_words(ours, rules)
+    rules.save(tmp_path / "vocab")
+    prepare([tiny_text], tmp_path / "vocab", tmp_path / "corpus", holdout=0.1, workers=1)
+    settings = [*STEPS, f"data.corpus={tmp_path / 'corpus'}"]
+    told: list[str] = []
+    pretrain(resolve_pretraining({"model": str(general)}, settings, "t"), tmp_path / "lm", tell=told.append)
+    assert any("split in another way than the corpus's" in text for text in told)
 
 
 def test_another_vocabulary_of_pieces_is_still_refused(tiny_run: Path, general: Path, tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ def has_other_words(loaded: Loaded, tokenizer: Tokenizer) -> bool:
     return both and loaded.tokenizer.fingerprint != tokenizer.fingerprint
 
 
+def makes_same_words(one: Tokenizer, other: Tokenizer) -> bool:
+    """Whether both make the same words of a text, whatever words they know."""
+    ours, theirs = one.rules(), other.rules()
+    return all(ours[step] == theirs[step] for step in ("normalizer", "pre_tokenizer"))
+
+
 def weights_for_words(loaded: Loaded, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], int]:
     """The model's weights with the rows of ``tokenizer``'s words, and how many words the model did not have.
 

@@ -25,7 +25,7 @@ from firth.jobs.fixed_words import fill_words
 from firth.jobs.layer_rates import layer_scales
 from firth.jobs.lock import holds_something, lock
 from firth.jobs.memory import check_memory, estimate_memory
-from firth.jobs.other_words import has_other_words, weights_for_words
+from firth.jobs.other_words import has_other_words, makes_same_words, weights_for_words
 from firth.jobs.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
 from firth.jobs.run_report import write_run_report
 from firth.machine import Machine, find_machine, reuse_memory
@@ -249,6 +249,11 @@ def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable
             f"{folder} has {corpus.tokenizer.size - n_new:,} of the {corpus.tokenizer.size:,} words of the corpus's "
             "vocabulary; the others begin as the mean of its words (where those are fixed, as zeros)"
         )
+        if not makes_same_words(loaded.tokenizer, corpus.tokenizer):
+            tell(
+                f"{folder} learnt from text that was normalised or split in another way than the corpus's, so that "
+                f"words which both have may mean less to it. To read as it did: firth prepare --tokenizer {folder}"
+            )
     else:
         corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
     other = [name for name in expected.keys() ^ found.keys() if not name.startswith(("nsp.", "decoder."))]

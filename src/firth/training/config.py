@@ -11,9 +11,9 @@ from firth.errors import ConfigError
 class OptimConfig:
     """The optimiser and its rate over time."""
 
-    kind: Literal["bert_adam", "gpt_adam", "adamw", "adagrad"] = option(
+    kind: Literal["bert_adam", "gpt_adam", "adamw", "adagrad", "sgd"] = option(
         "bert_adam",
-        "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; adagrad",
+        "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; adagrad; sgd",
     )
     peak_rate: float = option(1e-4, "highest learning rate", POSITIVE)
     schedule: Literal["linear", "gpt_linear", "cosine", "constant", "inverse_sqrt", "slanted"] = option(
@@ -22,7 +22,13 @@ class OptimConfig:
     warmup_share: float = option(
         0.01, "of the steps, over which the rate rises from 0 (paper: 10,000 of 1,000,000)", SHARE
     )
-    decay: float = option(0.01, "decoupled weight decay; never of biases and norms", AMOUNT)
+    plateau_factor: float = option(1.0, "of the rate, each time held-out scores stop getting better; 1: none", PART)
+    plateau_patience: int = option(1, "evaluations in a row without a better score that are a plateau", COUNT)
+    lowest_rate: float = option(0.0, "training ends when plateaus have brought the highest rate below this", AMOUNT)
+    averaged_after: int = option(
+        0, "sgd: averages weights from the first score on that is worse than the best so many before; 0: never", AMOUNT
+    )
+    decay: float = option(0.01, "weight decay, decoupled but for sgd; never of biases and norms", AMOUNT)
     beta1: float = option(0.9, "of the running mean of gradients", RATE)
     beta2: float = option(0.999, "of the running mean of their squares", RATE)
     epsilon: float = option(1e-6, "added to the root of the mean square", AMOUNT)
@@ -33,6 +39,10 @@ class OptimConfig:
         check_bounds(self, "optim")
         if self.kind == "adagrad" and self.decay:
             raise ConfigError(f"optim.decay={self.decay}: adagrad has none, set it to 0")
+        if self.averaged_after and self.kind != "sgd":
+            raise ConfigError(f"optim.averaged_after={self.averaged_after}: only optim.kind=sgd averages weights")
+        if self.lowest_rate and self.plateau_factor == 1.0:
+            raise ConfigError(f"optim.lowest_rate={self.lowest_rate}: the rate falls with optim.plateau_factor below 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,8 @@
 """Optimisers and the grouping of parameters for weight decay."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from firth.training.config import OptimConfig
 # A count of steps after which Adam's bias corrections are 1 in any precision.
 _BEYOND_CORRECTION = 1e9
 _UPDATES = "updates"
+_AVERAGE = "average"
 
 
 class BertAdam(torch.optim.AdamW):
@@ -59,6 +61,48 @@ class GptAdam(BertAdam):
         return max((int(state[_UPDATES]) for state in updates), default=1)
 
 
+class AveragedSgd(torch.optim.SGD):
+    """SGD whose weights can be averaged from some update on.
+
+    Source: Merity et al. 2017, §3. The average is of the weights after each update since; the released code's begins
+    one update later.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
+        super().step(closure)
+        for p, state in self._averages():
+            state[_UPDATES] += 1
+            state[_AVERAGE].lerp_(p, 1 / int(state[_UPDATES]))
+
+    def begin_averaging(self) -> None:
+        """From the next update on; a second call changes nothing."""
+        if not self._averages():
+            for p in (p for group in self.param_groups for p in group["params"]):
+                self.state[p] |= {_AVERAGE: p.detach().clone(), _UPDATES: torch.zeros((), dtype=torch.int64)}
+
+    def _averages(self) -> list[tuple[nn.Parameter, dict[str, Any]]]:
+        return [(p, state) for p, state in self.state.items() if _AVERAGE in state]
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While it lasts, the parameters are their averages, if they are averaged."""
+        averages = self._averages()
+        _swap(averages)
+        try:
+            yield
+        finally:
+            _swap(averages)
+
+
+@torch.no_grad()
+def _swap(averages: list[tuple[nn.Parameter, dict[str, Any]]]) -> None:
+    for p, state in averages:
+        now = p.clone()
+        p.copy_(state[_AVERAGE])
+        state[_AVERAGE].copy_(now)
+
+
 _OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
 
 
@@ -96,6 +140,8 @@ def make_optimizer(
         return torch.optim.Adagrad(
             groups, lr=config.peak_rate, initial_accumulator_value=config.accumulated, eps=config.epsilon
         )
+    if config.kind == "sgd":
+        return AveragedSgd(groups, lr=config.peak_rate)
     return torch.optim.AdamW(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon, fused=True)
 
 

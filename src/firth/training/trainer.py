@@ -21,7 +21,7 @@ from firth.config import read_json
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
-from firth.errors import CheckpointError, TrainingError
+from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.packed import Carry
 from firth.progress import Progress, format_count
 from firth.training.checkpoint import (
@@ -42,7 +42,7 @@ from firth.training.distributed import (
 )  # fmt: skip
 from firth.training.interrupt import StopRequest
 from firth.training.log import Log
-from firth.training.optim import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from firth.training.optim import AveragedSgd, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from firth.training.regions import compile_regions, recompute_regions
 
 
@@ -65,6 +65,8 @@ class State:
     best: float | None = None
     best_step: int = 0
     looks_since_best: int = 0
+    scores: list[float] = field(default_factory=list)
+    plateaus: int = 0
     identity: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
@@ -107,6 +109,11 @@ class Trainer:
     tell: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
+        if self.dev is None and self.judge is None and (self.optim.plateau_factor < 1 or self.optim.averaged_after):
+            raise ConfigError(
+                "optim.plateau_factor and optim.averaged_after go by scores on held-out text, and there is none: "
+                "give some (firth prepare --dev), or leave them"
+            )
         self.objective.to(self.device)
         if self.config.recompute:
             recompute_regions(self.objective.encoder)
@@ -173,9 +180,20 @@ class Trainer:
         return self._done()
 
     def _done(self) -> bool:
-        """Whether all steps are made, or the best score is long past."""
+        """Whether all steps are made, the best score is long past, or plateaus have used the rate up."""
         patience = self.config.patience
-        return self.state.step >= self.config.steps or bool(patience and self.state.looks_since_best >= patience)
+        return (
+            self.state.step >= self.config.steps
+            or bool(patience and self.state.looks_since_best >= patience)
+            or self._used_up()
+        )
+
+    def _used_up(self) -> bool:
+        return self.optim.peak_rate * self._fallen() < self.optim.lowest_rate * _ROUNDING
+
+    def _fallen(self) -> float:
+        """What plateaus have left of the rate, as a part."""
+        return float(self.optim.plateau_factor**self.state.plateaus)
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
@@ -215,7 +233,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.trainable, self.optim.clip_norm or float("inf"))
         if not torch.isfinite(norm):
             raise TrainingError(self._not_finite("the gradient is not finite", [b.place for b in batches]))
-        rate = self.rate(self.state.step) * (batches[0].rate_scale if batches else 1.0)
+        rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         self.optimizer.step()
@@ -284,19 +302,40 @@ class Trainer:
 
     def _evaluate(self, log: Log, progress: Progress) -> None:
         """Score on held-out text; the best so far becomes the run's model. Without such text, the last is."""
-        scores = self._scores()
-        if scores and self.world.leads:
-            log.write("dev", self.state.step, **scores)
-            progress.message(self._shown(scores))
-        beats = not scores or self._beats(scores[self.judged_by], self.state.best)
-        # Of models that are judged equal the later has learnt more; patience runs on.
-        equals = bool(scores) and self.judge is not None and scores[self.judged_by] == self.state.best
-        self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
-        if beats or equals:
-            self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
-            if self.world.leads:
-                write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
+        with self._averaged():
+            scores = self._scores()
+            if scores and self.world.leads:
+                log.write("dev", self.state.step, **scores)
+                progress.message(self._shown(scores))
+            beats = not scores or self._beats(scores[self.judged_by], self.state.best)
+            # Of models that are judged equal the later has learnt more; patience runs on.
+            equals = bool(scores) and self.judge is not None and scores[self.judged_by] == self.state.best
+            self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
+            if beats or equals:
+                self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
+                if self.world.leads:
+                    write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
+        if scores:
+            self._adapt(scores[self.judged_by], progress)
         barrier(self.world)
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Held-out text is read, and models are written, with averaged weights if there are such."""
+        return self.optimizer.averaged() if isinstance(self.optimizer, AveragedSgd) else contextlib.nullcontext()
+
+    def _adapt(self, score: float, progress: Progress) -> None:
+        """What depends on held-out scores: how far the rate has fallen, and whether weights are averaged."""
+        state, optim = self.state, self.optim
+        waited = state.looks_since_best
+        if optim.plateau_factor < 1 and waited and waited % optim.plateau_patience == 0:
+            state.plateaus += 1
+            if self.world.leads:
+                what = "ends the training" if self._used_up() else f"is {self._fallen():g} of the schedule's now"
+                progress.message(f"step {state.step}  nothing better: the rate {what}")
+        before = state.scores[: -optim.averaged_after] if optim.averaged_after else []
+        if isinstance(self.optimizer, AveragedSgd) and any(self._beats(one, score) for one in before):
+            self.optimizer.begin_averaging()
+        state.scores.append(score)
 
     def _scores(self) -> dict[str, float]:
         """Empty without held-out text, or with nothing to predict there."""
@@ -322,7 +361,7 @@ class Trainer:
         meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
             f"{format_count(rates['flops_per_s'])}FLOP/s"
         )
-        rate = self.rate(self.state.step - 1)
+        rate = self.rate(self.state.step - 1) * self._fallen()
         log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
 
     def begin(self, *, score: bool = False) -> None:
@@ -422,6 +461,10 @@ def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:
         for term in objective.weights:
             counts[f"{term}_count"] += found.get(term, 0)
     return counts
+
+
+# So near to the lowest rate is not below it: powers of a tenth are rounded.
+_ROUNDING = 1 - 1e-9
 
 
 class _Meter:
