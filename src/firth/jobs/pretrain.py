@@ -252,7 +252,8 @@ def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable
         if not makes_same_words(loaded.tokenizer, corpus.tokenizer):
             tell(
                 f"{folder} learnt from text that was normalised or split in another way than the corpus's, so that "
-                f"words which both have may mean less to it. To read as it did: firth prepare --tokenizer {folder}"
+                "words which both have may mean less to it. To read as it did, prepare the corpus with its tokenizer "
+                "(firth prepare --tokenizer MODEL_FOLDER)"
             )
     else:
         corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
