@@ -275,6 +275,21 @@ def test_elmo(script, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_same_minutes_of_pre_training(script, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    ours, theirs = run(script, "same_minutes", tmp_path)["tables"][0]["rows"]
+    assert (ours["name"], theirs["name"]) == ("Firth", "transformers Trainer")
+    for row in (ours, theirs):
+        assert row["steps"] == 10 and row["minutes"] > 0 and row["tokens_per_s"] > 0
+        # New weights know nothing of 2,000 words: both are asked the same in the same form.
+        assert 7 < row["loss"] < 8 and 7 < row["block_loss"] < 8
+    # Ours have been trained by ours, theirs by theirs: they began as one.
+    assert ours["block_loss"] != theirs["block_loss"]
+
+
+
+@pytest.mark.slow
 def test_two_processes(script, tmp_path: Path) -> None:
     one, two = run(script, "processes", tmp_path)["tables"][0]["rows"]
     assert (one["share"], two["name"]) == (1, "bert-tiny, 2") and two["share"] > 0
