@@ -143,7 +143,7 @@ def theirs(corpus: Corpus, size: str, amount: Amount, folder: Path) -> tuple[Pat
     (folder / "fresh").mkdir()
     trainer.save_model(folder / "fresh", {})
     _, probed = _trained(corpus, size, rows, amount.probe, folder)
-    model, times = _trained(corpus, size, rows, amount.steps(float(np.mean(np.diff(probed)))), folder)
+    model, times = _trained(corpus, size, rows, amount.steps(float(np.mean(np.diff(probed[5:])))), folder)
     model.save_pretrained(folder / "theirs")
     corpus.tokenizer.save(folder / "theirs")
     facts = {

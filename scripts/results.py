@@ -206,11 +206,13 @@ def representations_section() -> str:
 
 def unknown_words_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "unknown-words.json").read_text("utf-8"))
+    scores = [facts["dev"]["dev"][facts["metric"]] for name, facts in record["facts"].items() if "rules/" in name]
+    n_seeds = min(len(score["values"]) for score in scores)
     lines = [
         "## Words without a vector\n",
         "```\nfirth study unknown-words --data ../shared/data --out runs/unknown-words\n```\n",
         f"Names in CoNLL-2003 on frozen word vectors, {unknown_words.MOST_EXAMPLES:,} sentences to learn from, a "
-        f"BiLSTM with a CRF, {unknown_words.SEEDS} seeds, by the rule for words outside the vocabulary. On "
+        f"BiLSTM with a CRF, {n_seeds} seeds, by the rule for words outside the vocabulary. On "
         f"{record['machine']}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(*rule_table(record["facts"])),

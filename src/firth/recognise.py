@@ -77,12 +77,18 @@ def recognise(path: str | Path) -> Source:
         raise
 
 
+# Transformers' weights for TensorFlow, which nothing here reads.
+_KERAS = "tf_model.h5"
+
+
 def _lacking(folder: Path) -> str:
     """What a folder with one half of a published model lacks, in words; empty for any other."""
     for found, other in ((WEIGHTS, OPTIONS), (OPTIONS, WEIGHTS)):
         if files := sorted(folder.glob(f"*{found}")):
             return f"has {files[0].name}, but no …{other}: ELMo is both files, put the other one beside it"
-    weights = [file.name for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
+    if any((folder / file).is_file() for file in FILES):
+        return ""
+    weights = [file.name for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES and file.name != _KERAS]
     if weights and not any(folder.glob("*itos*")):
         return (
             f"has {weights[0]}, but no list of words (itos….pkl, .json or .txt): put fastai's beside it; of CoVe's "

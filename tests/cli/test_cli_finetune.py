@@ -14,6 +14,7 @@ import pytest
 
 from firth.cli import main
 from firth.cli.finetune import _report
+from firth.config import to_dict
 from firth.jobs.finetune import Tuned, identity, resolve
 from firth.training import trainer
 
@@ -326,7 +327,8 @@ def test_the_same_examples_however_the_file_is_written(
     result = firth("finetune", *tokens, *flags, "--epochs", 0.1, *FAST)
     assert result.code == 0, result.err
     plain = {"task": "classify", "model": str(tiny_run), "data": {"train": str(data / "t.tsv")}}
-    same = identity(*resolve(plain, [], "test"))
+    recipe, base, labelled = resolve(plain, [], "test")
+    same = identity(to_dict(recipe), base, labelled)
     found = json.loads((tmp_path / "run" / "identity.json").read_text())
     assert {key: found[key] for key in same if key != "the recipe"} == {
         key: same[key] for key in same if key != "the recipe"

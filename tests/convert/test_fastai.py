@@ -270,6 +270,17 @@ def test_weights_without_a_list_of_words_say_so(tmp_path: Path) -> None:
         recognise(folder)
 
 
+@pytest.mark.parametrize(
+    "files", [["tf_model.h5"], ["tf_model.h5", "model.safetensors"], ["pytorch_model.bin", "a.pth"]]
+)
+def test_weights_of_transformers_are_not_taken_for_fastais(files: list[str], tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        recognise(tmp_path)
+    assert "fastai" not in str(caught.value) and "config.json" in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
     state = first_generation(6)

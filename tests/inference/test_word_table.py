@@ -42,6 +42,9 @@ def test_nearest_by_hand() -> None:
 def test_a_decomposed_word_is_its_composed_one() -> None:
     table = WordTable(["강", "물"], torch.eye(2))
     assert table.nearest(unicodedata.normalize("NFD", "강"), 1) == [Neighbour("물", 0.0)]
+    # One that stands in the vocabulary decomposed is met as it stands there.
+    table = WordTable([unicodedata.normalize("NFD", "강"), "물"], torch.eye(2))
+    assert table.nearest(table.words[0], 1) == [Neighbour("물", 0.0)]
 
 
 def test_blocks_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,18 @@ def test_a_folder_of_vectors_is_a_file_of_vectors(folder: Path) -> None:
     assert torch.equal(*tables)
 
 
+def test_words_with_capitals_stand_for_those_in_lower_case(folder: Path, tmp_path: Path) -> None:
+    """The first of them, and only where the file has no such word in lower case, before or after."""
+    tokenizer = Tokenizer.load(folder / "vocab")
+    words = ["Red", "RED", "Blue", "blue", "cat", "Cat", "Spoon"]
+    file = vectors_file(tmp_path / "v.txt", words)
+    rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in file.read_text().splitlines()}
+    encoder = MtLstm(MtLstmConfig(vocab_size=tokenizer.size, width=WIDTH, hidden_width=4))
+    assert "vectors for 3 of the 8 words" in fill_words(encoder, tokenizer, str(file))
+    for word, its in (("red", "Red"), ("blue", "blue"), ("cat", "cat")):
+        assert encoder.words[tokenizer.pieces.index(word)].tolist() == pytest.approx(rows[its], abs=1e-6)
+
+
 def test_fresh_words_are_asked_for(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--vectors PATH, or let them be learnt with --set encoder.fixed"):
         pretrain(recipe(folder, 'vectors=""'), tmp_path / "run", tell=lambda _: None)

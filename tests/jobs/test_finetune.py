@@ -1,6 +1,7 @@
 """Fine-tuning as a job: what is chosen, what is kept, going on after a stop, frozen encoders, calibration."""
 
 import dataclasses
+import hashlib
 import json
 import random
 import shutil
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth.config import file_sha256, read_json, read_toml, to_toml
+from firth.config import file_sha256, read_json, read_toml, to_toml, write_json
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
@@ -289,7 +290,7 @@ def test_a_kill_while_the_fitted_temperature_is_written(
 def test_a_stop_before_anything_is_known_leaves_nothing(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*arguments: object) -> None:
+    def interrupt(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     for first_unwritten in ("identity", "to_toml"):
@@ -364,6 +365,32 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
         run(plain, tmp_path / "out")
     with pytest.raises(ConfigError, match="is not a fine-tuning"):
         resume(tiny_run)
+
+
+def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tmp_path: Path) -> None:
+    """Before the recipe is written there is nothing that could go on."""
+    (tmp_path / "out").mkdir()
+    for name in (".lock", "identity.json", ".identity.json.123.tmp"):
+        (tmp_path / "out" / name).write_text("{}")
+    run(plain, tmp_path / "out")
+    assert resume(tmp_path / "out", tell=QUIET).results["runs"]
+
+
+def test_options_that_came_later_do_not_stop_an_older_run(plain: dict[str, Any], tmp_path: Path) -> None:
+    """They had no effect: what the recipe does not say is as it was."""
+    run(plain, tmp_path / "out")
+    recipe, identity = tmp_path / "out" / "recipe.toml", tmp_path / "out" / "identity.json"
+    lines = recipe.read_text("utf-8").splitlines(keepends=True)
+    older = "".join(line for line in lines if not line.startswith("averaged_after"))
+    assert older != "".join(lines)
+    recipe.write_text(older, "utf-8")
+    found = read_json(identity)
+    found["the recipe"] = hashlib.sha256(json.dumps(read_toml(recipe), sort_keys=True).encode()).hexdigest()
+    write_json(identity, found)
+    resume(tmp_path / "out", tell=QUIET)
+    recipe.write_text(older.replace("patience = 0", "patience = 7"), "utf-8")
+    with pytest.raises(CheckpointError, match="the recipe changed since the run began"):
+        resume(tmp_path / "out", tell=QUIET)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,13 @@ def test_tags_that_are_of_no_entities_stay_plain(plain: dict[str, Any], data: Pa
     assert (recipe.head.scheme, recipe.head.labels) == ("plain", ("NOUN", "VERB"))
 
 
+def test_a_design_that_goes_by_scores_wants_more_than_one(plain: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="while a run goes on: train.looks_per_epoch=0 has one, at the end"):
+        resolve(plain, ["train.looks_per_epoch=0"], "test")
+    with pytest.raises(ConfigError, match=r"optim.lowest_rate=1e-05: training would end .* optim.peak_rate=5e-06"):
+        resolve(plain, ["optim.peak_rate=5e-6"], "test")
+
+
 def test_unknown_designs_are_named(plain: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"design='tagml': known are taglm, elmo, bilstm-crf"):
         resolve(plain | {"design": "tagml"}, [], "test")
@@ -192,7 +199,7 @@ def test_a_tagger_learns_and_the_language_model_stays(
     name: str, plain: dict[str, Any], base: Path, data: Path, tmp_path: Path
 ) -> None:
     vectors = f"adapt.vectors={data / 'v.txt'}"
-    settings = [*SMALL, "train.epochs=12", "train.looks_per_epoch=0", "optim.peak_rate=0.02", vectors]
+    settings = [*SMALL, "train.epochs=12", "optim.peak_rate=0.02", vectors]
     heard: list[str] = []
     finetune(*resolve(plain | {"design": name}, settings, "test"), tmp_path / "out", tell=heard.append)
     assert any("vectors for 4 of the vocabulary's 8 words" in line for line in heard)

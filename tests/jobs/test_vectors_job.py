@@ -71,6 +71,17 @@ def test_the_vector_of_unknown_words(tmp_path: Path, stand_in: str, expected: fl
     rows = [(f"w{i}".encode(), [float(i)]) for i in range(300)]
     convert_vectors(write_text(tmp_path / "a", rows, header=True), tmp_path / "m", Reading(stand_in=stand_in))
     assert table_of(tmp_path / "m")["<unk>"] == [pytest.approx(expected)]
+    # Of a folder, or of a file with one of its own, the same if it is asked for, and else that of the source.
+    own = write_text(tmp_path / "b", [(b"<unk>", [7.0]), *rows], header=True)
+    for source, its in ((own, 7.0), (tmp_path / "m", expected)):
+        convert_vectors(source, tmp_path / f"{source.name}-asked", Reading(stand_in=stand_in))
+        assert table_of(tmp_path / f"{source.name}-asked")["<unk>"] == [pytest.approx(expected)]
+        for other in {"zero", "mean", "rarest"} - {stand_in}:
+            convert_vectors(source, tmp_path / f"{source.name}-{other}", Reading(stand_in=other))
+            assert table_of(tmp_path / f"{source.name}-{other}")["<unk>"] != [pytest.approx(expected)]
+        convert_vectors(source, tmp_path / f"{source.name}-its")
+        # A folder's zeros are no vector: then it has none of its own.
+        assert table_of(tmp_path / f"{source.name}-its")["<unk>"] == [pytest.approx(its or np.mean(range(200, 300)))]
 
 
 def test_a_vector_for_each_shape_is_the_mean_of_the_rarest_of_it(tmp_path: Path) -> None:
@@ -176,6 +187,9 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
     assert (a is None and b is None) if rule == "one" else torch.equal(a.weight, b.weight)
     third = convert_vectors(tmp_path / "a", tmp_path / "c", Reading(split="words", unknown="hashed", n_buckets=5))
     assert (third.split, third.unknown, third.n_unknown) == ("words", "hashed", 5)
+    if rule == "hashed":
+        assert convert_vectors(tmp_path / "a", tmp_path / "d", Reading(n_buckets=50)).n_unknown == 50
+        assert convert_vectors(tmp_path / "a", tmp_path / "e", Reading(n_buckets=7)).n_unknown == 7
     assert len(load(tmp_path / "c").tokenize("the cat, U.S.")) == 7
 
 
@@ -184,6 +198,11 @@ def test_decomposed_words_of_a_file_are_met(tmp_path: Path) -> None:
     convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m")
     found = load(tmp_path / "m").embed(["café", "cafe\u0301", "한"])
     np.testing.assert_allclose(found, [[1.0, 2.0], [1.0, 2.0], [3.0, 4.0]])
+    text = tmp_path / "t.txt"
+    text.write_text("cafe\u0301 \u1112\u1161\u11ab\n", "utf-8")
+    for split in ("words", "blanks"):
+        report = convert_vectors(tmp_path / "a", tmp_path / split, Reading(texts=(text,), split=split))
+        assert (report.words, report.left_out) == (2, 0)
 
 
 def test_words_in_capitals_are_met_in_lower_case(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from firth.config import read_json, write_json
 from firth.errors import ConfigError, InputError, TrainingError
+from firth.jobs.workers import submit
+from firth.studies import cells
 from firth.studies.cells import DONE, Cell, read_facts, run_cells, run_study, select, stamps_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -57,7 +60,30 @@ def test_a_process_that_is_killed_takes_its_own_cell_alone_with_it(tmp_path: Pat
     cells = [Cell("killed", killed, {}), Cell("one", process, {}), Cell("two", process, {})]
     facts = run_cells(cells, tmp_path, 1, told.append)
     assert set(facts) == {"one", "two"} and facts["one"] != facts["two"]
-    assert any("killed: failed" in text for text in told)
+    assert any("killed: failed: its process was killed" in text for text in told)
+    assert (tmp_path / "killed" / "cell.log").read_text() == "its process was killed: was there enough memory?\n"
+
+
+def asleep(folder: Path) -> dict[str, Any]:
+    (folder / "pid").write_text(str(os.getpid()))
+    signal.pause()
+    return {}
+
+
+def test_a_stop_while_a_cell_is_being_begun_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes after the process was started and before anybody remembers it."""
+
+    def interrupted(*given: Any) -> Any:
+        submit(*given)
+        while not (tmp_path / "cell" / "pid").exists() or not (tmp_path / "cell" / "pid").read_text():
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cells, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on from there"):
+        run_cells([Cell("cell", asleep, {})], tmp_path, 1, lambda _: None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "cell" / "pid").read_text()), 0)
 
 
 def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:

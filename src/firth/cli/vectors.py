@@ -51,8 +51,8 @@ def convert(
     least: Count = 1,
     most: First = 0,
     unknown: Unknown | None = None,
-    stand_in: StandIn = "rarest",
-    buckets: Count = 1000,
+    stand_in: Annotated[StandIn | None, Parameter(show_default=False)] = None,
+    buckets: Annotated[Count | None, Parameter(show_default=False)] = None,
     cased: Annotated[bool | None, Parameter(name="--cased", negative="--uncased", show_default=False)] = None,
     split: Annotated[Split | None, Parameter(show_default=False)] = None,
     glove_vocab: Path | None = None,
@@ -83,9 +83,10 @@ def convert(
         for its hash; or the mean of its n-grams'. If not given: ngrams where the file has them, else one; of a model
         folder its own rule, with its vectors.
     stand_in
-        The one vector, where the file has no <unk>: the mean of its 100 rarest words, the mean of all, or zeros.
+        The one vector: the mean of the 100 rarest words, the mean of all, or zeros. If not given: the file's own <unk>,
+        or else that of its rarest words.
     buckets
-        With --unknown hashed: how many vectors there are.
+        With --unknown hashed: how many vectors there are; if not given, as many as the model folder has, else 1000.
     cased
         Whether text keeps its capital letters; if not given, whether words of the file have any.
     split
@@ -119,8 +120,8 @@ def train(
     lowercase: Flag = False,
     workers: First = 0,
     unknown: Unknown | None = None,
-    stand_in: StandIn = "rarest",
-    buckets: Count = 1000,
+    stand_in: Annotated[StandIn | None, Parameter(show_default=False)] = None,
+    buckets: Annotated[Count | None, Parameter(show_default=False)] = None,
     split: Split = "words",
     settings: Several = None,
     as_json: JsonFlag = False,
@@ -156,7 +157,7 @@ def train(
     stand_in
         The one vector of unknown words, as for firth vectors convert.
     buckets
-        With --unknown hashed: how many vectors there are.
+        With --unknown hashed: how many vectors there are; 1000 if not given.
     split
         Text is split at blanks and punctuation, or at blanks alone, where it is tokenised already.
     settings

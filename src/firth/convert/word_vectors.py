@@ -386,7 +386,7 @@ class _Reader:
 
 
 def _word(name: bytes, met: Met) -> str:
-    """Composed (NFC), as tokenizers make text before they look words up."""
+    """Composed (NFC), as all but the tokenizers of text that is split already make text before they look words up."""
     try:
         return normalize("NFC", name.decode())
     except UnicodeDecodeError:

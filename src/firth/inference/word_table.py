@@ -73,11 +73,12 @@ class WordTable:
         return scales
 
     def number(self, word: str) -> int | None:
-        """Of a word in the vocabulary."""
-        return self.numbers.get(self._read(word))
+        """Of a word in the vocabulary, as it stands there, or composed."""
+        number = self.numbers.get(word.lower() if self.lowercase else word)
+        return self.numbers.get(self._read(word)) if number is None else number
 
     def _read(self, word: str) -> str:
-        """As the model reads it: composed, as macOS does not write Korean and accents."""
+        """As most models read it: composed, as macOS does not write Korean and accents."""
         return normalize("NFC", word.lower() if self.lowercase else word)
 
     def unit(self, word: str) -> Float[Tensor, " H"] | None:

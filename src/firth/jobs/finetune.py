@@ -51,7 +51,7 @@ from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
 from firth.training.checkpoint import recover, write_folder
 
-RESULTS = "results.json"
+RESULTS, IDENTITY = "results.json", "identity.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
 _COLLAPSE = 0.15
 
@@ -112,7 +112,8 @@ def finetune(
 ) -> Tuned:
     """Fine-tune in the new folder ``out``. KeyboardInterrupt when it was asked to stop: ``resume`` goes on."""
     out = Path(out)
-    if out.exists() and (not out.is_dir() or holds_something(out)):
+    # What a start writes that is killed before it writes the recipe is nothing.
+    if out.exists() and (not out.is_dir() or holds_something(out, but=IDENTITY)):
         hint = f"to go on with it: firth finetune --resume {out}" if (out / RECIPE).is_file() else "it is no run"
         raise ConfigError(f"{out} exists already ({hint}); choose another folder for a new run")
     with lock(out), deterministic():
@@ -120,11 +121,11 @@ def finetune(
         work.check()
         # The recipe comes last: where it is, a stopped fine-tuning can go on.
         try:
-            write_json(out / "identity.json", identity(recipe, base, labelled, work.first_vectors()))
+            write_json(out / IDENTITY, identity(to_dict(recipe), base, labelled, work.first_vectors()))
             write_text(out / RECIPE, to_toml(recipe, comments=True))
-        except KeyboardInterrupt:
+        except BaseException:
             if not (out / RECIPE).is_file():
-                (out / "identity.json").unlink(missing_ok=True)
+                (out / IDENTITY).unlink(missing_ok=True)
             raise
         return work.run()
 
@@ -132,13 +133,14 @@ def finetune(
 def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
     """Go on with a fine-tuning: runs that are done stay, the one that was stopped goes on where it was."""
     out = Path(out)
-    if not (out / RECIPE).is_file() or not (out / "identity.json").is_file():
-        raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an identity.json")
-    recipe, base, labelled = resolve(read_toml(out / RECIPE), [], str(out / RECIPE))
+    if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
+        raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
+    plain = read_toml(out / RECIPE)
+    recipe, base, labelled = resolve(plain, [], str(out / RECIPE))
     with lock(out), deterministic():
         work = _Finetuning(recipe, base, labelled, out, tell)
-        found, now = read_json(out / "identity.json"), identity(recipe, base, labelled, work.first_vectors())
-        # A folder of an earlier version does not have all hashes.
+        found, now = read_json(out / IDENTITY), identity(plain, base, labelled, work.first_vectors())
+        # A folder of an earlier version does not have all hashes, nor its recipe all options.
         changed = [key for key in now if found.get(key, now[key]) != now[key]]
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
@@ -147,9 +149,12 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
 
 
 def identity(
-    recipe: Finetune, base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
+    recipe: dict[str, Any], base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
 ) -> dict[str, str]:
-    """Hashes of what a fine-tuning is of: the options, the examples, and the weights and vectors it starts from."""
+    """Hashes of what a fine-tuning is of: the options, the examples, and the weights and vectors it starts from.
+
+    ``recipe``: as its file has it.
+    """
     examples = hashlib.sha256()
     for records in (labelled.train, labelled.held, *labelled.dev.values()):
         for record in records:
@@ -157,7 +162,7 @@ def identity(
     weights = hashlib.sha256(base.tokenizer.fingerprint.encode())
     for name, tensor in sorted((base.weights or {}).items()):
         weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    options = hashlib.sha256(to_toml(recipe).encode()).hexdigest()
+    options = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     found = {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
     if not vectors:
         return found

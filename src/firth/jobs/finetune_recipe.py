@@ -121,6 +121,7 @@ class Finetune:
     grid: tuple[str, ...] = option((), "keys with several values, such as optim.peak_rate=1e-4,3e-4: all are tried")
 
     def __post_init__(self) -> None:
+        self.optim.check_looks(self.train.looks_per_epoch, "train.looks_per_epoch")
         # Only a size has its tokenizer from elsewhere.
         if self.adapt.transferred_groups != -1 and (self.fresh or self.tokenizer):
             raise ConfigError(

@@ -13,7 +13,7 @@ from firth.convert.huggingface import Facts
 from firth.convert.word_vectors import VectorFile, distinct
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
-from firth.jobs.vectors import Reading, Table, gather, open_source
+from firth.jobs.vectors import Reading, Table, gather, lowered, open_source
 from firth.models.mtlstm import MtLstm
 from firth.progress import Progress
 from firth.text.tokenizer import WORDS, Tokenizer
@@ -26,8 +26,9 @@ _AT_ONCE = 10_000  # rows
 def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
     """Copy the vectors of the vocabulary's words into the table; returns how many there are, in words.
 
-    Words without a vector, the unknown one and all other special ones are zeros (specification §1). ``path``: a file of
-    word vectors, or a model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
+    Words without a vector, the unknown one and all other special ones are zeros (specification §1). A vocabulary in
+    lower case takes, for a word that the file has with capitals alone, the first of those. ``path``: a file of word
+    vectors, or a model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
     """
     file = _of_width(encoder, path)
     if tokenizer.kind is not WORDS:
@@ -37,13 +38,21 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
         )
     # Files of word2vec and fastText begin with a vector of </s>, which marks the end of a line there.
     place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in tokenizer.special_ids}
-    table, n_found = encoder.words.data.zero_(), 0
+    table, own, lent = encoder.words.data.zero_(), set[str](), set[str]()
     with Progress("word vectors", None, "words") as progress:
         for words, rows in distinct(file):
-            known = [i for i, word in enumerate(words) if word in place]
-            table[[place[words[i]] for i in known]] = torch.from_numpy(rows[known])
-            n_found += len(known)
+            for word, row in zip(words, rows, strict=True):
+                low = lowered(word) if tokenizer.lowercase else word
+                if word in place:
+                    own.add(word)
+                elif low in place and low not in own and low not in lent:
+                    lent.add(low)
+                    word = low
+                else:
+                    continue
+                table[place[word]] = torch.from_numpy(row)
             progress.advance(len(words))
+    n_found = len(own | lent)
     if not n_found:
         raise ConfigError(f"vectors={path!r} has a vector for none of the {len(place):,} words of the vocabulary")
     return f"{path} has vectors for {n_found:,} of the {len(place):,} words of the vocabulary; the others are zeros"

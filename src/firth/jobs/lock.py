@@ -35,6 +35,7 @@ def lock(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def holds_something(folder: Path) -> bool:
-    """Whether anything but a lock is in the folder."""
-    return any(path.name != _LOCK for path in folder.iterdir())
+def holds_something(folder: Path, *, but: str = "") -> bool:
+    """Whether anything is in the folder but a lock, and a file of the name ``but``, whole or half written."""
+    names = (path.name for path in folder.iterdir())
+    return any(name not in (_LOCK, but) and not (but and name.startswith(f".{but}.")) for name in names)

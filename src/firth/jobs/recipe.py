@@ -30,6 +30,7 @@ class Pretrain:
     train: TrainConfig = option(TrainConfig(), "length, batches, saving")
 
     def __post_init__(self) -> None:
+        self.optim.check_looks(self.train.eval_every, "train.eval_every")
         row = SYSTEMS[self.system]
         if self.data.instances not in row.instances:
             raise ConfigError(

@@ -40,6 +40,8 @@ Split = Literal["words", "blanks"]
 
 # Words of which the mean stands for the unknown ones, as in GloVe (specification of word vectors §2).
 _RAREST = 100
+# Random vectors for unknown words, if nobody says how many.
+_BUCKETS = 1000
 # A file in which fewer words than this have a capital letter is of lower-cased text.
 _CASED_SHARE = 1e-3
 _AT_ONCE = 1 << 16
@@ -54,8 +56,9 @@ class Reading:
     ``lowercase``: whether the model reads text in lower case; None: if the words are. ``split``: text is split at
     punctuation too, or at blanks alone; None: as a model folder has it, a file's words at punctuation too.
     ``unknown``: as in ``VectorsConfig``; None: that of a model folder, with its vectors; of a file n-grams where it has
-    them, else one vector. ``stand_in`` says which: the file's own ``<unk>`` if it has one, or else the mean of its
-    rarest words, the mean of all, or zeros. ``n_buckets``: for unknown="hashed".
+    them, else one vector. ``stand_in`` says which: the mean of the file's rarest words, the mean of all, or zeros;
+    None: its own ``<unk>`` if it has one, or else that of its rarest words. ``n_buckets``: for unknown="hashed"; None:
+    as many as a model folder has, or else 1000.
     """
 
     glove_vocab: Path | None = None
@@ -65,11 +68,11 @@ class Reading:
     lowercase: bool | None = None
     split: Split | None = None
     unknown: Unknown | None = None
-    stand_in: Literal["rarest", "mean", "zero"] = "rarest"
-    n_buckets: int = 1000
+    stand_in: Literal["rarest", "mean", "zero"] | None = None
+    n_buckets: int | None = None
 
     def __post_init__(self) -> None:
-        if self.least < 1 or self.most < 0 or self.n_buckets < 1:
+        if self.least < 1 or self.most < 0 or (self.n_buckets is not None and self.n_buckets < 1):
             raise ConfigError(
                 f"least={self.least}, most={self.most}, n_buckets={self.n_buckets}: expected at least 1, 0 and 1"
             )
@@ -147,7 +150,9 @@ def _as_the_folder(reading: Reading, path: Path) -> tuple[Reading, Tensor | None
     if reading.unknown is not None or read_about(folder)["system"] != "vectors":
         return reading, None
     unknown: Unknown = read_json(folder / "config.json")["unknown"]
-    return replace(reading, unknown=unknown), load_tensors(folder / WEIGHTS).get("encoder.unknown.weight")
+    kept = load_tensors(folder / WEIGHTS).get("encoder.unknown.weight")
+    other = unknown == "hashed" and reading.n_buckets not in (None, len(kept) if kept is not None else 0)
+    return replace(reading, unknown=unknown), None if other else kept
 
 
 def write_vectors(
@@ -223,7 +228,7 @@ def _words_of(reading: Reading) -> Counter[str] | None:
     counts, splitter = Counter[str](), WordSplitter(lowercase=False)
     for document in CorpusReader(reading.texts):
         for text in document.paragraphs:
-            counts.update(splitter.count([text]) if reading.split == "words" else text.split())
+            counts.update(splitter.count([text]) if reading.split == "words" else normalize("NFC", text).split())
     lower = Counter[str]()
     for word, n in counts.items():
         lower[word.lower()] += n
@@ -272,11 +277,16 @@ def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[
     return Table(_lowered(words) if lowercase else words, table, frozenset(special), lowercase, left_out)
 
 
+def lowered(word: str) -> str:
+    """A word in lower case, as text is looked up."""
+    return normalize("NFC", word.lower())
+
+
 def _lowered(words: Sequence[str]) -> list[str]:
     """Words in lower case, as text is looked up; one that is there so already, or came before, stays as it is."""
     taken, found = set(words), list[str]()
     for word in words:
-        low = normalize("NFC", word.lower())
+        low = lowered(word)
         found.append(word if low in taken else low)
         taken.add(low)
     return found
@@ -287,9 +297,12 @@ def _finish(
 ) -> tuple[VectorsConfig, dict[str, Tensor]]:
     """The configuration, and the tensors of the objective; the table gets its vector of unknown words."""
     rows, n_special = table.rows, len(WORDS.specials)
-    if WORDS.unk not in table.own and reading.stand_in != "zero":
-        some = rows[-min(_RAREST, len(rows) - n_special) :] if reading.stand_in == "rarest" else rows[n_special:]
-        rows[UNKNOWN] = _mean(some)
+    if reading.stand_in == "zero":
+        rows[UNKNOWN] = 0.0
+    elif reading.stand_in == "mean":
+        rows[UNKNOWN] = _mean(rows[n_special:])
+    elif reading.stand_in == "rarest" or WORDS.unk not in table.own:
+        rows[UNKNOWN] = _mean(rows[-min(_RAREST, len(rows) - n_special) :])
     state = {"encoder.embeddings.weight": torch.from_numpy(rows), "bias": torch.zeros(len(rows))}
     sizes: dict[str, Any] = {"vocab_size": len(rows), "width": file.width, "unknown": unknown}
     if unknown == "ngrams":
@@ -301,8 +314,8 @@ def _finish(
         sizes["n_buckets"] = len(kept) if unknown == "hashed" else 0
         state["encoder.unknown.weight"] = kept.float()
     elif unknown == "hashed":
-        sizes["n_buckets"] = reading.n_buckets
-        state["encoder.unknown.weight"] = torch.from_numpy(_random(rows[n_special:], reading.n_buckets))
+        sizes["n_buckets"] = reading.n_buckets or _BUCKETS
+        state["encoder.unknown.weight"] = torch.from_numpy(_random(rows[n_special:], sizes["n_buckets"]))
     elif unknown == "shapes":
         state["encoder.unknown.weight"] = torch.from_numpy(_of_shapes(table.words, rows))
     return VectorsConfig(**sizes), state

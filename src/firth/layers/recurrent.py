@@ -13,7 +13,7 @@ from firth.layers.dropout import Dropout
 from firth.packed import Plan, Rows, plan_groups
 
 # What a step of a rectangle costs besides its rows, in rows: so much narrower it may be before another one pays.
-# A card takes all rows at once in about the time of one. Source: benchmarks/recurrent.py.
+# Source: benchmarks/recurrent.py, on a processor. On a card all rows run at once; nothing was measured there.
 _STEP_ROWS = 8.0
 
 Cell = Literal["lstm", "gru"]

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from firth.jobs.lock import lock
 from firth.jobs.workers import cpu_count, make_pool, submit
 from firth.progress import format_duration
 
-DONE = "cell.json"
+DONE, LOG = "cell.json", "cell.log"
 FACTS = "study.json"
 
 
@@ -57,7 +58,7 @@ def run_study(
     write_json(out / FACTS, facts)
     missing = [cell.name for cell in chosen if cell.name not in done]
     if missing:
-        log = out / "cells" / missing[0] / "cell.log"
+        log = out / "cells" / missing[0] / LOG
         raise TrainingError(f"{len(missing)} cells failed or wait for one that did, such as {missing[0]}: see {log}")
     return facts
 
@@ -124,6 +125,7 @@ def _run(todo: Sequence[Cell], stamps: Mapping[str, str], out: Path, workers: in
     os.environ["OMP_NUM_THREADS"] = str(max(cpu_count() // workers, 1))
     started_at_s, n_done = time.monotonic(), 0
     running: dict[Future[float], tuple[Cell, ProcessPoolExecutor]] = {}
+    pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
     try:
         waiting, lacking = list(todo), {cell.name for cell in todo}
         while True:
@@ -131,23 +133,35 @@ def _run(todo: Sequence[Cell], stamps: Mapping[str, str], out: Path, workers: in
             for cell in ready[: workers - len(running)]:
                 waiting.remove(cell)
                 # A process for each: what one leaves in memory, or is killed for, is none of the next one's.
-                pool = make_pool(1, _begin)
+                pools.append(pool := make_pool(1, _begin))
                 running[submit(pool, _run_cell, cell, stamps[cell.name], out)] = cell, pool
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 cell, pool = running.pop(future)
                 pool.shutdown()
+                pools.remove(pool)
                 n_done += 1
                 left_s = (time.monotonic() - started_at_s) / n_done * (len(todo) - n_done)
                 problem = future.exception()
                 if problem is None:
                     lacking.remove(cell.name)
+                elif isinstance(problem, BrokenProcessPool):
+                    problem = _killed(out / cell.name)
                 state = f"failed: {problem}" if problem else f"{format_duration(future.result())}"
                 tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
     except KeyboardInterrupt:
-        _stop([pool for _, pool in running.values()])
+        _stop(pools)
         raise KeyboardInterrupt("the same command goes on from there") from None
+
+
+def _killed(folder: Path) -> TrainingError:
+    """What there is to say of a cell whose process could say nothing more; the cell's log gets it too."""
+    problem = TrainingError("its process was killed: was there enough memory?")
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOG, "a", encoding="utf-8") as log:
+        print(problem, file=log)
+    return problem
 
 
 def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
@@ -168,7 +182,7 @@ def _run_cell(cell: Cell, stamp: str, out: Path) -> float:
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)
     started_at_s = time.monotonic()
-    with open(folder / "cell.log", "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
+    with open(folder / LOG, "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
         try:
             facts = cell.work(folder, **cell.options)
         except FirthError as error:

@@ -18,7 +18,7 @@ from firth.config import write_text
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
 from firth.jobs.baseline import commonest_tags, linear_predictions, similarity
-from firth.jobs.finetune import finetune, resolve, resume
+from firth.jobs.finetune import IDENTITY, finetune, resolve, resume
 from firth.jobs.finetune_recipe import data_config
 from firth.jobs.labelled import LabelledData, read_labelled, score_task
 from firth.jobs.pretrain import RECIPE, say
@@ -176,7 +176,7 @@ def recipe_of(row: Row, data: Path, models: Path, out: Path) -> dict[str, Any]:
 def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Fine-tune over the seeds; the scores, and what it took."""
     run = folder / "run"
-    if (run / RECIPE).is_file() and (run / "identity.json").is_file():
+    if (run / RECIPE).is_file() and (run / IDENTITY).is_file():
         tuned = resume(run)
     else:
         tuned = finetune(*resolve(recipe, settings, str(folder)), run)

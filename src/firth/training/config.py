@@ -42,7 +42,28 @@ class OptimConfig:
         if self.averaged_after and self.kind != "sgd":
             raise ConfigError(f"optim.averaged_after={self.averaged_after}: only optim.kind=sgd averages weights")
         if self.lowest_rate and self.plateau_factor == 1.0:
-            raise ConfigError(f"optim.lowest_rate={self.lowest_rate}: the rate falls with optim.plateau_factor below 1")
+            raise ConfigError(
+                f"optim.lowest_rate={self.lowest_rate}: the rate falls with optim.plateau_factor below 1; "
+                "set one or the other"
+            )
+        if self.lowest_rate > self.peak_rate:
+            raise ConfigError(
+                f"optim.lowest_rate={self.lowest_rate}: training would end before it begins, "
+                f"optim.peak_rate={self.peak_rate} is less"
+            )
+
+    @property
+    def follows_scores(self) -> bool:
+        """Whether held-out scores decide how a run goes on."""
+        return self.plateau_factor < 1 or self.averaged_after > 0
+
+    def check_looks(self, looks: int, option: str) -> None:
+        """ConfigError if scores are to decide, and there is one, at the end; ``option`` says how many there are."""
+        if self.follows_scores and not looks:
+            raise ConfigError(
+                f"optim.plateau_factor and optim.averaged_after go by scores while a run goes on: {option}=0 has one, "
+                "at the end"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,7 +65,7 @@ class AveragedSgd(torch.optim.SGD):
     """SGD whose weights can be averaged from some update on.
 
     Source: Merity et al. 2017, §3. The average is of the weights after each update since; the released code's begins
-    one update later.
+    one update later. What is no parameter, such as the statistics of batch norm, is not averaged.
     """
 
     @torch.no_grad()

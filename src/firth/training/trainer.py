@@ -45,6 +45,9 @@ from firth.training.log import Log
 from firth.training.optim import AveragedSgd, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from firth.training.regions import compile_regions, recompute_regions
 
+# So near to the lowest rate is not below it: powers of a tenth are rounded.
+_ROUNDING = 1 - 1e-9
+
 
 class Source(Protocol):
     """Where micro-batches come from; ``firth.data.loader.Loader`` is one."""
@@ -109,10 +112,10 @@ class Trainer:
     tell: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        if self.dev is None and self.judge is None and (self.optim.plateau_factor < 1 or self.optim.averaged_after):
+        if self.optim.follows_scores and self.dev is None and self.judge is None:
             raise ConfigError(
-                "optim.plateau_factor and optim.averaged_after go by scores on held-out text, and there is none: "
-                "give some (firth prepare --dev), or leave them"
+                "optim.plateau_factor and optim.averaged_after go by scores on held-out text, and none is held out: "
+                "hold some out, or set them to 1 and 0"
             )
         self.objective.to(self.device)
         if self.config.recompute:
@@ -461,10 +464,6 @@ def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:
         for term in objective.weights:
             counts[f"{term}_count"] += found.get(term, 0)
     return counts
-
-
-# So near to the lowest rate is not below it: powers of a tenth are rounded.
-_ROUNDING = 1 - 1e-9
 
 
 class _Meter:
