@@ -36,7 +36,7 @@ from firth.training.log import read_log
 THEIRS = "transformers Trainer"
 LENGTH, ROWS = 128, 16
 PEAK_RATE, WARMUP, BETA2, DECAY = 1e-3, 0.05, 0.98, 0.01
-SEEDS = 3
+SEEDS, MOST_EXAMPLES = 3, 8000
 COLUMNS: measure.Columns = (
     ("name", "", "{}"),
     ("minutes", "minutes", "{:.1f}"),
@@ -214,7 +214,8 @@ def on_blocks(corpus: Corpus, folder: Path) -> float:
 def on_sentiment(folder: Path, data: Path, out: Path) -> dict[str, float]:
     """Fine-tuned on SST-2 with one recipe."""
     plain = {
-        "task": "glue/sst2", "model": f"{folder}/", "data": {"folder": str(data / "glue/SST-2")},
+        "task": "glue/sst2", "model": f"{folder}/",
+        "data": {"folder": str(data / "glue/SST-2"), "limit": MOST_EXAMPLES},
         "optim": {"peak_rate": 4e-4}, "train": {"seeds": SEEDS},
     }  # fmt: skip
     finetune(*resolve_finetuning(plain, [], "benchmark"), out, tell=_silent)
@@ -242,7 +243,7 @@ def run(options: Namespace, folder: Path) -> Path:
         about=f"BERT-{size} from the same new weights, masked words alone, rows of {LENGTH}, {ROWS * LENGTH:,} tokens "
         "a step, AdamW with the same rates, no dropout. The Trainer reads blocks that are cut across documents, as "
         "transformers' example makes them; held-out words are asked in such blocks and in rows of documents, of both "
-        f"models the same ones. SST-2: fine-tuned by one recipe, {SEEDS} seeds.",
+        f"models the same ones. SST-2: fine-tuned by one recipe, {SEEDS} seeds, {MOST_EXAMPLES:,} examples.",
         arguments=options,
         settings={"size": size, "minutes": amount.minutes, "length": LENGTH, "rows": ROWS, "peak_rate": PEAK_RATE,
                   "warmup": WARMUP, "beta2": BETA2, "decay": DECAY},
