@@ -66,7 +66,7 @@ def test_two_tenths_with_patience_are_the_annealing_of_taglm(tmp_path: Path, sco
 
 
 def test_weights_are_averaged_from_the_first_score_that_is_worse_than_the_best_so_many_before(
-    tmp_path: Path, scores: list[float]
+    tmp_path: Path, scores: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sixth is worse than the second, and three lie between; the fifth was worse than those between alone."""
     scores += [2.0, 1.0, 1.6, 0.6, 0.9, 1.1, 1.0, 1.0]
@@ -75,6 +75,7 @@ def test_weights_are_averaged_from_the_first_score_that_is_worse_than_the_best_s
     step = trainer.train_step
     trainer.train_step = lambda batches: (step(batches), seen.append(trainer.objective.numbers.detach().clone()))[0]  # type: ignore[method-assign,func-returns-value]  # a look at each update's weights
     assert trainer.fit()
+    assert capsys.readouterr().err.count("weights are averaged from here on") == 1
     torch.testing.assert_close(trainer.objective.numbers.detach(), seen[-1])
     optimizer = trainer.optimizer
     assert isinstance(optimizer, AveragedSgd)
@@ -162,7 +163,7 @@ def test_averages_are_those_of_pytorchs_asgd_which_leaves_the_first_out() -> Non
             model.zero_grad()
             model(x).square().sum().backward()
             optimizer.step()
-    made.begin_averaging()  # changes nothing
+    assert not made.begin_averaging(), "it has begun"
     with made.averaged():
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a.detach(), peer.state[b]["ax"])

@@ -75,11 +75,13 @@ class AveragedSgd(torch.optim.SGD):
             state[_UPDATES] += 1
             state[_AVERAGE].lerp_(p, 1 / int(state[_UPDATES]))
 
-    def begin_averaging(self) -> None:
-        """From the next update on; a second call changes nothing."""
-        if not self._averages():
-            for p in (p for group in self.param_groups for p in group["params"]):
-                self.state[p] |= {_AVERAGE: p.detach().clone(), _UPDATES: torch.zeros((), dtype=torch.int64)}
+    def begin_averaging(self) -> bool:
+        """From the next update on. False if it has begun before: then nothing changes."""
+        if self._averages():
+            return False
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p] |= {_AVERAGE: p.detach().clone(), _UPDATES: torch.zeros((), dtype=torch.int64)}
+        return True
 
     def _averages(self) -> list[tuple[nn.Parameter, dict[str, Any]]]:
         return [(p, state) for p, state in self.state.items() if _AVERAGE in state]

@@ -336,8 +336,9 @@ class Trainer:
                 what = "ends the training" if self._used_up() else f"is {self._fallen():g} of the schedule's now"
                 progress.message(f"step {state.step}  nothing better: the rate {what}")
         before = state.scores[: -optim.averaged_after] if optim.averaged_after else []
-        if isinstance(self.optimizer, AveragedSgd) and any(self._beats(one, score) for one in before):
-            self.optimizer.begin_averaging()
+        worse, optimizer = any(self._beats(one, score) for one in before), self.optimizer
+        if worse and isinstance(optimizer, AveragedSgd) and optimizer.begin_averaging() and self.world.leads:
+            progress.message(f"step {state.step}  no better than before: weights are averaged from here on")
         state.scores.append(score)
 
     def _scores(self) -> dict[str, float]:
