@@ -8,6 +8,8 @@ gets follows from its own speed over the first ones. Both models are then asked 
 fine-tuned by the same recipe.
 """
 
+import importlib.util
+import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -255,6 +257,8 @@ def run(options: Namespace, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
+    if any(importlib.util.find_spec(name) is None for name in ("transformers", "accelerate")):
+        sys.exit("error: there is nothing to compare with: pip install firth[bench]")
     parser = measure.arguments(str(__doc__).splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0, help="of each, of all cores: 15 of two are 30 of one")
     options = measure.parsed(parser, arguments)

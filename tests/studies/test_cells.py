@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,9 @@ def test_a_stop_while_a_cell_is_being_begun_ends_its_process(tmp_path: Path, mon
 
     def interrupted(*given: Any) -> Any:
         submit(*given)
-        while not (tmp_path / "cell" / "pid").exists() or not (tmp_path / "cell" / "pid").read_text():
-            pass
+        begun, give_up_s = tmp_path / "cell" / "pid", time.monotonic() + 60
+        while not begun.exists() or not begun.read_text():
+            assert time.monotonic() < give_up_s, "the process has not begun"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cells, "submit", interrupted)

@@ -274,7 +274,7 @@ def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[
         table[WORDS.specials.index(name)] = row
     lowercase = reading.lowercase if reading.lowercase is not None else n_cased < _CASED_SHARE * n_seen
     left_out = n_seen - len(special) - (len(words) - len(WORDS.specials))
-    return Table(_lowered(words) if lowercase else words, table, frozenset(special), lowercase, left_out)
+    return Table(_all_lowered(words) if lowercase else words, table, frozenset(special), lowercase, left_out)
 
 
 def lowered(word: str) -> str:
@@ -282,7 +282,7 @@ def lowered(word: str) -> str:
     return normalize("NFC", word.lower())
 
 
-def _lowered(words: Sequence[str]) -> list[str]:
+def _all_lowered(words: Sequence[str]) -> list[str]:
     """Words in lower case, as text is looked up; one that is there so already, or came before, stays as it is."""
     taken, found = set(words), list[str]()
     for word in words:

@@ -12,7 +12,7 @@ from typing import Any
 from firth.config import write_text
 from firth.errors import ConfigError
 from firth.folder import read_model
-from firth.jobs.finetune_recipe import data_config
+from firth.jobs.finetune_recipe import data_config, laid_over
 from firth.jobs.labelled import read_labelled
 from firth.jobs.pretrain import say
 from firth.jobs.train_vectors import VectorTraining, train_vectors
@@ -32,11 +32,15 @@ SEEDS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """``known``: whether words that no training text has keep their vectors. ``reading``: the rest of the options."""
+    """``known``: whether words that no training text has keep their vectors. ``reading``: the rest of the options.
+
+    ``characters``: what the tagger itself makes of each word's characters, beside its vector.
+    """
 
     vectors: str = "word2vec"
     known: bool = True
     reading: dict[str, Any] = field(default_factory=dict)
+    characters: str = "none"
 
 
 RULES: dict[str, Rule] = {
@@ -47,6 +51,8 @@ RULES: dict[str, Rule] = {
     "pre-trained, then by shape": Rule(reading={"unknown": "shapes"}),
     "pre-trained, then at random": Rule(reading={"unknown": "hashed"}),
     "pre-trained, then zeros": Rule(reading={"stand_in": "zero"}),
+    "one vector, and its characters": Rule(known=False, characters="cnn"),
+    "pre-trained, and its characters": Rule(characters="cnn"),
     "fastText, then one vector": Rule(vectors="fasttext", reading={"unknown": "one"}),
     "fastText, then its n-grams": Rule(vectors="fasttext"),
 }
@@ -92,13 +98,17 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
             "epochs": 6.0, "batch_examples": 6, "seeds": SEEDS, "precision": "float32", "looks_per_epoch": 1,
         },
     }
-    return [
-        Cell(f"rules/{name}", rule_cell, {
-            "rule": name, "options": asdict(rule), "recipe": recipe,
+    cells = []
+    for name, rule in RULES.items():
+        # Characters are the tagger's, all else is of the vectors.
+        own = {"head": {"features": {"own_characters": rule.characters}}} if rule.characters != "none" else {}
+        vectors = {key: value for key, value in asdict(rule).items() if key != "characters"}
+        options = {
+            "rule": name, "options": vectors, "recipe": laid_over(recipe, own),
             "vectors": str(out / "cells" / TRAINING / rule.vectors / "model"),
-        }, (f"{TRAINING}/{rule.vectors}",))
-        for name, rule in RULES.items()
-    ]  # fmt: skip
+        }  # fmt: skip
+        cells.append(Cell(f"rules/{name}", rule_cell, options, (f"{TRAINING}/{rule.vectors}",)))
+    return cells
 
 
 def vector_cell(folder: Path, *, text: str, training: dict[str, Any]) -> dict[str, Any]:
