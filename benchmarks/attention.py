@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from firth import packed
-from firth.jobs.measure import in_turn
+from firth.bench.measure import in_turn
 from firth.layers import attention
 from firth.machine import has_fast_bfloat16
 from firth.packed import Rows

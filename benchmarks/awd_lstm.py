@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from firth.bench.measure import in_turn
 from firth.data.batch import Batch, Target
-from firth.jobs.measure import in_turn
 from firth.layers.dropout import Dropout
 from firth.machine import has_fast_bfloat16
 from firth.models.awd_lstm import AwdLstm

@@ -10,7 +10,7 @@ import measure
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from firth.jobs.measure import Rate, Work
+from firth.bench.measure import Rate, Work
 
 _PROFILED_RUNS = 3
 _TOP = 10

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from firth.jobs.measure import in_turn
+from firth.bench.measure import in_turn
 from firth.models.bilm import Direction, turned_round
 from firth.models.bilm_config import BilmConfig
 from firth.packed import Rows, to_padded

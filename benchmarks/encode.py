@@ -21,11 +21,11 @@ import texts as material
 import torch
 
 import firth
+from firth.bench.measure import Work, rates
 from firth.folder import PRETRAINING, write_model
-from firth.foreign import open_model
+from firth.formats.foreign import open_model
 from firth.inference.fast import make_fast
 from firth.inference.model import Model
-from firth.jobs.measure import Work, rates
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.objectives.config import MaskedLMConfig

@@ -21,9 +21,9 @@ import torch
 from gpu_pretrain_step import config_of, their_step, trainer_of
 from torch import Tensor, nn
 
+from firth.bench.measure import Work, rates
+from firth.bench.synthetic import ARTICLE_SENTENCES
 from firth.data.rows import pack_lists
-from firth.jobs.measure import Work, rates
-from firth.jobs.stand_in import ARTICLE_SENTENCES
 from firth.models.bert_config import BertConfig
 from firth.packed import Rows, Tokens, to_padded
 

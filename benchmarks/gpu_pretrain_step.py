@@ -20,12 +20,12 @@ import measure
 import torch
 from pretraining import PeerStep, checked, first, padded, peer
 
+from firth.bench.measure import Work, rates
+from firth.bench.synthetic import plain_corpus, plain_tokenizer
 from firth.data.batch import Batch
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
-from firth.jobs.measure import Work, rates
-from firth.jobs.stand_in import plain_corpus, plain_tokenizer
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.objectives.config import MaskedLMConfig

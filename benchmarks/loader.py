@@ -13,11 +13,11 @@ import measure
 import texts as material
 import torch
 
+from firth.bench.measure import in_turn
+from firth.corpus.prepare import prepare
 from firth.data.shards import Corpus
-from firth.jobs.measure import in_turn
-from firth.jobs.prepare import prepare
-from firth.jobs.pretrain import make_loader
-from firth.jobs.recipe import read_recipe
+from firth.pretraining.recipe import read_recipe
+from firth.pretraining.run import make_loader
 
 # A row's name, the model whose batches they are, and its settings.
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {

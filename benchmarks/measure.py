@@ -1,6 +1,6 @@
 """What every benchmark shares: arguments, checks that both sides compute the same, the record, its tables.
 
-The timing itself is ``firth.jobs.measure``, which ``firth bench`` uses too.
+The timing itself is ``firth.bench.measure``, which ``firth bench`` uses too.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from firth.jobs.measure import MATRIX, Rate, machine_facts, version_of
+from firth.bench.measure import MATRIX, Rate, machine_facts, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

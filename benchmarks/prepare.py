@@ -23,8 +23,8 @@ from typing import Any
 import measure
 import texts as material
 
-from firth.jobs.workers import cpu_count
 from firth.progress import Progress
+from firth.workers import cpu_count
 
 FIRTH, PEER = "Firth", "transformers and datasets"
 _LOOK_EVERY_S = 0.05

@@ -19,16 +19,16 @@ import texts as material
 import torch
 from pretraining import PeerStep, checked, first, padded, peer
 
+from firth.bench.measure import Work, rates
+from firth.bench.run import step
+from firth.bench.synthetic import plain_corpus
+from firth.corpus.prepare import prepare
 from firth.data.batch import Batch
 from firth.data.loader import Place
 from firth.data.shards import Corpus
-from firth.jobs.bench import step
-from firth.jobs.measure import Work, rates
-from firth.jobs.prepare import prepare
-from firth.jobs.pretrain import assemble, deterministic, make_loader
-from firth.jobs.recipe import Pretrain, read_recipe
-from firth.jobs.stand_in import plain_corpus
 from firth.machine import find_machine, has_fast_bfloat16
+from firth.pretraining.recipe import Pretrain, read_recipe
+from firth.pretraining.run import assemble, deterministic, make_loader
 from firth.training.distributed import World
 from firth.training.trainer import Trainer
 

@@ -19,8 +19,8 @@ PROGRAM = """
 import dataclasses, json, os, sys, time
 from pathlib import Path
 from firth.data.loader import Place
-from firth.jobs.bench import bench_recipe, step
-from firth.jobs.pretrain import assemble
+from firth.bench.run import bench_recipe, step
+from firth.pretraining.run import assemble
 from firth.machine import find_machine, reuse_memory
 from firth.training.distributed import barrier, join_world, leave_world
 
@@ -75,7 +75,7 @@ def run(n: int, name: str, tokens: int, steps: int, folder: Path, corpus: Path) 
 
 def compared(name: str, tokens: int, options: Any, folder: Path) -> list[dict[str, Any]]:
     """A row for one process and one for two; they have turns."""
-    from firth.jobs.stand_in import plain_corpus, plain_tokenizer
+    from firth.bench.synthetic import plain_corpus, plain_tokenizer
 
     corpus = plain_corpus(folder / "corpus", plain_tokenizer(100 if options.quick else 30_522), 24 * tokens)
     steps = 2 if options.quick else 4

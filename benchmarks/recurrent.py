@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firth.jobs.measure import in_turn
+from firth.bench.measure import in_turn
 from firth.layers import recurrent
 from firth.layers.recurrent import BiRNN
 from firth.machine import has_fast_bfloat16

@@ -25,13 +25,13 @@ import torch
 from pretrain_step import FIRTH
 
 from firth.config import read_json
+from firth.corpus.prepare import prepare
 from firth.data.shards import Corpus, Split
-from firth.jobs.finetune import finetune
-from firth.jobs.finetune import resolve as resolve_finetuning
-from firth.jobs.prepare import prepare
-from firth.jobs.pretrain import assemble, deterministic, pretrain
-from firth.jobs.recipe import Pretrain, read_recipe
+from firth.finetuning.run import finetune
+from firth.finetuning.run import resolve as resolve_finetuning
 from firth.machine import find_machine, has_fast_bfloat16
+from firth.pretraining.recipe import Pretrain, read_recipe
+from firth.pretraining.run import assemble, deterministic, pretrain
 from firth.training.distributed import World
 from firth.training.log import read_log
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import measure
 
-from firth.jobs.measure import in_turn
+from firth.bench.measure import in_turn
 
 COMMANDS = {
     "import firth": ["-c", "import firth"],

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from firth.jobs.stand_in import plain_texts, plain_tokenizer
+from firth.bench.synthetic import plain_texts, plain_tokenizer
 from firth.text.tokenizer import Tokenizer
 
 VOCABULARY = "bert-vocab/bert-base-uncased-vocab.txt"

@@ -20,10 +20,10 @@ import dataclasses, json, sys
 from pathlib import Path
 import torch
 from firth.data.loader import Place
-from firth.jobs.bench import bench_recipe
-from firth.jobs.memory import estimate_memory
-from firth.jobs.pretrain import assemble
-from firth.jobs.stand_in import plain_corpus, plain_tokenizer
+from firth.bench.run import bench_recipe
+from firth.memory import estimate_memory
+from firth.pretraining.run import assemble
+from firth.bench.synthetic import plain_corpus, plain_tokenizer
 from firth.machine import find_machine, reuse_memory
 from firth.training.distributed import World
 

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 import firth
 from firth.config import read_json, write_json
 from firth.data.shards import Corpus
-from firth.jobs.pretrain import make_dev_loader, recipe_of
-from firth.jobs.recipe import Pretrain
+from firth.pretraining.recipe import Pretrain
+from firth.pretraining.run import make_dev_loader, recipe_of
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log
 

@@ -72,7 +72,7 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_vocab(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer folder of 300 pieces."""
-    from firth.jobs.vocab import build_vocab
+    from firth.corpus.vocab import build_vocab
 
     out = tmp_path_factory.mktemp("tiny") / "vocab"
     build_vocab([tiny_text], out, size=300, workers=1)
@@ -82,7 +82,7 @@ def tiny_vocab(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def tiny_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus folder with one shard of training text and one of held-out text."""
-    from firth.jobs.prepare import prepare
+    from firth.corpus.prepare import prepare
 
     out = tmp_path_factory.mktemp("tiny") / "corpus"
     prepare([tiny_text], tiny_vocab, out, holdout=0.1, workers=1)
@@ -92,8 +92,8 @@ def tiny_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="session")
 def tiny_word_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same as ``tiny_corpus`` in whole words, the rarest of which are unknown."""
-    from firth.jobs.prepare import prepare
-    from firth.jobs.vocab import build_vocab
+    from firth.corpus.prepare import prepare
+    from firth.corpus.vocab import build_vocab
 
     folder = tmp_path_factory.mktemp("tiny")
     build_vocab([tiny_text], folder / "words", size=80, kind="words", workers=1)
@@ -104,7 +104,7 @@ def tiny_word_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus folder of parallel text: lines, and the same with their words from the end to the beginning."""
-    from firth.jobs.prepare import prepare
+    from firth.corpus.prepare import prepare
 
     folder = tmp_path_factory.mktemp("tiny")
     lines = [line for line in tiny_text.read_text("utf-8").splitlines() if line]
@@ -119,7 +119,7 @@ def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="session")
 def tiny_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 20 steps with its model and two checkpoints (of the steps 10 and 20)."""
-    from firth.jobs.pretrain import pretrain, resolve
+    from firth.pretraining.run import pretrain, resolve
 
     out = tmp_path_factory.mktemp("tiny") / "run"
     pretrain(resolve(TINY_RECIPE, [f"data.corpus={tiny_corpus}"], "tiny recipe"), out, tell=lambda text: None)

@@ -36,12 +36,12 @@ from firth.config import (
 )
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError, InputError
-from firth.jobs.finetune_recipe import Finetune
-from firth.jobs.recipe import Pretrain, read_recipe
+from firth.finetuning.recipe import Finetune
 from firth.models.bert_config import BertConfig
 from firth.models.gpt_config import GptConfig
 from firth.models.lstm_config import LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
+from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import ClassifyConfig
 from firth.training.config import OptimConfig, TrainConfig

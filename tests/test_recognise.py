@@ -9,8 +9,8 @@ from published_folders import PIECES, encoder_alone, masked, publish, weights
 
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, write_model
-from firth.foreign import open_model
-from firth.recognise import recognise
+from firth.formats.foreign import open_model
+from firth.formats.recognise import recognise
 from firth.text.tokenizer import Tokenizer
 
 

@@ -15,26 +15,8 @@ import firth
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "firth"
 
-# A part imports only parts of the lines above its own; parts of one line do not import each other.
-ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"errors"}),
-    frozenset({"config", "progress"}),
-    frozenset({"machine", "packed", "text", "metrics"}),
-    frozenset({"layers"}),
-    frozenset({"data", "models"}),
-    frozenset({"objectives", "training"}),
-    frozenset({"tasks"}),
-    frozenset({"convert", "costs"}),
-    frozenset({"systems"}),
-    frozenset({"designs", "folder"}),
-    frozenset({"recognise"}),
-    frozenset({"foreign"}),
-    frozenset({"inference"}),
-    frozenset({"jobs"}),
-    frozenset({"studies", "serving"}),
-    frozenset({"cli"}),
-    frozenset({"__main__"}),
-)
+SOURCE_PAGE = ROOT / "docs" / "source.md"
+
 # Parts that may import less than their line allows (progress: and config, of its own line).
 NARROWER = {
     "training": frozenset({"errors", "config", "progress", "packed", "data"}),
@@ -42,6 +24,16 @@ NARROWER = {
 }
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve"}
 MOST_PUBLIC_NAMES = 30
+
+
+def import_order(page: str) -> tuple[frozenset[str], ...]:
+    """The rows of the page's table, each with the parts that its first column names in backquotes."""
+    rows = re.findall(r"^\| (`[^|]*) \|", page, flags=re.MULTILINE)
+    return tuple(frozenset(re.findall(r"`(\w+)`", row)) for row in rows)
+
+
+# A part imports only parts of the rows above its own; parts of one row do not import each other.
+ORDER = import_order(SOURCE_PAGE.read_text(encoding="utf-8"))
 
 
 def allowed(part: str) -> frozenset[str] | None:
@@ -135,7 +127,7 @@ def test_import_checker_accepts_what_is_right(tmp_path: Path) -> None:
             "progress.py": "from firth import config, errors\n",
             "text/records.py": "from . import reading\nfrom ..errors import InputError\n",
             "training/trainer.py": "from firth.data.batch import Batch\nfrom firth.training import optim\n",
-            "jobs/run.py": "from firth.training.trainer import Trainer\nfrom firth import __version__\n",
+            "finetuning/run.py": "from firth.training.trainer import Trainer\nfrom firth import __version__\n",
         },
     )
     assert import_violations(source) == []
@@ -153,7 +145,7 @@ def test_import_checker_accepts_what_is_right(tmp_path: Path) -> None:
         ("progress.py", "from firth.packed import Rows", "packed"),
         ("objectives/deep/a.py", "from ...training import x", "training"),
         ("cli/a.py", "from firth import load", "load"),
-        ("jobs/a.py", "import firth", "firth"),
+        ("pretraining/a.py", "import firth", "firth"),
     ],
 )
 def test_import_checker_finds_what_is_wrong(tmp_path: Path, name: str, text: str, bad: str) -> None:
@@ -201,40 +193,19 @@ def test_package_configuration_and_command_line_start_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def source_list(readme: str) -> str:
-    """The fenced block of the README that draws ``src/firth``."""
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
-    return next((block for block in blocks if re.search(r"^src/firth", block, flags=re.MULTILINE)), "")
-
-
-def described(block: str) -> list[str]:
-    """The names that the source list gives a line, and words, each: ``├── text/   text -> tokens``."""
-    lines = [line.strip(" \t│├└─|`+-") for line in block.splitlines()]
-    return [
-        name.rstrip("/")
-        for name, _, words in (line.partition(" ") for line in lines)
-        if words.strip() and name.rstrip("/") != "src/firth"
-    ]
-
-
-def test_readme_names_every_part_of_the_source() -> None:
-    path = ROOT / "README.md"
-    if not path.exists():
-        pytest.skip("README.md is not written yet")
+def test_source_page_names_every_part() -> None:
     parts = {
-        p.name
+        p.name.removesuffix(".py")
         for p in SOURCE.iterdir()
-        if p.name != "__pycache__" and (p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py"))))
+        if p.name not in {"__init__.py", "__pycache__"} and (p.suffix == ".py" or any(p.rglob("*.py")))
     }
-    listed = described(source_list(path.read_text(encoding="utf-8")))
-    assert sorted(parts - set(listed)) == [], "the README's source list lacks these"
-    assert sorted(name for name in set(listed) if listed.count(name) > 1 or name not in parts) == []
+    named = [part for row in ORDER for part in row]
+    assert sorted(named) == sorted(parts)
 
 
-def test_source_list_is_read_from_its_fenced_block() -> None:
-    block = "src/firth/\n├── a.py   first things\n└── b/  the rest\n    c\n"
-    readme = f"text\n```\nmake demo\n```\n```text\n{block}```\n"
-    assert described(source_list(readme)) == ["a.py", "b"]
+def test_import_order_is_read_from_the_table() -> None:
+    page = "Text `no`.\n\n| parts | what |\n| --- | --- |\n| `a`, `b` | first `x` |\n| `c` | later |\n"
+    assert import_order(page) == (frozenset({"a", "b"}), frozenset({"c"}))
 
 
 def test_nothing_reads_pickles() -> None:

@@ -22,30 +22,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firth.corpus.prepare import prepare
+    from firth.corpus.vocab import build_vocab
     from firth.errors import FirthError, UsageError
+    from firth.finetuning.evaluate import evaluate, score_predictions
+    from firth.finetuning.run import finetune
     from firth.inference.ensemble import Ensemble
     from firth.inference.model import Model, load
-    from firth.jobs.evaluate import evaluate, score_predictions
-    from firth.jobs.finetune import finetune
-    from firth.jobs.prepare import prepare
-    from firth.jobs.pretrain import pretrain, resume
-    from firth.jobs.recipe import read_recipe
-    from firth.jobs.vocab import build_vocab
+    from firth.pretraining.recipe import read_recipe
+    from firth.pretraining.run import pretrain, resume
     from firth.text.tokenizer import Tokenizer
 
 _HOMES = {
-    "build_vocab": "firth.jobs.vocab",
+    "build_vocab": "firth.corpus.vocab",
     "Ensemble": "firth.inference.ensemble",
-    "evaluate": "firth.jobs.evaluate",
-    "finetune": "firth.jobs.finetune",
+    "evaluate": "firth.finetuning.evaluate",
+    "finetune": "firth.finetuning.run",
     "FirthError": "firth.errors",
     "load": "firth.inference.model",
     "Model": "firth.inference.model",
-    "prepare": "firth.jobs.prepare",
-    "pretrain": "firth.jobs.pretrain",
-    "read_recipe": "firth.jobs.recipe",
-    "resume": "firth.jobs.pretrain",
-    "score_predictions": "firth.jobs.evaluate",
+    "prepare": "firth.corpus.prepare",
+    "pretrain": "firth.pretraining.run",
+    "read_recipe": "firth.pretraining.recipe",
+    "resume": "firth.pretraining.run",
+    "score_predictions": "firth.finetuning.evaluate",
     "Tokenizer": "firth.text.tokenizer",
     "UsageError": "firth.errors",
 }

@@ -9,6 +9,11 @@ _PLAIN_EVERY_S = 10.0
 _QUIET_FOR_S = 2.0
 
 
+def say(text: str) -> None:
+    """Print a message for the user on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def format_duration(seconds: float) -> str:
     """``75.2`` -> ``1:15``, ``7261`` -> ``2:01:01``."""
     whole = max(0, round(seconds))

@@ -18,7 +18,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     """``script("encode")`` imports a benchmark; what it changes in this process is put back."""
     monkeypatch.syspath_prepend(str(FOLDER))
     # A product that takes no time.
-    monkeypatch.setattr("firth.jobs.measure.PRODUCT", (8, 8, 8))
+    monkeypatch.setattr("firth.bench.measure.PRODUCT", (8, 8, 8))
     before = set(sys.modules)
     for name, value in importlib.import_module("measure").QUIET.items():
         monkeypatch.setenv(name, value)

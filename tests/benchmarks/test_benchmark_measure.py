@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from firth.bench.measure import Rate, Spread
 from firth.data.batch import Batch, Target
 from firth.data.rows import pack_lists
-from firth.jobs.measure import Rate, Spread
 from firth.models.bert_config import BertConfig
 from firth.systems import SYSTEMS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from firth.jobs import measure
+from firth.bench import measure
 
 
 @pytest.fixture(autouse=True)

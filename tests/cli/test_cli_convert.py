@@ -9,7 +9,7 @@ import torch
 from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish, weights
 
 from firth.folder import PRETRAINING, read_model
-from firth.foreign import open_model
+from firth.formats.foreign import open_model
 from firth.tasks.config import ClassifyConfig
 
 
@@ -134,7 +134,7 @@ def test_a_published_model_is_fine_tuned(firth, bare: Path, tmp_path: Path) -> N
 
 
 def test_fresh_parts_follow_the_seed_of_a_fine_tuning(bare: Path) -> None:
-    from firth.jobs.tuning import read_base
+    from firth.finetuning.tuning import read_base
 
     base = read_base(str(bare), "", False)
     assert base.untrained == ("pooler",)

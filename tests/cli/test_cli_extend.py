@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import firth.jobs.extend as job
+import firth.corpus.extend as job
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig

@@ -15,7 +15,7 @@ import pytest
 from firth.cli import main
 from firth.cli.finetune import _report
 from firth.config import to_dict
-from firth.jobs.finetune import Tuned, identity, resolve
+from firth.finetuning.run import Tuned, identity, resolve
 from firth.training import trainer
 
 FAST = ["--set", "train.precision=float32", "--set", "train.batch_examples=8"]
@@ -389,7 +389,7 @@ def test_an_interruption_before_anything_is_written(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("firth.jobs.finetune.examples_of", interrupt)
+    monkeypatch.setattr("firth.finetuning.run.examples_of", interrupt)
     tokens = ["--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run"]
     result = firth("finetune", *tokens)
     assert result.code == 130 and result.complaint == "interrupted: nothing had been written"

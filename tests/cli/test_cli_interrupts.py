@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import firth.jobs.prepare as p
+import firth.corpus.prepare as p
 p.BLOCK_CHARACTERS = 8000
 from firth.cli import main
 sys.exit(main())

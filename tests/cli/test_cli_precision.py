@@ -83,7 +83,7 @@ def test_int8_is_for_predict_and_embed_once_it_was_measured(firth, run: Path, de
 def test_a_drop_that_is_too_much_ends_with_1(firth, run: Path, dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for flags in ([], ["--json"]):
         scores = iter([{"accuracy": 0.75}, {"accuracy": 0.7432}])
-        monkeypatch.setattr("firth.jobs.evaluate._scores", lambda *arguments, scores=scores: (next(scores), {}))
+        monkeypatch.setattr("firth.finetuning.evaluate._scores", lambda *arguments, scores=scores: (next(scores), {}))
         result = firth("evaluate", run, "--data", dev, "--precision", "int8", *flags)
         assert result.code == 1
         assert result.complaint == (

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         calls.append(arguments)
         return RESULT
 
-    monkeypatch.setattr("firth.jobs.probe.probe", job)
+    monkeypatch.setattr("firth.finetuning.probe.probe", job)
     return calls
 
 

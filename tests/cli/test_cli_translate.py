@@ -11,7 +11,7 @@ LINES = ["the old farmer walked to the river", "", "a young doctor painted the m
 @pytest.fixture(scope="module")
 def run(tiny_pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few steps, which translates badly."""
-    from firth.jobs.pretrain import pretrain, resolve
+    from firth.pretraining.run import pretrain, resolve
 
     recipe = {
         "model": "transformer-tiny", "encoder": {"width": 16, "n_heads": 2, "feed_forward_width": 32},

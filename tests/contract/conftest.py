@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from systems_under_test import VECTORS
 
-from firth.jobs.prepare import prepare
-from firth.jobs.vocab import build_vocab
+from firth.corpus.prepare import prepare
+from firth.corpus.vocab import build_vocab
 from firth.systems import SYSTEMS
 from firth.text.tokenizer import Tokenizer
 

@@ -18,11 +18,11 @@ from systems_under_test import tiny_recipe
 
 import firth.training.trainer as trainer_module
 from firth.config import to_toml
+from firth.corpus.prepare import prepare
 from firth.errors import CheckpointError, ConfigError, TrainingError
-from firth.jobs.lock import lock
-from firth.jobs.prepare import prepare
-from firth.jobs.pretrain import pretrain, replay, resume
-from firth.jobs.recipe import Pretrain, identity
+from firth.files import lock
+from firth.pretraining.recipe import Pretrain, identity
+from firth.pretraining.run import pretrain, replay, resume
 from firth.systems import SYSTEMS
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import TIME_FIELDS, read_log
@@ -97,8 +97,8 @@ def check_killed(recipe: Pretrain, at_step: int, tmp_path: Path, monkeypatch: py
 PROGRAM = """
 import os, sys, tomllib
 from pathlib import Path
-from firth.jobs.pretrain import pretrain, resume
-from firth.jobs.recipe import read_resolved_recipe
+from firth.pretraining.run import pretrain, resume
+from firth.pretraining.recipe import read_resolved_recipe
 import firth.training.checkpoint as checkpoint
 
 run, recipe = Path(sys.argv[1]), Path(sys.argv[2])
@@ -300,7 +300,7 @@ def test_a_run_from_before_an_option_was_there_goes_on(
     run = tmp_path / "run"
     with monkeypatch.context() as before:
         before.setattr(
-            "firth.jobs.pretrain.identity",
+            "firth.pretraining.run.identity",
             lambda recipe: {k: v for k, v in identity(recipe).items() if k != "optim.schedule"},
         )
         pretrain(tiny_recipe("bert", tiny_corpus), run, silent)

@@ -13,8 +13,8 @@ from torch import Tensor
 from firth.config import to_toml
 from firth.data.batch import Batch, Target
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.jobs.recipe import read_recipe
 from firth.packed import Hidden, Rows, Tokens
+from firth.pretraining.recipe import read_recipe
 from firth.systems import SYSTEMS
 
 every_system = pytest.mark.parametrize("system", sorted(SYSTEMS))

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from firth.convert.cove import is_mtlstm, read_mtlstm
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError
-from firth.foreign import open_model
+from firth.formats.foreign import open_model
+from firth.formats.recognise import recognise
 from firth.models.mtlstm import MtLstm
-from firth.recognise import recognise
 
 
 def released(width: int = 6, hidden_width: int = 4) -> dict[str, Tensor]:

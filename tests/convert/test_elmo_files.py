@@ -12,13 +12,13 @@ import torch
 from firth.convert import elmo
 from firth.convert.elmo import find_files, read_elmo, read_words, write_elmo
 from firth.errors import CheckpointError, ConfigError, InputError
+from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.foreign import open_model
-from firth.jobs.convert import convert
+from firth.formats.foreign import open_model
+from firth.formats.recognise import recognise
 from firth.models.bilm_config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
-from firth.recognise import recognise
 from firth.systems import SYSTEMS
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from firth.convert.fastai import find_fastai, read_fastai, read_words_file
 from firth.errors import CheckpointError
-from firth.foreign import open_model, read_foreign
-from firth.jobs.convert import convert
+from firth.export.convert import convert
+from firth.formats.foreign import open_model, read_foreign
+from firth.formats.recognise import recognise
 from firth.models.awd_lstm_config import AwdLstmConfig
-from firth.recognise import recognise
 
 SECOND = ["xxunk", "xxpad", "xxbos", "xxeos", "xxfld", "xxrep", "xxwrep", "xxup", "xxmaj", "the", ",", "cat"]
 FIRST = ["_unk_", "_pad_", "the", ",", "t_up", "cat"]

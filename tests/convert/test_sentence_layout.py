@@ -11,9 +11,9 @@ from published_folders import encoder_alone, masked, publish
 
 from firth.convert.sentence_transformers import read_sentence_model, write_sentence_model
 from firth.errors import CheckpointError
-from firth.foreign import open_model, read_foreign
+from firth.formats.foreign import open_model, read_foreign
+from firth.formats.recognise import recognise
 from firth.inference.model import load
-from firth.recognise import recognise
 from firth.tasks.config import EmbeddingConfig
 
 MEAN = {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}

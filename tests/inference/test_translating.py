@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+from firth.corpus.prepare import prepare
+from firth.corpus.vocab import build_vocab
 from firth.errors import CheckpointError, ConfigError
 from firth.inference import translating
 from firth.inference.decoding import length_penalty
 from firth.inference.model import Model, load
 from firth.inference.translating import Search, trained_length, translate_stream
-from firth.jobs.prepare import prepare
-from firth.jobs.pretrain import pretrain, resolve
-from firth.jobs.vocab import build_vocab
 from firth.objectives.translation import Translation
+from firth.pretraining.run import pretrain, resolve
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "four", "cat", "dog", "bird", "house", "tree", "river", "old"]
 WORDS += ["new", "big"]

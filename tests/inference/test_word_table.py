@@ -13,7 +13,7 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.inference import word_table
 from firth.inference.model import load
 from firth.inference.word_table import Neighbour, WordTable, open_table
-from firth.jobs.vectors import Reading, convert_vectors
+from firth.vectors.folder import Reading, convert_vectors
 
 
 def table_by_hand() -> WordTable:
@@ -89,7 +89,7 @@ def test_a_new_word_has_the_vector_of_its_ngrams(tmp_path: Path) -> None:
 
 
 def test_any_model_of_whole_words_will_do(tiny_run: Path, tiny_word_corpus: Path, tmp_path: Path) -> None:
-    from firth.jobs.pretrain import pretrain, resolve
+    from firth.pretraining.run import pretrain, resolve
 
     data = {"model": "lstm-small", "encoder": {"width": 8}, "data": {"length": 16, "corpus": str(tiny_word_corpus)},
             "train": {"steps": 1, "precision": "float32", "batch_tokens": 256}}  # fmt: skip

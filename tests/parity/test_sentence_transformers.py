@@ -9,8 +9,8 @@ import pytest
 import torch
 from published_folders import PIECES, SIZES, encoder_alone, masked, publish
 
+from firth.export.convert import convert
 from firth.inference.model import load
-from firth.jobs.convert import convert
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

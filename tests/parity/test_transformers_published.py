@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from firth.folder import Loaded
-from firth.foreign import open_model, read_foreign
+from firth.formats.foreign import open_model, read_foreign
+from firth.formats.recognise import recognise
 from firth.packed import Rows, Tokens, to_padded
-from firth.recognise import recognise
 from firth.tasks.model import TaskModel
 from firth.text.tokenizer import SPECIALS
 

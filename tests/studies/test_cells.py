@@ -12,9 +12,9 @@ import pytest
 
 from firth.config import read_json, write_json
 from firth.errors import ConfigError, InputError, TrainingError
-from firth.jobs.workers import submit
 from firth.studies import cells
 from firth.studies.cells import DONE, Cell, read_facts, run_cells, run_study, select, stamps_of
+from firth.workers import submit
 
 pytestmark = pytest.mark.slow  # starts processes
 

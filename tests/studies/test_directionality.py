@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firth.errors import ConfigError
-from firth.jobs.finetune_recipe import build, plain_recipe
+from firth.finetuning.recipe import build, plain_recipe
 from firth.studies import directionality
 from firth.studies.directionality import TASKS, VARIANTS, pretrain_cell, pretrain_cells, study, tune_cells
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table, write_study_report

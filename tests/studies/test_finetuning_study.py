@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from firth.errors import ConfigError, InputError
-from firth.jobs.finetune_recipe import build, plain_recipe
-from firth.jobs.labelled import LabelledData
+from firth.finetuning.labelled import LabelledData
+from firth.finetuning.recipe import build, plain_recipe
 from firth.studies import finetuning
 from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED, ROWS, count_cell, counted_answers, recipe_of, study
 from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table, write_study_report

@@ -7,9 +7,9 @@ import pytest
 
 from firth.config import read_json
 from firth.errors import ConfigError
+from firth.finetuning.labelled import METRICS
+from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import read_model
-from firth.jobs.finetune_recipe import build, plain_recipe
-from firth.jobs.labelled import METRICS
 from firth.studies import representations
 from firth.studies.finetuning import ROWS
 from firth.studies.representations import (

@@ -11,9 +11,9 @@ from torch import nn
 
 from firth.data.batch import Batch
 from firth.errors import ConfigError
+from firth.finetuning.calibrate import calibrate
 from firth.folder import read_model, write_model
 from firth.inference.model import Model
-from firth.jobs.calibrate import calibrate
 from firth.packed import Encoder
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import ClassifyConfig, RegressConfig, WindowConfig

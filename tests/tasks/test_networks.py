@@ -16,12 +16,12 @@ from torch import nn
 from firth.convert.padded import make_padded
 from firth.data.loader import Place
 from firth.errors import ConfigError
+from firth.finetuning.calibrate import calibrate
+from firth.finetuning.tuning import rate_scales
 from firth.folder import read_model, tensor_names, write_model
 from firth.inference.features import store_features
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
-from firth.jobs.calibrate import calibrate
-from firth.jobs.tuning import rate_scales
 from firth.layers.batch_norm import BatchNorm
 from firth.layers.dropout import Dropout
 from firth.packed import Encoder

@@ -51,7 +51,7 @@ def attention(
     if out is None:
         print_json(asdict(found) | {"weights": found.weights.tolist()})
         return
-    from firth.jobs.attention_picture import write_attention_picture
+    from firth.explain.attention import write_attention_picture
 
     write_attention_picture(found, out)
     n_layers, n_heads, n_pieces, _ = found.weights.shape

@@ -30,7 +30,7 @@ def average(
     """
     from firth.errors import ConfigError
     from firth.folder import read_about
-    from firth.jobs.average import average as make_average
+    from firth.pretraining.average import average as make_average
     from firth.systems import SYSTEMS
 
     if last is not None and len(models) > 1:

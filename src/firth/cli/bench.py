@@ -6,7 +6,7 @@ from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
 from firth.progress import format_count
 
 if TYPE_CHECKING:
-    from firth.jobs.measure import Rate
+    from firth.bench.measure import Rate
 
 
 def bench(*, model: str = "bert-mini", repeats: AtLeastOne = 5, as_json: JsonFlag = False) -> None:
@@ -25,7 +25,7 @@ def bench(*, model: str = "bert-mini", repeats: AtLeastOne = 5, as_json: JsonFla
     as_json
         Print every measurement and the facts of the machine as one JSON object.
     """
-    from firth.jobs.bench import bench as job
+    from firth.bench.run import bench as job
 
     with on_interrupt("nothing was kept"):
         result = job(model, repeats=repeats or 5)

@@ -12,7 +12,7 @@ from firth.cli.shared import AtLeastOne, Flag, JsonFlag, on_interrupt, print_jso
 from firth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from firth.jobs.convert import Converted, Target
+    from firth.export.convert import Converted, Target
 
 _KINDS = {
     "firth": "a model of Firth",
@@ -121,9 +121,9 @@ def convert(
         "--data": data, "--max-drop": max_drop, "--task": task, "--split": None if split == "dev" else split,
         "--columns": columns, "--header": header, "--format": None if form == "auto" else form,
     })  # fmt: skip
-    from firth.jobs.convert import convert as job
-    from firth.jobs.finetune_recipe import LabelledConfig
-    from firth.jobs.onnx_export import Int8
+    from firth.export.convert import convert as job
+    from firth.export.onnx import Int8
+    from firth.finetuning.recipe import LabelledConfig
 
     gate = None
     if int8:

@@ -19,6 +19,6 @@ def demo(*, out: Path = Path("demo"), seed: int = 12345) -> None:
     seed
         Of weights, data and the draws of labels; the same seed gives the same numbers.
     """
-    from firth.jobs.demo import demo as job
+    from firth.demo.run import demo as job
 
     job(out, seed=seed)

@@ -8,8 +8,9 @@ from cyclopts import Parameter
 
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Others, Precision, counted, print_json, print_table, say
+from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Others, Precision, counted, print_json, print_table
 from firth.errors import ConfigError
+from firth.progress import say
 
 TRANSLATE = "translate"
 
@@ -92,9 +93,9 @@ def evaluate(
     split = "dev" if split is None else split
     if predictions is not None and (precision != "float32" or max_drop is not None or others):
         raise ConfigError("--precision, --max-drop and --with are for a model, not for --predictions: leave them out")
-    from firth.jobs import evaluate as job
-    from firth.jobs.finetune_recipe import LabelledConfig
-    from firth.jobs.labelled import METRICS, kind_of_task
+    from firth.finetuning import evaluate as job
+    from firth.finetuning.labelled import METRICS, kind_of_task
+    from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
@@ -141,7 +142,7 @@ def _evaluate_translations(
             f"--task {TRANSLATE} --predictions FILE --gold FILE"
         )
     from firth.inference.translating import Search
-    from firth.jobs.translate import evaluate_translation, score_translation_file
+    from firth.inference.translation_scores import evaluate_translation, score_translation_file
 
     if predictions is not None:
         _refuse({"--beam": beam, "--alpha": alpha}, "a model")

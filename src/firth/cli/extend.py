@@ -18,7 +18,7 @@ from firth.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from firth.jobs.extend_report import Change, ExtendReport
+    from firth.corpus.extend_report import Change, ExtendReport
 
 _SHOWN = 10  # of the new pieces; the report has more
 
@@ -54,8 +54,8 @@ def extend(
     as_json
         Print the report as one JSON object.
     """
+    from firth.corpus.extend import extend as extend_model
     from firth.folder import PRETRAINING
-    from firth.jobs.extend import extend as extend_model
 
     with on_interrupt("no model was written; start again with the same command"):
         report = extend_model(model, texts, out, pieces=pieces, errors=errors)
@@ -90,7 +90,7 @@ def _print_report(out: Path, report: "ExtendReport") -> None:
 
 
 def _change(change: "Change") -> list[tuple[str, str]]:
-    from firth.jobs.extend_report import fit_cells
+    from firth.corpus.extend_report import fit_cells
 
     after = fit_cells(change.after)
     return [(name, f"{value} → {after[name]}") for name, value in fit_cells(change.before).items()]

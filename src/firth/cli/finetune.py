@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from firth.cli.labelled import NOT_GIVEN, OBJECTS, Keys, LabelledFlags, settings_of
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, counted, print_json, print_next, print_table, say, shell
+from firth.cli.shared import AtLeastOne, Flag, JsonFlag, counted, print_json, print_next, print_table, shell
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
+from firth.progress import say
 
 if TYPE_CHECKING:
-    from firth.jobs.finetune import Tuned
+    from firth.finetuning.run import Tuned
 
 
 def finetune(
@@ -95,7 +96,7 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: b
     """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
-    from firth.jobs import finetune as job
+    from firth.finetuning import run as job
 
     recipe, base, labelled = job.resolve(data, overrides, where)
     if out is None:
@@ -108,7 +109,7 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: b
 
 
 def _resume(out: Path, as_json: bool) -> None:
-    from firth.jobs import finetune as job
+    from firth.finetuning import run as job
 
     try:
         _report(job.resume(out), as_json)

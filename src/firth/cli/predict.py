@@ -146,7 +146,7 @@ def _learnt(model: "Model") -> str:
 
 def _check_task(model: "Model", task: str) -> None:
     """ConfigError if a data set is of another kind than the model's task."""
-    from firth.jobs.labelled import kind_of_task
+    from firth.finetuning.labelled import kind_of_task
 
     kind = kind_of_task(_TEST_OF.get(task, task)) if task else model.loaded.task
     if kind != model.loaded.task:
@@ -215,8 +215,8 @@ def _file_records(
     problems: "Problems",
 ) -> Iterable["Record"]:  # fmt: skip
     """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
-    from firth.jobs.finetune_recipe import LabelledConfig
-    from firth.jobs.labelled import iter_file
+    from firth.finetuning.labelled import iter_file
+    from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
 
     assert file is not None

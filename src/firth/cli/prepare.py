@@ -64,7 +64,7 @@ def prepare(
     as_json
         Print the report as one JSON object.
     """
-    from firth.jobs.prepare import prepare as make_corpus
+    from firth.corpus.prepare import prepare as make_corpus
 
     with on_interrupt("what is finished is kept; the same command goes on from there"):
         report = make_corpus(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from firth.cli import INTERRUPTED
-from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, say, shell
+from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, shell
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
+from firth.progress import say
 
 if TYPE_CHECKING:
-    from firth.jobs.pretrain import Outcome
-    from firth.jobs.recipe import Pretrain
+    from firth.pretraining.recipe import Pretrain
+    from firth.pretraining.run import Outcome
 
 
 def pretrain(
@@ -96,7 +97,7 @@ def _setting(key: str, value: str | int) -> str:
 def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
     """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
-    from firth.jobs import pretrain as job
+    from firth.pretraining import run as job
 
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
     recipe = job.resolve(data, overrides, where)
@@ -110,7 +111,7 @@ def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
 
 
 def _resume(run: Path, corpus: str | None) -> int:
-    from firth.jobs import pretrain as job
+    from firth.pretraining import run as job
 
     try:
         return _report(job.resume(run, corpus=corpus), job.recipe_of(run))
@@ -119,7 +120,7 @@ def _resume(run: Path, corpus: str | None) -> int:
 
 
 def _replay(run: Path, place: str) -> int:
-    from firth.jobs import pretrain as job
+    from firth.pretraining import run as job
 
     print_json(job.replay(run, place))
     return 0

@@ -42,8 +42,8 @@ def probe(
     """
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
     plain = {} if recipe is None else read_toml(recipe)
-    from firth.jobs.probe import probe as job
-    from firth.jobs.probe import shown
+    from firth.finetuning.probe import probe as job
+    from firth.finetuning.probe import shown
 
     with on_interrupt(f"nothing is left to go on with; delete {out} and start again"):
         result = job(plain, [*laid_over, *(settings or [])], str(recipe or "flags"), out)

@@ -27,11 +27,6 @@ Others = Annotated[list[Path] | None, Parameter(name="--with")]
 CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile", show_default=False)]
 
 
-def say(text: str) -> None:
-    """A message for the person at the terminal, on stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def load_model(model: Path, precision: Precision, compile: bool = False) -> "Model":
     """``firth.load``; what the model computes in is said where it is not the default."""
     from firth.inference.model import load

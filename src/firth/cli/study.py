@@ -48,7 +48,6 @@ def study(
     as_json
         Print study.json.
     """
-    from firth.jobs.workers import cpu_count
     from firth.studies import (
         directionality,
         directionality_report,
@@ -61,6 +60,7 @@ def study(
         unknown_words,
         unknown_words_report,
     )
+    from firth.workers import cpu_count
 
     studies = {
         "finetuning": (finetuning.study, finetuning_report.write_study_report),

@@ -16,14 +16,14 @@ from firth.cli.shared import (
     print_json,
     print_next,
     print_table,
-    say,
 )
 from firth.config import from_dict, override
 from firth.errors import FirthError, InputError
+from firth.progress import say
 
 if TYPE_CHECKING:
     from firth.inference.word_table import Neighbour
-    from firth.jobs.vectors import VectorsReport
+    from firth.vectors.folder import VectorsReport
 
 Unknown = Literal["one", "shapes", "hashed", "ngrams"]
 StandIn = Literal["rarest", "mean", "zero"]
@@ -97,7 +97,7 @@ def convert(
     as_json
         Print the report as one JSON object.
     """
-    from firth.jobs.vectors import Reading, convert_vectors
+    from firth.vectors.folder import Reading, convert_vectors
 
     reading = Reading(
         glove_vocab=glove_vocab, texts=tuple(texts or ()), least=least, most=most, unknown=unknown, stand_in=stand_in,
@@ -165,8 +165,8 @@ def train(
     as_json
         Print the report as one JSON object.
     """
-    from firth.jobs.train_vectors import VectorTraining, train_vectors
-    from firth.jobs.vectors import Reading
+    from firth.vectors.folder import Reading
+    from firth.vectors.train import VectorTraining, train_vectors
 
     plain = {
         "kind": kind, "algorithm": algorithm, "width": width, "window": window, "epochs": epochs, "least": least,
@@ -295,7 +295,7 @@ def analogy(
     from dataclasses import asdict
 
     from firth.inference.word_table import open_table
-    from firth.jobs.analogies import analogies, read_questions
+    from firth.vectors.scores import analogies, read_questions
 
     asked = read_questions(questions)
     sections = analogies(open_table(model), asked, fold=fold, first=first)
@@ -333,8 +333,8 @@ def similarity(
         Print one JSON object a file.
     """
     from firth.inference.word_table import open_table
-    from firth.jobs.analogies import read_pairs
-    from firth.jobs.analogies import similarity as score
+    from firth.vectors.scores import read_pairs
+    from firth.vectors.scores import similarity as score
 
     read = [(path, read_pairs(path)) for path in pairs]
     table = open_table(model)

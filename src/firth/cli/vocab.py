@@ -59,7 +59,7 @@ def vocab(
     as_json
         Print the report as one JSON object.
     """
-    from firth.jobs.vocab import build_vocab
+    from firth.corpus.vocab import build_vocab
 
     with on_interrupt("no vocabulary was written; start again with the same command"):
         report = build_vocab(

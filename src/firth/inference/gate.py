@@ -10,7 +10,7 @@ from pathlib import Path
 from firth.config import file_sha256, read_json, to_dict, write_json
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about
-from firth.recognise import recognise
+from firth.formats.recognise import recognise
 
 GATE = "int8.json"
 # Points of the task's main score that int8 may cost where nothing else is said.

@@ -14,7 +14,7 @@ from torch import Tensor
 from firth.data.rows import pack_lists, pack_words
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
-from firth.foreign import open_model
+from firth.formats.foreign import open_model
 from firth.inference.answering import AT_ONCE, answer_stream, record_of, task_model
 from firth.inference.attention_maps import Attention, attention_weights
 from firth.inference.batching import in_batches

@@ -15,10 +15,10 @@ from torch import Tensor
 from firth.config import from_dict, read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import WEIGHTS, Loaded, find_model, read_about
-from firth.foreign import open_model
+from firth.formats.foreign import open_model
+from firth.formats.recognise import recognise
 from firth.models.vectors import Vectors, ngram_mean
 from firth.models.vectors_config import VectorsConfig
-from firth.recognise import recognise
 from firth.text.characters import character_rows
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.training.checkpoint import load_tensors

@@ -1,6 +1,6 @@
 """Word vectors as an encoder: every word has one, whatever stands around it.
 
-Where they come from is for objectives/cbow.py, gensim (jobs/train_vectors.py), or a file of another tool
+Where they come from is for objectives/cbow.py, gensim (vectors/train.py), or a file of another tool
 (convert/word_vectors.py). Words outside the vocabulary come with their characters, and are looked up by them.
 """
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from firth.config import read_json, write_json
 from firth.errors import ConfigError, FirthError, TrainingError
-from firth.jobs.lock import lock
-from firth.jobs.workers import cpu_count, make_pool, submit
+from firth.files import lock
 from firth.progress import format_duration
+from firth.workers import cpu_count, make_pool, submit
 
 DONE, LOG = "cell.json", "cell.log"
 FACTS = "study.json"

@@ -12,7 +12,8 @@ from typing import Any
 
 from firth.config import read_json
 from firth.errors import ConfigError
-from firth.jobs import pretrain as job
+from firth.pretraining import run as job
+from firth.progress import say
 from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
@@ -64,7 +65,7 @@ def study(
     *,
     only: Sequence[str] = (),
     workers: int = 2,
-    tell: Callable[[str], None] = job.say,
+    tell: Callable[[str], None] = say,
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firth.jobs.report import Cell, Report
+from firth.page import Cell, Report
 from firth.studies.directionality import PUBLISHED, TASKS, VARIANTS
 from firth.studies.finetuning_report import percent
 from firth.studies.score_figure import draw_scores

@@ -17,11 +17,12 @@ from typing import Any
 from firth.config import write_text
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
-from firth.jobs.baseline import commonest_tags, linear_predictions, similarity
-from firth.jobs.finetune import IDENTITY, finetune, resolve, resume
-from firth.jobs.finetune_recipe import data_config
-from firth.jobs.labelled import LabelledData, read_labelled, score_task
-from firth.jobs.pretrain import RECIPE, say
+from firth.finetuning.baseline import commonest_tags, linear_predictions, similarity
+from firth.finetuning.labelled import LabelledData, read_labelled, score_task
+from firth.finetuning.recipe import data_config
+from firth.finetuning.run import IDENTITY, finetune, resolve, resume
+from firth.pretraining.run import RECIPE
+from firth.progress import say
 from firth.studies.cells import Cell, run_study, select
 from firth.tasks.predictions import Chosen, Labelled, TaggedText, Valued
 

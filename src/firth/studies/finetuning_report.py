@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firth.jobs.report import Cell, Report
+from firth.page import Cell, Report
 from firth.studies.finetuning import COUNTED, FEATURES, FRESH, LABELS, PRETRAINED, ROWS
 
 Facts = Mapping[str, Any]

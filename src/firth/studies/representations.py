@@ -17,18 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from firth.config import read_json, write_json, write_text
+from firth.corpus.prepare import prepare
+from firth.corpus.vocab import VocabKind, build_vocab
 from firth.errors import ConfigError
+from firth.export.convert import convert
+from firth.finetuning.labelled import read_labelled
+from firth.finetuning.recipe import data_config, laid_over
 from firth.folder import read_model
-from firth.jobs import pretrain as job
-from firth.jobs.convert import convert
-from firth.jobs.finetune_recipe import data_config, laid_over
-from firth.jobs.labelled import read_labelled
-from firth.jobs.prepare import prepare
-from firth.jobs.train_vectors import VectorTraining, train_vectors
-from firth.jobs.vectors import Reading
-from firth.jobs.vocab import VocabKind, build_vocab
+from firth.pretraining import run as job
+from firth.progress import say
 from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import ROWS, SEEDS, Row, recipe_of, tune_cell
+from firth.vectors.folder import Reading
+from firth.vectors.train import VectorTraining, train_vectors
 
 CPU_SECONDS = 600
 PIECES, WORDS = 16_000, 20_000
@@ -159,7 +160,7 @@ def study(
     *,
     only: Sequence[str] = (),
     workers: int = 2,
-    tell: Callable[[str], None] = job.say,
+    tell: Callable[[str], None] = say,
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from firth.jobs.report import Cell, Report
+from firth.page import Cell, Report
 from firth.studies.finetuning import SEEDS
 from firth.studies.finetuning_report import percent
 from firth.studies.representations import CPU_SECONDS, LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from firth.errors import ConfigError
-from firth.jobs.report import COLOURS, FAINT, INK
+from firth.page import COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

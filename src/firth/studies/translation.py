@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from firth.corpus.prepare import prepare
+from firth.corpus.vocab import build_vocab
 from firth.errors import ConfigError
 from firth.inference.translating import Search
-from firth.jobs import pretrain as job
-from firth.jobs.average import average
-from firth.jobs.prepare import prepare
-from firth.jobs.translate import evaluate_translation
-from firth.jobs.vocab import build_vocab
+from firth.inference.translation_scores import evaluate_translation
 from firth.metrics.translation import translation_metrics
+from firth.pretraining import run as job
+from firth.pretraining.average import average
+from firth.progress import say
 from firth.studies.cells import Cell, run_study, select
 from firth.training.log import read_log
 
@@ -56,7 +57,7 @@ def study(
     *,
     only: Sequence[str] = (),
     workers: int = 2,
-    tell: Callable[[str], None] = job.say,
+    tell: Callable[[str], None] = say,
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 

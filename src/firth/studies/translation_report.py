@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firth.jobs.report import Cell, Report
+from firth.page import Cell, Report
 from firth.studies.translation import BEST, MEAN, NEWEST, SEARCHES, TRAINING
 
 Facts = Mapping[str, Any]

@@ -11,14 +11,14 @@ from typing import Any
 
 from firth.config import write_text
 from firth.errors import ConfigError
+from firth.finetuning.labelled import read_labelled
+from firth.finetuning.recipe import data_config, laid_over
 from firth.folder import read_model
-from firth.jobs.finetune_recipe import data_config, laid_over
-from firth.jobs.labelled import read_labelled
-from firth.jobs.pretrain import say
-from firth.jobs.train_vectors import VectorTraining, train_vectors
-from firth.jobs.vectors import Reading, convert_vectors
+from firth.progress import say
 from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import tune_cell
+from firth.vectors.folder import Reading, convert_vectors
+from firth.vectors.train import VectorTraining, train_vectors
 
 TRAINING = "vectors"
 # Small and quick: about four minutes of one core for both.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firth.jobs.report import Cell, Report
+from firth.page import Cell, Report
 from firth.studies.finetuning_report import percent
 from firth.studies.unknown_words import MOST_EXAMPLES, RULES, TRAINING, VECTORS
 

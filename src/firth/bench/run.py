@@ -1,0 +1,141 @@
+"""``firth bench``: what this machine does with a model, beside what it could do, without anything to compare with.
+
+Texts and corpus are stand-ins of real lengths, so that nothing but a model's name is needed.
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firth.bench.measure import Rate, Work, machine_facts, rates
+from firth.bench.synthetic import REVIEW_SENTENCES, plain_corpus, plain_texts, plain_tokenizer
+from firth.config import to_dict
+from firth.data.batch import Batch
+from firth.data.loader import Place
+from firth.data.rows import pack_words
+from firth.data.shards import Corpus
+from firth.folder import PRETRAINING, write_model
+from firth.inference.model import Model, load
+from firth.machine import find_machine
+from firth.pretraining.recipe import Pretrain, read_recipe
+from firth.pretraining.run import assemble, deterministic, make_loader, make_objective
+from firth.progress import say
+from firth.systems import looks_like_path
+from firth.text.tokenizer import Tokenizer
+from firth.training.distributed import World
+from firth.training.trainer import Trainer
+
+# As many pieces as BERT's released English vocabularies have.
+VOCAB_SIZE = 30_522
+_LENGTH = 128
+_CORPUS_BATCHES = 100
+_BATCHES_A_STEP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What was measured of ``model`` on ``machine``."""
+
+    model: str
+    machine: dict[str, Any]
+    rates: list[Rate]
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"model": self.model, "machine": self.machine, "rates": [rate.facts() for rate in self.rates]}
+
+
+def bench(
+    model: str = "bert-mini", *, repeats: int = 5, n_texts: int = 250, batch_tokens: int = 4096,
+    vocab_size: int = VOCAB_SIZE, tell: Callable[[str], None] = say,
+) -> Bench:  # fmt: skip
+    """Time the model's parts in turn with the machine's matrix products.
+
+    ``model``: a size or a folder, as everywhere. The pre-training step and the loader are left out, and that is
+    told, for a model that has learnt a task. ``vocab_size``: of a model that is only a size.
+    """
+    with tempfile.TemporaryDirectory(prefix="firth-bench-") as place:
+        folder = Path(place)
+        base = load(model) if looks_like_path(model) else None
+        if base is not None and base.loaded.task != PRETRAINING:
+            tell(f"{model} is a model for {base.loaded.task}: only its encoder is measured, no pre-training")
+            return _measured(model, {"encode": encode_work(base, n_texts)}, repeats)
+        tokenizer = base.loaded.tokenizer if base is not None else plain_tokenizer(vocab_size)
+        corpus = plain_corpus(folder / "corpus", tokenizer, _CORPUS_BATCHES * batch_tokens)
+        recipe = bench_recipe(model, corpus, batch_tokens, base)
+        if base is None:
+            base = load(write_random_model(folder / "model", recipe, tokenizer))
+        works = {"encode": encode_work(base, n_texts)}
+        works["pre-training step"] = step_work(recipe, folder / "run")
+        works["loader, one thread"] = loader_work(recipe)
+        return _measured(model, works, repeats)
+
+
+def _measured(model: str, works: dict[str, Work], repeats: int) -> Bench:
+    device = str(find_machine("auto").device)
+    return Bench(model, machine_facts(device), rates(works, repeats, device=device))
+
+
+def bench_recipe(model: str, corpus: Path, batch_tokens: int, base: Model | None = None) -> Pretrain:
+    """The recipe of pre-training with nothing said but what must be; of ``base`` where ``model`` is its folder."""
+    data: dict[str, Any] = {"corpus": str(corpus), "length": _LENGTH, "workers": 0}
+    plain: dict[str, Any] = {"model": model, "data": data}
+    if base is not None:
+        data["length"] = min(_LENGTH, base.loaded.max_length or _LENGTH)
+        plain["objective"] = to_dict(base.loaded.objective.config)
+        # What a model has not learnt, it is not trained on.
+        if plain["objective"].get("next_sentence") is False:
+            data["instances"] = "documents"
+    plain["train"] = {"batch_tokens": batch_tokens, "micro_batches": _BATCHES_A_STEP}
+    return read_recipe(plain, [], "firth bench", vocab_size=Corpus(corpus).tokenizer.size)
+
+
+def write_random_model(folder: Path, recipe: Pretrain, tokenizer: Tokenizer) -> Path:
+    """A model folder with the recipe's fresh weights."""
+    folder.mkdir()
+    write_model(folder, recipe.system, PRETRAINING, make_objective(recipe), tokenizer, {})
+    return folder
+
+
+def encode_work(model: Model, n_texts: int) -> Work:
+    """Vectors of texts as long as the sentences of reviews, as ``firth embed`` makes them."""
+    lengths = [REVIEW_SENTENCES[i % len(REVIEW_SENTENCES)] for i in range(n_texts)]
+    texts = plain_texts(model.loaded.tokenizer, lengths)
+    rows = [model.loaded.layout.single(ids) for ids in model.loaded.tokenizer.ids_many(texts)]
+    # An encoder alone: no vocabulary to predict, and no backward, which is two thirds.
+    config = dataclasses.replace(model.loaded.objective.encoder.config, vocab_size=1)
+    flops = model.loaded.system.flops(config, Batch(pack_words(rows, model.loaded.tokenizer), {})) / 3
+    return Work(lambda: model.embed(texts), tokens=sum(map(len, rows)), flops=flops)
+
+
+def step_work(recipe: Pretrain, run: Path) -> Work:
+    """Updates of a pre-training run as ``firth pretrain`` makes them, from batches that are there already."""
+    trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), lambda text: None)
+    batches = next(loader.steps(Place(), step=0))[0]
+    trainer.objective.train()
+    return Work(
+        lambda: step(trainer, batches),
+        tokens=sum(batch.tokens.rows.n_tokens for batch in batches),
+        flops=sum(trainer.flops(batch) for batch in batches),
+    )
+
+
+def step(trainer: Trainer, batches: list[Batch]) -> None:
+    """One update under the settings that training runs under."""
+    with deterministic():
+        trainer.train_step(batches)
+    trainer.state.step += 1
+
+
+def loader_work(recipe: Pretrain) -> Work:
+    """An epoch's plan, masks and packing, in one thread."""
+    corpus = Corpus(recipe.data.corpus)
+
+    def read() -> int:
+        # A new one each time: a loader keeps its last plans.
+        return sum(batch.tokens.rows.n_tokens for batch in make_loader(recipe, corpus).one_epoch())
+
+    return Work(read, tokens=read())

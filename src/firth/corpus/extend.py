@@ -1,0 +1,199 @@
+"""``firth extend``: a model and text of a domain -> the same model with the domain's words in its vocabulary."""
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from firth.corpus.extend_report import Change, ExtendReport, NewPiece, write_extend_report
+from firth.corpus.prepare import is_held_out
+from firth.data.batch import Objective
+from firth.errors import ConfigError, FirthError, InputError
+from firth.files import holds_something, lock
+from firth.folder import PRETRAINING, Loaded, write_model
+from firth.formats.foreign import open_model
+from firth.progress import Progress, say
+from firth.systems import TASKS
+from firth.text.corpus import CorpusReader
+from firth.text.extend import (
+    check_extendable,
+    choose_pieces,
+    count_pieces,
+    count_words,
+    extended,
+    greedy_pieces,
+    measure,
+    text_runs,
+)
+from firth.text.tokenizer import Tokenizer
+from firth.text.wordpiece import MAX_TYPES, WordCounts
+from firth.training.checkpoint import write_folder
+
+HELD_OUT = 0.1  # share of the documents that pieces are not chosen from, only tried on
+_SHOWN = 30  # of the new pieces, in the report
+
+
+@dataclass(slots=True)
+class _Part:
+    """The documents pieces are chosen from, or those held out; ``words`` are made of ``runs`` at the end."""
+
+    runs: WordCounts
+    documents: int = 0
+    words: Mapping[str, int] = dataclasses.field(default_factory=Counter)
+
+
+def extend(
+    model: str | Path,
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    pieces: int = 2000,
+    errors: Literal["replace", "strict"] = "replace",
+    max_types: int = MAX_TYPES,
+    tell: Callable[[str], None] = say,
+) -> ExtendReport:
+    """Add up to ``pieces`` word pieces of a text to a model of any kind, and write the model folder ``out``.
+
+    Old pieces keep their ids and weights. A new one begins as the mean of the pieces that stood for it before.
+    The text is read as a stream; ``max_types`` bounds how many different words are held.
+    """
+    out = Path(out)
+    if pieces < 1:
+        raise ConfigError(f"pieces={pieces}: expected at least 1")
+    if out.exists() and (not out.is_dir() or holds_something(out)):
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    loaded = open_model(model)
+    check_extendable(loaded.tokenizer)
+    reader = CorpusReader(paths, errors)
+    with lock(out):
+        text, held, digest = _read(reader, loaded.tokenizer, max_types)
+        chosen = _choose(text.words, loaded.tokenizer, pieces, reader)
+        if len(chosen) < pieces:
+            tell(f"{len(chosen):,} new pieces are of use to this text, not {pieces:,}: these are taken")
+        tokenizer = extended(loaded.tokenizer, chosen)
+        report = _report(loaded, tokenizer, chosen, pieces, text, held, reader)
+        objective = extended_objective(loaded, chosen)
+        provenance = _provenance(loaded, model, tokenizer, report, digest)
+
+        def fill(folder: Path) -> None:
+            write_model(
+                folder, loaded.system_name, loaded.task, objective, tokenizer, provenance,
+                untrained=loaded.untrained, embedding=loaded.embedding,
+            )  # fmt: skip
+            try:
+                write_extend_report(folder / "report.html", report, out.name)
+            except FirthError as error:
+                tell(f"no report.html: {error}")
+
+        write_folder(out, fill)
+    return report
+
+
+def _read(reader: CorpusReader, tokenizer: Tokenizer, max_types: int) -> tuple[_Part, _Part, str]:
+    """The text's words in two parts, and a hash of the text."""
+    text, held, digest = _Part(WordCounts(max_types)), _Part(WordCounts(max_types)), hashlib.sha256()
+    with Progress("count words", reader.total_bytes, "bytes") as progress:
+        for document in reader:
+            part = held if is_held_out(document, HELD_OUT) else text
+            part.documents += 1
+            part.runs.add(text_runs(document.paragraphs))
+            digest.update("\n".join([*document.paragraphs, ""]).encode("utf-8", "surrogatepass"))
+            progress.advance(reader.bytes_consumed - progress.done)
+    for part in (text, held):
+        runs = part.runs.counts
+        with Progress("split words", len(runs), "words") as progress:
+            part.words = count_words(runs, tokenizer, lambda n, bar=progress: bar.advance(n - bar.done))
+    if not text.words:  # few documents: all of them may be held out
+        text, held = held, text
+    if not text.words:
+        raise InputError(f"no words in {_named(reader)} ({reader.report.documents} documents); give text of the domain")
+    return text, held, digest.hexdigest()
+
+
+def _named(reader: CorpusReader) -> str:
+    more = f" and {len(reader.files) - 1} more files" if len(reader.files) > 1 else ""
+    return f"{reader.files[0]}{more}"
+
+
+def _choose(words: Mapping[str, int], tokenizer: Tokenizer, n: int, reader: CorpusReader) -> list[str]:
+    with Progress("choose pieces", n, "pieces") as progress:
+        chosen = choose_pieces(words, tokenizer.pieces, n, lambda done: progress.advance(done - progress.done))
+    if not chosen:
+        raise InputError(
+            f"no new piece is of use to {_named(reader)}: the vocabulary keeps its words whole, but for those that "
+            f"occur once; give more text, or leave the model as it is"
+        )
+    return chosen
+
+
+def extended_objective(loaded: Loaded, pieces: Sequence[str]) -> Objective:
+    """The model with a row for each new piece, wherever it has one for each piece."""
+    old = loaded.objective
+    ids = {piece: i for i, piece in enumerate(loaded.tokenizer.pieces)}
+    parts = [[ids[part] for part in greedy_pieces(piece, ids)] for piece in pieces]
+    config: Any = dataclasses.replace(old.encoder.config, vocab_size=len(ids) + len(pieces))
+    make: Callable[[Any, Any], Objective] = (
+        loaded.system.objective if loaded.task == PRETRAINING else TASKS[loaded.task].model
+    )
+    new, found = make(loaded.system.encoder(config), old.config), old.state_dict()
+    new.load_state_dict({
+        name: found[name] if tensor.shape == found[name].shape else mean_rows(found[name], parts)
+        for name, tensor in new.state_dict().items()
+    })  # fmt: skip
+    return new.eval()
+
+
+def mean_rows(rows: Float[Tensor, "V *H"], parts: Sequence[Sequence[int]]) -> Float[Tensor, "W *H"]:
+    """The rows of a vocabulary, and below them for each new piece the mean of its parts' rows."""
+    return torch.cat([rows, torch.stack([rows[list(some)].mean(0) for some in parts])])
+
+
+def _report(
+    loaded: Loaded,
+    tokenizer: Tokenizer,
+    chosen: Sequence[str],
+    asked: int,
+    text: _Part,
+    held: _Part,
+    reader: CorpusReader,
+) -> ExtendReport:
+    changes = []
+    with Progress("measure", 4, "passes") as progress:
+        for part in (text, held):
+            fits = []
+            for some in (loaded.tokenizer, tokenizer):
+                fits.append(measure(some, part.words))
+                progress.advance(1)
+            changes.append(Change(*fits))
+    counts, new, old = count_pieces(tokenizer, text.words), set(chosen), set(loaded.tokenizer.pieces)
+    often = sorted(new, key=lambda piece: (-counts[piece], piece))[:_SHOWN]
+    read = reader.report
+    return ExtendReport(
+        system=loaded.system_name, task=loaded.task, size_before=loaded.tokenizer.size, size_after=tokenizer.size,
+        asked=asked, documents=text.documents, held_documents=held.documents, text=changes[0],
+        held_out=changes[1] if held.words else None,
+        frequent=tuple(NewPiece(piece, counts[piece], tuple(greedy_pieces(piece, old))) for piece in often),
+        pruned_words=text.runs.pruned_occurrences + held.runs.pruned_occurrences, bad_bytes=read.bad_bytes,
+        bad_places=tuple(read.bad_places), cut_lines=read.cut_lines, cut_documents=read.cut_documents,
+    )  # fmt: skip
+
+
+def _provenance(
+    loaded: Loaded, model: str | Path, tokenizer: Tokenizer, report: ExtendReport, digest: str
+) -> dict[str, Any]:
+    """Where the model comes from, and what was added: a model may be extended more than once."""
+    before = {key: value for key, value in loaded.provenance.items() if key not in ("firth", "torch", "python")}
+    step = {
+        "from": str(model), "pieces": [report.size_before, report.size_after],
+        "tokenizer": [loaded.tokenizer.fingerprint, tokenizer.fingerprint], "text": digest,
+        "documents": report.documents, "held_documents": report.held_documents,
+        "pieces_per_word": [round(fit.pieces_per_word, 4) for fit in (report.text.before, report.text.after)],
+    }  # fmt: skip
+    return before | {"extended": [*before.get("extended", []), step]}

@@ -1,0 +1,100 @@
+"""What ``firth extend`` tells: numbers before and after, and ``report.html``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from firth.page import Cell, Report
+from firth.text.extend import Fit
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a text fitted the old vocabulary, and how it fits the new one."""
+
+    before: Fit
+    after: Fit
+
+
+@dataclass(frozen=True, slots=True)
+class NewPiece:
+    """A new piece, how often it occurs in the text that it was chosen from, and what it was before."""
+
+    piece: str
+    count: int
+    before: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtendReport:
+    """What was added to a model and what that changes.
+
+    ``text``: the documents that pieces were chosen from; ``held_out``: the others, None where there are none.
+    ``frequent``: the new pieces that occur most often. ``bad_*`` and ``cut_*`` as the reader found them;
+    ``pruned_words``: occurrences of rare words that were dropped to bound memory, and are in no number.
+    """
+
+    system: str
+    task: str
+    size_before: int
+    size_after: int
+    asked: int
+    documents: int
+    held_documents: int
+    text: Change
+    held_out: Change | None
+    frequent: tuple[NewPiece, ...]
+    pruned_words: int
+    bad_bytes: int
+    bad_places: tuple[tuple[str, int], ...]
+    cut_lines: int
+    cut_documents: int
+
+    @property
+    def added(self) -> int:
+        return self.size_after - self.size_before
+
+
+def fit_cells(fit: Fit) -> dict[str, str]:
+    """The numbers of a table, by name."""
+    words = max(fit.words, 1)
+    return {
+        "pieces per word": f"{fit.pieces_per_word:.3f}",
+        "words kept whole": f"{fit.whole / words:.2%}",
+        "words that are [UNK]": f"{fit.unknown / words:.3%}",
+        "pieces in all": f"{fit.pieces:,}",
+    }
+
+
+def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
+    """Write ``report.html``; needs the extra ``report`` (ConfigError without it)."""
+    page = Report(f"A vocabulary extended: {name}")
+    page.text(
+        f"{report.added:,} pieces were added to the {report.size_before:,} of a {report.system} model. Old pieces "
+        f"keep their ids and their weights; a new one begins as the mean of the pieces that stood for it before."
+    )
+    parts = [("text", report.text)] + ([("held-out", report.held_out)] if report.held_out else [])
+    fits = {f"{part}, {when}": fit for part, change in parts for when, fit in _moments(change)}
+    page.bars_plot(
+        "Pieces per word", list(fits), [fit.pieces_per_word for fit in fits.values()], [0.0] * len(fits),
+        "pieces per word",
+    )  # fmt: skip
+    cells = {title: fit_cells(fit) for title, fit in fits.items()}
+    names = list(fit_cells(report.text.before))
+    page.table(["", *cells], [[row, *(column[row] for column in cells.values())] for row in names])
+    page.text(_parts_in_words(report))
+    page.heading("The most frequent new pieces")
+    rows: list[list[Cell]] = [[new.piece, new.count, " ".join(new.before)] for new in report.frequent]
+    page.table(["piece", "occurrences", "before"], rows)
+    page.write(path)
+
+
+def _moments(change: Change) -> tuple[tuple[str, Fit], tuple[str, Fit]]:
+    return ("before", change.before), ("after", change.after)
+
+
+def _parts_in_words(report: ExtendReport) -> str:
+    text = f"{report.documents:,} documents of {report.text.before.words:,} words: pieces were chosen from these."
+    if report.held_out is None:
+        return f"{text} No document was held out: the text has too few."
+    held = f"{report.held_documents:,} documents of {report.held_out.before.words:,} words"
+    return f"{text} {held} were held out: what the new pieces save there is what they save on new text."

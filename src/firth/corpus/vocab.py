@@ -1,0 +1,248 @@
+"""Text files -> a tokenizer folder with a vocabulary learned from them."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from firth.errors import ConfigError, FirthError, InputError
+from firth.progress import Progress
+from firth.text.bpe import train_bpe
+from firth.text.corpus import CorpusReader
+from firth.text.tokenizer import BPE, WORDPIECE, WORDS, Tokenizer
+from firth.text.word_list import choose_words
+from firth.text.wordpiece import MAX_TYPES, Score, WordCounts, WordSplitter, text_blocks, train_wordpiece
+from firth.workers import cpu_count, make_pool, submit
+
+VocabKind = Literal["wordpiece", "bpe", "words"]
+
+_KINDS = {"wordpiece": WORDPIECE, "bpe": BPE, "words": WORDS}
+_SMALL = 4_000_000  # bytes on disk below which starting workers takes longer than the counting
+_ENCODE_AT_ONCE = 50_000  # words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VocabReport:
+    """What a vocabulary was made from and how well it fits. Written as ``report.json``.
+
+    ``coverage`` is the share of word occurrences without unknown pieces, ``unk_rate`` the share of pieces that are
+    unknown, ``pieces_per_word`` their number per word occurrence; all over the words that were counted.
+    ``bad_places`` holds the first places as (file, byte offset).
+    """
+
+    kind: VocabKind
+    size: int
+    alphabet: int
+    documents: int
+    words: int
+    word_types: int
+    pruned_types: int
+    pruned_words: int
+    coverage: float
+    unk_rate: float
+    pieces_per_word: float
+    bad_bytes: int
+    bad_places: tuple[tuple[str, int], ...]
+    cut_lines: int
+    cut_documents: int
+    fingerprint: str
+    seconds: float
+
+
+def build_vocab(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    size: int = 30_000,
+    lowercase: bool = False,
+    keep_accents: bool = False,
+    kind: VocabKind = "wordpiece",
+    score: Score | None = None,
+    errors: Literal["replace", "strict"] = "replace",
+    workers: int | None = None,
+    max_types: int = MAX_TYPES,
+) -> VocabReport:
+    """Learn ``size`` pieces from text and write the tokenizer folder ``out``.
+
+    ``score`` (of WordPiece alone; "frequency" if not given): which pair of pieces is joined next.
+    The same text and options give the same bytes, whatever ``workers`` (default: the processors at hand).
+    ``max_types`` bounds memory: the rarest words are dropped when more different ones are held. Raises
+    ConfigError when ``out`` holds something already, InputError for text that cannot be read.
+    """
+    started_at_s = time.perf_counter()
+    out = Path(out)
+    _check_options(size, kind, score, workers, max_types)
+    reader = CorpusReader(paths, errors)
+    with _folder(out) as folder:
+        splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=kind == "bpe")
+        words = _count(reader, splitter, max_types, workers or cpu_count())
+        if not words.counts:
+            raise InputError(
+                f"no words in {_named(reader)} ({reader.report.documents} documents); "
+                "give text to learn from"
+            )
+        with Progress("join pieces", size, "pieces") as progress:
+            tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
+        report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
+        tokenizer.save(folder)
+        text = json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False)
+        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    return report
+
+
+def _train(
+    kind: VocabKind,
+    splitter: WordSplitter,
+    counts: Mapping[str, int],
+    size: int,
+    score: Score | None,
+    on_progress: Callable[[int], None],
+) -> Tokenizer:
+    lowercase, keep_accents = splitter.lowercase, splitter.keep_accents
+    if kind == "bpe":
+        pieces, merges = train_bpe(counts, size, on_progress=on_progress)
+        return Tokenizer.from_merges(pieces, merges, lowercase=lowercase, keep_accents=keep_accents)
+    if kind == "words":
+        return Tokenizer.from_words(choose_words(counts, size), lowercase=lowercase, keep_accents=keep_accents)
+    pieces = train_wordpiece(counts, size, score=score or "frequency", on_progress=on_progress)
+    return Tokenizer.from_vocab(pieces, lowercase=lowercase, keep_accents=keep_accents)
+
+
+def _check_options(size: int, kind: str, score: str | None, workers: int | None, max_types: int) -> None:
+    if kind not in _KINDS:
+        raise ConfigError(f"kind={kind!r} is not known; choose 'wordpiece', 'bpe' or 'words'")
+    n_special = len(_KINDS[kind].specials)
+    if size <= n_special:
+        raise ConfigError(f"size={size} leaves no room beside the {n_special} special tokens; pass more")
+    if score is not None and kind != "wordpiece":
+        does = "byte-pair encoding joins" if kind == "bpe" else "a vocabulary of words takes"
+        raise ConfigError(f"score={score!r} is an option of WordPiece: {does} what is most frequent; leave it out")
+    if score not in (None, "frequency", "likelihood"):
+        raise ConfigError(f"score={score!r} is not known; choose 'frequency' or 'likelihood'")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers={workers} is not possible; pass 1 or more")
+    if max_types < 1:
+        raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
+
+
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[Path]:
+    """A folder that appears under the name ``out`` when all of it is written, and not at all otherwise."""
+    # Named before it is made, so that an interruption at any moment leaves nothing.
+    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            if out.exists() and (not out.is_dir() or any(out.iterdir())):
+                raise ConfigError(f"{out}: exists already; choose another folder or delete it")
+            temporary.mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{out}: the folder cannot be made ({error.strerror}); choose a place you can write to"
+            ) from None
+        try:
+            yield temporary
+            os.replace(temporary, out)
+        except OSError as error:
+            raise ConfigError(f"{out}: the folder cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _named(reader: CorpusReader) -> str:
+    more = f" and {len(reader.files) - 1} more files" if len(reader.files) > 1 else ""
+    return f"{reader.files[0]}{more}"
+
+
+def _count(reader: CorpusReader, splitter: WordSplitter, max_types: int, workers: int) -> WordCounts:
+    total = WordCounts(max_types)
+    blocks = text_blocks(paragraph for document in reader for paragraph in document.paragraphs)
+    with Progress("count words", reader.total_bytes, "bytes") as progress:
+        if workers == 1 or reader.total_bytes < _SMALL:
+            counted: Iterator[Mapping[str, int]] = map(splitter.count, blocks)
+        else:
+            counted = _count_in_workers(blocks, splitter, workers)
+        for counts in counted:
+            total.add(counts)
+            progress.advance(reader.bytes_consumed - progress.done, f"{len(total.counts)} word types")
+    return total
+
+
+def _count_in_workers(
+    blocks: Iterator[list[str]], splitter: WordSplitter, workers: int
+) -> Iterator[Counter[str]]:
+    """Counts per block in the order of the blocks; few blocks are held at a time."""
+    pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents, splitter.marked)
+    waiting: deque[Future[Counter[str]]] = deque()
+    try:
+        for block in blocks:
+            waiting.append(submit(pool, _count_block, block))
+            if len(waiting) > workers + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise FirthError(
+            "a worker process stopped or could not start; in a script put the call under "
+            "'if __name__ == \"__main__\":', or pass workers=1"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_splitter: WordSplitter | None = None  # of a worker process
+
+
+def _start_worker(lowercase: bool, keep_accents: bool, marked: bool) -> None:
+    global _splitter
+    _splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=marked)
+
+
+def _count_block(block: list[str]) -> Counter[str]:
+    assert _splitter is not None
+    return _splitter.count(block)
+
+
+def _report(
+    kind: VocabKind, tokenizer: Tokenizer, words: WordCounts, reader: CorpusReader, seconds: float
+) -> VocabReport:
+    types = list(words.counts)
+    n_words = n_pieces = n_unknown_pieces = n_unknown_words = 0
+    for first in range(0, len(types), _ENCODE_AT_ONCE):
+        some = types[first : first + _ENCODE_AT_ONCE]
+        for word, ids in zip(some, tokenizer.ids_of_words(some), strict=True):
+            count = words.counts[word]
+            unknown = ids.count(tokenizer.unk_id)
+            n_words += count
+            n_pieces += count * len(ids)
+            n_unknown_pieces += count * unknown
+            n_unknown_words += count * (unknown > 0)
+    read = reader.report
+    return VocabReport(
+        kind=kind,
+        size=tokenizer.size,
+        alphabet=sum(len(p) == 1 or len(p) == 3 and p[:2] == "##" for p in tokenizer.pieces),
+        documents=read.documents,
+        words=n_words + words.pruned_occurrences,
+        word_types=len(types) + words.pruned_types,
+        pruned_types=words.pruned_types,
+        pruned_words=words.pruned_occurrences,
+        coverage=1 - n_unknown_words / n_words,
+        unk_rate=n_unknown_pieces / max(n_pieces, 1),
+        pieces_per_word=n_pieces / n_words,
+        bad_bytes=read.bad_bytes,
+        bad_places=tuple(read.bad_places),
+        cut_lines=read.cut_lines,
+        cut_documents=read.cut_documents,
+        fingerprint=tokenizer.fingerprint,
+        seconds=round(seconds, 3),
+    )

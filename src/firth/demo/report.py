@@ -1,0 +1,242 @@
+"""``report.html`` of the demo: what was done, what came out, and how to read it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firth.config import to_toml
+from firth.data.shards import Manifest, ShardInfo
+from firth.finetuning.probes import Alike, FilledBlank
+from firth.page import Cell, Report
+from firth.progress import format_duration
+
+if TYPE_CHECKING:
+    from firth.demo.run import DemoSettings
+
+PRETRAINED, FRESH, TFIDF = "pre-trained BERT", "BERT without pre-training", "TF-IDF + logistic regression"
+STARTS = (PRETRAINED, FRESH, TFIDF)
+_STAGE_TITLES = {
+    "read": "read the documentation", "text": "write the text", "vocab": "train the vocabulary",
+    "corpus": "prepare the corpus", "pretrain": "pre-train", "compare": "fine-tune and compare",
+    "look": "look inside",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How one way of learning (``start``) did on the test set, from ``per_class`` labels of draw ``draw``."""
+
+    start: str
+    per_class: int
+    draw: int
+    accuracy: float
+    macro_f1: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Findings:
+    """All that a demo found out. ``events``: of the pre-training log. ``seconds``: of each stage."""
+
+    labels: tuple[str, ...]
+    n_train_characters: int
+    manifest: Manifest
+    n_test: int
+    n_parameters: int
+    events: list[dict[str, Any]]
+    blanks: list[FilledBlank]
+    commonest: str
+    alike: Alike | None
+    scores: list[Score]
+    machine: str
+    seed: int
+    seconds: dict[str, float]
+
+    @property
+    def last_dev(self) -> dict[str, float]:
+        """The last look at held-out text; empty if there is none."""
+        dev = [e for e in self.events if e["event"] == "dev"]
+        return {k: v for k, v in dev[-1].items() if k != "event"} if dev else {}
+
+
+def summarised(
+    scores: Sequence[Score], start: str, per_class: int, measure: str = "accuracy"
+) -> tuple[float, float]:
+    """Mean over the draws, and their standard deviation (n - 1; 0 for a single draw)."""
+    values = [getattr(s, measure) for s in scores if s.start == start and s.per_class == per_class]
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def write_demo_report(path: Path, found: Findings, settings: "DemoSettings") -> Path:
+    """Write the report; one file that opens offline."""
+    report = Report("From raw text to a classifier, on this machine")
+    _summary(report, found, settings)
+    _comparison(report, found, settings)
+    _curves(report, found, settings)
+    _blanks(report, found, settings)
+    _nearest(report, found, settings)
+    _road(report, found, settings)
+    report.write(path)
+    return path
+
+
+def _summary(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    few, many = settings.per_class[0], settings.per_class[-1]
+    best = max(STARTS, key=lambda start: summarised(found.scores, start, many)[0])
+    report.text(
+        f"Firth read the documentation that this Python carries ({found.n_train_characters / 1e6:.1f} million "
+        f"characters), learned a vocabulary of {settings.vocab_size:,} word pieces from it, and pre-trained a "
+        f"BERT of {found.n_parameters / 1e6:.1f} million weights on it without any labels. Then it asked: does that "
+        f"help to tell, from few labelled examples, which part of the library a docstring comes from?"
+    )
+    report.text(
+        f"From {many} labelled docstrings of each of the {len(found.labels)} parts, {_in_words(found, many)}. "
+        f"From {few} of each, {_in_words(found, few)}. Best with {many}: {best}. Guessing would give "
+        f"{1 / len(found.labels):.1%}."
+    )
+
+
+def _in_words(found: Findings, per_class: int) -> str:
+    ours, fresh, tfidf = (summarised(found.scores, start, per_class)[0] for start in STARTS)
+    return (
+        f"the pre-trained BERT is right on {ours:.1%} of the test docstrings, the same BERT without pre-training on "
+        f"{fresh:.1%}, and TF-IDF with logistic regression on {tfidf:.1%}"
+    )
+
+
+def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    report.heading("What pre-training is worth")
+    rows: list[list[Cell]] = []
+    for n in settings.per_class:
+        for start in STARTS:
+            cells = [_percent(*summarised(found.scores, start, n, m)) for m in ("accuracy", "macro_f1")]
+            rows.append([n, start, *cells])
+    report.table(["labels a class", "", "accuracy", "macro F1"], rows)
+    n = settings.per_class[-1]
+    summary = [summarised(found.scores, start, n) for start in STARTS]
+    means = [round(100 * mean, 1) for mean, _ in summary]
+    spreads = [100 * spread for _, spread in summary]
+    report.bars_plot(f"Test accuracy from {n} labels a class", STARTS, means, spreads, "% right")
+    if len(settings.per_class) > 1:
+        curves = {
+            start: (settings.per_class, [100 * summarised(found.scores, start, n)[0] for n in settings.per_class])
+            for start in STARTS
+        }
+        report.lines_plot("Test accuracy and number of labels", curves, "labels a class", "% right")
+    report.text(
+        f"The classes: {', '.join(found.labels)}. Test: {found.n_test} docstrings from modules and classes that no "
+        f"training docstring comes from, and taken out of the pre-training text. Numbers are means over "
+        f"{settings.draws} draws of the labelled examples, ± their standard deviation; the test set is always the same."
+    )
+    report.text(
+        f"Both BERTs learn for {settings.tune_steps} updates of {settings.tune_texts} docstrings, with a highest "
+        f"rate of {settings.tune_rate:g}; weights without pre-training are drawn with BERT's deviation of "
+        f"{settings.fresh_init_range:g}. Rate and deviation were compared on docstrings of the training side; the "
+        "number of updates is set by the time, and the BERT without pre-training may gain from more. TF-IDF counts "
+        "words and pairs of words (damped); the strength of its penalty is chosen by cross-validation on "
+        "each draw's training examples."
+    )
+
+
+def _percent(mean: float, spread: float) -> str:
+    return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
+
+
+def _curves(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    report.heading("Pre-training")
+    last = found.last_dev
+    if last:
+        report.text(
+            f"Two tasks at once: find the words that were blanked out, and tell whether the second sentence "
+            f"follows the first. On held-out text the model ends with a loss of {last['mlm_loss']:.2f} nats a blank "
+            f"({last['mlm_accuracy']:.1%} right) and tells the next sentence in {last['nsp_accuracy']:.1%} of the "
+            "cases (half of them are true)."
+        )
+    report.text(
+        f"The last {settings.long_share:.0%} of the updates read rows of up to {settings.length} pieces, the others "
+        f"of up to {settings.short_length}: places beyond are new to the model then, and the training loss jumps."
+    )
+    for term, title in (("mlm", "Blanked-out pieces: loss"), ("nsp", "Next sentence: loss")):
+        curves = {}
+        for name, event in (("training", "train"), ("held-out", "dev")):
+            points = [e for e in found.events if e["event"] == event]
+            if len(points) > 1:
+                curves[name] = ([e["step"] for e in points], [e[f"{term}_loss"] for e in points])
+        if curves:
+            report.lines_plot(title, curves, "update", "nats")
+
+
+def _blanks(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    report.heading("Filling blanks")
+    if not found.blanks:
+        report.text("There was no held-out sentence of a suitable length.")
+        return
+    blanks = found.blanks
+    right = float(np.mean([b.right for b in blanks]))
+    among = float(np.mean([b.truth in [c.piece for c in b.candidates] for b in blanks]))
+    constant = float(np.mean([b.truth == found.commonest for b in blanks]))
+    report.text(
+        f"One word in each of {len(blanks)} held-out sentences that do not stand in the training text: {right:.1%} "
+        f"right, and in {among:.1%} the word is among the first {settings.top_k}. Always guessing the commonest word "
+        f"(“{found.commonest}”) would be right in {constant:.1%}. Sentence and word are chosen by a hash; "
+        f"the first {settings.n_blanks} of that order:"
+    )
+    rows: list[list[Cell]] = []
+    for blank in blanks[: settings.n_blanks]:
+        candidates = " · ".join(f"{c.piece} {c.probability:.0%}" for c in blank.candidates)
+        rows.append([blank.text, blank.truth, candidates, "yes" if blank.right else "no"])
+    report.table(["sentence", "word", "the model's candidates", "right"], rows)
+
+
+def _nearest(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    if found.alike is None:
+        return
+    report.heading("Nearest sentences")
+    alike = found.alike
+    report.text(
+        f"Each held-out sentence as one vector (the mean of the top layer, less the mean of all): the nearest other "
+        f"one is from the same document in {alike.same_document:.1%} of the cases; by chance it would be in "
+        f"{alike.chance:.1%}. The first {settings.n_queries} in an order by hash, with cosines:"
+    )
+    rows: list[list[Cell]] = []
+    for item in alike.neighbours[: settings.n_queries]:
+        for number, (sentence, cosine) in enumerate(item.nearest):
+            query = f"{item.query.text} ({item.query.where})" if number == 0 else ""
+            rows.append([query, f"{sentence.text} ({sentence.where})", round(cosine, 2)])
+    report.table(["sentence", "nearest", "cosine"], rows)
+
+
+def _sizes(infos: Sequence[ShardInfo]) -> str:
+    documents, sentences, tokens = (sum(getattr(i, n) for i in infos) for n in ("documents", "sentences", "tokens"))
+    return f"{documents:,} documents, {sentences:,} sentences, {tokens:,} pieces"
+
+
+def _road(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    report.heading("What was done, and how long it took")
+    train, held = found.manifest.train, found.manifest.dev
+    report.table(
+        ["", ""],
+        [
+            ["text to train on", _sizes(train)],
+            ["text held out", _sizes(held)],
+            ["model", f"{settings.n_layers} layers of width {settings.width}, {found.n_parameters:,} weights"],
+            ["pre-training", f"{settings.steps:,} updates of up to {settings.batch_tokens:,} pieces"],
+            ["machine and numbers", found.machine],
+            ["seed", str(found.seed)],
+        ],
+    )
+    times: list[list[Cell]] = [
+        [title, round(found.seconds[name], 1)] for name, title in _STAGE_TITLES.items() if name in found.seconds
+    ]
+    total_s = sum(found.seconds.values())
+    report.table(["stage", "seconds"], [*times, [f"all ({format_duration(total_s)} minutes)", round(total_s, 1)]])
+    report.heading("How to read this")
+    report.text(
+        "Loss is the mean surprise in nats, the natural logarithm of one over the probability that the model gave to "
+        "what was true: 0 is certainty, and each nat less makes the truth 2.7 times as likely to the model. The text "
+        "is small and the model tiny: expect blanks that fit the grammar rather than the fact. On one machine the same "
+        "seed, Python and type of numbers give the same results; another seed shows how far they are luck."
+    )
+    report.pre(to_toml(settings))

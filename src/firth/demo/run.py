@@ -1,0 +1,405 @@
+"""``firth demo``: the whole road, from raw text to a report, on the text that every Python carries.
+
+On one machine the same seed, Python and type of numbers give the same results. Each stage leaves files in
+``out``; what is there and whole is not made again, so a demo that was stopped goes on.
+"""
+
+import hashlib
+import json
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from firth.config import from_dict, option, read_json, to_dict, write_json, write_text
+from firth.corpus.prepare import prepare
+from firth.corpus.vocab import build_vocab
+from firth.data.shards import Corpus
+from firth.demo.python_docs import (
+    LabelledSplit,
+    PythonDocs,
+    hold_out,
+    read_python_docs,
+    split_labelled,
+    without_texts,
+)
+from firth.demo.report import FRESH, PRETRAINED, TFIDF, Findings, Score, summarised, write_demo_report
+from firth.errors import ConfigError
+from firth.finetuning.baseline import tfidf_predictions
+from firth.finetuning.probes import commonest_word, fill_blanks, find_alike, new_sentences, of_length
+from firth.finetuning.recipe import build
+from firth.finetuning.tuning import Run, base_of, examples_of, tune
+from firth.folder import read_model
+from firth.inference.model import load
+from firth.inference.outputs import row_outputs
+from firth.machine import Machine, find_machine
+from firth.metrics.classification import accuracy, macro_f1
+from firth.pretraining.recipe import Pretrain
+from firth.pretraining.run import RECIPE, pretrain, resolve, resume
+from firth.progress import format_duration, say
+from firth.tasks.model import TaskModel
+from firth.text.records import Document, Text
+from firth.training.checkpoint import write_folder
+from firth.training.log import read_log
+
+SEED = 12345
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DemoSettings:
+    """All choices of the demo.
+
+    Those of pre-training were compared by loss on held-out text; the rate of fine-tuning and the deviation of
+    fresh weights on docstrings of the training side. Sizes, updates and draws were set to fit the time.
+    """
+
+    held_out_share: float = option(0.05, "of the documents, kept from pre-training to look at afterwards")
+    vocab_size: int = option(4000, "word pieces, lower-cased")
+    n_layers: int = option(2, "Transformer blocks")
+    width: int = option(128, "of all layers")
+    n_heads: int = option(4, "attention heads")
+    init_range: float = option(0.08, "1/√width: at BERT's 0.02 so narrow a model takes long to attend to anything")
+    short_length: int = option(48, "longest row for most of pre-training: few positions are learned sooner")
+    length: int = option(128, "longest row for the rest, and the model's positions")
+    long_share: float = option(0.2, "of the updates, the last ones, at the full length")
+    mask_share: float = option(0.3, "of the pieces are predicted: twice BERT's, to learn more from each row")
+    steps: int = option(6000, "pre-training updates")
+    batch_tokens: int = option(1024, "of an update: small ones learn more from few tokens")
+    peak_rate: float = option(2e-3, "highest learning rate of pre-training")
+    dropout: float = option(0.0, "none: the text is read only a few times, each time with other masks")
+    warmup_share: float = option(0.1, "of all updates, over which the rate rises")
+    log_every: int = option(100, "updates between points of the loss curve")
+    eval_every: int = option(1000, "updates between looks at held-out text")
+    save_every: int = option(500, "updates between checkpoints: what an interruption may cost")
+    precision: Literal["auto", "float32", "bfloat16"] = option("auto", "as in recipes: train.precision")
+    fewest_pieces: int = option(8, "of a held-out sentence that is looked at")
+    most_pieces: int = option(60, "of a held-out sentence that is looked at")
+    n_blanks: int = option(10, "filled blanks that the report shows; the share right is over all")
+    top_k: int = option(5, "candidates for a blank")
+    n_queries: int = option(5, "sentences whose nearest ones the report shows")
+    n_nearest: int = option(3, "nearest sentences of each")
+    per_class: tuple[int, ...] = option((4, 16, 64), "labelled docstrings of each class to learn from")
+    draws: int = option(5, "times that they are drawn, each with other weights and orders too")
+    tune_steps: int = option(200, "updates of a fine-tuning")
+    tune_texts: int = option(20, "docstrings in an update")
+    tune_rate: float = option(1e-3, "highest rate of a fine-tuning, with and without pre-training")
+    fresh_init_range: float = option(0.02, "BERT's, without pre-training: there it does better than the wider one")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What a demo found out and where it is. ``blanks_right``: share of held-out blanks filled rightly."""
+
+    out: Path
+    report: Path
+    blanks_right: float
+    dev: dict[str, float]
+    scores: list[Score]
+
+
+def demo(
+    out: str | Path = "demo",
+    *,
+    seed: int = SEED,
+    settings: DemoSettings | None = None,
+    docs: PythonDocs | None = None,
+    tell: Callable[[str], None] = say,
+) -> DemoResult:
+    """Walk the whole road in folder ``out``, or go on with a walk that was interrupted there.
+
+    ``docs``: other text than this Python's. ConfigError when ``out`` holds something else or a demo with
+    other settings, or when the libraries of the extra ``report`` are missing. KeyboardInterrupt, with a
+    message that says how to go on, when it was stopped.
+    """
+    for name, library in (("matplotlib", "matplotlib"), ("sklearn", "scikit-learn")):
+        if find_spec(name) is None:
+            raise ConfigError(f"the demo needs {library}: pip install 'firth[report]'")
+    try:
+        return _Demo(Path(out), seed, settings or DemoSettings(), docs, tell).run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what is done is kept in {out}: the same command goes on from there") from None
+
+
+class _Demo:
+    """One demo: its folder, its text, and a method for each stage, in the order of ``run``."""
+
+    def __init__(
+        self, out: Path, seed: int, settings: DemoSettings, docs: PythonDocs | None, tell: Callable[[str], None]
+    ) -> None:
+        self.out, self.seed, self.settings, self.tell = out, seed, settings, tell
+        self.machine: Machine = find_machine(settings.precision)
+        self.seconds: dict[str, float] = {}
+        tell(
+            f"reading the documentation of this Python; {self.machine.path}; all in all about ten minutes on two "
+            "cores, less with bfloat16 units. Ctrl-C at any time: the same command goes on"
+        )
+        started_at_s = time.monotonic()
+        self.docs = read_python_docs() if docs is None else docs
+        self.labels = tuple(sorted({str(text.label) for text in self.docs.labelled}))
+        if len(self.labels) < 2:
+            raise ConfigError("this Python's sources hold too few docstrings to classify: use a full installation")
+        self._claim()
+        self.seconds.setdefault("read", time.monotonic() - started_at_s)
+        test = self._split(self.settings.per_class[0], 0).test
+        self.n_test = len(test)
+        train, self.held = hold_out(self.docs.documents, settings.held_out_share)
+        self.train = without_texts(train, test)
+        self.held = without_texts(self.held, test)
+
+    def run(self) -> DemoResult:
+        """All stages, then the report."""
+        out = self.out
+        self._stage("text", out / "text" / "train.txt", "write the text", self.write_text)
+        self._stage("vocab", out / "vocab", "train a vocabulary", self.train_vocab)
+        self._stage("corpus", out / "corpus" / "manifest.json", "prepare the corpus", self.prepare_corpus)
+        last = out / "run" / "checkpoints" / f"step-{self.settings.steps}"
+        self._stage("pretrain", last, "pre-train BERT", self.pretrain)
+        self._stage("compare", out / "classifier", "fine-tune and compare", self.compare)
+        self.tell("[6/6] look inside and write the report")
+        findings = self.look()
+        report = write_demo_report(out / "report.html", findings, self.settings)
+        self._say_what_was_made(findings, report)
+        right = sum(b.right for b in findings.blanks) / max(len(findings.blanks), 1)
+        return DemoResult(out, report, right, findings.last_dev, findings.scores)
+
+    def _claim(self) -> None:
+        """Take the folder, or find in it a demo with the same text and settings."""
+        text = json.dumps([asdict(d) for d in self.docs.documents] + [asdict(t) for t in self.docs.labelled])
+        mine = {
+            "settings": json.loads(json.dumps(to_dict(self.settings))),
+            "seed": self.seed,
+            "text": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+            "numbers": str(self.machine.dtype).removeprefix("torch."),
+        }
+        file, remedy = self.out / "settings.json", "choose another --out, or delete it"
+        if file.is_file():
+            found = read_json(file)
+            if found != mine:
+                other = ", ".join(key for key in mine if found.get(key) != mine[key]) or "more"
+                raise ConfigError(f"{self.out} holds a demo with other {other}: {remedy}")
+            if (self.out / "seconds.json").is_file():
+                self.seconds = read_json(self.out / "seconds.json")
+            return
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise ConfigError(f"{self.out} exists already and is no demo: {remedy}")
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(file, mine)
+        except OSError as error:
+            raise ConfigError(f"{self.out} cannot be written: {error.strerror}") from None
+
+    def _stage(self, name: str, made: Path, title: str, work: Callable[[], None]) -> None:
+        """Do a stage unless what it makes is there, whole; note how long it took, over all attempts."""
+        number = _STAGES.index(name) + 1
+        if made.exists():
+            self.tell(f"[{number}/6] {title}: done already")
+            return
+        self.tell(f"[{number}/6] {title}")
+        with self._timed(name):
+            work()
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started_at_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - started_at_s, 2)
+            write_json(self.out / "seconds.json", self.seconds)
+
+    def write_text(self) -> None:
+        """The documents as text files; the one to train on last, since it says that both are there."""
+        (self.out / "text").mkdir(exist_ok=True)
+        write_text(self.out / "text" / "held-out.txt", _as_text(self.held))
+        write_text(self.out / "text" / "train.txt", _as_text(self.train))
+
+    def train_vocab(self) -> None:
+        """A vocabulary of word pieces from the text to train on."""
+        text = self.out / "text" / "train.txt"
+        build_vocab([text], self.out / "vocab", size=self.settings.vocab_size, lowercase=True)
+
+    def prepare_corpus(self) -> None:
+        """Both texts as shards of ids."""
+        text = self.out / "text"
+        held = [text / "held-out.txt"] if self.held else []
+        vocab, corpus = self.out / "vocab", self.out / "corpus"
+        prepare([text / "train.txt"], vocab, corpus, holdout=0.0, dev=held, workers=1)
+
+    def pretrain(self) -> None:
+        """Masked words and next sentences, in a run folder like any other."""
+        run = self.out / "run"
+        if (run / RECIPE).is_file():
+            outcome = resume(run, self.tell)
+        else:
+            outcome = pretrain(self.recipe(), run, self.tell)
+        if not outcome.finished:
+            raise KeyboardInterrupt
+
+    def recipe(self) -> Pretrain:
+        """The recipe of the pre-training: BERT's, made smaller and faster."""
+        s = self.settings
+        data = {
+            "model": "bert-tiny",
+            "data": {
+                "corpus": str(self.out / "corpus"), "length": s.short_length, "long_length": s.length,
+                "long_share": s.long_share,
+            },
+            "masking": {"share": s.mask_share},
+            "encoder": {
+                "n_layers": s.n_layers, "width": s.width, "n_heads": s.n_heads, "feed_forward_width": 4 * s.width,
+                "max_positions": s.length, "init_range": s.init_range,
+                "dropout": s.dropout, "attention_dropout": s.dropout,
+            },
+            "optim": {"kind": "adamw", "peak_rate": s.peak_rate, "beta2": 0.98, "warmup_share": s.warmup_share},
+            "train": {
+                "steps": s.steps, "batch_tokens": s.batch_tokens, "seed": self.seed, "precision": s.precision,
+                "log_every": s.log_every, "eval_every": s.eval_every, "eval_batches": 0,
+                "save_every": s.save_every, "keep_checkpoints": 2,
+            },
+        }  # fmt: skip
+        return resolve(data, [], "the demo's settings")
+
+    def compare(self) -> None:
+        """Three ways to learn the classes from few docstrings, over several draws of them.
+
+        Scores are written down one by one, so that an interruption costs one of them at most. Last of all
+        a classifier is kept: the pre-trained one of the first draw with the most labels.
+        """
+        self._clear_up()
+        done = {(s.start, s.per_class, s.draw) for s in self._scores()}
+        todo = [
+            (start, n, draw)
+            for n in self.settings.per_class
+            for draw in range(self.settings.draws)
+            for start in (PRETRAINED, FRESH, TFIDF)
+            if (start, n, draw) not in done
+        ]
+        started_at_s = time.monotonic()
+        for number, (start, n, draw) in enumerate(todo):
+            score = self._score(start, n, draw)
+            with open(self.out / "scores.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(score)) + "\n")
+            left_s = (time.monotonic() - started_at_s) / (number + 1) * (len(todo) - number - 1)
+            self.tell(
+                f"{start}, {n} a class, draw {draw + 1}: accuracy {score.accuracy:.3f}  "
+                f"{format_duration(left_s)} left"
+            )
+        with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
+            self._tune(PRETRAINED, self._split(self.settings.per_class[-1], 0), 0, Path(folder))
+            model = Path(folder) / "model"
+
+            def copy(new: Path) -> None:
+                shutil.copytree(model, new, dirs_exist_ok=True)
+
+            write_folder(self.out / "classifier", copy)
+
+    def _scores(self) -> list[Score]:
+        file = self.out / "scores.jsonl"
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        return [from_dict(Score, json.loads(line), str(file)) for line in lines]
+
+    def _clear_up(self) -> None:
+        """Remove what a kill left half done: the folder of a fine-tuning, the last line of the scores."""
+        for folder in self.out.glob(f"{_TUNING}*"):
+            shutil.rmtree(folder)
+        file = self.out / "scores.jsonl"
+        lines = file.read_text("utf-8").splitlines(keepends=True) if file.is_file() else []
+        write_text(file, "".join(line for line in lines if line.endswith("}\n")))
+
+    def _split(self, per_class: int, draw: int) -> LabelledSplit:
+        return split_labelled(self.docs.labelled, self.seed + draw, per_class)
+
+    def _score(self, start: str, per_class: int, draw: int) -> Score:
+        """Learn from one draw and answer the test set."""
+        split = self._split(per_class, draw)
+        truth = self._numbers(split.test)
+        if start == TFIDF:
+            labels = self._numbers(split.train)
+            texts, test = [t.text for t in split.train], [t.text for t in split.test]
+            predicted = tfidf_predictions(texts, labels, test, self.seed % 2**32)
+        else:
+            with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
+                predicted = self._tune(start, split, draw, Path(folder))
+        return Score(start, per_class, draw, accuracy(truth, predicted), macro_f1(truth, predicted))
+
+    def _numbers(self, texts: list[Text]) -> np.ndarray:
+        return np.array([self.labels.index(str(text.label)) for text in texts], np.int64)
+
+    def _tune(self, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
+        """Fine-tune one of the two BERTs in ``folder``; returns the labels it gives the test texts."""
+        s, base = self.settings, base_of(read_model(self.out / "run"), fresh=start == FRESH)
+        if start == FRESH:
+            base = replace(base, config=replace(base.config, init_range=s.fresh_init_range))
+        recipe = build(
+            {
+                "model": "the demo's", "task": "classify", "kind": "classify", "metric": "accuracy",
+                "head": {"labels": list(self.labels)},
+                "optim": {"kind": "adamw", "peak_rate": s.tune_rate, "warmup_share": s.warmup_share},
+                "train": {
+                    "epochs": s.tune_steps * s.tune_texts / len(split.train), "batch_examples": s.tune_texts,
+                    "precision": s.precision,
+                },
+            },
+            "the demo's settings",
+        )  # fmt: skip
+        train, _ = examples_of(base, recipe, split.train)
+        tune(Run(base, recipe, self.seed + draw, train, [], [], self.machine, folder / "features"), folder, self.tell)
+        test, _ = examples_of(base, recipe, split.test)
+        model = read_model(folder / "model").objective
+        assert isinstance(model, TaskModel)
+        answers = recipe.row.answers(split.test, test, row_outputs(model, test), recipe.head)
+        return np.array([self.labels.index(answer.label) for answer in answers], np.int64)
+
+    def look(self) -> Findings:
+        """Blanks, nearest sentences and all numbers, for the report."""
+        self.seconds.pop("look", None)  # it is done every time
+        with self._timed("look"):
+            s, model = self.settings, load(self.out / "run")
+            new = new_sentences(self.held, self.train)
+            sentences = of_length(new, model.loaded.tokenizer, fewest=s.fewest_pieces, most=s.most_pieces)
+            paragraphs = [p for document in self.train for p in document.paragraphs]
+            return Findings(
+                labels=self.labels,
+                n_train_characters=sum(map(len, paragraphs)),
+                manifest=Corpus(str(self.out / "corpus")).manifest,
+                n_test=self.n_test,
+                n_parameters=sum(p.numel() for p in model.loaded.objective.parameters()),
+                events=read_log(self.out / "run" / "log.jsonl"),
+                blanks=fill_blanks(model, sentences, s.top_k) if sentences else [],
+                commonest=commonest_word(paragraphs, model.loaded.tokenizer),
+                alike=find_alike(model, sentences, s.n_nearest) if len(sentences) > 1 else None,
+                scores=self._scores(),
+                machine=self.machine.path,
+                seed=self.seed,
+                seconds=self.seconds,
+            )
+
+    def _say_what_was_made(self, found: Findings, report: Path) -> None:
+        n, out = self.settings.per_class[-1], self.out
+        means = [f"{start} {summarised(found.scores, start, n)[0]:.3f}" for start in (PRETRAINED, FRESH, TFIDF)]
+        self.tell(f"test accuracy from {n} labelled docstrings a class: {', '.join(means)}")
+        self.tell(f"the report: {report}   the model: {out / 'run'}   the classifier: {out / 'classifier'}")
+        self.tell("try next:")
+        blank = "Return a list of [MASK] in the given directory."
+        for command in (
+            ["fill-mask", str(out / "run"), blank],
+            ["pretrain", str(out / "run" / RECIPE), "--steps", "20000", "--out", "runs/longer"],
+        ):
+            self.tell(f"  {shlex.join(['firth', *command])}")
+
+
+_TUNING = ".tuning-"
+_STAGES = ("text", "vocab", "corpus", "pretrain", "compare", "look")
+
+
+def _as_text(documents: list[Document]) -> str:
+    """One paragraph a line, a blank line between documents."""
+    return "\n\n".join("\n".join(document.paragraphs) for document in documents) + "\n"

@@ -1,0 +1,76 @@
+"""Attention maps as a picture: layers from top to bottom, heads from left to right, a small heat map each."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firth.errors import ConfigError
+from firth.inference.attention_maps import Attention
+from firth.page import COLOURS, FAINT, INK, fonts_for, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# More names of pieces beside one map would be too small to read.
+MOST_LABELS = 20
+# Sides of maps, and the lines of names beside them, in inches.
+_SIDE, _LINE = 1.2, 0.11
+# From the begin of one map to that of the next, in sides.
+_STEP = 1.08
+
+
+def draw_attention(attention: Attention) -> "Figure":
+    """The picture: a row of a map is a piece that looks, a column one that is looked at; darker is more.
+
+    Up to ``MOST_LABELS`` pieces are named. ConfigError when matplotlib is not installed.
+    """
+    try:
+        from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("pictures need matplotlib: pip install 'firth[report]'") from None
+    n_layers, n_heads, n_pieces, _ = attention.weights.shape
+    names = [plain(piece) for piece in attention.pieces] if n_pieces <= MOST_LABELS else []
+    side = max(_SIDE, _LINE * len(names))
+    figure = Figure(figsize=(side * (n_heads + 0.7), side * (n_layers + 0.7)), layout="constrained")
+    axes = figure.add_subplot()
+    # Of one colour, from nearly nothing: it must do on a dark page too.
+    colour = to_rgb(COLOURS[0][0])
+    shades = LinearSegmentedColormap.from_list("shades", [(*colour, 0.06), (*colour, 1.0)])
+    for layer in range(n_layers):
+        for head in range(n_heads):
+            x, y = _STEP * head, _STEP * layer
+            # The root, for most weights are far below the highest.
+            axes.imshow(
+                attention.weights[layer, head], shades, PowerNorm(0.5, 0, 1), extent=(x, x + 1, y + 1, y),
+                interpolation="nearest",
+            )  # fmt: skip
+    centre = [(number + 0.5) / max(len(names), 1) for number in range(len(names))]
+    axes.set_xticks([_STEP * head + at for head in range(n_heads) for at in centre], names * n_heads, rotation=90)
+    axes.set_yticks([_STEP * layer + at for layer in range(n_layers) for at in centre], names * n_layers)
+    axes.tick_params(length=0, labelsize=6, labelcolor=FAINT, pad=2, labelfontfamily=fonts_for("".join(names))[0])
+    for head in range(n_heads):
+        axes.text(_STEP * head + 0.5, -0.06, f"head {head + 1}", color=INK, fontsize=8, ha="center")
+    right, bottom = _STEP * (n_heads - 1) + 1, _STEP * (n_layers - 1) + 1
+    for layer in range(n_layers):
+        axes.text(
+            right + 0.06, _STEP * layer + 0.5, f"layer {layer + 1}", color=INK, fontsize=8, va="center", rotation=270
+        )
+    axes.set(xlim=(0, right), ylim=(bottom, 0), frame_on=False)
+    return figure
+
+
+def write_attention_picture(attention: Attention, path: Path) -> None:
+    """Write the picture as PNG; it appears whole or not at all."""
+    figure = draw_attention(attention)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no font here has
+            figure.savefig(temporary, format="png", dpi=200, facecolor="white")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,359 @@
+"""``firth convert --to-onnx``: a model as an ONNX graph that onnxruntime, measured, computes as PyTorch does.
+
+model.onnx                 ids, mask and segments of padded rows in, the outputs of the model's heads out
+model_int8.onnx            the same with weights of 8 bits, only where it scores as well on labelled data
+config.json, tokenizer.json, tokenizer_config.json, vocab.txt
+onnx.json                  system, task and its options; inputs, outputs; what was measured, by which versions
+README.md                  the same in words
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.config import to_dict, write_json, write_text
+from firth.convert import hf_bert
+from firth.convert.huggingface import Facts
+from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
+from firth.errors import CheckpointError, ConfigError
+from firth.finetuning.evaluate import compare, read_gold
+from firth.finetuning.labelled import kind_of_task, score_task
+from firth.finetuning.recipe import LabelledConfig
+from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
+from firth.inference.answering import chunks, task_model
+from firth.inference.gate import MAX_DROP
+from firth.inference.onnx import open_session, padded_inputs, session_outputs
+from firth.packed import from_padded
+from firth.progress import Progress
+from firth.systems import TASKS
+from firth.tasks.model import TaskModel
+from firth.tasks.readers.files import Problems
+from firth.tasks.reading import check_labels
+from firth.tasks.rows import Example, Row, RowMaker, RowWords, collate, make_row
+
+GRAPH, INT8_GRAPH, ABOUT = "model.onnx", "model_int8.onnx", "onnx.json"
+SYSTEMS = ("bert", "bert-ltr")
+# LayerNorm is one node from 17 on; what reads 18 is two years old and more.
+OPSET = 18
+# Largest difference of any output from PyTorch's, float32.
+TOLERANCE = 1e-4
+PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# A file of protocol buffers holds 2 GiB at most: the weights of larger models go into a file beside it.
+_MOST_BYTES = 2**31 - 2**26
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Int8:
+    """A graph in int8 besides, if its main score is at most ``max_drop`` points below that in float32.
+
+    The labelled examples are given as for ``firth.finetuning.evaluate.evaluate``.
+    """
+
+    data: str
+    config: LabelledConfig = LabelledConfig()
+    task: str = ""
+    split: str = "dev"
+    max_drop: float = MAX_DROP
+
+
+def check_packages() -> None:
+    """ConfigError unless the extra is installed."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"--to-onnx needs {' and '.join(missing)}: pip install 'firth[onnx]'")
+
+
+def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
+    """ConfigError for a model without an ONNX form, and for an int8 that nothing could be measured for."""
+    if loaded.system_name not in SYSTEMS:
+        raise ConfigError(f"{name} is a {loaded.system_name}: only models of {' and '.join(SYSTEMS)} become ONNX")
+    try:
+        make_padded(loaded.objective, _absent(loaded))
+    except ConfigError as error:
+        raise ConfigError(f"{name} cannot become ONNX: {error}") from None
+    if int8 is None:
+        return
+    if loaded.task == PRETRAINING:
+        raise ConfigError(f"--int8: {name} has not learnt a task whose score would tell what int8 costs")
+    if int8.task and kind_of_task(int8.task) != loaded.task:
+        raise ConfigError(f"{name} is a model for {loaded.task}, but {int8.task} is of kind {kind_of_task(int8.task)}")
+    if not 0 <= int8.max_drop <= 100:
+        raise ConfigError(f"--max-drop {int8.max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
+
+
+def _absent(loaded: Loaded) -> tuple[str, ...]:
+    """Parts that nothing has trained: a graph has none of them."""
+    never = (POOLER,) if loaded.task == PRETRAINING and f"{POOLER}." in loaded.system.no_gradient else ()
+    return (*loaded.untrained, *never)
+
+
+def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Facts:
+    """Write the files into an existing empty folder; returns what was measured, in words.
+
+    CheckpointError if onnxruntime gives other numbers than PyTorch, or int8 costs more than it may.
+    """
+    gold = None if int8 is None else _read_gold(loaded, int8)
+    module = make_padded(loaded.objective, _absent(loaded))
+    _export(module, folder / GRAPH, loaded.max_length or 0)
+    session = open_session(folder / GRAPH)
+    checked = _compare(session, loaded)
+    largest = max(value for shape in checked for value in shape["differences"].values())
+    facts = [("checked", f"at most {largest:.1e} from PyTorch in {', '.join(_shape(shape) for shape in checked)}")]
+    about: dict[str, Any] = {
+        "format": "firth-onnx", "version": 1, "system": loaded.system_name, "task": loaded.task,
+        "options": to_dict(loaded.objective.config), "max_length": loaded.max_length,
+        "inputs": {node.name: node.shape for node in session.get_inputs()},
+        "outputs": {node.name: node.shape for node in session.get_outputs()},
+        "opset": OPSET, "tolerance": TOLERANCE, "checked": checked,
+        "versions": {"firth": firth_version(), "torch": torch.__version__}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "provenance": loaded.provenance,
+    }  # fmt: skip
+    if int8 is not None and gold is not None:
+        about["int8"], words = _int8(folder, loaded, int8, gold, session)
+        facts.append(("int8", words))
+    write_json(folder / "config.json", _config(loaded))
+    loaded.tokenizer.save(folder, max_length=loaded.max_length)
+    write_json(folder / ABOUT, about)
+    write_text(folder / "README.md", _card(about, facts))
+    return facts
+
+
+def _export(module: nn.Module, path: Path, max_length: int) -> None:
+    # Three tensors: of one given twice, the export would make one input.
+    example = tuple(torch.ones(len(INPUTS), 2, min(9, max_length), dtype=torch.int64).unbind())
+    with torch.no_grad():
+        outputs = list(module(*example))
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=max_length)}
+    n_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
+    with _quiet_exporter():
+        program: Any = torch.onnx.export(
+            module, example, dynamo=True, verbose=False, opset_version=OPSET,
+            input_names=list(INPUTS), output_names=outputs, dynamic_shapes=(axes,) * len(INPUTS),
+        )  # fmt: skip
+        program.save(path, external_data=n_bytes > _MOST_BYTES)
+    _strip(path)
+
+
+def _strip(path: Path) -> None:
+    """Take out of a graph from which lines of which files, by their paths on this machine, its nodes come; and the
+    shapes in between, which every reader infers and the quantiser, where it turns weights over, believes wrongly."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+    model.graph.ClearField("value_info")
+    onnx.save(model, path)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without what PyTorch's exporter says of PyTorch's own affairs, and of a package that nothing here needs."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # The three inputs share their axes, as they should.
+            warnings.filterwarnings("ignore", "# The axis name: .* will not be used", UserWarning)
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            yield
+    finally:
+        registry.setLevel(level)
+
+
+# -- float32 against PyTorch -----------------------------------------------------------------------------------
+
+
+def _compare(session: Any, loaded: Loaded) -> list[dict[str, Any]]:
+    """The largest difference of each output from the packed model's, at three shapes; CheckpointError above
+    ``TOLERANCE``."""
+    most = loaded.max_length or 0
+    found = []
+    for batch, length in ((1, 7), (3, 20), (5, most)):
+        length = min(length, most)
+        differences = _differences(session, loaded, _drawn_rows(loaded, batch, length))
+        found.append({"batch": batch, "length": length, "differences": differences})
+        for name, value in differences.items():
+            if not value <= TOLERANCE:  # nor if it is not a number
+                raise CheckpointError(
+                    f"{name} of the exported graph is {value:.1e} from PyTorch's at {batch}×{length}, more than "
+                    f"{TOLERANCE:g}: nothing was written"
+                )
+    return found
+
+
+def _drawn_rows(loaded: Loaded, batch: int, length: int) -> list[Row]:
+    """Rows of pieces at random, each a word, from the full length down to one token."""
+    config = loaded.objective.encoder.config
+    rng = np.random.default_rng(batch * length)
+    lengths = [length] if batch == 1 else np.linspace(length, 1, batch).astype(int).tolist()
+    rows = []
+    for n in lengths:
+        every = np.arange(n)
+        words = RowWords(np.stack((every, every), 1), every)
+        segments = rng.integers(config.n_segments, size=n).tolist()
+        rows.append(make_row(rng.integers(config.vocab_size, size=n), segments, words))
+    return rows
+
+
+def _differences(session: Any, loaded: Loaded, rows: Sequence[Row]) -> dict[str, float]:
+    given = padded_inputs(rows, loaded.tokenizer.pad_id)
+    mask = torch.from_numpy(given["attention_mask"]).bool()
+    expected, found = _packed_outputs(loaded, rows), {}
+    for node, values in zip(session.get_outputs(), session.run(None, given), strict=True):
+        theirs = torch.from_numpy(values)
+        if node.shape[1:2] == ["length"]:
+            theirs, _ = from_padded(theirs, mask)
+        found[node.name] = float((theirs - expected[node.name]).abs().max())
+    return found
+
+
+@torch.inference_mode()
+def _packed_outputs(loaded: Loaded, rows: Sequence[Row]) -> Mapping[str, Tensor]:
+    """What the model itself says, under the names of the graph."""
+    tokens, objective = collate([Example((row,), (1,), {}) for row in rows]).tokens, loaded.objective
+    if isinstance(objective, TaskModel):
+        return naming(objective)(objective.logits(objective.read(tokens), tokens))
+    hidden = objective.encoder(tokens)
+    found = {"last_hidden_state": hidden.top, "pooler_output": hidden.summary}
+    if head := vocabulary_head(objective):
+        found["logits"] = head.logits(hidden.top, objective.encoder.piece_embedding)
+    return found
+
+
+# -- int8 against float32 --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Gold:
+    records: list[Any]
+    task: str
+    notes: list[str]
+
+
+def _read_gold(loaded: Loaded, int8: Int8) -> _Gold:
+    problems = Problems(skip_bad=int8.config.skip_bad)
+    task = int8.task or loaded.task
+    records = read_gold(task, int8.data, int8.config, problems, int8.split)
+    if labels := getattr(loaded.objective.config, "labels", ()):
+        records = check_labels(records, labels, problems)
+    return _Gold(records, task, problems.report())
+
+
+def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -> tuple[dict[str, Any], str]:
+    """Write the graph in int8; what it costs, as data and in words. CheckpointError if that is too much."""
+    _quantise(folder / GRAPH, folder / INT8_GRAPH)
+    plain = _scores(loaded, gold, session, "scoring float32")
+    scores = _scores(loaded, gold, open_session(folder / INT8_GRAPH), "scoring int8")
+    compared = compare(gold.task, plain, scores, int8.max_drop)
+    metric, limit = compared["metric"], f"{int8.max_drop:g} points"
+    both = f"{metric} {100 * plain[metric]:.2f} in float32, {100 * scores[metric]:.2f} in int8"
+    if not compared["passed"]:
+        raise CheckpointError(
+            f"{both}: a drop of {compared['drop']:.2f}, more than the {limit} of --max-drop: nothing was written; "
+            "leave out --int8, or allow more"
+        )
+    facts = {
+        "task": gold.task, "data": Path(int8.data).name, "examples": len(gold.records), "metric": metric,
+        "float32": plain, "int8": scores, "drop": compared["drop"], "max_drop": int8.max_drop, "notes": gold.notes,
+    }  # fmt: skip
+    return facts, f"{both}: a drop of {compared['drop']:.2f}, within {limit}"
+
+
+def _quantise(path: Path, small: Path) -> None:
+    """Weights in 8-bit integers, scaled by output; inputs are quantised as they come.
+
+    Of the weights' range 7 bits are used: with 8 the sums overflow on processors without VNNI, and the scores would
+    not hold there.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet_root():
+        quantize_dynamic(path, small, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+
+
+@contextmanager
+def _quiet_root() -> Iterator[None]:
+    """The quantiser advises through the root logger, which then gets a handler for good if it has none."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def _scores(loaded: Loaded, gold: _Gold, session: Any, what: str) -> dict[str, float]:
+    """The scores of a graph: rows, decoding and scoring are those of ``firth evaluate``."""
+    task, config = TASKS[loaded.task], task_model(loaded).config
+    maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), config.windows, loaded.max_length)
+    answers = []
+    with Progress(what, len(gold.records), "examples") as progress:
+        for some in chunks(gold.records, 1024):
+            examples = task.examples(some, maker, config)
+            outputs = session_outputs(session, config, examples, loaded.tokenizer.pad_id)
+            answers += task.answers(some, examples, outputs, config)
+            progress.advance(len(some))
+    return score_task(gold.task, gold.records, answers, getattr(config, "labels", ()))
+
+
+# -- what stands beside the graph ------------------------------------------------------------------------------
+
+
+def _config(loaded: Loaded) -> dict[str, Any]:
+    """config.json as in a model folder: for others where they know such a model."""
+    config, options = loaded.objective.encoder.config, loaded.objective.config
+    if tensor_names(loaded.system_name, loaded.task, options) is None:
+        return {"model_type": f"firth-{loaded.system_name}", **to_dict(config)}
+    usual = "BertLMHeadModel" if config.causal else "BertForMaskedLM"
+    bare = bool({"mlm", "lm"} & set(loaded.untrained))
+    architecture = hf_bert.ARCHITECTURES.get(loaded.task, "BertModel" if bare else usual)
+    sizes = hf_bert.config_to_hf(config, architecture, loaded.tokenizer.pad_id)
+    return sizes | hf_bert.task_to_hf(loaded.task, options)
+
+
+def _shape(shape: Mapping[str, Any]) -> str:
+    return f"{shape['batch']}×{shape['length']}"
+
+
+def _card(about: Mapping[str, Any], facts: Facts) -> str:
+    nodes = [
+        f"| {kind} | `{name}` | {' × '.join(map(str, shape))} |"
+        for kind in ("inputs", "outputs")
+        for name, shape in about[kind].items()
+    ]
+    measured = [
+        f"| {_shape(shape)} | `{name}` | {value:.1e} |"
+        for shape in about["checked"]
+        for name, value in shape["differences"].items()
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return "\n".join([
+        f"# A {about['system']} model ({about['task']}) as ONNX, made by Firth", "",
+        f"`{GRAPH}`, opset {about['opset']}, float32. Rows are padded on the right, `attention_mask` is 1 at real "
+        f"tokens and 0 at pads; rows of up to {about['max_length']} tokens. All inputs are int64.", "",
+        "| | name | shape |", "|---|---|---|", *nodes, "",
+        "## How it was checked", "",
+        f"Largest differences from PyTorch in onnxruntime ({versions}), at most {about['tolerance']:g} allowed:", "",
+        "| rows × tokens | output | difference |", "|---|---|---|", *measured, "",
+        *(line for name, words in facts if name == "int8" for line in (f"`{INT8_GRAPH}`: {words}.", "")),
+        "## Where it comes from", "", "```json",
+        json.dumps(about["provenance"], indent=2, ensure_ascii=False), "```", "",
+    ])  # fmt: skip

@@ -1,0 +1,283 @@
+"""Labelled data for fine-tuning and evaluation: a published data set by its name, or files of one's own."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firth.errors import ConfigError, InputError
+from firth.finetuning.recipe import LabelledConfig
+from firth.metrics.tagging import KLUE_NER_TAGS
+from firth.systems import TASKS
+from firth.tasks.datasets import DATASETS
+from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
+from firth.tasks.readers.files import Problems, bare_suffix
+from firth.tasks.readers.questions import read_squad
+from firth.tasks.readers.tagging import (
+    in_bio,
+    read_conll,
+    read_conllu,
+    read_klue_ner,
+    read_tagged_jsonl,
+    read_words,
+)
+from firth.tasks.readers.texts import Columns, TextFormat, parse_columns, read_texts
+from firth.tasks.reading import check_labels, labels_of, read_dataset, splits_in
+from firth.tasks.scoring import Scores, score_from
+from firth.tasks.split import hold_out, limit
+from firth.tasks.tags import OUTSIDE, scheme_of, split_tag
+from firth.text.records import Record, Tagged, Text
+
+# The scores of each kind of task that choices can be made by; the first is the one if nothing is said.
+METRICS: dict[str, tuple[str, ...]] = {
+    "classify": ("accuracy", "macro_f1", "mcc", "f1"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
+    "regress": ("spearman", "pearson"),
+    "tag": ("entity_f1", "tag_accuracy", "precision", "recall", "entity_macro_f1", "char_f1", "char_f1_without_o"),
+    "answer": ("squad_f1", "exact_match", "char_f1", "char_exact_match"),
+    "choose": ("accuracy",),
+}
+# Formats that a file may have by kind of task, each with the suffixes that mean it. Texts have readers of their own.
+_FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...]]]] = {
+    "tag": {
+        "conll": (read_conll, (".conll", ".tsv", ".bio", ".iob", ".train", ".testa", ".testb")),
+        "conllu": (read_conllu, (".conllu",)),
+        "jsonl": (read_tagged_jsonl, (".jsonl",)),
+        "klue": (read_klue_ner, ()),
+        "lines": (read_words, (".txt",)),
+    },
+    "answer": {"squad": (read_squad, (".json",))},
+    "choose": {
+        "swag": (read_swag, (".csv",)),
+        "jsonl": (read_choices_jsonl, (".jsonl",)),
+        "dream": (read_dream, (".json",)),
+        "arc": (read_arc, ()),
+        "arc_csv": (read_arc_csv, ()),
+    },
+}
+_TEXT_FORMS = ("tsv", "csv", "jsonl")
+_TEXT_KINDS = ("classify", "multilabel", "regress")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledData:
+    """Examples to learn from, to choose on and to report on, and what follows from them for the head.
+
+    ``dev``: by name of the split; one of them, "dev", or further ones such as "dev_mismatched". ``options``: of
+    the head, as far as the data decides them. ``notes``: what reading met that a person should know.
+    """
+
+    kind: str
+    metrics: tuple[str, ...]
+    train: list[Any]
+    held: list[Any]
+    dev: dict[str, list[Any]]
+    options: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def kind_of_task(task: str) -> str:
+    """The kind of task that a kind or the name of a data set means."""
+    if task in TASKS:
+        return task
+    if task in DATASETS:
+        return DATASETS[task].kind
+    near = difflib.get_close_matches(task, [*TASKS, *DATASETS], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"data sets: {', '.join(DATASETS)}"
+    raise ConfigError(f"task {task!r} is not known: kinds are {', '.join(TASKS)}; {hint}")
+
+
+def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
+    """All that a fine-tuning needs.
+
+    ``head``: what the recipe says of the head, which goes before the data. ``scheme``: how tags of entities are learnt
+    where it says nothing.
+    """
+    kind = kind_of_task(task)
+    problems = Problems(skip_bad=config.skip_bad)
+    if task in DATASETS:
+        train, dev = _published(task, config, problems)
+    else:
+        train, dev = _own(kind, config, problems)
+    if not isinstance(head.get("labels", []), (list, tuple)):
+        raise ConfigError(f"head.labels={head['labels']!r}: expected a list, such as head.labels=[\"no\", \"yes\"]")
+    # Of all training examples, whatever the limit leaves.
+    options = head_options(task, kind, train, head, scheme)
+    n_read = len(train)
+    if config.limit:
+        train = limit(train, config.limit, config.limit_seed)
+        problems.note(f"data.limit: {len(train):,} of {n_read:,} training examples")
+    labels = head.get("labels") or options.get("labels") or ()
+    if labels:
+        train = check_labels(train, labels, problems)
+        dev = {name: check_labels(records, labels, problems) for name, records in dev.items()}
+    held = dev.get("dev", [])
+    if config.choose_on == "held-out":
+        train, held = hold_out(train, config.held_out)
+    elif not held:
+        raise ConfigError("data.choose_on='dev': there is no dev file: give --dev")
+    metrics = DATASETS[task].metrics if task in DATASETS else METRICS[kind]
+    if kind == "tag" and options["scheme"] == "plain":
+        metrics = ("tag_accuracy",)
+    return LabelledData(kind, metrics, train, held, dev, options, problems.report())
+
+
+def score_task(task: str, records: Sequence[Any], answers: Sequence[Any], labels: Sequence[str]) -> Scores:
+    """Every score that the kind of task has, and those of the data set alone."""
+    found = TASKS[kind_of_task(task)].score(records, answers, labels)
+    published = DATASETS.get(task)
+    if published is not None and published.positive_from is not None:
+        found |= score_from(records, answers, published.positive_from)
+    return found
+
+
+def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None:
+    """ConfigError for a score that the task does not have, or that is not better when it is higher.
+
+    ``labels``: those of the head.
+    """
+    known = [name for name in METRICS[data.kind] if name != "f1" or len(labels) == 2]
+    if data.kind == "tag" and data.options["scheme"] == "plain":
+        known = ["tag_accuracy"]
+    elif data.kind == "tag" and (data.options["unit"] == "word" or not _of_klue(labels)):
+        known = [name for name in known if "macro" not in name and "char" not in name]
+    elif data.kind == "answer" and data.options["can_refuse"]:
+        known = [name for name in known if "char" not in name]
+    # Those of a data set alone: what its kind has is decided above.
+    known += [name for name in data.metrics if name not in METRICS[data.kind]]
+    if metric not in known:
+        raise ConfigError(f"metric={metric!r}: expected one of {', '.join(known)}")
+
+
+def _of_klue(tags: Sequence[str]) -> bool:
+    """Whether all entities are KLUE's, in any scheme; some scores are of nothing else."""
+    return {tag[2:] for tag in tags} <= {tag[2:] for tag in KLUE_NER_TAGS}
+
+
+def _published(task: str, config: LabelledConfig, problems: Problems) -> tuple[list[Record], dict[str, list[Record]]]:
+    if not config.folder:
+        raise ConfigError(f"--task {task} is a data set: give the folder that holds its files with --data")
+    if config.train or config.dev or config.columns or config.format != "auto" or config.header != "auto":
+        raise ConfigError(
+            f"--task {task} reads the files of the data set: leave out --train, --dev, --columns, --header and "
+            f"--format, or use --task {DATASETS[task].kind} for files of your own"
+        )
+    folder = Path(config.folder)
+    train = read_dataset(task, folder, "train", problems)
+    names = [name for name in splits_in(task, folder) if name.startswith("dev")]
+    if not names:
+        problems.note(f"{folder} has no dev file of {task}: scores are those of the held-out training examples")
+    return train, {name: read_dataset(task, folder, name, problems) for name in names}
+
+
+def _own(kind: str, config: LabelledConfig, problems: Problems) -> tuple[list[Record], dict[str, list[Record]]]:
+    if config.folder:
+        raise ConfigError(f"--data is for published data sets; for --task {kind} give files with --train and --dev")
+    if not config.train:
+        raise ConfigError("--train is missing: the file of labelled examples to learn from")
+    dev = {"dev": read_file(kind, config.dev, config, problems)} if config.dev else {}
+    return read_file(kind, config.train, config, problems), dev
+
+
+def read_file(
+    kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True
+) -> list[Any]:
+    """The examples of one file of one's own; InputError if there are none."""
+    records = list(iter_file(kind, Path(file), config, problems, labelled=labelled))
+    if kind == "tag":
+        records = in_bio(records, problems)
+    if not records:
+        raise InputError(f"{file}: no examples; expected at least one")
+    return records
+
+
+def iter_file(
+    kind: str, path: Path, config: LabelledConfig, problems: Problems, *, labelled: bool = True
+) -> Iterable[Any]:
+    """The examples of a file one after the other."""
+    if kind in _TEXT_KINDS:
+        return _texts(kind, path, config, problems, labelled)
+    columns: dict[str, int] = {}
+    formats = _FORMATS[kind]
+    name = config.format
+    if name == "auto":
+        suffix = bare_suffix(path)
+        fitting = [known for known, (_, suffixes) in formats.items() if suffix in suffixes]
+        if labelled and fitting == ["lines"]:  # a line has no tags: what is labelled and called .txt has columns
+            fitting = ["conll"]
+        if not fitting:
+            raise ConfigError(f"{path}: cannot tell the format by its name: give --format, one of {', '.join(formats)}")
+        name = fitting[0]
+    if name not in formats:
+        raise ConfigError(f"--format {name}: expected one of {', '.join(formats)} for --task {kind}")
+    if config.columns:
+        if name != "conll":
+            raise ConfigError(f"--columns has no meaning for the format {name}")
+        columns = _word_columns(config.columns)
+    if labelled and name == "lines":
+        raise ConfigError("--format lines: lines of text have no tags to learn from; give --format conll, for example")
+    read = formats[name][0]
+    return read(path, problems) if read is read_words else read(path, problems, labelled=labelled, **columns)
+
+
+def _word_columns(text: str) -> dict[str, int]:
+    """``"word=0,tag=3"`` as numbers of columns."""
+    found = {}
+    for pair in text.split(","):
+        part, _, number = (piece.strip() for piece in pair.partition("="))
+        if part not in ("word", "tag") or not number.lstrip("-").isdecimal():
+            raise ConfigError(f"--columns {text!r}: expected numbers of columns such as word=0,tag=3")
+        found[part] = int(number)
+    return found
+
+
+def _texts(kind: Any, path: Path, config: LabelledConfig, problems: Problems, labelled: bool) -> Iterable[Text]:
+    form: Any = None if config.format == "auto" else config.format
+    if form is not None and form not in _TEXT_FORMS:
+        raise ConfigError(f"--format {form}: expected one of {', '.join(_TEXT_FORMS)} for --task {kind}")
+    columns = parse_columns(config.columns) if config.columns else Columns()
+    header = {"auto": None, "yes": True, "no": False}[config.header]
+    layout = TextFormat(columns=columns, kind=kind, form=form, header=header)
+    return read_texts(path, problems, layout, labelled=labelled)
+
+
+def head_options(
+    task: str, kind: str, train: Sequence[Any], head: dict[str, Any], scheme: str = "BIO"
+) -> dict[str, Any]:
+    """The options of the head that the training examples decide, those held out of them included."""
+    published = DATASETS.get(task)
+    if kind in ("classify", "multilabel"):
+        found = published.labels if published is not None and published.labels else labels_of(train)
+        if len(found) < 2 and kind == "classify" and "labels" not in head:
+            raise InputError(f"{train[0].where}: every example has the label {found[0]!r}; expected two labels or more")
+        return {"labels": list(found)}
+    if kind == "regress":
+        values = [record.label for record in train]
+        return {"lowest": float(min(values)), "highest": float(max(values))}
+    if kind == "tag":
+        return _tag_options(published.unit if published else _unit(train), train, head, scheme)
+    if kind == "answer":
+        return {"can_refuse": any(not question.answers for question in train)}
+    return {}
+
+
+def _unit(records: Sequence[Tagged]) -> str:
+    """Whether tags belong to words or to characters."""
+    return "character" if all(b - a == 1 for record in records for a, b in record.spans) else "word"
+
+
+def _tag_options(unit: str, train: Sequence[Tagged], head: dict[str, Any], usual: str) -> dict[str, Any]:
+    sentences = [record.tags or () for record in train]
+    plain = scheme_of(sentences) == "plain"
+    scheme = head.get("scheme", "plain" if plain else usual)
+    if (scheme == "plain") != plain:
+        raise ConfigError(f"head.scheme={scheme!r}, but the tags are {'plain' if plain else 'of entities'}")
+    tags = {tag for sentence in sentences for tag in sentence}
+    if plain:
+        return {"unit": unit, "scheme": scheme, "labels": sorted(tags)}
+    entities = sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
+    if not entities:
+        raise InputError(f"{train[0].where}: every word has the tag O; expected some entities to learn from")
+    prefixes = "BI" if scheme == "BIO" else "BIES"
+    return {"unit": unit, "scheme": scheme, "labels": [OUTSIDE, *(f"{p}-{e}" for e in entities for p in prefixes)]}

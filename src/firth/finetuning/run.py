@@ -1,0 +1,394 @@
+"""``firth finetune``: labelled examples -> runs over seeds and settings -> the best model, scored once.
+
+All choices (step, settings, seed, temperature, threshold) are made on held-out training examples; the dev
+file is scored once for each run of the chosen settings.
+
+out/
+├── recipe.toml      resolved
+├── runs/…           one folder a run: log.jsonl, result.json, scores.json; its model until the choice is made
+├── model/           the best run's, with fitted temperature or threshold
+├── results.json     every score
+└── report.html
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firth.config import file_sha256, read_json, read_toml, to_dict, to_toml, write_json, write_text
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.files import holds_something, lock
+from firth.finetuning.calibrate import calibrate
+from firth.finetuning.labelled import LabelledData, check_metric, kind_of_task, read_labelled, score_task
+from firth.finetuning.recipe import (
+    Finetune,
+    build,
+    combinations,
+    data_config,
+    design_settings,
+    plain_recipe,
+    varied,
+    with_defaults,
+)
+from firth.finetuning.report import write_finetune_report
+from firth.finetuning.tuning import (
+    RESULT,
+    Base,
+    Run,
+    examples_of,
+    freeze,
+    read_base,
+    rewrite_options,
+    transferred,
+    tune,
+)
+from firth.finetuning.word_vectors import FirstVectors, check_own, find_vectors
+from firth.folder import read_model
+from firth.inference.outputs import row_outputs
+from firth.machine import find_machine, reuse_memory
+from firth.memory import check_memory, estimate_memory
+from firth.metrics.bootstrap import mean_interval
+from firth.pretraining.run import RECIPE, deterministic
+from firth.progress import say
+from firth.systems import SYSTEMS
+from firth.tasks.model import TaskModel
+from firth.tasks.rows import Example
+from firth.training.checkpoint import recover, write_folder
+
+RESULTS, IDENTITY = "results.json", "identity.json"
+# A run whose held-out score is so far below the median of its like has collapsed.
+_COLLAPSE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """How a fine-tuning ended. ``results``: what ``results.json`` says."""
+
+    out: Path
+    results: dict[str, Any]
+
+
+def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tuple[Finetune, Base, LabelledData]:
+    """A recipe with all that follows from the model and the labelled data filled in."""
+    plain = plain_recipe(data, overrides, where)
+    wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
+    labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
+    base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("fresh", False)))
+    documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
+    plain["head"] = labelled.options | plain["head"]
+    plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
+    plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
+    check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
+    _read_as_trained(plain["head"], base, labelled.notes)
+    if plain["train"].get("balance"):
+        weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
+        # A resolved recipe has the weights that balance its labels.
+        if weights is None or plain["head"].setdefault("class_weights", weights) != weights:
+            raise ConfigError(f"{where}: train.balance is for --task classify, without other head.class_weights")
+    recipe = build(plain, where)
+    if recipe.kind != labelled.kind:
+        raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
+    for settings in combinations(recipe.grid):
+        check_own(varied(recipe, settings).head.features, base.system_name, base.tokenizer)
+    return recipe, base, labelled
+
+
+def _read_as_trained(head: dict[str, Any], base: Base, notes: list[str]) -> None:
+    """Rows no longer than those of pre-training, unless a length is given: positions beyond them know nothing."""
+    longest = base.trained_length
+    windows = head.setdefault("windows", {})
+    if longest is None or not isinstance(windows, dict):
+        return
+    windows["length"] = windows.get("length") or longest
+    # Said of a resolved recipe too, which has it: a run that goes on says what it said before.
+    if windows["length"] == longest:
+        notes.append(f"rows of at most {longest} tokens, as in pre-training (head.windows.length)")
+
+
+def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
+    """Weights that make all labels count alike: n / (K · n of the label)."""
+    counts = [sum(record.label == label for record in labelled.train) for label in labels]
+    return [len(labelled.train) / (len(labels) * n) if n else 0.0 for n in counts]
+
+
+def finetune(
+    recipe: Finetune, base: Base, labelled: LabelledData, out: str | Path, tell: Callable[[str], None] = say
+) -> Tuned:
+    """Fine-tune in the new folder ``out``. KeyboardInterrupt when it was asked to stop: ``resume`` goes on."""
+    out = Path(out)
+    # What a start writes that is killed before it writes the recipe is nothing.
+    if out.exists() and (not out.is_dir() or holds_something(out, but=IDENTITY)):
+        hint = f"to go on with it: firth finetune --resume {out}" if (out / RECIPE).is_file() else "it is no run"
+        raise ConfigError(f"{out} exists already ({hint}); choose another folder for a new run")
+    with lock(out), deterministic():
+        work = _Finetuning(recipe, base, labelled, out, tell)
+        work.check()
+        # The recipe comes last: where it is, a stopped fine-tuning can go on.
+        try:
+            write_json(out / IDENTITY, identity(to_dict(recipe), base, labelled, work.first_vectors()))
+            write_text(out / RECIPE, to_toml(recipe, comments=True))
+        except BaseException:
+            if not (out / RECIPE).is_file():
+                (out / IDENTITY).unlink(missing_ok=True)
+            raise
+        return work.run()
+
+
+def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
+    """Go on with a fine-tuning: runs that are done stay, the one that was stopped goes on where it was."""
+    out = Path(out)
+    if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
+        raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
+    plain = read_toml(out / RECIPE)
+    recipe, base, labelled = resolve(plain, [], str(out / RECIPE))
+    with lock(out), deterministic():
+        work = _Finetuning(recipe, base, labelled, out, tell)
+        found, now = read_json(out / IDENTITY), identity(plain, base, labelled, work.first_vectors())
+        # A folder of an earlier version does not have all hashes, nor its recipe all options.
+        changed = [key for key in now if found.get(key, now[key]) != now[key]]
+        if changed:
+            raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
+        work.check()
+        return work.run()
+
+
+def identity(
+    recipe: dict[str, Any], base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
+) -> dict[str, str]:
+    """Hashes of what a fine-tuning is of: the options, the examples, and the weights and vectors it starts from.
+
+    ``recipe``: as its file has it.
+    """
+    examples = hashlib.sha256()
+    for records in (labelled.train, labelled.held, *labelled.dev.values()):
+        for record in records:
+            examples.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
+    weights = hashlib.sha256(base.tokenizer.fingerprint.encode())
+    for name, tensor in sorted((base.weights or {}).items()):
+        weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    options = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    found = {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
+    if not vectors:
+        return found
+    words = hashlib.sha256()
+    for some in vectors:
+        words.update(repr(some.rows.shape).encode() + some.numbers.numpy().tobytes() + some.rows.numpy().tobytes())
+    return found | {"the word vectors": words.hexdigest()}
+
+
+class _Finetuning:
+    """One fine-tuning in its folder: every run of every combination of settings, then the choice."""
+
+    def __init__(self, recipe: Finetune, base: Base, labelled: LabelledData, out: Path, tell: Callable[[str], None]):
+        self.recipe, self.base, self.labelled, self.out, self.tell = recipe, base, labelled, out, tell
+        self.machine = find_machine(recipe.train.precision)
+        reuse_memory()
+        self.settings = list(combinations(recipe.grid))
+        self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
+        # Rows of the examples by how texts are read, and by split; those of the last way are kept.
+        self._examples: dict[str, dict[str, list[Example]]] = {}
+        # Word vectors by where they are and their width.
+        self._vectors: dict[tuple[str, int], FirstVectors] = {}
+
+    def check(self) -> None:
+        """Make what all runs need once, so that what cannot be made is an error before anything is written."""
+        self._describe()
+        encoder = self.base.encoder(self.recipe.train.seed, None)
+        for settings in self.settings:
+            recipe = varied(self.recipe, settings)
+            self.base.config_with(recipe.adapt.dropout)  # an error where it cannot be
+            model = recipe.row.model(encoder, recipe.head)
+            freeze(model, recipe.adapt)
+            transferred(encoder, recipe.adapt.transferred_groups)
+            self._examples_for(recipe)
+            self._vectors_for(recipe)
+        # With stored features nothing is kept of the encoder.
+        if self.recipe.adapt.frozen_groups != -1:
+            train, row = self.recipe.train, SYSTEMS[self.base.system_name]
+            need = estimate_memory(
+                model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
+            )
+            self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
+
+    def run(self) -> Tuned:
+        try:
+            runs = [self._tune(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
+        finally:
+            shutil.rmtree(self.out / "features", ignore_errors=True)
+        by_setting = [runs[i : i + len(self.seeds)] for i in range(0, len(runs), len(self.seeds))]
+        chosen = max(range(len(by_setting)), key=lambda i: _mean([run["best"] for run in by_setting[i]]))
+        scored = [self._score(chosen, run) for run in by_setting[chosen]]
+        best = max(scored, key=lambda run: (run["best"], -run["seed"]))
+        self._keep(chosen, best["seed"])
+        results = self._results(by_setting, chosen, scored, best)
+        write_json(self.out / RESULTS, results)
+        try:
+            write_finetune_report(self.out, self.recipe, results)
+        except (FirthError, OSError) as error:
+            self.tell(f"no report.html: {error}")
+        return Tuned(self.out, results)
+
+    def _describe(self) -> None:
+        data, recipe = self.labelled, self.recipe
+        for note in data.notes:
+            self.tell(note)
+        splits = ", ".join(f"{len(records):,} {name}" for name, records in data.dev.items()) or "no dev file"
+        where = "the dev file" if recipe.data.choose_on == "dev" else f"{len(data.held):,} held out"
+        start = "new weights" if self.base.weights is None else "pre-trained weights"
+        if self.base.untrained:
+            start += f" but for the {', '.join(self.base.untrained)}, of which the checkpoint has nothing"
+        self.tell(
+            f"{recipe.task}: {len(data.train):,} examples to learn from, {where} to choose on, {splits}; {start}; "
+            f"{self.machine.path}"
+        )
+
+    def folder(self, number: int, seed: int) -> Path:
+        """Of one run."""
+        setting = f"setting-{number + 1}-" if len(self.settings) > 1 else ""
+        return self.out / "runs" / f"{setting}seed-{seed}"
+
+    def _tune(self, number: int, seed: int) -> dict[str, Any]:
+        folder = self.folder(number, seed)
+        recipe = varied(self.recipe, self.settings[number])
+        n_runs = len(self.settings) * len(self.seeds)
+        if n_runs > 1 and not (folder / RESULT).is_file():
+            name = ", ".join([*self.settings[number], f"seed {seed}"])
+            self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
+        rows = self._examples_for(recipe)
+        features = self.out / "features"
+        run = Run(
+            self.base, recipe, seed, rows["train"], rows["held out"], self.labelled.held, self.machine, features,
+            self._vectors_for(recipe),
+        )  # fmt: skip
+        try:
+            result = tune(run, folder, self.tell)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
+        return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
+
+    def _examples_for(self, recipe: Finetune) -> dict[str, list[Example]]:
+        """Rows of all examples by split: made once for all runs that read texts alike."""
+        features = type(recipe.head.features)()
+        key = json.dumps(to_dict(dataclasses.replace(recipe.head, features=features)), sort_keys=True)
+        if key not in self._examples:
+            made = {}
+            splits = {"train": self.labelled.train, "held out": self.labelled.held, **self.labelled.dev}
+            for name, records in splits.items():
+                made[name], noted = examples_of(self.base, recipe, records)
+                for what, n in noted.items():
+                    self.tell(f"{name}, {what}: {n:,}")
+            self._examples = {key: made}
+        return self._examples[key]
+
+    def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:
+        """What the head's own words begin with; read once."""
+        path, width = recipe.adapt.vectors, recipe.head.features.own_words
+        if not path:
+            return None
+        if (path, width) not in self._vectors:
+            found = self._vectors[path, width] = find_vectors(path, self.base.tokenizer, width)
+            self.tell(found.told)
+        return self._vectors[path, width]
+
+    def first_vectors(self) -> list[FirstVectors]:
+        """The word vectors of all settings, in the order of their places and widths."""
+        for settings in self.settings:
+            self._vectors_for(varied(self.recipe, settings))
+        return [self._vectors[key] for key in sorted(self._vectors)]
+
+    def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
+        """Fit what is fitted after training, and score the dev files, once."""
+        folder = self.folder(number, run["seed"])
+        done = folder / "scores.json"
+        if done.is_file():
+            return run | read_json(done)
+        recipe = varied(self.recipe, self.settings[number])
+        recover(folder / "model")  # its options may have been in the middle of being written
+        loaded = read_model(folder / "model")
+        model = loaded.objective
+        assert isinstance(model, TaskModel)
+        model.to(self.machine.device)
+        rows = self._examples_for(recipe)
+        held = rows["held out"]
+        outputs = row_outputs(model, held, budget_tokens=recipe.train.batch_tokens)
+        options, calibration = calibrate(recipe.kind, model.config, self.labelled.held, held, outputs)
+        if options != model.config:
+            rewrite_options(folder / "model", loaded, options)
+        scores: dict[str, Any] = {"calibration": calibration, "dev": {}, "held_out": {}}
+        labels = getattr(options, "labels", ())
+        answers = recipe.row.answers(self.labelled.held, held, outputs, options)
+        scores["held_out"] = score_task(recipe.task, self.labelled.held, answers, labels)
+        for name, records in self.labelled.dev.items():
+            outputs = row_outputs(model, rows[name], budget_tokens=recipe.train.batch_tokens)
+            answers = recipe.row.answers(records, rows[name], outputs, options)
+            scores["dev"][name] = score_task(recipe.task, records, answers, labels)
+        write_json(done, scores)
+        return run | scores
+
+    def _keep(self, number: int, seed: int) -> None:
+        """The best run's model is the fine-tuning's; runs keep their scores and curves."""
+        kept, model = self.out / "model", self.folder(number, seed) / "model"
+        recover(kept)
+
+        def copy(new: Path) -> None:
+            shutil.copytree(model, new, dirs_exist_ok=True)
+            (new / "manifest.json").unlink(missing_ok=True)
+
+        # It appears whole, and then a stop may have left a part of the run's: the choice would be the same.
+        if not kept.exists():
+            write_folder(kept, copy)
+        for folder in (self.out / "runs").glob("*/model"):
+            shutil.rmtree(folder)
+
+    def _results(
+        self, by_setting: list[list[dict[str, Any]]], chosen: int, scored: list[dict[str, Any]], best: dict[str, Any]
+    ) -> dict[str, Any]:
+        dev = {
+            name: {metric: summary([run["dev"][name][metric] for run in scored]) for metric in scored[0]["dev"][name]}
+            for name in self.labelled.dev
+        }
+        held = {metric: summary([run["held_out"][metric] for run in scored]) for metric in scored[0]["held_out"]}
+        return {
+            "task": self.recipe.task,
+            "kind": self.recipe.kind,
+            "metric": self.recipe.metric,
+            "metrics": list(self.labelled.metrics),
+            "chosen_on": "the dev file" if self.recipe.data.choose_on == "dev" else "held-out training examples",
+            "examples": {
+                "train": len(self.labelled.train), "held_out": len(self.labelled.held),
+                **{name: len(records) for name, records in self.labelled.dev.items()},
+            },
+            "settings": [list(settings) for settings in self.settings],
+            "chosen": chosen,
+            "held_out": held,
+            "dev": dev,
+            "best_seed": best["seed"],
+            "calibration": best["calibration"],
+            "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
+            "scored": scored,
+            "notes": self.labelled.notes,
+            "model": file_sha256(self.out / "model" / "model.safetensors"),
+        }  # fmt: skip
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, deviation and 95 % interval of a score over seeds, the best, and all of them."""
+    mean, deviation, half_width = mean_interval(values)
+    return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
+
+
+def collapsed(run: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run stayed far below the others that differ in the seed alone."""
+    scores = sorted(other["best"] for other in like)
+    return len(scores) > 2 and run["best"] < scores[len(scores) // 2] - _COLLAPSE
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

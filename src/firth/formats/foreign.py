@@ -1,0 +1,367 @@
+"""Models of other tools as our own: how each of the layouts that recognise.py tells apart is read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.config import read_json
+from firth.convert import google_bert
+from firth.convert.cove import read_mtlstm
+from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
+from firth.convert.fastai import find_words, read_fastai, read_words_file
+from firth.convert.huggingface import Facts, HuggingFace
+from firth.convert.openai_gpt import read_openai
+from firth.convert.renames import expand, to_ours
+from firth.convert.sentence_transformers import read_sentence_model
+from firth.convert.tf_bundle import read_bundle
+from firth.convert.weights import find_tensors, read_tensors
+from firth.data.batch import Objective
+from firth.errors import CheckpointError, ConfigError, InputError
+from firth.folder import PRETRAINING, Loaded, read_model, tensor_names
+from firth.formats.recognise import CONFIGS, Source, recognise
+from firth.layers.initialise import truncated_normal_
+from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, MtLstmTranslationConfig, TiedLMConfig
+from firth.systems import SYSTEMS, TASKS
+from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
+from firth.text.extend import extended
+from firth.text.fastai_words import tokenizer_of_fastai
+from firth.text.published import read_published
+from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, WORDS, Tokenizer
+
+Gelu = Literal["erf", "tanh"]
+_What = tuple[str, str, Any]  # system, task, options
+
+# Embeddings are often made a little larger than the vocabulary, up to a round number.
+_MOST_FILLERS = 127
+_ROUND = 8
+# Their model types. Of systems that are one model type (BERT, left to right as well) each knows what there is to read.
+_MODEL_TYPES: dict[str, HuggingFace] = {
+    theirs.model_type: theirs for system in SYSTEMS.values() if (theirs := system.huggingface) is not None
+}
+_PIECES = "encoder.embeddings.pieces.weight"
+SPECIAL_PIECES = "special pieces"
+# Deviation of fresh weights, where the sizes name none.
+_INIT_RANGE = 0.02
+_PARTS = {
+    "encoder.pooler": "the pooler", "mlm": "the masked-LM head", "lm": "the language-model head",
+    "softmax": "the output layer",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A model of another tool, and what was found out about it, by name."""
+
+    loaded: Loaded
+    facts: Facts
+
+
+def open_model(path: str | Path) -> Loaded:
+    """The model at ``path``, whoever wrote it."""
+    source = recognise(path)
+    return read_model(source.path) if source.kind == "firth" else read_foreign(source).loaded
+
+
+def read_foreign(
+    source: Source, *, vocab: Path | None = None, lowercase: bool | None = None, gelu: Gelu | None = None
+) -> Foreign:
+    """Read a model of another tool; every tensor is used, or known to be of no use, or an error.
+
+    ``vocab``: a vocabulary in place of the folder's. ``lowercase``: where the folder does not tell. ``gelu``: the
+    form in a Google checkpoint, which does not say; erf if not given, as in every copy in use.
+    """
+    if gelu is not None and source.kind != "google":
+        raise ConfigError(f"--gelu is for Google's checkpoints: config.json of {source.name} says which form it has")
+    try:
+        if source.kind == "google":
+            return _read_google(source, vocab, lowercase, gelu or "erf")
+        if source.kind == "sentence-transformers":
+            return _read_sentence_model(source, vocab, lowercase)
+        if source.kind == "openai":
+            return _read_openai(source, vocab, lowercase)
+        if source.kind == "fastai":
+            return _read_fastai(source, vocab, lowercase)
+        if source.kind == "elmo":
+            return _read_elmo(source, vocab, lowercase)
+        if source.kind == "cove":
+            raise ConfigError(f"there are no words in it: firth convert {source.name} --vectors FILE --to DIR")
+        return _read_huggingface(source, vocab, lowercase)
+    except (ConfigError, InputError) as error:
+        raise CheckpointError(f"{source.name} cannot be read as a model: {error}") from None
+
+
+def _read_sentence_model(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    parts = read_sentence_model(source.path)
+    inner = _read_huggingface(replace(source, path=parts.transformer), vocab, lowercase)
+    unit = ", made of length 1" if parts.embedding.normalize else ""
+    facts = [*inner.facts, ("embedding", parts.embedding.pool + unit), *(("note", note) for note in parts.notes)]
+    return Foreign(replace(inner.loaded, embedding=parts.embedding), facts)
+
+
+def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    folder = source.path
+    file = next((folder / name for name in CONFIGS if (folder / name).is_file()), folder / CONFIGS[0])
+    theirs, where = read_json(file), str(file)
+    family = _model_type(theirs, where)
+    config = family.config_from(theirs, where)
+    weights = find_tensors(folder)
+    state, left_out = family.todays_names(found := read_tensors(weights), str(weights))
+    facts = [("weights", f"{weights.name}, {_types(found)}"), *left_out]
+    family.check_sizes(config, state, where)
+    kind = family.find_kind(theirs, state, where)
+    text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
+    expected = _empty(kind, config).state_dict()
+    untrained = family.absent_parts(state, expected)
+    wanted = {n: t for n, t in expected.items() if not any(n.startswith(f"{part}.") for part in untrained)}
+    names = tensor_names(*kind)
+    assert names is not None, "what is published is of systems and tasks with foreign names"
+    ours = to_ours(state, expand(names, config.n_layers), wanted, str(weights))
+    objective = _filled(kind, config, ours, text, untrained, str(weights))
+    return _found(source, kind, objective, text, untrained, facts)
+
+
+def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
+    """By what ``config.json`` calls it; the oldest files of BERT do not say."""
+    name = theirs.get("model_type", "bert")
+    if not isinstance(name, str) or name not in _MODEL_TYPES:
+        known = " and ".join(map(repr, _MODEL_TYPES))
+        raise CheckpointError(f"{where}: model_type {name!r}: this Firth reads {known}")
+    return _MODEL_TYPES[name]
+
+
+def _read_openai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    kind: _What = ("gpt", PRETRAINING, TiedLMConfig())
+    config, ours = read_openai(source.path)
+    text = _tokenizer(source.path, config.vocab_size, vocab, lowercase)
+    objective = _filled(kind, config, ours, text, (), str(source.path))
+    return _found(source, kind, objective, text, (), [("weights", "params_0.npy to params_9.npy, float32")])
+
+
+def _read_elmo(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    if lowercase:
+        raise ConfigError("ELMo reads text as it is: leave out --uncased")
+    files = find_files(source.path)
+    assert files is not None
+    kind: _What = ("elmo", PRETRAINING, BilmLMConfig())
+    tokenizer = SYSTEMS["elmo"].reads(spaced_words([]) if vocab is None else read_words(vocab))
+    config, ours = read_elmo(*files, tokenizer.size)
+    text = _Text(tokenizer, "cased, words as they stand between white space, any of them by its characters")
+    untrained = ("softmax",)
+    objective = _filled(kind, config, ours, text, untrained, str(files[1]))
+    facts = [("weights", f"{files[1].name}, float32, with the sizes of {files[0].name}")]
+    return _found(source, kind, objective, text, untrained, facts)
+
+
+def read_cove(source: Source, lowercase: bool | None = None) -> Foreign:
+    """The released encoder of CoVe, which has a vector for no word yet (``vectors/fixed_words.py``).
+
+    Text is read in lower case if nothing else is said, and divided at white space alone: the translation was learnt on
+    text that was tokenised already, and words of its vectors such as ``n't`` and ``U.S.`` are not to be split.
+    """
+    kind: _What = ("cove", PRETRAINING, MtLstmTranslationConfig(decoder=False))
+    low = lowercase is not False
+    tokenizer = Tokenizer.from_words(WORDS.specials, lowercase=low, keep_accents=low, split="blanks")
+    config, ours = read_mtlstm(source.path, tokenizer.size)
+    ours["encoder.words"] = torch.zeros(tokenizer.size, config.width)
+    text = _Text(tokenizer, f"{'lower-cased' if low else 'cased'}, words as they stand between white space")
+    objective = _filled(kind, config, ours, text, (), str(source.path))
+    return _found(source, kind, objective, text, (), [("weights", f"{source.path.name}, float32, an encoder alone")])
+
+
+def _read_fastai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+    if lowercase is False:
+        raise ConfigError("fastai's language models read lower-cased text: leave out --cased")
+    kind: _What = ("awd-lstm", PRETRAINING, AwdLMConfig())
+    config, ours, facts = read_fastai(source.path)
+    words = vocab or find_words(source.path)
+    facts.append(("words", words.name))
+    tokenizer, n_new = tokenizer_of_fastai(read_words_file(words), str(words))
+    if tokenizer.size - n_new != config.vocab_size:
+        raise CheckpointError(
+            f"{words} has {tokenizer.size - n_new:,} words, the model {config.vocab_size:,}: not of one make; "
+            "give the right ones with --vocab"
+        )
+    if n_new:
+        ours |= {name: _with_means(ours[name], n_new) for name in ("encoder.embeddings.weight", "bias")}
+        names = ", ".join(tokenizer.pieces[-n_new:])
+        facts.append(("new", f"the special words {names}: the model has none, so they begin as the mean of its words"))
+    text = _Text(tokenizer, "lower-cased, by fastai's rules")
+    objective = _filled(kind, replace(config, vocab_size=tokenizer.size), ours, text, (), str(source.path))
+    return _found(source, kind, objective, text, (), facts)
+
+
+def _with_means(rows: Tensor, n: int) -> Tensor:
+    """Rows, and below them n times their mean."""
+    return torch.cat([rows, rows.mean(0, keepdim=True).expand(n, *rows.shape[1:])])
+
+
+def _types(tensors: Mapping[str, Tensor]) -> str:
+    """``float16, read as float32``."""
+    names = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()})
+    return " and ".join(names) + ("" if names == ["float32"] else ", read as float32")
+
+
+def _read_google(source: Source, vocab: Path | None, lowercase: bool | None, gelu: Gelu) -> Foreign:
+    folder, where = source.path.parent, str(source.path)
+    file = folder / "bert_config.json"
+    config = google_bert.config_from_google(read_json(file), str(file), "gelu" if gelu == "erf" else "gelu_tanh")
+    state = read_bundle(source.path, google_bert.is_weight)
+    google_bert.check_sizes(config, state, str(file))
+    found = google_bert.find_task(state, where)
+    kind = _kind_of_google(found, state)
+    text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
+    ours = google_bert.to_ours(state, found, _empty(kind, config).state_dict(), config.n_layers, where)
+    untrained = ("mlm",) if found == google_bert.BARE else ()
+    objective = _filled(kind, config, ours, text, untrained, where)
+    facts = [("weights", f"{source.path.name}.index, float32, every checksum matches")]
+    if config.activation.startswith("gelu"):
+        facts.append(("gelu", f"{gelu}: the checkpoint does not say which; erf is what every copy in use has"))
+    return _found(source, kind, objective, text, untrained, facts)
+
+
+def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
+    """System, task and options; labels have no names in Google's files."""
+    if found == "answer":
+        return "bert", found, AnswerConfig()
+    if found != "classify":
+        return "bert", PRETRAINING, MaskedLMConfig(next_sentence=google_bert.has_next_sentence(state))
+    if state["output_weights"].ndim != 2:
+        shape = state["output_weights"].shape
+        raise CheckpointError(f"output_weights has shape {shape}, expected (labels, width): it is no classifier's")
+    n_outputs = len(state["output_weights"])
+    if n_outputs == 1:
+        return "bert", "regress", RegressConfig()
+    return "bert", found, ClassifyConfig(labels=tuple(f"LABEL_{i}" for i in range(n_outputs)))
+
+
+def _found(
+    source: Source, kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts
+) -> Foreign:
+    """The model and what there is to say of it."""
+    system_name, task, _ = kind
+    facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]
+    if text.n_fillers:
+        facts.append(("vocabulary", f"{text.n_fillers} rows of the embedding have no piece: they are named [row…]"))
+    facts += [("new", f"{_PARTS[part]}: the checkpoint has none, so it begins at random") for part in untrained]
+    if text.n_new:
+        names = ", ".join(text.tokenizer.pieces[-text.n_new :])
+        facts.append(("new", f"the special pieces {names}: the checkpoint has none, so they begin at random"))
+        untrained = (*untrained, SPECIAL_PIECES)
+    origin = {"from": source.name, "format": source.kind, "found": [list(fact) for fact in facts]}
+    return Foreign(Loaded(system_name, task, objective, text.tokenizer, {"origin": origin}, untrained), facts)
+
+
+def describe(system_name: str, task: str, objective: Objective) -> Facts:
+    """System, task, labels and sizes of a model in words."""
+    config = objective.encoder.config
+    sizes = f"{config.n_layers} layers of width {config.width}, {config.vocab_size:,} pieces"
+    n_parameters = sum(p.numel() for p in objective.parameters())
+    labels = getattr(objective.config, "labels", ())
+    named = f": {', '.join(labels[:8])}{' …' if len(labels) > 8 else ''}" if labels else ""
+    return [
+        ("system", system_name), ("task", task + named), ("sizes", f"{sizes}, {n_parameters:,} parameters"),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The tokenizer of a model, how its casing is known, how many rows of the embedding needed a name, and how many
+    special pieces, its last ones, need a row."""
+
+    tokenizer: Tokenizer
+    casing: str
+    n_fillers: int = 0
+    n_new: int = 0
+
+
+def _tokenizer(folder: Path, size: int, vocab: Path | None, lowercase: bool | None) -> _Text:
+    """The tokenizer of a folder, which must have ``size`` pieces, special ones at the end not counted."""
+    advice = f"firth convert {folder} --vocab FILE --to DIR"
+    if vocab is None and not any((folder / name).is_file() for name in VOCABULARIES):
+        raise CheckpointError(f"{folder} has no tokenizer.json and no vocab.txt: give its vocabulary with {advice}")
+    tokenizer, casing = read_published(folder, vocab=vocab, lowercase=lowercase)
+    short = size - tokenizer.size
+    # OpenAI GPT's vocabulary is published without them, and gets them as it is read.
+    n_own = tokenizer.size - (tokenizer.n_added if tokenizer.kind is OPENAI else 0)
+    if size in (tokenizer.size, n_own):
+        return _Text(tokenizer, casing, n_new=-short)
+    if tokenizer.kind is not WORDPIECE and n_own < size <= n_own + _MOST_FILLERS:
+        raise CheckpointError(_padded(vocab or folder, tokenizer, size, n_own))
+    if short < 0 or short > _MOST_FILLERS or size % _ROUND:
+        raise CheckpointError(
+            f"{vocab or folder}: the tokenizer has {tokenizer.size:,} pieces, the model {size:,}: not of one make; "
+            f"give the right vocabulary with {advice}"
+        )
+    return _Text(extended(tokenizer, [f"[row{i}]" for i in range(tokenizer.size, size)]), casing, short)
+
+
+def _padded(where: Path, tokenizer: Tokenizer, size: int, n_own: int) -> str:
+    """What to say of rows that no piece is known for: nobody can tell padding from special pieces that were learnt."""
+    named = ", ".join(tokenizer.pieces[n_own:])
+    otherwise = f", or to {tokenizer.size:,} if the first of them are {named}" if named else ""
+    return (
+        f"{where}: the model has {size:,} rows of embeddings for {n_own:,} pieces: the others are padding, or of "
+        "special pieces that the vocabulary does not name. Cut the model with transformers' resize_token_embeddings "
+        f"to {n_own:,}{otherwise}, save it, and read that"
+    )
+
+
+def _empty(kind: _What, config: Any) -> Objective:
+    """The modules without memory: nothing is drawn that would be written over, impossible sizes cost nothing."""
+    system_name, task, options = kind
+    make: Callable[[Any, Any], Objective] = SYSTEMS[system_name].objective if task == PRETRAINING else TASKS[task].model
+    with torch.device("meta"):
+        return make(SYSTEMS[system_name].encoder(config), options)
+
+
+def _filled(
+    kind: _What, config: Any, ours: Mapping[str, Tensor], text: _Text, untrained: Sequence[str], where: str
+) -> Objective:
+    """The modules with the numbers; what is untrained, and special pieces that had no row, begin anew."""
+    for name, tensor in ours.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{where}: {name} is {tensor.dtype}: quantised weights are not read")
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(
+                f"{where}: {name} has numbers that are not finite (NaN or infinite): the model is broken, take "
+                "another copy"
+            )
+    if text.n_new:
+        config = replace(config, vocab_size=text.tokenizer.size)
+        ours = {**ours, _PIECES: torch.cat([ours[_PIECES], _new_rows(text.n_new, config)])}
+    objective = _empty(kind, config)
+    _fill(objective, ours, untrained)
+    return objective
+
+
+def _new_rows(n: int, config: Any) -> Tensor:
+    """Rows of the embedding for special pieces, N(0, ``init_range``²), the same at each reading.
+
+    Source: openai/finetune-transformer-lm train.py, which draws them so.
+    """
+    return torch.randn(n, config.width, generator=torch.Generator().manual_seed(0)) * config.init_range
+
+
+def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[str]) -> None:
+    """Give the modules memory and the numbers; parts that are untrained begin anew."""
+    objective.to_empty(device="cpu")
+    for name, parameter in objective.state_dict().items():
+        if name in ours:
+            parameter.copy_(ours[name])
+    for part in untrained:
+        _renew(objective.get_submodule(part), getattr(objective.encoder.config, "init_range", _INIT_RANGE))
+    objective.eval()
+
+
+def _renew(part: nn.Module, std: float) -> None:
+    """Fresh weights, the same at each reading; training draws its own."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for parameter in part.parameters():
+            nn.init.zeros_(parameter)
+        truncated_normal_(part, std)

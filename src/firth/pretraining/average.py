@@ -1,0 +1,91 @@
+"""``firth average``: one model whose weights are the mean of several, of one run or of the folders given.
+
+Source: Vaswani et al. 2017, §6.1: the last five checkpoints of the base model.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firth.errors import CheckpointError, ConfigError
+from firth.files import holds_something
+from firth.folder import Loaded, find_model, read_model, write_model
+from firth.training.checkpoint import list_checkpoints, write_folder
+
+
+def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> list[Path]:
+    """Write model folder ``out``: the arithmetic mean of the models, or of the ``last`` checkpoints of one run.
+
+    Returns the folders that went into it. ConfigError if there are not as many, CheckpointError for one that is
+    damaged, or of other sizes, another tokenizer or another objective than the first.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or holds_something(out)):
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    folders = [Path(model) for model in models]
+    if len(folders) == 1:
+        folders = _last_checkpoints(folders[0], last)
+    first = read_model(folders[0])
+    sums = {name: tensor.double() for name, tensor in first.objective.state_dict().items()}
+    steps = [first.provenance.get("step")]
+    for folder in folders[1:]:
+        loaded = read_model(folder)
+        _check_same(first, loaded, folders[0], folder)
+        for name, tensor in loaded.objective.state_dict().items():
+            sums[name] += tensor
+        steps.append(loaded.provenance.get("step"))
+    _set_means(first, sums, len(folders))
+    made: dict[str, Any] = {
+        **{key: value for key, value in first.provenance.items() if key not in ("step", "dev")},
+        "average": {"folders": [str(folder) for folder in folders], "steps": steps},
+    }
+
+    def fill(folder: Path) -> None:
+        write_model(
+            folder, first.system_name, first.task, first.objective, first.tokenizer, made,
+            untrained=first.untrained, embedding=first.embedding,
+        )  # fmt: skip
+
+    write_folder(out, fill)
+    return folders
+
+
+def _last_checkpoints(run: Path, last: int) -> list[Path]:
+    """The newest checkpoints of a run, without the state before its first step."""
+    if last < 2:
+        raise ConfigError(f"--last {last}: a mean is of two checkpoints at least")
+    found = [path for step, path in list_checkpoints(run / "checkpoints") if step]
+    if len(found) < last:
+        # Says what is wrong with a path that leads to nothing.
+        find_model(run)
+        raise ConfigError(
+            f"{run} has {len(found)} checkpoints, --last {last} wants as many: train with train.keep_checkpoints="
+            f"{last} or more, or ask for fewer"
+        )
+    return found[-last:]
+
+
+def _check_same(first: Loaded, other: Loaded, first_folder: Path, folder: Path) -> None:
+    pairs = {
+        "system": (first.system_name, other.system_name),
+        "task": (first.task, other.task),
+        "sizes": (first.objective.encoder.config, other.objective.encoder.config),
+        "options": (first.objective.config, other.objective.config),
+        "tokenizer": (first.tokenizer.fingerprint, other.tokenizer.fingerprint),
+        "parts that are not learnt": (first.untrained, other.untrained),
+    }
+    for what, (ours, theirs) in pairs.items():
+        if ours != theirs:
+            raise CheckpointError(f"{folder} has other {what} than {first_folder}: a mean of both would be no model")
+
+
+@torch.no_grad()
+def _set_means(loaded: Loaded, sums: dict[str, Tensor], n: int) -> None:
+    """Summed in float64, divided once, rounded once to the model's own type; whole numbers stay as they are."""
+    state = loaded.objective.state_dict()
+    for name, tensor in state.items():
+        if tensor.is_floating_point():
+            tensor.copy_(sums[name] / n)

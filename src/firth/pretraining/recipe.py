@@ -1,0 +1,155 @@
+"""The recipe of a pre-training run: from TOML, flags and ``--set`` to one frozen object and back."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firth.config import from_dict, option, override, required, to_dict, unknown_key
+from firth.data.config import DataConfig, MaskingConfig
+from firth.errors import ConfigError
+from firth.folder import PRETRAINING
+from firth.formats.foreign import open_model
+from firth.systems import SYSTEMS, System, looks_like_path, size_named
+from firth.text.tokenizer import WORDS
+from firth.training.config import OptimConfig, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pretrain:
+    """All options of a pre-training run. ``encoder`` and ``objective`` are of the system's own types."""
+
+    model: str = required("a size (bert-mini), or the folder of a model to go on from")
+    vectors: str = option("", "word vectors that a cove begins with: a file or a model folder; empty: none")
+    system: str = required("row of the table of systems; follows from the model")
+    data: DataConfig = option(DataConfig(), "from shards to rows")
+    masking: MaskingConfig = option(MaskingConfig(), "what is predicted")
+    objective: Any = required("the system's objective")
+    encoder: Any = required("the system's sizes")
+    optim: OptimConfig = option(OptimConfig(), "optimiser")
+    train: TrainConfig = option(TrainConfig(), "length, batches, saving")
+
+    def __post_init__(self) -> None:
+        self.optim.check_looks(self.train.eval_every, "train.eval_every")
+        row = SYSTEMS[self.system]
+        if self.data.instances not in row.instances:
+            raise ConfigError(
+                f"data.instances={self.data.instances!r} does not suit {self.system}: expected "
+                f"{' or '.join(map(repr, row.instances))}"
+            )
+        if getattr(self.objective, "next_sentence", False) and self.data.instances != "pairs":
+            raise ConfigError(f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}")
+        if self.data.instances == "pairs" and getattr(self.encoder, "n_segments", 2) < 2:
+            raise ConfigError("encoder.n_segments=1: data.instances='pairs' needs two, one for each text")
+        if self.vectors and not hasattr(self.encoder, "fixed_words"):
+            raise ConfigError(f"vectors={self.vectors!r}: {self.system} does not begin with word vectors: leave it out")
+        if not getattr(self.objective, "decoder", True):
+            raise ConfigError("objective.decoder=false: an encoder alone learns no translations: leave it out")
+        positions = getattr(self.encoder, "max_positions", None)
+        if positions is not None and max(self.data.lengths) > positions:
+            raise ConfigError(f"data.length={max(self.data.lengths)} is above encoder.max_positions={positions}")
+        for name, value in row.fixed.items():
+            if getattr(self.encoder, name) != value:
+                raise ConfigError(f"encoder.{name}={getattr(self.encoder, name)}: {self.system} has {value}")
+
+    @property
+    def row(self) -> System:
+        return SYSTEMS[self.system]
+
+
+_TABLES = ("data", "masking", "objective", "encoder", "optim", "train")
+
+
+def read_recipe(
+    data: Mapping[str, Any], overrides: Sequence[str], where: str, vocab_size: int | None = None
+) -> Pretrain:
+    """A recipe from plain data with ``--set`` settings laid over it.
+
+    What is not said follows from the model: the system, its sizes, its own instance plan and published settings.
+    ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
+    """
+    plain = _checked(override(dict(data), overrides), where)
+    system, sizes = _model(plain["model"])
+    if plain.setdefault("system", system) != system:
+        raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
+    if looks_like_path(plain["model"]):
+        for key, value in plain["encoder"].items():
+            if key in sizes and sizes[key] != value and not key.endswith("dropout"):
+                raise ConfigError(f"{where}: encoder.{key}={value}, but {plain['model']} has {sizes[key]}")
+    row = SYSTEMS[system]
+    given = {} if vocab_size is None else {"vocab_size": vocab_size}
+    plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
+    plain["data"].setdefault("instances", row.instances[0])
+    for table, values in row.pretraining.items():
+        plain[table] = {**values, **plain[table]}
+    if "next_sentence" in {f.name for f in dataclasses.fields(row.objective_config)}:
+        plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
+    return _built(plain, where)
+
+
+def read_resolved_recipe(data: Mapping[str, Any], where: str) -> Pretrain:
+    """The recipe that a run stores: complete, so that nothing else needs to be there to read it."""
+    plain = _checked(dict(data), where)
+    if plain.get("system") not in SYSTEMS:
+        raise ConfigError(f"{where}: system={plain.get('system')!r}: expected one of {', '.join(SYSTEMS)}")
+    return _built(plain, where)
+
+
+def _checked(plain: dict[str, Any], where: str) -> dict[str, Any]:
+    """Known keys at the top, a model, and a table wherever one belongs."""
+    known = [f.name for f in dataclasses.fields(Pretrain)]
+    for key in plain:
+        if key not in known:
+            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))], where)
+    if not isinstance(plain.get("model"), str) or not plain["model"]:
+        raise ConfigError(f"{where}: key 'model' is missing: give a size such as --model bert-mini")
+    for table in _TABLES:
+        if not isinstance(plain.setdefault(table, {}), dict):
+            raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
+    return plain
+
+
+def _built(plain: dict[str, Any], where: str) -> Pretrain:
+    row = SYSTEMS[plain["system"]]
+    return from_dict(Pretrain, plain, where, kinds={"encoder": row.config, "objective": row.objective_config})
+
+
+# What may change between a run and its resumption: where things are, and how often to look and to save.
+_FREE = (
+    "model", "vectors", "data.corpus", "data.workers", "train.keep_checkpoints", "train.save_every",
+    "train.tensorboard",
+)  # fmt: skip
+
+
+def identity(recipe: Pretrain) -> dict[str, Any]:
+    """The options that make a run what it is, by dotted key."""
+    plain = to_dict(recipe)
+    flat = {
+        (f"{table}.{key}" if isinstance(value, dict) else table): inner
+        for table, value in plain.items()
+        for key, inner in (value.items() if isinstance(value, dict) else [("", value)])
+    }
+    return {key: value for key, value in flat.items() if key not in _FREE}
+
+
+def defaults(recipe: Pretrain) -> dict[str, Any]:
+    """What each option is where nothing is said, by dotted key as in ``identity``."""
+    return {
+        f"{table}.{option.name}": option.default
+        for table in _TABLES
+        for option in dataclasses.fields(getattr(recipe, table))
+        if option.default is not dataclasses.MISSING
+    }
+
+
+def _model(name: str) -> tuple[str, dict[str, Any]]:
+    """System and configuration fields of a size name, or of a model folder."""
+    if not looks_like_path(name):
+        return size_named(name)
+    loaded = open_model(name)
+    if loaded.task != PRETRAINING:
+        raise ConfigError(f"{name} is a model for {loaded.task}: pre-training goes on from a pre-trained one")
+    sizes = dataclasses.asdict(loaded.objective.encoder.config)
+    if loaded.tokenizer.kind is WORDS:
+        del sizes["vocab_size"]  # its words are moved to those of the corpus
+    return loaded.system_name, sizes

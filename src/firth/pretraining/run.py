@@ -1,0 +1,337 @@
+"""``firth pretrain``: recipe -> objects -> run."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firth.config import override, read_toml, to_toml, write_text
+from firth.data.batch import Batch, Objective
+from firth.data.config import DataConfig
+from firth.data.loader import Loader, Place
+from firth.data.shards import Corpus, Split
+from firth.errors import ConfigError, FirthError
+from firth.files import holds_something, lock
+from firth.folder import PRETRAINING, read_weights, tensor_names, write_model
+from firth.formats.foreign import open_model
+from firth.machine import Machine, find_machine, reuse_memory
+from firth.memory import check_memory, estimate_memory
+from firth.models.bert_config import BertConfig
+from firth.models.mtlstm import MtLstm
+from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words
+from firth.pretraining.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
+from firth.pretraining.report import write_run_report
+from firth.progress import say
+from firth.systems import looks_like_path
+from firth.text.tokenizer import Tokenizer
+from firth.training.distributed import World, barrier, join_world, leave_world
+from firth.training.layer_rates import layer_scales
+from firth.training.schedules import rate_of
+from firth.training.trainer import Trainer
+from firth.vectors.fixed_words import fill_words
+
+RECIPE = "recipe.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. ``finished``: False if it was asked to stop; then it can be resumed."""
+
+    run: Path
+    finished: bool
+    step: int
+    best: float | None
+
+
+def resolve(data: dict[str, Any], overrides: list[str], where: str) -> Pretrain:
+    """A recipe with all that follows from the corpus and the model filled in."""
+    tables = override(data, overrides).get("data")
+    folder = tables.get("corpus") if isinstance(tables, dict) else None
+    if not folder:
+        raise ConfigError(f"{where}: data.corpus is missing: give --corpus, a folder made by firth prepare")
+    corpus = Corpus(str(folder))
+    return read_recipe(data, overrides, where, vocab_size=corpus.tokenizer.size)
+
+
+def pretrain(recipe: Pretrain, out: str | Path, tell: Callable[[str], None] = say) -> Outcome:
+    """Start a run in folder ``out``, which must not exist yet."""
+    run = Path(out)
+    if run.exists() and (not run.is_dir() or holds_something(run)):
+        hint = f"to go on with it: firth pretrain --resume {run}" if (run / RECIPE).is_file() else "it is no run"
+        raise ConfigError(f"{run} exists already ({hint}); choose another folder for a new run")
+    return _run(recipe, run, tell)
+
+
+def resume(run: str | Path, tell: Callable[[str], None] = say, *, corpus: str | Path | None = None) -> Outcome:
+    """Go on with a run from its newest undamaged checkpoint, bit for bit as if it had not stopped.
+
+    ``corpus``: where the corpus is now, if it was moved.
+    """
+    run = Path(run)
+    recipe = recipe_of(run)
+    if corpus is not None:
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
+    return _run(recipe, run, tell)
+
+
+def recipe_of(run: Path) -> Pretrain:
+    """The resolved recipe that a run was started with."""
+    if not (run / RECIPE).is_file():
+        raise ConfigError(f"{run} is not a run: it has no {RECIPE}")
+    return read_resolved_recipe(read_toml(run / RECIPE), str(run / RECIPE))
+
+
+def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> dict[str, Any]:
+    """One micro-batch of a run made again, with the loss that the run's newest weights give it.
+
+    Returns the rows as text; for each row what was asked for (place in the row, answer); and the mean
+    loss of each term, None where it is not a finite number.
+    """
+    run = Path(run)
+    recipe = recipe_of(run)
+    with deterministic():
+        trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), tell)
+        trainer.resume(partial(_weights, trainer.objective, recipe))
+        batch = loader.batch_at(Place.parse(place))
+        trainer.objective.eval()
+        with torch.no_grad():
+            step = trainer.forward(batch.to(trainer.device), None)
+    counts = batch.counts()
+    losses = {term: float(value) / max(counts[term], 1) for term, value in step.losses.items()}
+    return {
+        "place": place,
+        "step": trainer.state.step,
+        "rows": _rows_in_words(batch, loader.corpus.tokenizer.pieces),
+        "losses": {term: loss if math.isfinite(loss) else None for term, loss in losses.items()},
+    }
+
+
+def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
+    """Each row's pieces, and what was asked for at which place of it; of a translation at places of the other side."""
+    if batch.second is not None:
+        sides = Batch(batch.tokens, {}), Batch(batch.second, batch.targets)
+        both = zip(*(_rows_in_words(side, pieces) for side in sides), strict=True)
+        return [source | {"second": target.pop("text"), **target} for source, target in both]
+    bounds = batch.tokens.rows.offsets.tolist()
+    rows: list[dict[str, Any]] = []
+    for number, (a, b) in enumerate(pairwise(bounds)):
+        row: dict[str, Any] = {"text": " ".join(pieces[i] for i in batch.tokens.ids[a:b].tolist())}
+        for term, target in batch.targets.items():
+            pairs = list(zip(target.index.tolist(), target.label.tolist(), strict=True))
+            if term == "nsp":
+                row["nsp"] = pairs[number][1]
+            else:
+                row[term] = [[index - a, pieces[label]] for index, label in pairs if a <= index < b]
+        rows.append(row)
+    return rows
+
+
+def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
+    world = join_world()
+    reuse_memory()
+    try:
+        with deterministic(), lock(run) if world.leads else contextlib.nullcontext():
+            machine = find_machine(recipe.train.precision)
+            # A run is new until its first state is on disk: then there is a log as well.
+            new = not (run / "log.jsonl").exists() and not (run / "checkpoints").exists()
+            trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
+            if world.leads:
+                _describe(recipe, trainer, machine, tell)
+            barrier(world)
+            if new:
+                if world.leads:
+                    write_text(run / RECIPE, to_toml(recipe, comments=True))
+                trainer.begin(score=looks_like_path(recipe.model))
+            else:
+                trainer.resume(partial(_weights, trainer.objective, recipe))
+                if world.leads:
+                    tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
+            finished = trainer.fit()
+            if world.leads and finished:
+                _report(run, recipe, tell)
+        return Outcome(run, finished, trainer.state.step, trainer.state.best)
+    finally:
+        leave_world()
+
+
+def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
+    try:
+        tell(f"curves and numbers: {write_run_report(run, recipe, Corpus(recipe.data.corpus))}")
+    except (FirthError, OSError) as error:
+        tell(f"no report.html: {error}")
+
+
+def _silent(text: str) -> None:
+    """Only the leading process speaks."""
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms on a processor, without filling memory nobody reads; put back afterwards."""
+    options: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), options.fill_uninitialized_memory
+    if not torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True)
+        options.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        options.fill_uninitialized_memory = before[1]
+
+
+def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callable[[str], None]) -> None:
+    n_parameters = sum(p.numel() for p in trainer.objective.parameters())
+    tell(
+        f"{recipe.model}: {n_parameters / 1e6:.1f} M parameters; {recipe.train.steps} steps of "
+        f"{recipe.train.micro_batches} × {recipe.train.batch_tokens} tokens; {machine.path}"
+    )
+    need = estimate_memory(
+        trainer.objective, recipe.row, recipe.encoder, machine.dtype, recipe.train.batch_tokens,
+        recompute=recipe.train.recompute,
+    )  # fmt: skip
+    tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
+    if trainer.dev is None:
+        tell("the corpus has no held-out text: nothing is evaluated, and the last model is kept")
+
+
+def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
+    """The stream of micro-batches of a recipe."""
+    return _loader(recipe, corpus, recipe.data, "train")
+
+
+def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
+    """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
+    data = dataclasses.replace(
+        recipe.data, length=recipe.data.lengths[-1], long_length=0, varied_windows=False, restart_every=0
+    )
+    return _loader(recipe, corpus, data, "dev")
+
+
+def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, split: Split) -> Loader:
+    layout = (recipe.row.pretraining_layout or recipe.row.layout)(corpus.tokenizer)
+    predict = "previous" if getattr(recipe.encoder, "backward", False) else recipe.row.predict
+    return Loader(
+        corpus, data, recipe.masking, layout, predict=predict,
+        budget_tokens=recipe.train.batch_tokens, slots=recipe.train.micro_batches, seed=recipe.train.seed,
+        total_steps=recipe.train.steps, split=split,
+    )  # fmt: skip
+
+
+def make_objective(recipe: Pretrain) -> Objective:
+    """The objective with fresh weights: a function of the recipe's seed."""
+    torch.manual_seed(recipe.train.seed)
+    return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
+
+
+def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable[[str], None]) -> None:
+    """The weights of the model that a run goes on from; next-sentence prediction may be left behind, or begin.
+
+    What the model has never learnt begins as the run's seed draws it.
+    """
+    loaded = open_model(folder)
+    expected, found = objective.state_dict(), loaded.objective.state_dict()
+    if has_other_words(loaded, corpus.tokenizer):
+        found, n_new = weights_for_words(loaded, corpus.tokenizer)
+        tell(
+            f"{folder} has {corpus.tokenizer.size - n_new:,} of the {corpus.tokenizer.size:,} words of the corpus's "
+            "vocabulary; the others begin as the mean of its words (where those are fixed, as zeros)"
+        )
+        if not makes_same_words(loaded.tokenizer, corpus.tokenizer):
+            tell(
+                f"{folder} learnt from text that was normalised or split in another way than the corpus's, so that "
+                "words which both have may mean less to it. To read as it did, prepare the corpus with its tokenizer "
+                "(firth prepare --tokenizer MODEL_FOLDER)"
+            )
+    else:
+        corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
+    other = [name for name in expected.keys() ^ found.keys() if not name.startswith(("nsp.", "decoder."))]
+    if other:
+        raise ConfigError(f"{folder} has another objective: it differs in {', '.join(sorted(other)[:3])}")
+    absent = tuple(part for part in ("nsp.", "decoder.") if not any(name.startswith(part) for name in found))
+    new = (*(f"{part}." for part in loaded.untrained), *absent)
+    begun = sorted({name.rpartition(".")[0] for name in expected if name.startswith(new)})
+    if begun:
+        tell(f"{folder} has not learnt {', '.join(begun)}: new weights there")
+    objective.load_state_dict({
+        name: tensor if name.startswith(new) else found[name] for name, tensor in expected.items()
+    })  # fmt: skip
+
+
+def _begin_words(encoder: MtLstm, recipe: Pretrain, tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
+    """Word vectors, for an encoder that is to have them from somewhere: from the recipe's, or from its model."""
+    if recipe.vectors:
+        tell(fill_words(encoder, tokenizer, recipe.vectors))
+    elif encoder.config.fixed_words and not looks_like_path(recipe.model):
+        raise ConfigError(
+            f"{recipe.model} reads word vectors as they are, and random ones say nothing: give some with --vectors "
+            "PATH, or let them be learnt with --set encoder.fixed_words=false"
+        )
+
+
+def assemble(
+    recipe: Pretrain, run: Path, machine: Machine, world: World, tell: Callable[[str], None]
+) -> tuple[Trainer, Loader]:
+    corpus = Corpus(recipe.data.corpus)
+    if recipe.encoder.vocab_size != corpus.tokenizer.size:
+        raise ConfigError(
+            f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
+            f"{corpus.tokenizer.size:,} pieces"
+        )
+    kind = corpus.tokenizer.kind
+    if kind.mask is None and (recipe.row.predict == "masked" or recipe.row.config is BertConfig):
+        raise ConfigError(
+            f"{recipe.model} needs a WordPiece vocabulary, with pieces for masks and padding, but that of "
+            f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
+        )
+    recipe.row.reads(corpus.tokenizer)
+    if recipe.train.micro_batches % world.size:
+        raise ConfigError(
+            f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes"
+        )
+    loader = make_loader(recipe, corpus)
+    _tell_left_out(loader, "training", tell)
+    objective = make_objective(recipe)
+    if not (run / "checkpoints").exists():
+        if looks_like_path(recipe.model):
+            _load_base(objective, recipe.model, corpus, tell)
+        if isinstance(objective.encoder, MtLstm):
+            _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
+    dev = None
+    if any(info.tokens for info in corpus.shards("dev")):
+        held_out = make_dev_loader(recipe, corpus)
+        _tell_left_out(held_out, "held-out", tell)
+
+        def dev() -> Iterator[Batch]:
+            return held_out.one_epoch(recipe.train.eval_batches, world.rank, world.size)
+
+    def save_model(folder: Path, facts: dict[str, Any]) -> None:
+        origin = {"recipe": identity(recipe), "tokenizer": corpus.manifest.tokenizer, "corpus": corpus.fingerprint}
+        write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts)
+
+    trainer = Trainer(
+        objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim,
+        rate=rate_of(recipe.optim, recipe.train.steps),
+        scales={} if recipe.train.rate_decay == 1 else layer_scales(objective, recipe.train.rate_decay, below=0),
+        flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
+        identity={"corpus": corpus.fingerprint, **identity(recipe)}, defaults=defaults(recipe), dtype=machine.dtype,
+        device=machine.device, world=world, tell=tell,
+        advice=f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}.",
+    )  # fmt: skip
+    return trainer, loader
+
+
+def _tell_left_out(loader: Loader, what: str, tell: Callable[[str], None]) -> None:
+    if n_long := loader.left_out():
+        tell(f"{n_long:,} {what} pairs are longer than data.length={max(loader.data.lengths)}: left out")
+
+
+def _weights(objective: Objective, recipe: Pretrain, folder: Path) -> dict[str, torch.Tensor]:
+    return read_weights(folder, objective, tensor_names(recipe.system, PRETRAINING, None), recipe.encoder)

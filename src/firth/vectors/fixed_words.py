@@ -1,0 +1,128 @@
+"""Word vectors in the table of an encoder that reads them as they are: CoVe's."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firth.convert.huggingface import Facts
+from firth.convert.word_vectors import VectorFile, distinct
+from firth.errors import ConfigError
+from firth.folder import PRETRAINING, Loaded
+from firth.models.mtlstm import MtLstm
+from firth.progress import Progress
+from firth.text.tokenizer import WORDS, Tokenizer
+from firth.vectors.folder import Reading, Table, gather, lowered, open_source
+
+# Vectors of one make differ by how they were rounded, and by some words that were written in several ways.
+_SAME_SHARE, _SAME_WITHIN = 0.95, 1e-3
+_AT_ONCE = 10_000  # rows
+
+
+def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
+    """Copy the vectors of the vocabulary's words into the table; returns how many there are, in words.
+
+    Words without a vector, the unknown one and all other special ones are zeros (specification §1). A vocabulary in
+    lower case takes, for a word that the file has with capitals alone, the first of those. ``path``: a file of word
+    vectors, or a model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
+    """
+    file = _of_width(encoder, path)
+    if tokenizer.kind is not WORDS:
+        raise ConfigError(
+            f"vectors={path!r} are of whole words, the corpus has pieces of the kind {tokenizer.kind.name}: prepare it "
+            "with another vocabulary (firth vocab --kind words)"
+        )
+    # Files of word2vec and fastText begin with a vector of </s>, which marks the end of a line there.
+    place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in tokenizer.special_ids}
+    table, own, lent = encoder.words.data.zero_(), set[str](), set[str]()
+    with Progress("word vectors", None, "words") as progress:
+        for words, rows in distinct(file):
+            for word, row in zip(words, rows, strict=True):
+                low = lowered(word) if tokenizer.lowercase else word
+                if word in place:
+                    own.add(word)
+                elif low in place and low not in own and low not in lent:
+                    lent.add(low)
+                    word = low
+                else:
+                    continue
+                table[place[word]] = torch.from_numpy(row)
+            progress.advance(len(words))
+    n_found = len(own | lent)
+    if not n_found:
+        raise ConfigError(f"vectors={path!r} has a vector for none of the {len(place):,} words of the vocabulary")
+    return f"{path} has vectors for {n_found:,} of the {len(place):,} words of the vocabulary; the others are zeros"
+
+
+def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
+    """The same encoder over all words that have a vector in ``path``, and what there is to say of it.
+
+    What a layer makes of vectors does not depend on how many words there are. Vectors must be of the same make as those
+    that it learnt with. A decoder, which writes the old words, is left behind. ConfigError for a model without a fixed
+    table, and for vectors of another width or make.
+    """
+    encoder = loaded.objective.encoder
+    if not isinstance(encoder, MtLstm) or not encoder.config.fixed_words:
+        raise ConfigError(
+            f"--vectors is for encoders that read word vectors as they are (cove): this is a {loaded.system_name} "
+            "that has learnt its own"
+        )
+    file = _of_width(encoder, path)
+    with tempfile.TemporaryFile() as rows:
+        table = gather(file, rows, Reading(lowercase=loaded.tokenizer.lowercase), None)
+    n_known, n_lacking = _compare(encoder.words, loaded.tokenizer, table, path)
+    tokenizer = loaded.tokenizer.with_words(table.words)
+    table.rows[list(tokenizer.special_ids)] = 0
+    state = {name: t for name, t in loaded.objective.state_dict().items() if not name.startswith("decoder.")}
+    options = loaded.objective.config
+    if loaded.task == PRETRAINING:
+        options = replace(options, decoder=False)
+    make: Any = type(loaded.objective)
+    with torch.device("meta"):
+        objective = make(MtLstm(replace(encoder.config, vocab_size=tokenizer.size)), options)
+    objective.load_state_dict(state | {"encoder.words": torch.from_numpy(table.rows)}, assign=True)
+    n_words = tokenizer.size - len(tokenizer.special_ids)
+    facts = [("words", f"{n_words:,} of {path}; any other is zeros")]
+    if n_lacking:
+        facts.append(("lacking", f"{n_lacking:,} of the {n_known:,} words that the model had vectors of: now zeros"))
+    if getattr(loaded.objective, "decoder", None) is not None:
+        facts.append(("left out", "the decoder: this model serves tasks, and translates nothing"))
+    provenance = loaded.provenance | {"words": {"from": str(path), "format": file.format}}
+    return replace(loaded, objective=objective.eval(), tokenizer=tokenizer, provenance=provenance), facts
+
+
+def _compare(rows: Tensor, tokenizer: Tokenizer, table: Table, path: str | Path) -> tuple[int, int]:
+    """How many words the model has a vector of in ``rows`` (V, H), and how many of them ``table`` lacks.
+
+    ConfigError where words of both have other vectors there: the encoder would read noise. A model without vectors, as
+    CoVe was released, can be compared with nothing.
+    """
+    old, pieces = rows.detach().float().numpy(), tokenizer.pieces
+    places = {word: i for i, word in enumerate(table.words)}
+    known = [i for i in np.flatnonzero(old.any(1)).tolist() if i not in tokenizer.special_ids]
+    shared = [i for i in known if pieces[i] in places]
+    other: list[int] = []
+    for begin in range(0, len(shared), _AT_ONCE):
+        some = np.array(shared[begin : begin + _AT_ONCE])
+        theirs = table.rows[[places[pieces[i]] for i in some]]
+        other += some[~np.isclose(theirs, old[some], _SAME_WITHIN, _SAME_WITHIN).all(1)].tolist()
+    if len(other) > (1 - _SAME_SHARE) * len(shared):
+        raise ConfigError(
+            f"{path} has another vector than the model for {len(other):,} of the {len(shared):,} words of both, such "
+            f"as {pieces[other[0]]!r}: give vectors of the make that the model learnt with"
+        )
+    return len(known), len(known) - len(shared)
+
+
+def _of_width(encoder: MtLstm, path: str | Path) -> VectorFile:
+    file, _ = open_source(path)
+    if file.width != encoder.config.width:
+        raise ConfigError(
+            f"{path} has vectors of width {file.width}, the encoder reads {encoder.config.width}: give others, or for "
+            f"a new model set encoder.width={file.width}"
+        )
+    return file

@@ -1,0 +1,344 @@
+"""Word vectors of another tool, or just trained by one -> a model folder of the system ``vectors``.
+
+Vectors go from the file to a temporary one beside ``out`` and from there, memory-mapped, into the folder: no more than
+one copy of the table is ever in memory.
+"""
+
+import dataclasses
+import tempfile
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+from unicodedata import normalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firth.config import read_json
+from firth.convert.word_vectors import NAMES, Block, Subwords, VectorFile, distinct, open_vectors
+from firth.errors import ConfigError, InputError
+from firth.files import holds_something, lock
+from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
+from firth.formats.recognise import recognise
+from firth.inference.word_table import open_table
+from firth.models.vectors import UNKNOWN, Vectors
+from firth.models.vectors_config import Unknown, VectorsConfig
+from firth.objectives.cbow import Cbow
+from firth.objectives.config import CbowConfig
+from firth.progress import Progress
+from firth.tasks.config import EmbeddingConfig
+from firth.text.corpus import CorpusReader
+from firth.text.shapes import SHAPES, shape_of
+from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.wordpiece import WordSplitter
+from firth.training.checkpoint import load_tensors, write_folder
+
+Split = Literal["words", "blanks"]
+
+# Words of which the mean stands for the unknown ones, as in GloVe (specification of word vectors §2).
+_RAREST = 100
+# Random vectors for unknown words, if nobody says how many.
+_BUCKETS = 1000
+# A file in which fewer words than this have a capital letter is of lower-cased text.
+_CASED_SHARE = 1e-3
+_AT_ONCE = 1 << 16
+_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What is taken of a file of word vectors, and what words outside of it get.
+
+    ``texts``: only words that occur there, ``least`` times or more. ``most``: only so many words, 0: all.
+    ``lowercase``: whether the model reads text in lower case; None: if the words are. ``split``: text is split at
+    punctuation too, or at blanks alone; None: as a model folder has it, a file's words at punctuation too.
+    ``unknown``: as in ``VectorsConfig``; None: that of a model folder, with its vectors; of a file n-grams where it has
+    them, else one vector. ``stand_in`` says which: the mean of the file's rarest words, the mean of all, or zeros;
+    None: its own ``<unk>`` if it has one, or else that of its rarest words. ``n_buckets``: for unknown="hashed"; None:
+    as many as a model folder has, or else 1000.
+    """
+
+    glove_vocab: Path | None = None
+    texts: tuple[str | Path, ...] = ()
+    least: int = 1
+    most: int = 0
+    lowercase: bool | None = None
+    split: Split | None = None
+    unknown: Unknown | None = None
+    stand_in: Literal["rarest", "mean", "zero"] | None = None
+    n_buckets: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.least < 1 or self.most < 0 or (self.n_buckets is not None and self.n_buckets < 1):
+            raise ConfigError(
+                f"least={self.least}, most={self.most}, n_buckets={self.n_buckets}: expected at least 1, 0 and 1"
+            )
+
+
+_PLAIN = Reading()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VectorsReport:
+    """What a folder of word vectors was made of. ``left_out``: words of the file that were not wanted.
+
+    ``never_read``: words that no text is read as (capitals where text is lower-cased, blanks or marks inside where it
+    is split), and the first of them.
+    """
+
+    source: str
+    format: str
+    out: str
+    words: int
+    width: int
+    repeated: int
+    not_utf8: int
+    left_out: int
+    lowercase: bool
+    split: Split
+    unknown: str
+    n_unknown: int
+    never_read: int
+    first_never_read: str | None
+
+
+def convert_vectors(source: str | Path, out: str | Path, reading: Reading = _PLAIN) -> VectorsReport:
+    """Read a file of word vectors and write the new model folder ``out``, whole or not at all.
+
+    ``source`` may also be a folder of this system: another is made of it, of fewer words or with another rule.
+    """
+    file, lowercase = open_source(source, reading.glove_vocab)
+    reading = replace(reading, lowercase=lowercase) if reading.lowercase is None else reading
+    reading, kept = _as_the_folder(reading, Path(source)) if file.format == "firth" else (reading, None)
+    return write_vectors(file, out, reading, {"from": str(source), "format": file.format}, kept)
+
+
+def open_source(path: str | Path, glove_vocab: Path | None = None) -> tuple[VectorFile, bool | None]:
+    """A file of word vectors, or a model folder as if it were one, and whether text is read in lower case if it says
+    so."""
+    return _open_folder(Path(path)) if Path(path).is_dir() else (open_vectors(path, glove_vocab), None)
+
+
+def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
+    """A model folder as if it were a file of another tool, and whether it reads text in lower case."""
+    table = open_table(folder)
+
+    def blocks() -> Iterator[Block]:
+        for at in range(0, len(table.words), _AT_ONCE):
+            rows = table.rows[at : at + _AT_ONCE].float().numpy()
+            # Special pieces have a vector or none: zeros stand for none.
+            keep = [i for i in range(len(rows)) if at + i >= table.n_special or rows[i].any()]
+            yield [table.words[at + i] for i in keep], rows[keep]
+
+    grams = table.ngrams
+    subwords = None if grams is None else Subwords(grams.rows.float().numpy(), grams.shortest, grams.longest)
+    return VectorFile(folder, "firth", table.rows.shape[1], blocks, subwords), table.lowercase
+
+
+def _as_the_folder(reading: Reading, path: Path) -> tuple[Reading, Tensor | None]:
+    """What is not asked for is as the model folder has it; and its vectors of unknown words, where they stay."""
+    source = recognise(path)
+    if source.kind != "firth":
+        return reading, None
+    folder = find_model(source.path)
+    if reading.split is None:
+        together = len(Tokenizer.load(folder).ids_many(["a,b"])[0]) == 1
+        reading = replace(reading, split="blanks" if together else "words")
+    if reading.unknown is not None or read_about(folder)["system"] != "vectors":
+        return reading, None
+    unknown: Unknown = read_json(folder / "config.json")["unknown"]
+    kept = load_tensors(folder / WEIGHTS).get("encoder.unknown.weight")
+    other = unknown == "hashed" and reading.n_buckets not in (None, len(kept) if kept is not None else 0)
+    return replace(reading, unknown=unknown), None if other else kept
+
+
+def write_vectors(
+    file: VectorFile, out: str | Path, reading: Reading, origin: dict[str, Any], kept: Tensor | None = None
+) -> VectorsReport:
+    """Word vectors, wherever they come from, as the new model folder ``out``.
+
+    ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are made.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or holds_something(out)):
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    unknown: Unknown = reading.unknown or ("ngrams" if file.subwords is not None else "one")
+    if unknown == "ngrams" and file.subwords is None:
+        raise ConfigError(f"{file.path}: {NAMES[file.format]} has no n-grams: only fastText's .bin has")
+    split = reading.split or "words"
+    reading = replace(reading, split=split)
+    wanted = _words_of(reading)
+    reports = list[VectorsReport]()
+
+    def fill(folder: Path) -> None:
+        with tempfile.TemporaryFile(dir=out.parent) as rows:
+            table = gather(file, rows, reading, wanted)
+            config, state = _finish(table, file, unknown, reading, kept)
+            tokenizer = Tokenizer.from_words(
+                table.words, lowercase=table.lowercase, keep_accents=table.lowercase, split=split
+            )
+            with torch.device("meta"):
+                encoder = Vectors(config)
+                objective = Cbow(encoder, CbowConfig())
+            objective.load_state_dict(state, assign=True)
+            facts = {"origin": origin, "reading": _plain(reading)}
+            embedding = EmbeddingConfig(pool="summary")
+            write_model(folder, "vectors", PRETRAINING, objective, tokenizer, facts, embedding=embedding)
+            never_read, first = _never_read(tokenizer, table.words)
+            reports.append(VectorsReport(
+                source=str(file.path), format=NAMES[file.format], out=str(out), width=file.width,
+                words=len(table.words) - len(WORDS.specials), repeated=file.met.repeated,
+                not_utf8=file.met.not_utf8, left_out=table.left_out, lowercase=table.lowercase, split=split,
+                unknown=unknown, n_unknown=0 if encoder.unknown is None else encoder.unknown.num_embeddings,
+                never_read=never_read, first_never_read=first,
+            ))  # fmt: skip
+
+    with lock(out):
+        write_folder(out, fill)
+    return reports[0]
+
+
+def _never_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, str | None]:
+    """How many words are not what they are read as when they stand in a text, and the first of them."""
+    found = list[str]()
+    with Progress("words read as text", len(words) - len(WORDS.specials), "words") as progress:
+        for at in range(len(WORDS.specials), len(words), _AT_ONCE):
+            some = words[at : at + _AT_ONCE]
+            ids = tokenizer.ids_many(some)
+            found += [word for i, word in enumerate(some) if ids[i] != [at + i]]
+            progress.advance(len(some))
+    return len(found), found[0] if found else None
+
+
+def _plain(reading: Reading) -> dict[str, Any]:
+    plain = dataclasses.asdict(reading)
+    return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items() if key != "texts"}
+
+
+def _words_of(reading: Reading) -> Counter[str] | None:
+    """How often each word occurs in the texts, as the model will see them; None without texts.
+
+    Where it is not known yet whether the model reads in lower case, each word counts both ways.
+    """
+    if not reading.texts:
+        return None
+    counts, splitter = Counter[str](), WordSplitter(lowercase=False)
+    for document in CorpusReader(reading.texts):
+        for text in document.paragraphs:
+            counts.update(splitter.count([text]) if reading.split == "words" else normalize("NFC", text).split())
+    lower = Counter[str]()
+    for word, n in counts.items():
+        lower[word.lower()] += n
+    return {None: counts | lower, True: lower, False: counts}[reading.lowercase]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``words``, special pieces first, and their ``rows`` in a memory-mapped file; ``own``: special pieces that the
+    file of vectors has itself."""
+
+    words: list[str]
+    rows: np.ndarray
+    own: frozenset[str]
+    lowercase: bool
+    left_out: int
+
+
+def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[str] | None) -> Table:
+    """Copy the vectors that are wanted to an open file."""
+    words, special = list(WORDS.specials), dict[str, np.ndarray]()
+    rows.write(np.zeros((len(words), file.width), np.float32).tobytes())
+    n_cased = n_seen = 0
+    allowed = None if wanted is None else {word for word, n in wanted.items() if n >= reading.least}
+    with Progress("word vectors", None, "words") as progress:
+        for names, block in distinct(file):
+            special.update({name: block[i] for i, name in enumerate(names) if name in WORDS.specials})
+            keep = [i for i, name in enumerate(names) if name not in special and (
+                allowed is None or name in allowed or (reading.lowercase and name.lower() in allowed)
+            )]  # fmt: skip
+            if reading.most:
+                keep = keep[: reading.most + len(WORDS.specials) - len(words)]
+            n_cased += sum(name != name.lower() for name in names)
+            n_seen += len(names)
+            words += [names[i] for i in keep]
+            rows.write(block[keep].tobytes())
+            progress.advance(len(names))
+    if len(words) == len(WORDS.specials):
+        raise InputError(f"{file.path}: none of its {n_seen:,} words is wanted: the vocabulary would be empty")
+    rows.flush()
+    table = np.memmap(rows, "<f4", "r+", shape=(len(words), file.width))
+    for name, row in special.items():
+        table[WORDS.specials.index(name)] = row
+    lowercase = reading.lowercase if reading.lowercase is not None else n_cased < _CASED_SHARE * n_seen
+    left_out = n_seen - len(special) - (len(words) - len(WORDS.specials))
+    return Table(_all_lowered(words) if lowercase else words, table, frozenset(special), lowercase, left_out)
+
+
+def lowered(word: str) -> str:
+    """A word in lower case, as text is looked up."""
+    return normalize("NFC", word.lower())
+
+
+def _all_lowered(words: Sequence[str]) -> list[str]:
+    """Words in lower case, as text is looked up; one that is there so already, or came before, stays as it is."""
+    taken, found = set(words), list[str]()
+    for word in words:
+        low = lowered(word)
+        found.append(word if low in taken else low)
+        taken.add(low)
+    return found
+
+
+def _finish(
+    table: Table, file: VectorFile, unknown: Unknown, reading: Reading, kept: Tensor | None
+) -> tuple[VectorsConfig, dict[str, Tensor]]:
+    """The configuration, and the tensors of the objective; the table gets its vector of unknown words."""
+    rows, n_special = table.rows, len(WORDS.specials)
+    if reading.stand_in == "zero":
+        rows[UNKNOWN] = 0.0
+    elif reading.stand_in == "mean":
+        rows[UNKNOWN] = _mean(rows[n_special:])
+    elif reading.stand_in == "rarest" or WORDS.unk not in table.own:
+        rows[UNKNOWN] = _mean(rows[-min(_RAREST, len(rows) - n_special) :])
+    state = {"encoder.embeddings.weight": torch.from_numpy(rows), "bias": torch.zeros(len(rows))}
+    sizes: dict[str, Any] = {"vocab_size": len(rows), "width": file.width, "unknown": unknown}
+    if unknown == "ngrams":
+        assert file.subwords is not None
+        grams = file.subwords
+        sizes |= {"n_buckets": len(grams.rows), "shortest_ngram": grams.shortest, "longest_ngram": grams.longest}
+        state["encoder.unknown.weight"] = torch.from_numpy(grams.rows)
+    elif kept is not None:
+        sizes["n_buckets"] = len(kept) if unknown == "hashed" else 0
+        state["encoder.unknown.weight"] = kept.float()
+    elif unknown == "hashed":
+        sizes["n_buckets"] = reading.n_buckets or _BUCKETS
+        state["encoder.unknown.weight"] = torch.from_numpy(_random(rows[n_special:], sizes["n_buckets"]))
+    elif unknown == "shapes":
+        state["encoder.unknown.weight"] = torch.from_numpy(_of_shapes(table.words, rows))
+    return VectorsConfig(**sizes), state
+
+
+def _mean(rows: np.ndarray) -> np.ndarray:
+    sums = sum(rows[at : at + _AT_ONCE].sum(0, np.float64) for at in range(0, len(rows), _AT_ONCE))
+    return np.asarray(sums / len(rows), np.float32)
+
+
+def _random(rows: np.ndarray, n: int) -> np.ndarray:
+    """``n`` vectors, each number from N(0, s²) with the deviation s of all numbers of ``rows``; always the same."""
+    squares = sum(float(np.square(rows[at : at + _AT_ONCE]).sum(dtype=np.float64))
+                  for at in range(0, len(rows), _AT_ONCE))  # fmt: skip
+    mean = float(_mean(rows).mean(dtype=np.float64))
+    spread = max(squares / rows.size - mean**2, 0.0) ** 0.5
+    return (np.random.default_rng(_SEED).standard_normal((n, rows.shape[1])) * spread).astype(np.float32)
+
+
+def _of_shapes(words: Sequence[str], rows: np.ndarray) -> np.ndarray:
+    """The mean of the rarest words of each shape; the vector of unknown words for a shape that none has."""
+    rarest = [deque[int](maxlen=_RAREST) for _ in SHAPES]
+    n_special = len(WORDS.specials)
+    for number, word in enumerate(words[n_special:], n_special):
+        rarest[shape_of(word)].append(number)
+    return np.stack([_mean(rows[list(some)]) if some else rows[UNKNOWN] for some in rarest])

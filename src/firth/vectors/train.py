@@ -1,0 +1,147 @@
+"""Text -> word vectors, by gensim -> a model folder of the system ``vectors``."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
+from firth.convert.word_vectors import Block, Subwords, VectorFile
+from firth.errors import ConfigError, InputError
+from firth.progress import Progress
+from firth.text.corpus import CorpusReader
+from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
+from firth.vectors.folder import Reading, Split, VectorsReport, write_vectors
+from firth.workers import cpu_count
+
+_AT_ONCE = 4096  # words of a block
+_MOST_BUCKETS = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VectorTraining:
+    """How word vectors are made. Defaults: word2vec.c's, and fastText's where it differs."""
+
+    kind: Literal["word2vec", "fasttext"] = option("word2vec", "fasttext: with n-grams of characters")
+    algorithm: Literal["skip-gram", "cbow"] = option("skip-gram", "a word predicts those around it, or the reverse")
+    width: int = option(100, "numbers of a vector", COUNT)
+    window: int = option(5, "words on either side, at most", COUNT)
+    negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax", AMOUNT)
+    epochs: int = option(5, "times that the text is read", COUNT)
+    least: int = option(5, "times that a word must occur", COUNT)
+    sample: float = option(
+        0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4", AMOUNT
+    )
+    rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", AMOUNT)
+    n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText", COUNT)
+    shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
+    longest_ngram: int = option(6, "the same")
+    lowercase: bool = option(False, "text is read in lower case")
+    seed: int = option(1, "of the first vectors and of all that is drawn", AMOUNT)
+    workers: int = option(0, "threads; 0: all processors. Only with 1 are two runs the same", AMOUNT)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.longest_ngram < self.shortest_ngram:
+            raise ConfigError(
+                f"longest_ngram={self.longest_ngram}: expected at least shortest_ngram={self.shortest_ngram}"
+            )
+        if self.n_buckets > _MOST_BUCKETS:
+            raise ConfigError(f"n_buckets={self.n_buckets}: expected at most {_MOST_BUCKETS} (2^31 - 1)")
+
+
+def train_vectors(
+    texts: Sequence[str | Path], out: str | Path, training: VectorTraining, reading: Reading
+) -> VectorsReport:
+    """Learn word vectors from text and write the new model folder ``out``. ConfigError without gensim.
+
+    ``reading``: what words outside the vocabulary get; its ``lowercase`` is that of ``training``.
+    """
+    gensim = _gensim()
+    split = reading.split or "words"
+    reading = replace(reading, lowercase=training.lowercase, split=split)
+    place = Path(out).parent
+    if Path(out).exists():
+        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place, prefix=".words-") as words:
+        n_words = _write_words(texts, training.lowercase, split, words)
+        words.flush()
+        vectors = _train(gensim, Path(words.name), n_words, training)
+    return write_vectors(_as_file(vectors, training), out, reading, {"texts": [str(t) for t in texts],
+                                                                     "training": to_dict(training)})  # fmt: skip
+
+
+def _gensim() -> Any:
+    try:
+        import gensim.models
+    except ImportError:
+        raise ConfigError("word vectors are trained by gensim: pip install 'firth[vectors]'") from None
+    return gensim.models
+
+
+def _write_words(texts: Sequence[str | Path], lowercase: bool, split: Split, file: Any) -> int:
+    """A line for each paragraph, its words between blanks, as the model will see them; returns their number."""
+    normalizer = build_normalizer(lowercase=lowercase, keep_accents=lowercase, google=False)
+    splitter, n_words = build_pre_tokenizer() if split == "words" else build_blank_splitter(), 0
+    reader = CorpusReader(texts)
+    with Progress("words", reader.total_bytes, "bytes") as progress:
+        for document in reader:
+            for text in document.paragraphs:
+                words = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+                n_words += len(words)
+                file.write(" ".join(words) + "\n")
+            progress.advance(reader.bytes_consumed - progress.done)
+    return n_words
+
+
+def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> Any:
+    """gensim's vectors by word."""
+    from gensim.models.callbacks import CallbackAny2Vec
+    from gensim.models.word2vec import LineSentence
+
+    fast = training.kind == "fasttext"
+    options: dict[str, Any] = {
+        "vector_size": training.width, "window": training.window, "min_count": training.least,
+        "sg": int(training.algorithm == "skip-gram"), "negative": training.negative, "hs": int(not training.negative),
+        "sample": training.sample or (1e-4 if fast else 1e-3),
+        "alpha": training.rate or (0.05 if fast or training.algorithm == "cbow" else 0.025),
+        "epochs": training.epochs, "seed": training.seed, "workers": training.workers or cpu_count(),
+    }  # fmt: skip
+    if fast:
+        options |= {"bucket": training.n_buckets, "min_n": training.shortest_ngram, "max_n": training.longest_ngram}
+        # fastText's noise (specification §3); word2vec.c's is gensim's own.
+        options["ns_exponent"] = 0.5
+    model = (gensim.FastText if fast else gensim.Word2Vec)(**options)
+    model.build_vocab(LineSentence(str(words)))
+    if not len(model.wv):
+        raise InputError(f"none of {n_words:,} words occurs {training.least} times: give more text, or --least 1")
+
+    with Progress("train", training.epochs, "epochs") as progress:
+
+        class Told(CallbackAny2Vec):
+            def on_epoch_end(self, model: Any) -> None:
+                progress.advance(1)
+
+        model.train(
+            LineSentence(str(words)), total_examples=model.corpus_count, epochs=training.epochs, callbacks=[Told()]
+        )
+    return model.wv
+
+
+def _as_file(vectors: Any, training: VectorTraining) -> VectorFile:
+    """gensim's vectors as if they came from a file."""
+    rows = np.asarray(vectors.vectors, np.float32)
+
+    def blocks() -> Iterator[Block]:
+        for at in range(0, len(rows), _AT_ONCE):
+            yield vectors.index_to_key[at : at + _AT_ONCE], rows[at : at + _AT_ONCE]
+
+    subwords = None
+    if training.kind == "fasttext":
+        grams = np.asarray(vectors.vectors_ngrams, np.float32)
+        subwords = Subwords(grams, training.shortest_ngram, training.longest_ngram)
+    return VectorFile(Path(f"gensim's {training.kind}"), "gensim", training.width, blocks, subwords)

@@ -1,0 +1,145 @@
+"""firth prepare: what a shard holds, for any number of workers, after a kill, at any size."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import firth.corpus.prepare as prepare_module
+from firth.corpus.prepare import is_held_out, prepare
+from firth.data.shards import Corpus
+from firth.errors import ConfigError, CorpusError, InputError
+from firth.text.corpus import CorpusReader
+from firth.text.sentences import split_sentences
+from firth.text.tokenizer import Tokenizer
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards from little text."""
+    monkeypatch.setattr(prepare_module, "BLOCK_CHARACTERS", 6000)
+
+
+def test_the_ids_are_those_of_every_sentence_in_order(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.0, workers=1)
+    tokenizer, corpus = Tokenizer.load(tiny_vocab), Corpus(tmp_path / "corpus")
+    (info,) = corpus.shards("train")
+    shard = corpus.open(info)
+    assert shard.ids.dtype == np.uint16
+    number = 0
+    for d, document in enumerate(CorpusReader([tiny_text])):
+        assert shard.documents[d] == number
+        for sentence in (s for paragraph in document.paragraphs for s in split_sentences(paragraph)):
+            stored = shard.ids[shard.sentences[number] : shard.sentences[number + 1]]
+            assert stored.tolist() == tokenizer.encode(sentence).ids
+            number += 1
+    assert shard.documents[-1] == number == len(shard.sentences) - 1
+    assert shard.sentences[-1] == len(shard.ids)
+
+
+def test_any_number_of_workers_makes_the_same_corpus(
+    tiny_text: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None
+) -> None:
+    one = prepare([tiny_text], tiny_vocab, tmp_path / "one", holdout=0.1, workers=1)
+    three = prepare([tiny_text], tiny_vocab, tmp_path / "three", holdout=0.1, workers=3)
+    assert one == three
+    assert len(Corpus(tmp_path / "one").shards("train")) > 3
+    assert contents(tmp_path / "one") == contents(tmp_path / "three")
+
+
+def test_held_out_documents_are_chosen_by_their_text(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    report = prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.2, workers=1)
+    expected = sum(is_held_out(document, 0.2) for document in CorpusReader([tiny_text]))
+    assert report.dev_documents == expected > 0
+    assert report.documents + report.dev_documents == sum(1 for _ in CorpusReader([tiny_text]))
+
+
+def test_other_text_for_evaluation(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("A quiet garden. The old farmer walked to the river.\n\nEvery Sunday.\n")
+    report = prepare([tiny_text], tiny_vocab, tmp_path / "corpus", dev=[other], workers=1)
+    assert report.dev_documents == 2
+
+
+PROGRAM = """
+import sys
+import firth.corpus.prepare as prepare_module
+from pathlib import Path
+
+def main():
+    prepare_module.BLOCK_CHARACTERS = 6000
+    text, vocab, out = map(Path, sys.argv[1:4])
+    if len(sys.argv) > 4:
+        # Say when two shards are noted, and wait there to be killed.
+        real_open, counted = open, []
+        def watched(path, *args, **more):
+            if str(path).endswith("progress.jsonl") and args[:1] == ("a",):
+                counted.append(1)
+                if len(counted) == 3:
+                    print("two noted", flush=True)
+                    sys.stdin.read()
+            return real_open(path, *args, **more)
+        prepare_module.open = watched
+    prepare_module.prepare([text], vocab, out, holdout=0.1, workers=2)
+    print("done", flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_killed_run_goes_on_with_the_same_command(
+    tiny_text: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None
+) -> None:
+    prepare([tiny_text], tiny_vocab, tmp_path / "whole", holdout=0.1, workers=1)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(tiny_text), str(tiny_vocab), str(tmp_path / "cut")]
+    process = subprocess.Popen(
+        [*command, "die"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "two noted\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    with pytest.raises(CorpusError, match="unfinished.*same firth prepare command"):
+        Corpus(tmp_path / "cut")
+    with pytest.raises(ConfigError, match="unfinished corpus of other text"):
+        prepare([tiny_text], tiny_vocab, tmp_path / "cut", holdout=0.2, workers=1)
+    kept = (tmp_path / "cut" / "train-00000.ids.npy").stat().st_mtime_ns
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.stdout == "done\n", again.stderr
+    assert (tmp_path / "cut" / "train-00000.ids.npy").stat().st_mtime_ns == kept, "finished shards are not made again"
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_sentences_and_documents_without_pieces_fall_away(tiny_vocab: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The old farmer.\n\u200b\u200b\n\n\u200b\n\nA quiet garden.\n", "utf-8")
+    report = prepare([text], tiny_vocab, tmp_path / "corpus", holdout=0.0, workers=1)
+    assert (report.documents, report.sentences) == (2, 2)
+
+
+@pytest.mark.parametrize("text", ["", "\n \n\t\n"])
+def test_no_text_leaves_nothing_behind(text: str, tiny_vocab: Path, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(text)
+    with pytest.raises(InputError, match="no text found"):
+        prepare([file], tiny_vocab, tmp_path / "corpus", workers=1)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_folder_that_exists_is_never_written(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        prepare([tiny_text], tiny_vocab, tmp_path / "precious", workers=1)
+    assert contents(tmp_path / "precious") == {"file": b"mine"}

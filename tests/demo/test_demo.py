@@ -1,0 +1,145 @@
+"""The whole demo in miniature, on a little text of its own."""
+
+import dataclasses
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import firth
+from firth.demo import run as job
+from firth.demo.python_docs import PythonDocs
+from firth.demo.report import FRESH, PRETRAINED, TFIDF, Score
+from firth.demo.run import DemoResult, DemoSettings, demo
+from firth.errors import ConfigError
+from firth.pretraining.run import pretrain
+from firth.text.records import Document, Text
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+SETTINGS = DemoSettings(
+    held_out_share=0.2, vocab_size=90, width=32, length=64, short_length=32, steps=6, batch_tokens=256, log_every=2,
+    eval_every=3, save_every=3, precision="float32", per_class=(4, 8), draws=2, tune_steps=3, fewest_pieces=4,
+)  # fmt: skip
+_WORDS = {
+    "files": ["open", "read", "write", "close", "path", "folder", "name", "disk", "copy", "move"],
+    "email": ["message", "header", "sender", "mail", "address", "subject", "reply", "body", "part", "send"],
+}
+
+
+def tiny_docs() -> PythonDocs:
+    """Two parts of a library, in twelve modules each."""
+    rng = random.Random(3)
+    documents, labelled = [], []
+    for part, words in _WORDS.items():
+        for module in range(12):
+            texts = [f"Return the {' '.join(rng.choices(words, k=5))}." for _ in range(6)]
+            documents.append(Document(tuple(texts), f"stdlib:{part}{module}"))
+            labelled += [Text(t, part, f"stdlib:{part}{module}:f{i}") for i, t in enumerate(texts)]
+    return PythonDocs(documents, labelled)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str]]:
+    """A finished demo, and what it said."""
+    said: list[str] = []
+    out = tmp_path_factory.mktemp("demo") / "out"
+    return demo(out, settings=SETTINGS, docs=tiny_docs(), tell=said.append), said
+
+
+def test_all_that_is_promised_is_there(made: tuple[DemoResult, list[str]]) -> None:
+    result, said = made
+    page = result.report.read_text("utf-8")
+    assert page.count("<svg") >= 4 and "nearest" in page.lower()
+    assert {s.start for s in result.scores} == {PRETRAINED, FRESH, TFIDF}
+    assert len(result.scores) == 3 * len(SETTINGS.per_class) * SETTINGS.draws
+    assert all(0 <= s.accuracy <= 1 and 0 <= s.macro_f1 <= 1 for s in result.scores)
+    assert firth.load(result.out / "run").fill_mask("Return the [MASK].")
+    assert firth.load(result.out / "classifier").loaded.task == "classify"
+    assert any("fill-mask" in line for line in said) and any("pretrain" in line for line in said)
+    assert sorted(p.name for p in result.out.iterdir() if p.name.startswith(".")) == []
+
+
+def test_no_test_docstring_is_in_the_text_that_is_learned_from(made: tuple[DemoResult, list[str]]) -> None:
+    result, _ = made
+    docs = tiny_docs()
+    test = job.split_labelled(docs.labelled, job.SEED, 4).test
+    lines = set((result.out / "text" / "train.txt").read_text("utf-8").splitlines())
+    assert test and not lines & {text.text for text in test}
+    assert not lines & set((result.out / "text" / "held-out.txt").read_text("utf-8").split("\n")) - {""}
+
+
+def test_the_same_seed_gives_the_same_numbers(made: tuple[DemoResult, list[str]], tmp_path: Path) -> None:
+    result, _ = made
+    again = demo(tmp_path / "out", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
+    assert again.scores == result.scores and again.dev == result.dev and again.blanks_right == result.blanks_right
+
+
+def test_a_finished_demo_does_nothing_again(made: tuple[DemoResult, list[str]]) -> None:
+    result, _ = made
+    said: list[str] = []
+    again = demo(result.out, settings=SETTINGS, docs=tiny_docs(), tell=said.append)
+    assert again.scores == result.scores and sum("done already" in line for line in said) == 5
+
+
+def test_an_interrupted_demo_goes_on(
+    made: tuple[DemoResult, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in every stage once, two of them in the midst: the same numbers in the end."""
+    scoring: Callable[..., Score] = job._Demo._score
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def stop_in_pretraining(self: job._Demo) -> NoReturn:
+        trainer = pretrain(self.recipe(), self.out / "run", lambda _: None)
+        assert trainer.finished
+        shutil.rmtree(self.out / "run" / "checkpoints" / f"step-{SETTINGS.steps}")
+        raise KeyboardInterrupt
+
+    def stop_scoring(self: job._Demo, start: str, per_class: int, draw: int) -> Score:
+        if draw:
+            raise KeyboardInterrupt
+        return scoring(self, start, per_class, draw)
+
+    def run() -> DemoResult:
+        return demo(tmp_path / "out", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
+
+    stops: list[tuple[str, Callable[..., Any]]] = [
+        ("write_text", stop), ("train_vocab", stop), ("prepare_corpus", stop), ("pretrain", stop_in_pretraining),
+        ("_score", stop_scoring),
+    ]  # fmt: skip
+    for name, function in stops:
+        with monkeypatch.context() as patch:
+            patch.setattr(job._Demo, name, function)
+            with pytest.raises(KeyboardInterrupt, match="goes on"):
+                run()
+    # What a kill may leave as well.
+    (tmp_path / "out" / ".tuning-x").mkdir()
+    with open(tmp_path / "out" / "scores.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"start": "pre-tr')
+    result = run()
+    assert result.scores == made[0].scores and result.dev == made[0].dev
+    assert not list(result.out.glob(".*"))
+
+
+def test_other_settings_are_never_mixed(made: tuple[DemoResult, list[str]]) -> None:
+    out = made[0].out
+    before = (out / "settings.json").read_text("utf-8")
+    for other, changed in (("settings", dataclasses.replace(SETTINGS, steps=9)), ("seed", SETTINGS)):
+        with pytest.raises(ConfigError, match=f"holds a demo with other {other}: choose another --out, or delete it"):
+            demo(out, seed=job.SEED + (other == "seed"), settings=changed, docs=tiny_docs(), tell=lambda _: None)
+    assert (out / "settings.json").read_text("utf-8") == before
+    assert json.loads(before)["seed"] == job.SEED
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x", "utf-8")
+    with pytest.raises(ConfigError, match="exists already and is no demo"):
+        demo(tmp_path, settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]

@@ -1,0 +1,160 @@
+"""``firth convert``: what is written reads as the same numbers, appears whole, and says where it comes from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish
+
+import firth.export.convert as job
+from firth.errors import CheckpointError, ConfigError
+from firth.export.convert import convert
+from firth.folder import PRETRAINING, Loaded, read_model, write_model
+from firth.formats.foreign import open_model
+from firth.formats.recognise import recognise
+from firth.systems import SYSTEMS
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig, FeatureConfig, TagConfig
+from firth.text.tokenizer import Tokenizer
+
+
+def ours(folder: Path, task: str = PRETRAINING, objective: Any = None, system: str = "bert") -> Path:
+    folder.mkdir(parents=True)
+    tokenizer = Tokenizer.from_vocab(PIECES, lowercase=False)
+    write_model(folder, system, task, objective or masked(), tokenizer, {"seed": 1})
+    return folder
+
+
+def same(a: Loaded, b: Loaded) -> None:
+    assert (a.system_name, a.task, a.untrained, a.embedding) == (b.system_name, b.task, b.untrained, b.embedding)
+    assert a.objective.config == b.objective.config and a.objective.encoder.config == b.objective.encoder.config
+    x, y = a.objective.state_dict(), b.objective.state_dict()
+    assert list(x) == list(y) and all(torch.equal(x[name], y[name]) for name in x)
+
+
+def test_a_published_model_becomes_a_model_folder(tmp_path: Path) -> None:
+    source = publish(tmp_path / "hf", encoder_alone(masked()), architecture="BertModel")
+    done = convert(source, tmp_path / "made")
+    assert (done.kind, done.out) == ("huggingface", str(tmp_path / "made"))
+    loaded = read_model(tmp_path / "made")
+    same(loaded, open_model(source))
+    assert loaded.tokenizer.fingerprint == open_model(source).tokenizer.fingerprint
+    origin = loaded.provenance["origin"]
+    assert origin["from"] == str(source) and origin["format"] == "huggingface"
+    assert ["weights", "model.safetensors, float32"] in origin["found"]
+    assert (tmp_path / "made" / "manifest.json").is_file()
+
+
+def test_google_there_and_back(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "tf-bert-fixture"
+    convert(source, tmp_path / "ours")
+    done = convert(tmp_path / "ours", tmp_path / "google", "google")
+    assert recognise(tmp_path / "google").kind == "google"
+    same(open_model(tmp_path / "google"), open_model(source))
+    assert ("for Google's code", "--do_lower_case=True: its files do not say it") in done.facts
+    assert (tmp_path / "google" / "vocab.txt").read_text() == "".join(
+        f"{piece}\n" for piece in open_model(source).tokenizer.pieces
+    )
+    for key, value in json.loads((source / "bert_config.json").read_text()).items():
+        assert json.loads((tmp_path / "google" / "bert_config.json").read_text()).get(key, value) == value
+
+
+def test_an_encoder_alone_stays_one_in_googles_layout(tmp_path: Path) -> None:
+    source = publish(tmp_path / "hf", encoder_alone(masked()), architecture="BertModel")
+    convert(source, tmp_path / "google", "google")
+    loaded = open_model(tmp_path / "google")
+    assert loaded.untrained == ("mlm",)
+    same(loaded, open_model(source))
+
+
+def test_a_classifier_in_googles_layout(tmp_path: Path) -> None:
+    made = fine_tuned("classify", ClassifyConfig(labels=("LABEL_0", "LABEL_1")))
+    convert(ours(tmp_path / "m", "classify", made), tmp_path / "google", "google")
+    found = open_model(tmp_path / "google")
+    assert found.task == "classify"
+    assert torch.equal(found.objective.state_dict()["head.weight"], made.state_dict()["head.weight"])
+
+
+def test_a_new_vocabulary_in_googles_layout_is_told_apart(tmp_path: Path) -> None:
+    notes = [value for name, value in convert(ours(tmp_path / "m"), tmp_path / "g", "google").facts if name == "note"]
+    assert any("cuts rare characters, and lower-cased Hangul" in note for note in notes)
+    assert any("tanh" in note for note in notes)
+
+
+def test_sentence_transformers_files_beside_a_model_folder(tmp_path: Path) -> None:
+    convert(ours(tmp_path / "m"), tmp_path / "st", "sentence-transformers")
+    assert json.loads((tmp_path / "st" / "1_Pooling" / "config.json").read_text())["pooling_mode_mean_tokens"] is True
+    same(read_model(tmp_path / "st"), read_model(tmp_path / "m"))
+    # Without what is ours it is a folder of theirs.
+    (tmp_path / "st" / "firth.json").unlink()
+    loaded = open_model(tmp_path / "st")
+    assert recognise(tmp_path / "st").kind == "sentence-transformers" and loaded.embedding == EmbeddingConfig()
+
+
+@pytest.mark.parametrize("target", ["google", "sentence-transformers"])
+def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
+    lstm = SYSTEMS["lstm"]
+    objective = lstm.objective(
+        lstm.encoder(lstm.config(vocab_size=len(PIECES), width=8, n_layers=1)), lstm.objective_config()
+    )
+    source = ours(tmp_path / "m", objective=objective, system="lstm")
+    with pytest.raises(ConfigError, match="is a lstm for pretraining with parts that only Firth has"):
+        convert(source, tmp_path / "x", target)
+    mixed = ClassifyConfig(labels=("a", "b"), features=FeatureConfig(pool="mean"))
+    with pytest.raises(ConfigError, match="with parts that only Firth has"):
+        convert(ours(tmp_path / "n", "classify", fine_tuned("classify", mixed)), tmp_path / "x", target)
+    assert not (tmp_path / "x").exists()
+
+
+def test_tasks_that_googles_code_does_not_have(tmp_path: Path) -> None:
+    source = ours(tmp_path / "m", "tag", fine_tuned("tag", TagConfig(labels=("O", "B-X", "I-X"))))
+    with pytest.raises(ConfigError, match="is a model for tag, which google-research/bert does not have"):
+        convert(source, tmp_path / "x", "google")
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    source = ours(tmp_path / "m")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for out in (tmp_path / "full", tmp_path / "full" / "file", source):
+        with pytest.raises(ConfigError, match="exists already"):
+            convert(source, out)
+    (tmp_path / "empty").mkdir()
+    convert(source, tmp_path / "empty")
+    assert read_model(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("options", [{"vocab": Path("v")}, {"lowercase": True}, {"gelu": "erf"}])
+def test_our_own_models_need_no_hints(options: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a model of Firth, which says all: leave out"):
+        convert(ours(tmp_path / "m"), tmp_path / "x", **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+@pytest.mark.parametrize("moment", ["write_model", "_compare"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, CheckpointError("x")])
+def test_a_failure_leaves_nothing(
+    moment: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    source = ours(tmp_path / "m")
+    monkeypatch.setattr(job, moment, fails)
+    with pytest.raises((KeyboardInterrupt, CheckpointError)):
+        convert(source, tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+def test_what_does_not_read_as_it_was_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(folder: Path, *parts: Any, **more: Any) -> None:
+        write_model(folder, *parts, **more)
+        loaded.objective.state_dict()["nsp.bias"].add_(1)
+
+    loaded = read_model(ours(tmp_path / "m"))
+    monkeypatch.setattr(job, "read_model", lambda path: loaded if path == tmp_path / "m" else read_model(path))
+    monkeypatch.setattr(job, "write_model", careless)
+    with pytest.raises(CheckpointError, match=r"nsp\.bias was written, but does not read as it was"):
+        convert(tmp_path / "m", tmp_path / "x")
+    assert not (tmp_path / "x").exists()

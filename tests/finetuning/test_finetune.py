@@ -1,0 +1,722 @@
+"""Fine-tuning as a job: what is chosen, what is kept, going on after a stop, frozen encoders, calibration."""
+
+import dataclasses
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firth.config import file_sha256, read_json, read_toml, to_toml, write_json
+from firth.errors import CheckpointError, ConfigError
+from firth.finetuning import run as job
+from firth.finetuning import tuning
+from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
+from firth.finetuning.run import Tuned, balanced, collapsed, finetune, resolve, resume, summary
+from firth.finetuning.tuning import (
+    Base,
+    Run,
+    examples_of,
+    freeze,
+    make_model,
+    rate_scales,
+    transferred,
+    tune,
+    with_stored_features,
+)
+from firth.folder import PRETRAINING, read_model, write_model
+from firth.inference.model import load
+from firth.inference.outputs import row_outputs
+from firth.machine import find_machine
+from firth.models.vectors_config import VectorsConfig
+from firth.systems import SIZES, SYSTEMS, TASKS
+from firth.tasks.config import FeatureConfig, TagConfig
+from firth.text.open_words import opened
+from firth.text.published import load_tokenizer
+from firth.text.tokenizer import WORDS, Tokenizer
+from firth.training import trainer
+from firth.training.log import read_log
+
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+SETTINGS = ["train.precision=float32", "train.batch_examples=8", "train.epochs=1", "optim.peak_rate=1e-3"]
+
+
+def texts(n: int, seed: int) -> str:
+    """Labelled texts that a word decides."""
+    rng = random.Random(seed)
+    found = [("river", "walked to the river"), ("winter", "wrote before winter")]
+    who = ["our teacher", "a small child", "the captain", "the queen", "my neighbour", "the baker"]
+    rows = []
+    for i in range(n):
+        label, words = found[i % 2]
+        rows.append(f"{rng.choice(who)} {words}{rng.choice('.!?') * (i // 2 % 4)}\t{label}")
+    return "\n".join(["text\tlabel", *rows]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labelled")
+    (folder / "t.tsv").write_text(texts(40, 1), "utf-8")
+    (folder / "d.tsv").write_text(texts(12, 2), "utf-8")
+    kinds = ("Ann B-PER\nLee I-PER\nwalked{} O\nto O\nOslo B-LOC\n", "in O\nOslo B-LOC\nit{} O\nrained O\n")
+    sentences = (kinds[i % 2].format(i) for i in range(20))
+    (folder / "t.conll").write_text("\n".join(sentences), "utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here; the report has tests of its own."""
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+
+
+@pytest.fixture
+def plain(tiny_run: Path, data: Path) -> dict[str, Any]:
+    """A recipe's plain data."""
+    files = {"train": str(data / "t.tsv"), "dev": str(data / "d.tsv")}
+    return {"task": "classify", "model": str(tiny_run), "data": files}
+
+
+def run(plain: dict[str, Any], out: Path, *settings: str, tell: Callable[[str], None] = QUIET) -> Tuned:
+    return finetune(*resolve(plain, [*SETTINGS, *settings], "test"), out, tell=tell)
+
+
+def without_times(results: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(results)
+    return json.loads(text, object_hook=lambda d: {k: v for k, v in d.items() if k != "elapsed_s"})
+
+
+# -- what comes of it ----------------------------------------------------------------------------------------
+
+
+def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[str, Any], tmp_path: Path) -> None:
+    tuned = run(plain, tmp_path / "out", "train.epochs=15", "optim.peak_rate=3e-3", "optim.kind=adamw")
+    results = tuned.results
+    assert results == read_json(tmp_path / "out" / "results.json")
+    assert results["dev"]["dev"]["accuracy"]["mean"] == 1
+    rows = [line.split("\t") for line in Path(plain["data"]["dev"]).read_text().splitlines()[1:]]
+    answers = load(tmp_path / "out").predict([text for text, _ in rows])
+    assert [answer.label for answer in answers] == [label for _, label in rows]
+    assert {path.name for path in (tmp_path / "out" / "runs" / "seed-1").iterdir()} == {
+        "log.jsonl", "result.json", "scores.json",
+    }  # fmt: skip
+    assert not (tmp_path / "out" / "features").exists()
+
+
+def test_the_fitted_temperature_is_stored_and_used(plain: dict[str, Any], tmp_path: Path) -> None:
+    results = run(plain, tmp_path / "out").results
+    model = load(tmp_path / "out")
+    stored = model.loaded.objective.config.temperature
+    assert stored == results["calibration"]["temperature"] != 1
+    (output,) = row_outputs(
+        model.loaded.objective, examples_of(*resolve(plain, SETTINGS, "t")[1::-1], [model.record("the river")])[0]
+    )
+    logits = output[0]["logits"][0] / stored
+    share = np.exp(logits - logits.max())
+    assert model.predict("the river").probability == pytest.approx(float((share / share.sum()).max()), rel=1e-5)
+
+
+def test_the_same_seed_gives_the_same_model_and_the_next_another(plain: dict[str, Any], tmp_path: Path) -> None:
+    both = run(plain, tmp_path / "both", "train.seeds=2").results
+    assert [one["seed"] for one in both["runs"]] == [1, 2]
+    alone = [run(plain, tmp_path / str(seed), f"train.seed={seed}").results for seed in (1, 2)]
+    assert [one["best"] for one in both["runs"]] == [one["runs"][0]["best"] for one in alone]
+    assert alone[0]["model"] != alone[1]["model"]
+    assert both["model"] == alone[both["best_seed"] - 1]["model"]
+
+
+def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> None:
+    results = run(plain, tmp_path / "out", "train.seeds=2", 'grid=["optim.peak_rate=1e-6,1e-2"]').results
+    assert results["settings"] == [["optim.peak_rate=1e-6"], ["optim.peak_rate=1e-2"]]
+    runs = results["runs"]
+    assert [(one["settings"], one["seed"]) for one in runs] == [
+        (settings, seed) for settings in results["settings"] for seed in (1, 2)
+    ]
+    means = [(runs[i]["best"] + runs[i + 1]["best"]) / 2 for i in (0, 2)]
+    assert results["chosen"] == means.index(max(means))
+    chosen = runs[2 * results["chosen"] :][:2]
+    assert results["best_seed"] == max(chosen, key=lambda one: (one["best"], -one["seed"]))["seed"]
+    score = results["dev"]["dev"]["accuracy"]
+    assert len(score["values"]) == 2 and score["mean"] == pytest.approx(sum(score["values"]) / 2)
+    assert results["examples"] == {"train": 36, "held_out": 4, "dev": 12}
+    kept = file_sha256(tmp_path / "out" / "model" / "model.safetensors")
+    assert kept == results["model"] and not list((tmp_path / "out" / "runs").glob("*/model"))
+
+
+def test_a_fresh_model_and_a_size_without_weights(plain: dict[str, Any], tiny_vocab: Path) -> None:
+    pretrained = resolve(plain, SETTINGS, "t")
+    fresh = resolve(plain, [*SETTINGS, "fresh=true"], "t")
+    assert pretrained[1].weights is not None and fresh[1].weights is None
+    states = [make_model(base, recipe, 1).encoder.state_dict() for recipe, base, _ in (pretrained, fresh)]
+    name = next(iter(states[0]))
+    assert torch.equal(states[0][name], pretrained[1].weights[name])
+    assert not torch.equal(states[0][name], states[1][name])
+    size = resolve(plain | {"model": "bert-tiny", "tokenizer": str(tiny_vocab)}, SETTINGS, "t")
+    assert size[1].weights is None and size[1].config.width == 128
+    assert size[0].optim.peak_rate == 1e-3
+    with pytest.raises(ConfigError, match="--model bert-tiny is only a size: give --tokenizer"):
+        resolve(plain | {"model": "bert-tiny"}, SETTINGS, "t")
+    with pytest.raises(ConfigError, match="has its own; leave it out"):
+        resolve(plain | {"tokenizer": str(tiny_vocab)}, SETTINGS, "t")
+
+
+def test_smaller_models_get_a_higher_rate(plain: dict[str, Any]) -> None:
+    recipe = resolve(plain, [], "t")[0]
+    assert recipe.optim.peak_rate == pytest.approx(5e-5 * 768 / 32)
+    assert (recipe.optim.warmup_share, recipe.train.batch_examples) == (0.1, 32)
+
+
+# -- stopping and going on -----------------------------------------------------------------------------------
+
+
+class Stop:
+    """Asks every run to stop after a number of steps that is counted over all of them."""
+
+    after, steps = 0, 0
+
+    @property
+    def asked(self) -> bool:
+        Stop.steps += 1
+        return Stop.steps == Stop.after
+
+    def __enter__(self) -> "Stop":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def after(steps: int) -> None:
+        Stop.after, Stop.steps = steps, 0
+        monkeypatch.setattr(trainer, "StopRequest", Stop)
+
+    return after
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.seeds=2"],
+        ["train.seeds=2", "adapt.frozen_groups=-1", 'head.features={layers=[-1, -2], mix="weighted", pool="mean"}'],
+    ],
+    ids=["all", "frozen"],
+)
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_stopped_fine_tuning_goes_on_to_the_same_results(
+    plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None], settings: list[str], steps: int
+) -> None:
+    whole = run(plain, tmp_path / "whole", *settings)
+    stop_after(steps)
+    with pytest.raises(KeyboardInterrupt):
+        run(plain, tmp_path / "out", *settings)
+    assert not (tmp_path / "out" / "results.json").exists()
+    stop_after(0)
+    again = resume(tmp_path / "out", tell=QUIET)
+    assert without_times(again.results) == without_times(whole.results)
+    logs = [list(losses(tmp_path / name / "runs" / "seed-2" / "log.jsonl")) for name in ("out", "whole")]
+    assert logs[0] == logs[1] != []
+    # Once more there is nothing left to do.
+    assert resume(tmp_path / "out", tell=QUIET).results == again.results
+
+
+def losses(log: Path) -> Iterator[tuple[int, float]]:
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        yield event["step"], event.get("loss", event.get("accuracy"))
+
+
+def test_a_kill_while_the_runs_are_scored(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(plain, tmp_path / "whole")
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "calibrate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, tmp_path / "out")
+    assert without_times(resume(tmp_path / "out", tell=QUIET).results) == without_times(whole.results)
+
+
+def test_a_kill_while_the_models_of_runs_are_deleted(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = run(plain, tmp_path / "whole"), tmp_path / "out"
+
+    def delete_half(folder: Path, **options: Any) -> None:
+        if Path(folder) == out / "runs" / "seed-1" / "model":
+            (folder / "model.safetensors").unlink()
+            raise KeyboardInterrupt
+        delete(folder, **options)
+
+    delete = shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", delete_half)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, out)
+    assert without_times(resume(out, tell=QUIET).results) == without_times(whole.results)
+    assert file_sha256(out / "model" / "model.safetensors") == whole.results["model"]
+    assert not list((out / "runs").glob("*/model"))
+
+
+def test_a_kill_while_the_fitted_temperature_is_written(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = run(plain, tmp_path / "whole"), tmp_path / "out"
+
+    def between_the_renames(folder: Path, *arguments: Any) -> None:
+        folder.rename(folder.with_name(".model.old"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "rewrite_options", between_the_renames)
+        with pytest.raises(KeyboardInterrupt):
+            run(plain, out)
+    assert not (out / "runs" / "seed-1" / "model").exists()
+    assert without_times(resume(out, tell=QUIET).results) == without_times(whole.results)
+
+
+def test_a_stop_before_anything_is_known_leaves_nothing(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    for first_unwritten in ("identity", "to_toml"):
+        with monkeypatch.context() as patch:
+            patch.setattr(job, first_unwritten, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(plain, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("left", ["", ".step-1.tmp"])
+def test_a_run_without_a_first_checkpoint_begins_anew(
+    plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None], left: str
+) -> None:
+    whole = run(plain, tmp_path / "whole")
+    checkpoints = stopped(plain, tmp_path / "out", stop_after)
+    for path in checkpoints.iterdir():
+        shutil.rmtree(path)
+    (checkpoints / left).mkdir(exist_ok=True)
+    assert without_times(resume(tmp_path / "out", tell=QUIET).results) == without_times(whole.results)
+    logs = [list(losses(tmp_path / name / "runs" / "seed-1" / "log.jsonl")) for name in ("out", "whole")]
+    assert logs[0] == logs[1] != []
+
+
+def test_a_run_with_damaged_checkpoints_alone_is_refused(
+    plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None]
+) -> None:
+    (checkpoint,) = stopped(plain, tmp_path / "out", stop_after).glob("step-*")
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="has no undamaged checkpoint"):
+        resume(tmp_path / "out", tell=QUIET)
+
+
+def stopped(plain: dict[str, Any], out: Path, stop_after: Callable[[int], None]) -> Path:
+    """The checkpoints of a run that was stopped after two steps."""
+    stop_after(2)
+    with pytest.raises(KeyboardInterrupt):
+        run(plain, out)
+    stop_after(0)
+    return out / "runs" / "seed-1" / "checkpoints"
+
+
+def test_changed_data_or_another_model_are_refused(
+    plain: dict[str, Any], tiny_run: Path, tmp_path: Path, data: Path
+) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    shutil.copytree(tiny_run / "model", tmp_path / "model")
+    train = tmp_path / "data" / "t.tsv"
+    moved = {"task": "classify", "model": str(tmp_path / "model"), "data": {"train": str(train)}}
+    run(moved, tmp_path / "out")
+    text = train.read_text()
+    train.write_text(text.replace("river.", "river!", 1))
+    with pytest.raises(CheckpointError, match="out: the labelled data changed since the run began: start a new one"):
+        resume(tmp_path / "out", tell=QUIET)
+    # Where a file stands and how its lines end says nothing about the examples.
+    train.write_text(text.replace("\n", "\r\n"), newline="")
+    resume(tmp_path / "out", tell=QUIET)
+    shutil.rmtree(tmp_path / "model")
+    other = resolve(plain | {"fresh": True}, SETTINGS, "t")
+    finetune(*other, tmp_path / "other", tell=QUIET)
+    shutil.copytree(tmp_path / "other" / "model", tmp_path / "model")
+    with pytest.raises(CheckpointError, match="the model changed"):
+        resume(tmp_path / "out", tell=QUIET)
+
+
+def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
+    plain: dict[str, Any], tiny_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already .it is no run"):
+        run(plain, tmp_path / "out")
+    with pytest.raises(ConfigError, match="is not a fine-tuning"):
+        resume(tiny_run)
+
+
+def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tmp_path: Path) -> None:
+    """Before the recipe is written there is nothing that could go on."""
+    (tmp_path / "out").mkdir()
+    for name in (".lock", "identity.json", ".identity.json.123.tmp"):
+        (tmp_path / "out" / name).write_text("{}")
+    run(plain, tmp_path / "out")
+    assert resume(tmp_path / "out", tell=QUIET).results["runs"]
+
+
+def test_options_that_came_later_do_not_stop_an_older_run(plain: dict[str, Any], tmp_path: Path) -> None:
+    """They had no effect: what the recipe does not say is as it was."""
+    run(plain, tmp_path / "out")
+    recipe, identity = tmp_path / "out" / "recipe.toml", tmp_path / "out" / "identity.json"
+    lines = recipe.read_text("utf-8").splitlines(keepends=True)
+    older = "".join(line for line in lines if not line.startswith("averaged_after"))
+    assert older != "".join(lines)
+    recipe.write_text(older, "utf-8")
+    found = read_json(identity)
+    found["the recipe"] = hashlib.sha256(json.dumps(read_toml(recipe), sort_keys=True).encode()).hexdigest()
+    write_json(identity, found)
+    resume(tmp_path / "out", tell=QUIET)
+    recipe.write_text(older.replace("patience = 0", "patience = 7"), "utf-8")
+    with pytest.raises(CheckpointError, match="the recipe changed since the run began"):
+        resume(tmp_path / "out", tell=QUIET)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["adapt.frozen_groups=9"], "adapt.frozen_groups=9: this encoder has 4"),
+        (['grid=["adapt.frozen_groups=0,9"]'], "adapt.frozen_groups=9: this encoder has 4"),
+        (["adapt.frozen_groups=-1", "adapt.dropout=0.1"], "=-1 freezes the encoder: leave out adapt.dropout, rate_d"),
+        (["adapt.frozen_groups=4", "adapt.rate_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
+        (["adapt.unfreeze=gradual", 'grid=["adapt.frozen_groups=0,4"]'], "frozen_groups=4 freezes the encoder: leave"),
+        (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
+        (["adapt.transferred_groups=1", "fresh=true"], "adapt.transferred_groups=1 is of a model's weights"),
+        (["fresh=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
+        (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder reads in both directions"),
+        (["head.windows.length=65"], "windows.length=65: this model reads rows of at most 64"),
+        (['head.features={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
+    ],
+)
+def test_what_cannot_be_made_is_known_before_anything_is_written(
+    plain: dict[str, Any], tmp_path: Path, settings: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(plain, tmp_path / "out", *settings)
+    assert not (tmp_path / "out").exists()
+
+
+# -- the encoder ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "features"),
+    [
+        ("t.tsv", ""),
+        ("t.tsv", 'pool="max", layers=[0, -1], mix="weighted", '),
+        ("t.conll", 'layers=[-1, -2], mix="concat", words="mean", '),
+        ("t.conll", "lstm_layers=1, lstm_width=8, "),
+    ],
+)
+def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_or_not(
+    plain: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, features: str
+) -> None:
+    plain |= {"task": "tag" if file.endswith(".conll") else "classify", "data": {"train": str(data / file)}}
+    settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.features={{{features}dropout=0.0}}"]
+    stored = run(plain, tmp_path / "stored", *settings, "optim.peak_rate=1e-2").results
+    monkeypatch.setattr(tuning, "freeze", lambda model, adapt: freeze(model, adapt) and False)
+    full = run(plain, tmp_path / "full", *settings, "optim.peak_rate=1e-2").results
+    states = [read_model(tmp_path / name).objective.state_dict() for name in ("stored", "full")]
+    base = read_model(plain["model"]).objective.encoder.state_dict()
+    learnt = [name for name in states[0] if not name.startswith("encoder.")]
+    assert all(torch.equal(states[0][f"encoder.{name}"], tensor) for name, tensor in base.items())
+    assert learnt and all(torch.allclose(states[0][name], states[1][name], atol=2e-5) for name in learnt)
+    fresh = make_model(*_base_and_recipe(plain, settings), 1).state_dict()
+    assert not all(torch.allclose(states[0][name], fresh[name], atol=1e-3) for name in learnt)
+    asked = ["Ann walked to the river", "winter", ""]
+    answers = [load(tmp_path / name).predict(asked) for name in ("stored", "full")]
+    assert [_numbers(a) for a in answers[0]] == [pytest.approx(_numbers(a), abs=1e-4) for a in answers[1]]
+    assert stored["runs"][0]["best"] == pytest.approx(full["runs"][0]["best"])
+
+
+def _base_and_recipe(plain: dict[str, Any], settings: list[str]) -> tuple[Any, Any]:
+    recipe, base, _ = resolve(plain, [*SETTINGS, *settings], "t")
+    return base, recipe
+
+
+def _numbers(answer: Any) -> list[float]:
+    found = answer.probabilities
+    return list(found.values() if isinstance(found, dict) else found)
+
+
+def test_stored_features_give_the_outputs_of_the_whole_model(plain: dict[str, Any], tmp_path: Path) -> None:
+    recipe, base, labelled = resolve(plain, [*SETTINGS, "adapt.frozen_groups=-1"], "t")
+    train, _ = examples_of(base, recipe, labelled.train)
+    held, _ = examples_of(base, recipe, labelled.held)
+    one = Run(base, recipe, 1, train, held, labelled.held, find_machine("float32"), tmp_path / "features")
+    full = make_model(base, recipe, 1)
+    assert freeze(full, AdaptConfig(frozen_groups=-1))
+    light, light_train, light_held = with_stored_features(full, one)
+    for a, b in ((light_train, train), (light_held, held)):
+        pairs = zip(row_outputs(light, a), row_outputs(full, b), strict=True)
+        assert all(np.allclose(x[0]["logits"], y[0]["logits"], atol=1e-5) for x, y in pairs)
+
+
+def test_freezing_from_below_and_slower_rates_below(plain: dict[str, Any]) -> None:
+    base, recipe = _base_and_recipe(plain, [])
+    model = make_model(base, recipe, 1)
+    assert not freeze(model, AdaptConfig(frozen_groups=2))
+    groups = model.encoder.layer_groups()
+    assert [any(p.requires_grad for p in group) for group in groups] == [False, False, True, True]
+    scales = rate_scales(model, 0.5)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert [scales[names[id(group[0])]] for group in groups] == [1 / 16, 1 / 8, 1 / 4, 1 / 2]
+    assert not any(name.startswith("head.") for name in scales)
+
+
+def test_layers_below_the_frozen_ones_stay_and_those_above_learn(plain: dict[str, Any], tmp_path: Path) -> None:
+    run(plain, tmp_path / "out", "adapt.frozen_groups=2")
+    before, after = read_model(plain["model"]).objective.encoder, read_model(tmp_path / "out").objective.encoder
+    pairs = zip(before.layer_groups(), after.layer_groups(), strict=True)
+    assert [all(torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in pairs] == [True, True, False, False]
+
+
+def words(unknown: Any, **sizes: int) -> Base:
+    """Word vectors for one word."""
+    tokenizer = opened(Tokenizer.from_words([*WORDS.specials, "the"], lowercase=False))
+    config = VectorsConfig(vocab_size=tokenizer.size, width=4, unknown=unknown, **sizes)
+    return Base("vectors", config, tokenizer, None, {})
+
+
+def test_an_encoder_without_dropout_cannot_have_another() -> None:
+    base = words("one")
+    assert base.config_with(None) is base.config
+    with pytest.raises(ConfigError, match=r"adapt\.dropout=0\.5: the encoder of vectors has no dropout: leave it out"):
+        base.encoder(1, 0.5)
+
+
+def test_rows_have_characters_where_something_reads_them() -> None:
+    def chars(base: Base, **features: Any) -> np.ndarray | None:
+        head = TagConfig(labels=("O", "B-X"), features=FeatureConfig(**features))
+        (row,) = base.maker(head).single(base.tokenizer.ids_many(["the zebra"])[0])
+        assert row.ids.max() < base.tokenizer.size
+        return row.chars
+
+    assert chars(words("one")) is None
+    assert chars(words("one"), own_characters="gru") is not None
+    assert chars(words("hashed", n_buckets=5)) is not None
+
+
+@pytest.mark.parametrize("n_groups", [0, 1, 3, -1])
+def test_only_the_lowest_groups_of_layers_come_from_the_model(plain: dict[str, Any], n_groups: int) -> None:
+    base, recipe = _base_and_recipe(plain, [f"adapt.transferred_groups={n_groups}"])
+    found = make_model(base, recipe, 1).encoder
+    fresh = make_model(*_base_and_recipe(plain, ["fresh=true"]), 1).encoder
+    trained = read_model(plain["model"]).objective.encoder
+    n_kept = len(trained.layer_groups()) if n_groups == -1 else n_groups
+    groups = [encoder.layer_groups() for encoder in (found, trained, fresh)]
+    for number, (ours, theirs, new) in enumerate(zip(*groups, strict=True)):
+        expected = theirs if number < n_kept else new
+        assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True)), number
+        assert not all(torch.equal(a, b) for a, b in zip(theirs, new, strict=True))
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_every_system_transfers_by_groups(system: str, tiny_vocab: Path) -> None:
+    """A partition: each tensor is in exactly one step of transferring one group more."""
+    size = next(name for name, (owner, _) in SIZES.items() if owner == system)
+    tokenizer, row = load_tokenizer(tiny_vocab), SYSTEMS[system]
+    small = {"width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12, "max_positions": 16}
+    names = {f.name for f in dataclasses.fields(row.config)}
+    sizes = {**SIZES[size][1], **{name: value for name, value in small.items() if name in names}}
+    encoder = row.encoder(row.config(vocab_size=tokenizer.size, **{**sizes, **row.fixed}))
+    steps = [transferred(encoder, n) for n in range(len(encoder.layer_groups()) + 1)]
+    assert all(fewer < more for fewer, more in pairwise(steps))
+    assert steps[-1] == transferred(encoder, -1) == set(encoder.state_dict())
+    assert not any(name in steps[0] for name, _ in encoder.named_parameters())
+
+
+def left_to_right(folder: Path, vocab: Path) -> Path:
+    """A model whose encoder may learn to predict the next token."""
+    row, tokenizer = SYSTEMS["bert-ltr"], load_tokenizer(vocab)
+    sizes = {"width": 16, "n_layers": 1, "n_heads": 2, "feed_forward_width": 16, "max_positions": 32}
+    torch.manual_seed(0)
+    encoder = row.encoder(row.config(vocab_size=tokenizer.size, **sizes, **row.fixed))
+    folder.mkdir()
+    write_model(folder, "bert-ltr", PRETRAINING, row.objective(encoder, row.objective_config()), tokenizer, {})
+    return folder
+
+
+def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path) -> None:
+    plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
+    run(plain, tmp_path / "out", "head.auxiliary_lm=0.5", "train.epochs=6", "optim.peak_rate=5e-3")
+    events = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "train"]
+    assert events[-1]["lm_loss"] < events[0]["lm_loss"] - 0.5
+    assert all(e["loss"] == pytest.approx(e["label_loss"] + 0.5 * e["lm_loss"]) for e in events)
+    # Evaluation knows of the task alone.
+    dev = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "dev"]
+    assert dev and not any(key.startswith("lm") for e in dev for key in e)
+    assert load(tmp_path / "out").predict("the river").label in ("river", "winter")
+    with pytest.raises(ConfigError, match=r"adapt\.frozen_groups=-1 freezes the encoder, and head\.auxiliary_lm is"):
+        run(plain, tmp_path / "frozen", "head.auxiliary_lm=0.5", "adapt.frozen_groups=-1")
+    assert not (tmp_path / "frozen").exists()
+
+
+# -- defaults ------------------------------------------------------------------------------------------------
+
+OWN = {
+    "optim": {"peak_rate": 6.25e-5, "warmup_share": 0.002}, "train": {"epochs": 5.0, "batch_examples": 16},
+    "head": {"auxiliary_lm": 0.5, "features": {"dropout": 0.2}},
+}  # fmt: skip
+
+
+def test_a_system_has_settings_of_its_own(
+    plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SYSTEMS, "bert-ltr", dataclasses.replace(SYSTEMS["bert-ltr"], tuning=OWN))
+    bert = resolve(plain, [], "t")[0]
+    plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
+    recipe = resolve(plain, [], "t")[0]
+    # The rate is of the base width; the model is 16 wide.
+    assert recipe.optim.peak_rate == pytest.approx(6.25e-5 * 768 / 16)
+    assert (recipe.optim.warmup_share, recipe.train.epochs) == (0.002, 5)
+    assert (recipe.head.auxiliary_lm, recipe.head.features.dropout) == (0.5, 0.2)
+    # What the recipe says holds, and what is next to it stays.
+    said = resolve(plain, ["optim.peak_rate=1e-3", "head.features.pool=mean", "head.auxiliary_lm=0"], "t")[0]
+    assert (said.optim.peak_rate, said.optim.warmup_share) == (1e-3, 0.002)
+    assert (said.head.features.pool, said.head.features.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
+    # Nothing would learn from it there.
+    assert resolve(plain, ["adapt.frozen_groups=-1"], "t")[0].head.auxiliary_lm == 0
+    assert (bert.optim.warmup_share, bert.train.epochs, bert.head.auxiliary_lm) == (0.1, 3, 0)
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SYSTEMS, "bert-ltr", dataclasses.replace(SYSTEMS["bert-ltr"], tuning=OWN))
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+    found = with_defaults(empty, "bert-ltr", kind, 64, documents=False)
+    assert ("auxiliary_lm" in found["head"]) == (kind != "answer")
+    assert found["head"]["features"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
+    # Documents are many sentences, whatever the system.
+    assert with_defaults(empty, "bert-ltr", kind, 64, documents=True)["train"]["batch_examples"] == 8
+    assert with_defaults(empty, "bert", kind, 64, documents=False)["head"] == {}
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_the_settings_of_gpt(kind: str) -> None:
+    """Radford et al. 2018, §4.1, and the released code, whose endings of a question share a mask of dropout."""
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+    found = with_defaults(empty, "gpt", kind, 768, documents=False)
+    lm = {} if kind == "answer" else {"auxiliary_lm": 0.5}
+    assert found["head"] == lm | ({"shared_dropout": True} if kind == "choose" else {})
+    assert (found["optim"]["peak_rate"], found["optim"]["warmup_share"]) == (6.25e-5, 0.002)
+    assert (found["optim"]["kind"], found["optim"]["schedule"]) == ("gpt_adam", "gpt_linear")
+    # Of a frozen encoder there is no language model to learn, but there is dropout on what the head reads.
+    frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, documents=False)
+    assert frozen["head"] == ({"shared_dropout": True} if kind == "choose" else {})
+
+
+# -- small parts ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_far_below_the_others_has_collapsed() -> None:
+    runs = [{"best": score} for score in (0.90, 0.88, 0.50, 0.91)]
+    assert [collapsed(one, runs) for one in runs] == [False, False, True, False]
+    assert not collapsed(runs[2], runs[1:3]), "two runs alone do not say which is odd"
+
+
+def test_the_flag_of_a_collapsed_run_reaches_the_results(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_bad(given: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+        return tune(given, folder, tell) | {"best": 0.4 if given.seed == 2 else 0.9}
+
+    monkeypatch.setattr(job, "tune", one_bad)
+    results = run(plain, tmp_path / "out", "train.seeds=3", "train.epochs=0.1").results
+    assert [one["collapsed"] for one in results["runs"]] == [False, True, False]
+    assert results["best_seed"] == 1
+
+
+def test_summary_of_seeds() -> None:
+    found = summary([0.8, 0.9])
+    assert found["mean"] == pytest.approx(0.85) and found["sd"] == pytest.approx(0.1 / 2**0.5)
+    assert (found["best"], found["values"]) == (0.9, [0.8, 0.9])
+    assert summary([0.5])["interval"] is None
+
+
+def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None:
+    recipe, _, labelled = resolve(plain, [*SETTINGS, "train.balance=true"], "t")
+    weights = dict(zip(recipe.head.labels, balanced(labelled, recipe.head.labels), strict=True))
+    sums = {label: weights[label] * sum(r.label == label for r in labelled.train) for label in weights}
+    assert sums["river"] == pytest.approx(sums["winter"]) == pytest.approx(len(labelled.train) / 2)
+    assert recipe.head.class_weights == tuple(weights.values())
+
+
+def test_every_combination_of_a_grid() -> None:
+    found = list(combinations(["optim.peak_rate=1e-4,3e-4", "head.features.layers=[-1],[-1, -2]"]))
+    assert found == [
+        (f"optim.peak_rate={rate}", f"head.features.layers={layers}")
+        for rate in ("1e-4", "3e-4")
+        for layers in ("[-1]", "[-1, -2]")
+    ]
+    assert list(combinations([])) == [()]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.max_steps=5", "unknown key 'train.max_steps': here it is 'train.epochs'"),
+        ("train.steps=5", "unknown key 'train.steps': here it is 'train.epochs'"),
+        ("data.max_seq_length=5", "here it is 'head.windows.length'"),
+        ("learning_rate=5", "here it is 'optim.peak_rate'"),
+        ('grid=["optim.lr=1,2"]', "here it is 'optim.peak_rate'"),
+        ("adapt.hidden_dropout_prob=0.5", "here it is 'adapt.dropout'"),
+        ("train.save_steps=5", "unknown key 'train.save_steps'(: did you mean|. Known keys)"),
+    ],
+)
+def test_names_of_other_tools(plain: dict[str, Any], setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(plain, [setting], "t")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data.limit=1,2", "expected a key of head, adapt, optim, train"),
+        ("train=1,2", "expected a key"),
+        ("optim.peak_rate", "expected a key"),
+        ("train.seeds=1,2", "train.seeds is the same for all settings"),
+        ("train.precision=auto,float32", "train.precision is the same for all settings"),
+    ],
+)
+def test_grids_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(combinations([text]))
+
+
+def test_a_resolved_recipe_is_itself_a_recipe(plain: dict[str, Any], tmp_path: Path) -> None:
+    recipe = resolve(plain, [*SETTINGS, "grid=[\"optim.peak_rate=1e-4,1e-3\"]"], "t")[0]
+    path = tmp_path / "r.toml"
+    path.write_text(to_toml(recipe, comments=True), "utf-8")
+    assert resolve(read_toml(path), [], "t")[0] == recipe
+
+
+def test_tags_of_a_document_are_taken_in_small_batches(plain: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    plain |= {"task": "tag", "data": {"train": str(data / "t.conll")}}
+    assert resolve(plain, [], "t")[0].train.batch_examples == 32
+    documents = (data / "t.conll").read_text().replace("\n\n", "\n\n-DOCSTART- O\n\n")
+    (tmp_path / "t.conll").write_text(documents)
+    plain |= {"data": {"train": str(tmp_path / "t.conll")}}
+    recipe = resolve(plain, [], "t")[0]
+    assert recipe.train.batch_examples == 8 and isinstance(recipe.head, TagConfig)

@@ -1,0 +1,78 @@
+"""The report of a fine-tuning: every number it is asked for, on one page of its own."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from firth.finetuning.recipe import Finetune, LabelledConfig
+from firth.finetuning.report import write_finetune_report
+from firth.tasks.config import ClassifyConfig
+
+RECIPE = Finetune(
+    model="runs/a", task="classify", kind="classify", metric="accuracy", data=LabelledConfig(train="t.tsv"),
+    head=ClassifyConfig(labels=("a", "b")),
+)  # fmt: skip
+
+
+def score(mean: float, interval: float | None) -> dict[str, Any]:
+    return {"mean": mean, "sd": 0.02, "interval": interval, "best": mean + 0.01, "values": [mean, mean + 0.01]}
+
+
+def one_run(seed: int, best: float, *, is_collapsed: bool) -> dict[str, Any]:
+    return {
+        "seed": seed, "settings": ["optim.peak_rate=1e-4"], "best": best, "best_step": 3, "steps": 9,
+        "elapsed_s": 90.0, "collapsed": is_collapsed, "folder": f"runs/seed-{seed}",
+    }  # fmt: skip
+
+
+def results() -> dict[str, Any]:
+    return {
+        "task": "classify", "metric": "accuracy", "chosen_on": "held-out training examples",
+        "examples": {"train": 1234, "held_out": 56, "dev": 78},
+        "dev": {"dev": {"accuracy": score(0.8125, 0.05), "macro_f1": score(0.7, None)}},
+        "held_out": {"accuracy": score(0.83, 0.01)},
+        "runs": [one_run(1, 0.84, is_collapsed=False), one_run(2, 0.51, is_collapsed=True)],
+        "calibration": {
+            "temperature": 1.625, "error_before": 0.1234, "error_after": 0.0321,
+            "reliability_before": [[0.9, 0.8, 10]], "reliability_after": [[0.8, 0.8, 10]],
+        },
+        "notes": ["bad rows left out: 1; the first 1:", "  t.tsv:7: <broken>"],
+    }  # fmt: skip
+
+
+def write(folder: Path, found: dict[str, Any]) -> str:
+    for run in found["runs"]:
+        log = folder / run["folder"] / "log.jsonl"
+        log.parent.mkdir(parents=True)
+        events = [
+            {"event": "train", "step": 3, "loss": 0.7}, {"event": "dev", "step": 3, "accuracy": 0.5},
+            {"event": "train", "step": 9, "loss": 0.4}, {"event": "dev", "step": 9, "accuracy": run["best"]},
+        ]  # fmt: skip
+        log.write_text("".join(json.dumps(event) + "\n" for event in events))
+    path = write_finetune_report(folder, RECIPE, found)
+    assert path == folder / "report.html"
+    return path.read_text("utf-8")
+
+
+def test_scores_runs_curves_and_what_reading_met(tmp_path: Path) -> None:
+    page = write(tmp_path, results())
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]
+    assert "0.8125 ± 0.0200" in cells and "0.7625 – 0.8625" in cells
+    assert cells[cells.index("macro_f1") : cells.index("macro_f1") + 4] == ["macro_f1", "0.7000 ± 0.0200", "", "0.7100"]
+    at = cells.index("optim.peak_rate=1e-4, seed 2")
+    assert cells[at : at + 6] == ["optim.peak_rate=1e-4, seed 2", "0.5100", "3", "9", "1.5", "collapsed"]
+    assert cells.count("collapsed") == 1
+    assert "1,234 examples to learn from" in page and "dev: 78 examples" in page
+    assert "a temperature of 1.625" in page and "0.1234 before and 0.0321 after" in page
+    assert "t.tsv:7: &lt;broken&gt;" in page
+    assert 'train = &quot;t.tsv&quot;' in page or 'train = "t.tsv"' in page
+    for title in ("Training loss", "Held out: accuracy", "Reliability"):
+        assert title in page
+    assert "http://" not in re.sub(r"http://www\.w3\.org\S*|http://purl\S*|http://creative\S*", "", page)
+
+
+def test_without_dev_file_and_temperature(tmp_path: Path) -> None:
+    page = write(tmp_path, results() | {"dev": {}, "calibration": {}, "notes": []})
+    assert "Held out: 56 examples" in page
+    assert "dev: 78" not in page and "Reliability" not in page and "Reading the data" not in page

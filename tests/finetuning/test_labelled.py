@@ -1,0 +1,180 @@
+"""Labelled data for a fine-tuning: files of one's own, published data sets, and what follows for the head."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.errors import ConfigError, InputError
+from firth.finetuning.labelled import LabelledData, check_metric, iter_file, kind_of_task, read_labelled
+from firth.finetuning.recipe import LabelledConfig
+from firth.tasks.readers.files import Problems
+
+ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(20)]
+
+
+def table(rows: list[tuple[str, ...]], header: str = "text\tlabel") -> str:
+    return "\n".join([header, *("\t".join(row) for row in rows)]) + "\n"
+
+
+def write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def read(task: str, head: dict[str, Any] | None = None, **config: Any) -> LabelledData:
+    return read_labelled(task, LabelledConfig(**config), head or {})
+
+
+def test_a_tenth_is_held_out_and_the_dev_file_is_apart(tmp_path: Path) -> None:
+    train, dev = write(tmp_path / "t.tsv", table(ROWS)), write(tmp_path / "d.tsv", table([("x", "b")]))
+    data = read("classify", train=train, dev=dev)
+    assert (len(data.train), len(data.held), len(data.dev["dev"])) == (18, 2, 1)
+    assert {r.text for r in data.train} | {r.text for r in data.held} == {text for text, _ in ROWS}
+    assert data.options == {"labels": ["a", "b"]} and data.metrics[0] == "accuracy"
+    again = read("classify", train=train, dev=dev)
+    assert [r.text for r in again.held] == [r.text for r in data.held]
+
+
+def test_choices_may_be_made_on_the_dev_file(tmp_path: Path) -> None:
+    train, dev = write(tmp_path / "t.tsv", table(ROWS)), write(tmp_path / "d.tsv", table([("x", "b")]))
+    data = read("classify", train=train, dev=dev, choose_on="dev")
+    assert len(data.train) == 20 and data.held == data.dev["dev"]
+    with pytest.raises(ConfigError, match="data.choose_on='dev': there is no dev file: give --dev"):
+        read("classify", train=train, choose_on="dev")
+
+
+def test_a_limit_draws_the_same_examples_whatever_their_order(tmp_path: Path) -> None:
+    forward = read("classify", train=write(tmp_path / "t.tsv", table(ROWS)), limit=8)
+    backward = read("classify", train=write(tmp_path / "u.tsv", table(ROWS[::-1])), limit=8)
+    assert len(forward.train) + len(forward.held) == 8
+    assert {r.text for r in forward.train} == {r.text for r in backward.train}
+    assert "data.limit: 8 of 20 training examples" in forward.notes
+
+
+def test_a_label_that_only_the_dev_file_has_is_an_error_at_its_line(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table(ROWS))
+    dev = write(tmp_path / "d.tsv", table([("x", "b"), ("y", "c")]))
+    with pytest.raises(InputError, match=r"d.tsv:3: .*'c'.*a, b"):
+        read("classify", train=train, dev=dev)
+    data = read("classify", train=train, dev=dev, skip_bad=True)
+    assert len(data.dev["dev"]) == 1
+    assert "bad rows left out: 1; the first 1:" in data.notes and "d.tsv:3" in data.notes[-1]
+    # Labels that the recipe names go before those of the data.
+    assert len(read("classify", {"labels": ["a", "b", "c"]}, train=train, dev=dev).dev["dev"]) == 2
+
+
+def test_a_tag_that_only_the_dev_file_has(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.conll", "Ann B-PER\nsang O\n\nBob B-PER\nLee I-PER\n\nnow O\n")
+    dev = write(tmp_path / "d.conll", "in O\nOslo B-LOC\n")
+    with pytest.raises(InputError, match=r"d.conll:1: .*'B-LOC'"):
+        read("tag", train=train, dev=dev)
+
+
+def test_all_examples_of_one_label(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table([(text, "a") for text, _ in ROWS]))
+    with pytest.raises(InputError, match=r"t.tsv:2: every example has the label 'a'; expected two labels or more"):
+        read("classify", train=train)
+    train = write(tmp_path / "t.conll", "Ann O\n\nsang O\n\nnow O\n")
+    with pytest.raises(InputError, match=r"every word has the tag O; expected some entities"):
+        read("tag", train=train)
+
+
+def test_numbers_give_their_range(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table([("x", "1.5"), ("y", "-2"), ("z", "4")], "text\tscore"))
+    assert read("regress", train=train).options == {"lowest": -2.0, "highest": 4.0}
+
+
+@pytest.mark.parametrize("tagged", ["Ann {}PER\nLee I-PER\nsang{} O\n", "Ann {}PER\nsang{} O\n"])
+def test_tags_give_all_of_their_entities(tmp_path: Path, tagged: str) -> None:
+    train = write(tmp_path / "t.conll", "\n".join(tagged.format("B-", i) for i in range(3)))
+    data = read("tag", train=train)
+    # I-PER may stand in other data, even if not in this.
+    assert data.options == {"unit": "word", "scheme": "BIO", "labels": ["O", "B-PER", "I-PER"]}
+    assert read("tag", {"scheme": "BIOES"}, train=train).options["labels"] == ["O", *(f"{p}-PER" for p in "BIES")]
+    with pytest.raises(ConfigError, match="head.scheme='plain', but the tags are of entities"):
+        read("tag", {"scheme": "plain"}, train=train)
+
+
+def test_plain_tags_have_no_entities_to_score(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.conll", "Ann NOUN\nsang VERB\n\nBob NOUN\n\nnow ADV\n")
+    data = read("tag", train=train)
+    assert data.options == {"unit": "word", "scheme": "plain", "labels": ["ADV", "NOUN", "VERB"]}
+    assert data.metrics == ("tag_accuracy",)
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+def test_scores_of_klue_are_for_its_entities_alone(tmp_path: Path, scheme: str) -> None:
+    for entity, known in (("PS", True), ("CITY", False)):
+        train = write(tmp_path / "t.conll", "\n".join(f"서 B-{entity}\n울 I-{entity}\n{i} O\n" for i in range(3)))
+        head = {"scheme": scheme}
+        data = read("tag", head, train=train)
+        assert data.options["unit"] == "character"
+        check_metric(data, "entity_f1", data.options["labels"])
+        for metric in ("char_f1", "char_f1_without_o", "entity_macro_f1"):
+            if known:
+                check_metric(data, metric, data.options["labels"])
+            else:
+                with pytest.raises(ConfigError, match=f"metric='{metric}': expected one of entity_f1, tag_accuracy"):
+                    check_metric(data, metric, data.options["labels"])
+        # Labels of the head that no training example has count too.
+        with pytest.raises(ConfigError, match="metric='char_f1'"):
+            check_metric(data, "char_f1", [*data.options["labels"], "B-CITY"])
+
+
+def test_f1_is_of_two_labels(tmp_path: Path) -> None:
+    data = read("classify", train=write(tmp_path / "t.tsv", table(ROWS)))
+    check_metric(data, "f1", ["a", "b"])
+    with pytest.raises(ConfigError, match="metric='f1': expected one of accuracy, macro_f1, mcc"):
+        check_metric(data, "f1", ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "message"),
+    [
+        ("classify", {}, "--train is missing"),
+        ("classify", {"folder": "x"}, "--data is for published data sets"),
+        ("glue/sst2", {}, "give the folder that holds its files with --data"),
+        ("glue/sst2", {"folder": "x", "train": "y"}, "leave out --train, --dev, --columns, --header and --format"),
+        ("clasify", {}, "'clasify' is not known: kinds are classify, .*did you mean 'classify'"),
+        ("glue/sst", {}, "did you mean 'glue/sst2'"),
+        ("tag", {"train": "t.xyz"}, "t.xyz: cannot tell the format by its name: give --format, one of conll"),
+        ("tag", {"train": "t.conll", "format": "squad"}, "--format squad: expected one of conll"),
+        ("tag", {"train": "t.jsonl", "columns": "word=0"}, "--columns has no meaning for the format jsonl"),
+        ("tag", {"train": "t.conll", "columns": "text=0"}, "expected numbers of columns such as word=0,tag=3"),
+        ("classify", {"train": "t.tsv", "format": "conll"}, "--format conll: expected one of tsv, csv, jsonl"),
+    ],
+)
+def test_refusals(task: str, config: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(task, **config)
+
+
+def test_a_kind_of_each_name() -> None:
+    assert [kind_of_task(name) for name in ("tag", "klue/ner", "squad2")] == ["tag", "tag", "answer"]
+
+
+def test_a_published_data_set_from_its_folder(tmp_path: Path) -> None:
+    rows = [(str(i), f"good {i}", f"film {i}", str(i % 2)) for i in range(20)]
+    header = "index\tsentence1\tsentence2\tlabel"
+    write(tmp_path / "WNLI" / "train.tsv", table(rows, header))
+    write(tmp_path / "WNLI" / "dev.tsv", table(rows[:4], header))
+    data = read("glue/wnli", folder=str(tmp_path))
+    assert (len(data.train) + len(data.held), len(data.dev["dev"])) == (20, 4)
+    assert data.options == {"labels": ["0", "1"]} and data.train[0].second is not None
+    (tmp_path / "WNLI" / "dev.tsv").unlink()
+    data = read("glue/wnli", folder=str(tmp_path))
+    assert data.dev == {} and any("no dev file of glue/wnli" in note for note in data.notes)
+
+
+def test_a_file_without_labels_is_read_for_predictions(tmp_path: Path) -> None:
+    config = LabelledConfig(columns="text=1", header="no")
+    (record,) = iter_file(
+        "classify", Path(write(tmp_path / "t.tsv", "7\tsome text\n")), config, Problems(), labelled=False
+    )
+    assert (record.text, record.label) == ("some text", None)
+    (record,) = iter_file(
+        "tag", Path(write(tmp_path / "t.conll", "Ann\nsang\n")), LabelledConfig(), Problems(), labelled=False
+    )
+    assert (record.words, record.tags) == (("Ann", "sang"), None)

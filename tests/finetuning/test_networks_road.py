@@ -1,0 +1,103 @@
+"""Networks on an encoder from the command to the answer: tuned, stopped and gone on with, asked, scored, probed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from firth.errors import ConfigError
+from firth.finetuning import run as job
+from firth.finetuning.evaluate import evaluate
+from firth.finetuning.probe import _settings, probe
+from firth.finetuning.recipe import LabelledConfig
+from firth.finetuning.run import finetune, resolve, resume
+from firth.folder import read_model
+from firth.inference.model import load
+from firth.training import trainer
+
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+WORDS = ("river", "queen", "mill", "baker", "winter", "market")
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here; the report has tests of its own."""
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+
+
+@pytest.fixture
+def recipe(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
+    """Pairs that are alike or not: no text by itself tells. One text of each stands alone."""
+    lines = ["text\tsecond\tlabel"]
+    for i, a in enumerate(WORDS):
+        lines += [f"the {a}\tthe {b}\t{'same' if a == b else 'other'}" for b in (a, WORDS[i - 1], a, WORDS[i - 2])]
+    file = tmp_path / "t.tsv"
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    return {"task": "classify", "model": str(tiny_run), "data": {"train": str(file), "dev": str(file)}}
+
+
+SMALL = ["train.precision=float32", "train.batch_examples=8", "head.attention_width=6"]
+
+
+def test_the_design_is_learnt_stopped_and_gone_on_with(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*SMALL, "train.epochs=3"]
+    recipe |= {"design": "bcn"}
+    found, base, data = resolve(recipe, settings, "t")
+    assert (found.head.network, found.head.windows.long, found.adapt.frozen_groups) == ("biattentive", "cut", -1)
+    assert (found.optim.kind, found.optim.peak_rate, found.head.features.dropout) == ("adamw", 1e-3, 0.2)
+    whole = finetune(found, base, data, tmp_path / "whole", tell=QUIET)
+    assert whole.results["calibration"]["temperature"] > 0
+
+    step = trainer.Trainer.train_step
+
+    def stopped(self: trainer.Trainer, batches: Any) -> dict[str, float]:
+        if self.state.step == 4:
+            raise KeyboardInterrupt
+        return step(self, batches)
+
+    monkeypatch.setattr(trainer.Trainer, "train_step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(found, base, data, tmp_path / "parts", tell=QUIET)
+    monkeypatch.undo()
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+    resume(tmp_path / "parts", tell=QUIET)
+    ours, theirs = (read_model(tmp_path / name).objective.state_dict() for name in ("parts", "whole"))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+    scored = evaluate(tmp_path / "parts", recipe["data"]["dev"], LabelledConfig())
+    assert scored["scores"] == pytest.approx(whole.results["scored"][0]["dev"]["dev"])
+    answers = load(tmp_path / "parts").predict(["the mill", ("the mill", "the queen")])
+    assert [answer.windows for answer in answers] == [1, 1]
+    assert json.loads((tmp_path / "parts/model/config.json").read_text("utf-8"))["model_type"] == "firth-bert"
+
+
+def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
+    """Its own examples, from the embeddings up: what a linear head on two texts cannot."""
+    settings = [
+        "train.precision=float32", "train.batch_examples=12", "head.attention_width=12", "train.epochs=30",
+        "optim.peak_rate=1e-2", "head.features.layers=[0]", "head.features.dropout=0.0", "data.choose_on=dev",
+        "train.looks_per_epoch=0",
+    ]  # fmt: skip
+    found = finetune(*resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
+    assert found.results["dev"]["dev"]["accuracy"]["mean"] > 0.95
+
+
+def test_the_design_is_for_labels_of_texts(recipe: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"design='bcn' is for classify, not for a task of kind regress"):
+        resolve(recipe | {"design": "bcn", "task": "regress"}, [], "t")
+
+
+def test_probing_is_by_a_linear_head(recipe: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"head\.network: probing is by a linear head; leave it out"):
+        probe(recipe, ["head.network=pooled"], "t", tmp_path / "probe", tell=QUIET)
+
+
+def test_a_probe_says_that_its_head_is_not_the_systems_own(recipe: dict[str, Any]) -> None:
+    found, _, _ = resolve(recipe, [], "t")
+    assert "head.network=linear" in _settings(found, "awd-lstm")
+    assert "head.network=linear" not in _settings(found, "bert")

@@ -1,0 +1,78 @@
+"""Probing: every way to read the layers is tried on a frozen encoder that runs once, and the best one is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.cli import main
+from firth.errors import ConfigError
+from firth.finetuning.probe import probe, readings
+from firth.inference import features
+
+SETTINGS = ["train.precision=float32", "train.epochs=2", "train.batch_examples=4"]
+
+
+@pytest.fixture
+def plain(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
+    """Words that carry their tag: any layer must find it."""
+    words = {"NOUN": ["river", "queen", "mill", "baker"], "VERB": ["walked", "wrote", "waited", "painted"]}
+    lines = []
+    for i in range(24):
+        for tag in ("NOUN", "VERB") if i % 2 else ("VERB", "NOUN"):
+            lines.append(f"{words[tag][i % 4]}{' ' if i % 3 else chr(9)}{tag}")
+        lines.append(f"s{i} X\n")
+    file = tmp_path / "t.conll"
+    file.write_text("\n".join(lines).replace("\t", " "), "utf-8")
+    return {"task": "tag", "model": str(tiny_run), "data": {"train": str(file), "dev": str(file)}}
+
+
+def test_readings_are_every_layer_alone_and_their_mixes() -> None:
+    names = [reading.name for reading in readings(12)]
+    assert len(names) == 13 + 4 and len(set(names)) == len(names)
+    assert "last four side by side" in names and "last four side by side" not in [r.name for r in readings(4)]
+    assert readings(12)[0].features["layers"] == list(range(13)), "the first one needs all layers"
+
+
+def test_a_probe_compares_all_readings_and_reads_the_text_once(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = []
+    fill = features._fill
+    monkeypatch.setattr(features, "_fill", lambda place, model, rows, kind, names, *rest: (
+        filled.append(list(names)), fill(place, model, rows, kind, names, *rest)
+    ))  # fmt: skip
+    out = tmp_path / "probe"
+    result = probe(plain, SETTINGS, "test", out, tell=lambda text: None)
+    assert filled == [[0, 1, 2]]
+    assert set(result["readings"]) == {r.name for r in readings(2)}
+    assert result["readings"][result["best"]]["held_out"]["mean"] == max(
+        row["held_out"]["mean"] for row in result["readings"].values()
+    )
+    assert len(result["readings"]["weighted sum of all"]["mix"]) == 3
+    assert all("dev" in row for row in result["readings"].values())
+    assert json.loads((out / "probe.json").read_text("utf-8")) == result
+    assert not (out / "runs").exists() and not (out / "features").exists()
+
+
+def test_what_contradicts_probing_is_refused(plain: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leave out --grid"):
+        probe(plain, [*SETTINGS, 'grid=["optim.peak_rate=1e-3,2e-3"]'], "test", tmp_path / "a", tell=print)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").touch()
+    with pytest.raises(ConfigError, match="exists already"):
+        probe(plain, SETTINGS, "test", tmp_path / "b", tell=print)
+
+
+def test_the_verb_prints_a_table_and_what_to_do_with_it(
+    plain: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = plain["data"]["train"]
+    out = tmp_path / "probe"
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    code = main(["probe", "--task", "tag", "--model", plain["model"], "--train", file, "--out", str(out), *settings])
+    printed = capsys.readouterr().out
+    assert code == 0 and "layer 2 (top)" in printed and " best" in printed
+    assert "--set adapt.frozen_groups=-1 " in printed and "--set 'head.features.layers=[" in printed
+    assert (out / "report.html").is_file()

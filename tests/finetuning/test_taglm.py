@@ -1,0 +1,251 @@
+"""TagLM over a tiny bidirectional language model: designs by name, word vectors to begin with, the whole road."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from firth.config import read_json, read_toml, to_dict, write_json
+from firth.designs import HEADS
+from firth.errors import CheckpointError, ConfigError
+from firth.finetuning import run as job
+from firth.finetuning.run import finetune, resolve, resume
+from firth.finetuning.tuning import make_model
+from firth.finetuning.word_vectors import check_own, find_vectors
+from firth.folder import PRETRAINING, read_model, write_model
+from firth.inference.model import load
+from firth.models.bilm import Bilm
+from firth.models.bilm_config import BilmConfig
+from firth.objectives.bilm import BilmLM
+from firth.objectives.config import BilmLMConfig
+from firth.systems import SYSTEMS, TASKS
+from firth.tasks.config import FeatureConfig
+from firth.tasks.model import TaskModel
+from firth.text.tokenizer import WORDS, Tokenizer
+from firth.vectors.folder import convert_vectors
+
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+KNOWN = ["walked", "to", "Alton", "river", "Bolton", "farmer", "Hilton", "market"]
+TOWNS = ["Alton", "Bolton", "Carlton", "Felton", "Hilton"]
+SIZES = {"width": 4, "cells": 6, "character_width": 3, "filters": ((1, 4), (3, 4)), "n_highways": 0}
+# The sizes of the designs are a paper's: a test has no time for them.
+SMALL = [
+    "head.features.lstm_width=8", "head.features.own_words=3", "train.precision=float32", "train.batch_examples=4",
+    "train.epochs=2", "data.held_out=0.2", "train.looks_per_epoch=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model folder of a language model that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("bilm")
+    tokenizer = SYSTEMS["elmo"].reads(Tokenizer.from_words([*WORDS.specials, *KNOWN], lowercase=False))
+    torch.manual_seed(0)
+    encoder = Bilm(BilmConfig(vocab_size=tokenizer.size, **SIZES))
+    write_model(folder, "elmo", PRETRAINING, BilmLM(encoder, BilmLMConfig()), tokenizer, {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tagged")
+    names = ["farmer O\n{} B-LOC\nriver I-LOC\nwalked O\n", "to O\n{} B-LOC\n. O\n"]
+    lines = "\n".join(names[i % 2].format(TOWNS[i % 5]) for i in range(20))
+    (folder / "t.conll").write_text(lines)
+    (folder / "pos.conll").write_text("\n".join(f"farmer{i} NOUN\nwalked VERB\n" for i in range(4)))
+    vectors = "".join(f"{word} {i}.5 {-i} 0.25\n" for i, word in enumerate(["the", "alton", "walked", "to", "Hilton"]))
+    (folder / "v.txt").write_text(vectors)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here; the report has tests of its own."""
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+
+
+@pytest.fixture
+def plain(base: Path, data: Path) -> dict[str, Any]:
+    files = {"train": str(data / "t.conll"), "format": "conll"}
+    return {"task": "tag", "model": f"{base}/", "design": "taglm", "data": files}
+
+
+# -- designs -------------------------------------------------------------------------------------------------
+
+
+def test_taglm_is_the_papers_tagger_of_names(plain: dict[str, Any]) -> None:
+    """Peters et al. 2017, §3.2."""
+    recipe, _, _ = resolve(plain, [], "test")
+    features = recipe.head.features
+    assert (features.layers, features.mix, features.join) == ((-1,), "one", "first")
+    assert (features.cell, features.lstm_layers, features.lstm_width) == ("gru", 2, 300)
+    assert (features.own_words, features.own_characters) == (50, "gru")
+    assert (features.dropout, features.output_dropout) == (0.25, False)
+    assert (recipe.head.crf, recipe.head.scheme, recipe.adapt.frozen_groups) == (True, "BIOES", -1)
+    assert recipe.head.labels == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
+    assert (recipe.optim.kind, recipe.optim.peak_rate, recipe.optim.clip_norm) == ("adamw", 1e-3, 5.0)
+    assert (recipe.optim.schedule, recipe.optim.plateau_factor, recipe.optim.plateau_patience) == ("constant", 0.1, 5)
+    assert (recipe.optim.lowest_rate, recipe.train.looks_per_epoch) == (1e-5, 1)
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_every_design_is_known_to_its_kinds_and_to_no_other(name: str, plain: dict[str, Any]) -> None:
+    assert set(HEADS[name].tasks) <= set(TASKS) and HEADS[name].tasks
+    if "tag" in HEADS[name].tasks:
+        assert resolve(plain | {"design": name}, [], "test")[0].design == name
+    else:
+        with pytest.raises(ConfigError, match=f"design='{name}' is for .*, not for a task of kind tag"):
+            resolve(plain | {"design": name}, [], "test")
+
+
+def test_a_design_goes_over_the_systems_settings_and_below_what_is_said(plain: dict[str, Any]) -> None:
+    said = ["head.features.dropout=0.1", "optim.peak_rate=0.5", "head.scheme=BIO", "adapt.frozen_groups=0"]
+    recipe, _, _ = resolve(plain, said, "test")
+    assert (recipe.head.features.dropout, recipe.optim.peak_rate, recipe.head.scheme) == (0.1, 0.5, "BIO")
+    assert recipe.adapt.frozen_groups == 0 and recipe.head.features.join == "first"
+    # The system says 0.5.
+    assert resolve(plain, [], "test")[0].head.features.dropout == 0.25
+
+
+def test_a_resolved_design_stays_as_it_is(plain: dict[str, Any]) -> None:
+    recipe, _, _ = resolve(plain, SMALL, "test")
+    assert resolve(to_dict(recipe), [], "test")[0] == recipe
+
+
+def test_tags_that_are_of_no_entities_stay_plain(plain: dict[str, Any], data: Path) -> None:
+    plain["data"] = {"train": str(data / "pos.conll"), "format": "conll"}
+    recipe, _, _ = resolve(plain, [], "test")
+    assert (recipe.head.scheme, recipe.head.labels) == ("plain", ("NOUN", "VERB"))
+
+
+def test_a_design_that_goes_by_scores_wants_more_than_one(plain: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="while a run goes on: train.looks_per_epoch=0 has one, at the end"):
+        resolve(plain, ["train.looks_per_epoch=0"], "test")
+    with pytest.raises(ConfigError, match=r"optim.lowest_rate=1e-05: training would end .* optim.peak_rate=5e-06"):
+        resolve(plain, ["optim.peak_rate=5e-6"], "test")
+
+
+def test_unknown_designs_are_named(plain: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"design='tagml': known are taglm, elmo, bilstm-crf"):
+        resolve(plain | {"design": "tagml"}, [], "test")
+    with pytest.raises(ConfigError, match="design='taglm' is for tag, not for a task of kind classify"):
+        resolve(plain | {"task": "classify"}, [], "test")
+
+
+def test_characters_need_a_system_that_has_them(base: Path) -> None:
+    tokenizer = read_model(base).tokenizer
+    with pytest.raises(ConfigError, match=r"'gru': tokens of bert come without characters; set it to none, .*elmo"):
+        check_own(FeatureConfig(own_characters="gru"), "bert", tokenizer)
+    check_own(FeatureConfig(own_words=3), "bert", tokenizer)
+
+
+def test_words_need_a_vocabulary(plain: dict[str, Any], base: Path, tmp_path: Path) -> None:
+    tokenizer = SYSTEMS["elmo"].reads(Tokenizer.from_words(WORDS.specials, lowercase=False))
+    encoder = Bilm(BilmConfig(vocab_size=tokenizer.size, **SIZES))
+    write_model(tmp_path, "elmo", PRETRAINING, BilmLM(encoder, BilmLMConfig()), tokenizer, {})
+    with pytest.raises(ConfigError, match="own_words=50: the model has no vocabulary.*--vocab FILE"):
+        resolve(plain | {"model": f"{tmp_path}/"}, [], "test")
+
+
+# -- word vectors to begin with ------------------------------------------------------------------------------
+
+
+def test_words_begin_with_their_vectors_and_the_others_as_without(
+    plain: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
+    recipe, base, _ = resolve(plain, [*SMALL, f"adapt.vectors={data / 'v.txt'}"], "test")
+    pieces = base.tokenizer.pieces
+    convert_vectors(data / "v.txt", tmp_path / "vectors")
+    for path in (data / "v.txt", tmp_path / "vectors"):
+        found = find_vectors(str(path), base.tokenizer, 3)
+        assert found.told == f"{path}: vectors for 4 of the vocabulary's 8 words (1 by their lower case)"
+        with_vectors = make_model(base, recipe, 1, found).features.own.words.weight
+        plain_ones = make_model(base, recipe, 1).features.own.words.weight
+        line = {"Alton": 1, "walked": 2, "to": 3, "Hilton": 4}
+        for number, piece in enumerate(pieces):
+            i = line.get(piece)
+            wanted = plain_ones[number] if i is None else torch.tensor([i + 0.5, -i, 0.25])
+            assert torch.equal(with_vectors[number], wanted), piece
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["head.features.own_words=5"], "vectors of width 3, but head.features.own_words=5: set it to 3"),
+        (["head.features.own_words=0"], "are for the head's own words: set head.features.own_words to their width"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(
+    plain: dict[str, Any], data: Path, tmp_path: Path, settings: list[str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        finetune(*resolve(plain, [*SMALL, f"adapt.vectors={data / 'v.txt'}", *settings], "test"), tmp_path / "out")
+    assert not (tmp_path / "out" / "recipe.toml").exists()
+
+
+def test_vectors_of_other_words_are_refused(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Fluss 1 2\nMarkt 3 4\n")
+    with pytest.raises(ConfigError, match="has no vector for any of the 8 words"):
+        find_vectors(str(tmp_path / "v.txt"), read_model(base).tokenizer, 2)
+
+
+# -- the road ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["taglm", "elmo", "bilstm-crf"])
+def test_a_tagger_learns_and_the_language_model_stays(
+    name: str, plain: dict[str, Any], base: Path, data: Path, tmp_path: Path
+) -> None:
+    vectors = f"adapt.vectors={data / 'v.txt'}"
+    settings = [*SMALL, "train.epochs=12", "optim.peak_rate=0.02", vectors]
+    heard: list[str] = []
+    finetune(*resolve(plain | {"design": name}, settings, "test"), tmp_path / "out", tell=heard.append)
+    assert any("vectors for 4 of the vocabulary's 8 words" in line for line in heard)
+    assert read_toml(tmp_path / "out" / "recipe.toml")["design"] == name
+    results = read_json(tmp_path / "out" / "results.json")
+    assert results["held_out"]["entity_f1"]["mean"] == 1
+    before, after = read_model(base).objective, read_model(tmp_path / "out").objective
+    assert isinstance(after, TaskModel)
+    kept = after.encoder.state_dict()
+    assert all(torch.equal(tensor, kept[n]) for n, tensor in before.encoder.state_dict().items())
+    # Felton is in no vocabulary: its characters tell.
+    (entity,) = load(tmp_path / "out").predict("to Felton .").entities
+    assert (entity.label, entity.text) == ("LOC", "Felton")
+
+
+def test_changed_word_vectors_are_refused(plain: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "v.txt", tmp_path / "out"
+    text = (data / "v.txt").read_text("utf-8")
+    file.write_text(text, "utf-8")
+    finetune(*resolve(plain, [*SMALL, "train.epochs=0.5", f"adapt.vectors={file}"], "test"), out, tell=QUIET)
+    file.write_text(text.replace("0.25", "0.75"), "utf-8")
+    with pytest.raises(CheckpointError, match="out: the word vectors changed since the run began: start a new one"):
+        resume(out, tell=QUIET)
+    # Earlier versions did not know of them.
+    found = read_json(out / "identity.json")
+    del found["the word vectors"]
+    write_json(out / "identity.json", found)
+    resume(out, tell=QUIET)
+
+
+def test_a_stopped_run_goes_on_with_what_it_began_with(
+    plain: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*SMALL, "train.epochs=1", f"adapt.vectors={data / 'v.txt'}"]
+    whole = finetune(*resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "whole", tell=QUIET)
+    real, calls = job.tune, []
+
+    def stop_at_the_second(run: Any, folder: Path, tell: Any) -> Any:
+        calls.append(folder)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(run, folder, tell)
+
+    monkeypatch.setattr(job, "tune", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(*resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "out", tell=QUIET)
+    monkeypatch.setattr(job, "tune", real)
+    again = resume(tmp_path / "out", tell=QUIET)
+    assert again.results["model"] == whole.results["model"]

@@ -1,0 +1,60 @@
+"""Recipes: what follows from the model, what is refused, and every recipe file of the repository."""
+
+from pathlib import Path
+
+import pytest
+
+from firth.config import read_toml
+from firth.errors import ConfigError
+from firth.pretraining.recipe import Pretrain, read_recipe
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def recipe(model: str = "bert-mini", *settings: str) -> Pretrain:
+    return read_recipe({"model": model}, settings, "test", vocab_size=100)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_recipe_file_is_valid_and_says_what_it_is(path: Path) -> None:
+    read_recipe(read_toml(path), [], str(path), vocab_size=16000)
+    assert path.read_text().startswith("# ")
+
+
+def test_what_is_not_said_follows_from_the_model() -> None:
+    assert recipe().encoder.width == 256
+    assert recipe().objective.next_sentence
+    assert recipe("bert-ltr-mini").encoder.causal
+    assert recipe("bert-ltr-mini").data.instances == "documents"
+    assert recipe("lstm-small").data.instances == "streams"
+    without = recipe("bert-mini", "data.instances=documents")
+    assert not without.objective.next_sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["optim.peak_raet=1"], r"unknown key 'optim.peak_raet': did you mean 'optim.peak_rate'"),
+        (["learning_rate=1"], r"unknown key 'learning_rate': here it is 'optim.peak_rate'"),
+        (["optim.learning_rate=1"], r"here it is 'optim.peak_rate'"),
+        (["train.max_steps=1"], r"here it is 'train.steps'"),
+        (["train.steps=0"], r"train.steps=0: expected at least 1"),
+        (["train.steps=many"], r"train.steps = 'many': expected int"),
+        (["train.steps=true"], r"train.steps = True: expected int"),
+        (["encoder.n_heads=7"], r"width=256 is not a multiple of n_heads=7"),
+        (["encoder.causal=true"], r"encoder.causal=True: bert has False"),
+        (["data.length=1024"], r"data.length=1024 is above encoder.max_positions=512"),
+        (["data.instances=streams"], r"data.instances='streams' does not suit bert"),
+        (["data.instances=documents", "objective.next_sentence=true"], r"needs data.instances='pairs'"),
+        (["masking.mask=0.95"], r"expected two shares"),
+        (["train=3"], r"train must be a table"),
+        (["nonsense"], r"expected key=value"),
+        (["model=bert-minni"], r"'bert-minni' is no model size: known are bert-tiny"),
+        (["model=./nothing"], r"nothing: no such model folder"),
+        (["system=lstm"], r"system='lstm', but model 'bert-mini' is a bert"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        recipe("bert-mini", *settings)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,107 @@
+"""Word vectors trained by gensim: what is learnt, what is written, and that a run can be made again."""
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from firth.errors import ConfigError, InputError
+from firth.folder import read_model
+from firth.inference.word_table import open_table
+from firth.models.vectors import Vectors
+from firth.vectors.folder import Reading
+from firth.vectors.train import VectorTraining, train_vectors
+
+ANIMALS, PLACES = ["cat", "dog", "고양이", "hen"], ["river", "market", "harbour", "mill"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Animals stand among animals, places among places."""
+    rng = random.Random(1)
+    lines = [" ".join(rng.choice(words) for _ in range(10)) for _ in range(400) for words in (ANIMALS, PLACES)]
+    (tmp_path / "t.txt").write_text("\n".join(lines) + "\nThe Cat, once.\n", "utf-8")
+    return tmp_path / "t.txt"
+
+
+def training(**options) -> VectorTraining:
+    plain = {"width": 8, "epochs": 5, "workers": 1, "n_buckets": 200, "sample": 0.5, "rate": 0.1}
+    return VectorTraining(**(plain | options))
+
+
+pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
+
+
+@pytest.mark.parametrize("kind", ["word2vec", "fasttext"])
+@pytest.mark.parametrize("algorithm", ["skip-gram", "cbow"])
+def test_words_of_like_company_come_near(text: Path, tmp_path: Path, kind: str, algorithm: str) -> None:
+    report = train_vectors([text], tmp_path / "m", training(kind=kind, algorithm=algorithm), Reading())
+    assert (report.words, report.width) == (8, 8)
+    assert report.unknown == ("ngrams" if kind == "fasttext" else "one")
+    table = open_table(tmp_path / "m")
+    for words in (ANIMALS, PLACES):
+        assert {one.word for one in table.nearest(words[0], 3)} == set(words[1:])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "t.txt"], "nothing is left beside the folder"
+
+
+def test_the_same_again_with_one_thread(text: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        train_vectors([text], tmp_path / name, training(epochs=1), Reading())
+    a, b = (read_model(tmp_path / name).objective.state_dict() for name in ("a", "b"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_words_are_those_that_the_model_will_read(text: Path, tmp_path: Path) -> None:
+    train_vectors([text], tmp_path / "m", training(least=1, lowercase=True, epochs=1), Reading())
+    tokenizer = read_model(tmp_path / "m").tokenizer
+    assert set(tokenizer.pieces[4:]) == {*ANIMALS, *PLACES, "the", "once", ",", "."}
+    assert tokenizer.lowercase
+
+
+def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
+    """A new word's vector is that of gensim's own model, trained the same."""
+    from gensim.models import FastText
+
+    options = training(kind="fasttext", epochs=2)
+    train_vectors([text], tmp_path / "m", options, Reading())
+    lines = [line.replace(",", " ,").replace(".", " .").split() for line in text.read_text("utf-8").splitlines()]
+    theirs = FastText(
+        vector_size=8, window=5, min_count=5, sg=1, negative=5, sample=0.5, alpha=0.1, epochs=2, seed=1, workers=1,
+        bucket=200, min_n=3, max_n=6, ns_exponent=0.5,
+    )  # fmt: skip
+    theirs.build_vocab(lines)
+    theirs.train(lines, total_examples=theirs.corpus_count, epochs=2)
+    encoder = read_model(tmp_path / "m").objective.encoder
+    assert isinstance(encoder, Vectors) and encoder.unknown is not None
+    np.testing.assert_allclose(encoder.unknown.weight.detach(), theirs.wv.vectors_ngrams, atol=1e-5)
+    unit = theirs.wv["harbours"] / np.linalg.norm(theirs.wv["harbours"])
+    np.testing.assert_allclose(open_table(tmp_path / "m").unit("harbours"), unit, atol=1e-5)
+
+
+def test_rules_for_unknown_words_are_as_for_files(text: Path, tmp_path: Path) -> None:
+    report = train_vectors([text], tmp_path / "m", training(epochs=1), Reading(unknown="hashed", n_buckets=30))
+    assert (report.unknown, report.n_unknown) == ("hashed", 30)
+
+
+def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="occurs 100000 times"):
+        train_vectors([text], tmp_path / "m", training(least=100_000), Reading())
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ConfigError, match="exists already"):
+        train_vectors([text], tmp_path / "there", training(), Reading())
+    with pytest.raises(ConfigError, match="width=0"):
+        training(width=0)
+    for n_buckets in (0, -5):
+        with pytest.raises(ConfigError, match=f"n_buckets={n_buckets}: expected at least 1"):
+            training(kind="fasttext", n_buckets=n_buckets)
+    with pytest.raises(ConfigError, match=r"^longest_ngram=2: expected at least shortest_ngram=3$"):
+        training(longest_ngram=2)
+    with pytest.raises(ConfigError, match=r"^n_buckets=2147483648: expected at most 2147483647 \(2\^31 - 1\)$"):
+        training(n_buckets=2**31)
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(ConfigError, match=r"pip install 'firth\[vectors\]'"):
+        train_vectors([text], tmp_path / "m", training(), Reading())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.txt", "there"]
