@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, validators
 
 from firth.errors import InputError
+from firth.progress import say
 
 if TYPE_CHECKING:
     from firth.inference.model import Model
