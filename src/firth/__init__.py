@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from firth.corpus.prepare import prepare
     from firth.corpus.vocab import build_vocab
     from firth.errors import FirthError, UsageError
-    from firth.finetuning.evaluate import evaluate, score_predictions
+    from firth.finetuning.evaluate import evaluate
+    from firth.finetuning.prediction_files import score_predictions
     from firth.finetuning.run import finetune
     from firth.inference.ensemble import Ensemble
     from firth.inference.model import Model, load
@@ -45,7 +46,7 @@ _HOMES = {
     "pretrain": "firth.pretraining.run",
     "read_recipe": "firth.pretraining.recipe",
     "resume": "firth.pretraining.run",
-    "score_predictions": "firth.finetuning.evaluate",
+    "score_predictions": "firth.finetuning.prediction_files",
     "Tokenizer": "firth.text.tokenizer",
     "UsageError": "firth.errors",
 }

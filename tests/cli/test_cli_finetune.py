@@ -433,23 +433,20 @@ def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, 
 @pytest.mark.parametrize(
     ("tokens", "parts"),
     [
-        ([], ["firth evaluate runs/b --data test.tsv", "--predictions"]),
+        ([], ["firth evaluate runs/b --data test.tsv", "firth score"]),
         (["MODEL"], ["--data is missing"]),
         (["MODEL", "--data", "EMPTY"], ["e.conll: the file is empty"]),
         (["RUN", "--data", "FILE"], ["has not learnt a task yet", "firth finetune --model"]),
         (["nowhere", "--data", "FILE"], ["nowhere: no such model folder"]),
-        (["MODEL", "--data", "FILE", "--gold", "x"], ["--gold", "--predictions"]),
+        (["MODEL", "--data", "FILE", "--gold", "x"], ["does not translate: --gold", "firth score"]),
         (["MODEL", "--data", "FILE", "--task", "glue/sst2"], ["is a model for tag", "kind classify"]),
         (["MODEL", "--data", "FILE", "--task", "glu/sst2"], ["did you mean 'glue/sst2'"]),
         (["MODEL", "--data", "FOLDER", "--task", "conll2003"], ["found no file of conll2003, dev", "eng.testa"]),
         (["MODEL", "--data", "FOLDER", "--task", "conll2003", "--split", "nope"], ["--split nope", "train, dev, test"]),
-        (["MODEL", "--predictions", "x", "--gold", "y", "--task", "tag"], ["takes the place of a model"]),
-        (["--predictions", "x", "--task", "tag"], ["--gold is missing"]),
-        (["--predictions", "x", "--gold", "y", "--task", "tag", "--with", "MODEL"], ["--with are for a model"]),
+        (["--predictions", "x", "--gold", "y", "--task", "tag"], ["has no --predictions: use firth score --predict"]),
+        (["MODEL", "--data", "FILE", "--na-prob-file", "y"], ["has no --na-prob-file: use firth score"]),
         (["MODEL", "--data", "FILE", "--with", "RUN"], ["is a model for pretraining", "models of one task"]),
         (["MODEL", "--data", "FILE", "--with", "MODEL", "--precision", "int8"], ["judge one model: leave out --with"]),
-        (["--predictions", "x", "--gold", "y"], ["--task is missing"]),
-        (["--predictions", "x", "--gold", "FILE", "--task", "nope"], ["'nope' is not known"]),
     ],
 )
 def test_evaluate_refuses_in_one_line(
@@ -466,10 +463,10 @@ def test_evaluate_refuses_in_one_line(
 
 def test_scores_of_predictions(firth, data: Path, tmp_path: Path) -> None:
     said = write(tmp_path / "p.txt", "a\nb\na\n")
-    result = firth("evaluate", "--predictions", said, "--gold", data / "d.tsv", "--task", "classify")
+    result = firth("score", "--predictions", said, "--gold", data / "d.tsv", "--task", "classify")
     assert result.code == 0 and "  accuracy  0.6667\n" in result.out
     write(said, "a\nb\n")
-    result = firth("evaluate", "--predictions", said, "--gold", data / "d.tsv", "--task", "classify")
+    result = firth("score", "--predictions", said, "--gold", data / "d.tsv", "--task", "classify")
     assert result.code == 2 and "2 predictions for 3 examples" in result.complaint
 
 
@@ -481,7 +478,22 @@ def test_bad_rows_are_listed_by_evaluate(firth, tuned: tuple[Path, str], tmp_pat
     assert result.code == 0 and "1 example\n" in result.out and "bad rows left out: 1" in result.err
 
 
-@pytest.mark.parametrize("verb", ["finetune", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("tokens", "part"),
+    [
+        (["--predictions", "x", "--task", "tag"], "--gold"),
+        (["--predictions", "x", "--gold", "y"], "--task"),
+        (["--predictions", "x", "--gold", "y", "--task", "nope"], "'nope' is not known"),
+        (["--predictions", "x", "--gold", "y", "--task", "tag", "--na-prob-thresh", "1"], "are for question answering"),
+        (["MODEL", "--predictions", "x", "--gold", "y", "--task", "tag"], "does not take MODEL"),
+    ],
+)
+def test_score_refuses_in_one_line(firth, tokens: list[str], part: str) -> None:
+    result = firth("score", *tokens)
+    assert result.code == 2 and part in result.complaint, result.complaint
+
+
+@pytest.mark.parametrize("verb", ["finetune", "evaluate", "score", "predict"])
 def test_help_has_an_example_and_a_line_for_each_flag(firth: Callable[..., Any], verb: str) -> None:
     result = firth(verb, "--help")
     assert result.code == 0 and f"Example: firth {verb} " in result.out

@@ -119,10 +119,6 @@ def test_bfloat16_is_scored_alone_or_beside_float32(firth, run: Path, dev: Path)
         (["embed", "MODEL", "--precision", "float16"], ["--precision", "float16", "bfloat16"]),
         (["fill-mask", "MODEL", "a [MASK]", "--compile"], ["--compile"]),
         (["evaluate", "MODEL", "--data", "x.tsv", "--max-drop", "1"], ["--max-drop", "give --precision"]),
-        (
-            ["evaluate", "--predictions", "p", "--gold", "g", "--task", "classify", "--precision", "int8"],
-            ["--precision, --max-drop and --with are for a model"],
-        ),
     ],
 )
 def test_what_does_not_go_together(firth, tiny_run: Path, tokens: list[str], parts: list[str]) -> None:

@@ -214,7 +214,7 @@ def test_the_answers_to_a_labelled_file_are_those_that_evaluate_scores(
     result = firth("predict", models[kind], "--input", file, "--out", out)
     assert result.code == 0 and result.out.startswith(f"{out}: ") and result.out.endswith(" answers\n")
     assert list(tmp_path.iterdir()) == [out]
-    said = firth("evaluate", "--predictions", out, "--gold", file, "--task", kind, "--json")
+    said = firth("score", "--predictions", out, "--gold", file, "--task", kind, "--json")
     asked = firth("evaluate", models[kind], "--data", file, "--json")
     scores = json.loads(asked.out)["scores"]
     assert json.loads(said.out)["scores"] == pytest.approx(scores)
@@ -402,7 +402,7 @@ def test_a_submission_has_every_test_row_in_order(firth, wnli: tuple[Path, Path]
     answers = rows(firth("predict", run, "--input", test, "--task", "glue/wnli").out)
     assert [answer["id"] for answer in answers] == [str(i) for i in range(N_WNLI)]
     assert lines == ["index\tprediction", *(f"{i}\t{answer['label']}" for i, answer in enumerate(answers))]
-    said = firth("evaluate", "--predictions", tmp_path / "s" / "WNLI.tsv", "--gold", test, "--task", "glue/wnli")
+    said = firth("score", "--predictions", tmp_path / "s" / "WNLI.tsv", "--gold", test, "--task", "glue/wnli")
     assert said.code == 2, "the test file has no labels"
 
 

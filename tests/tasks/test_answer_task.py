@@ -312,6 +312,18 @@ def test_no_answer_is_given_above_the_threshold_only(threshold: float, text: str
     assert (found.start, found.end, found.probability) == (chosen.start, chosen.end, chosen.probability)
 
 
+@pytest.mark.parametrize(("refusal", "n_found", "place"), [(9.0, 20, 0), (-1.0, 21, 20)])
+def test_no_answer_is_one_of_the_n_best_or_comes_behind_them(refusal: float, n_found: int, place: int) -> None:
+    """As the published search has it: it takes one of the 20 places where it is good enough, else one more."""
+    context, passage, row = one_window(30)
+    row["start"][0] = refusal
+    row["start"][2:] = row["end"][2:] = 0.1 * np.arange(31)
+    (found,) = answers_of(context, passage, [row], refusing())
+    assert len(found.n_best) == n_found
+    assert [span.text == "" for span in found.n_best].index(True) == place
+    assert sum(span.probability for span in found.n_best) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("threshold", [0.0, math.inf, -math.inf])
 def test_without_any_span_there_is_no_answer(threshold: float) -> None:
     passage = Passage(np.zeros((0, 2), np.int64), ((0, 0),), 2)

@@ -3,7 +3,7 @@
 import importlib.metadata
 from collections.abc import Callable, Sequence
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
 
 from firth.cli.attention import attention
 from firth.cli.average import average
@@ -20,6 +20,7 @@ from firth.cli.predict import predict
 from firth.cli.prepare import prepare
 from firth.cli.pretrain import pretrain
 from firth.cli.probe import probe
+from firth.cli.score import score
 from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
@@ -38,8 +39,8 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 _VERBS: tuple[Callable[..., int | None] | App, ...] = (  # as the road goes
-    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, predict, fill_mask, generate, embed, attention,
-    translate, vectors, average, convert, study, bench,
+    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, score, predict, fill_mask, generate, embed,
+    attention, translate, vectors, average, convert, study, bench,
 )  # fmt: skip
 for _number, _verb in enumerate(_VERBS):
     if isinstance(_verb, App):  # verbs of its own
@@ -57,6 +58,15 @@ def run(tokens: Sequence[str]) -> int:
         raise UsageError(_explained(error)) from None
 
 
+# What earlier versions did by a flag of another command or by several flags: by command and flag, what does it now.
+_MOVED = {
+    "firth evaluate": dict.fromkeys(
+        ("--predictions", "--odds", "--na-prob-file"),
+        "firth score --predictions FILE --gold FILE --task KIND [--na-prob-file FILE]",
+    ),
+}  # fmt: skip
+
+
 def _explained(error: CycloptsError) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
     if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -66,6 +76,12 @@ def _explained(error: CycloptsError) -> str:
         message = f"{verb} does not take {' '.join(extra)}."
         if any("=" in token for token in extra):
             message += " Give keys of a recipe as --set KEY=VALUE."
+    elif isinstance(error, UnknownOptionError) and (now := _MOVED.get(verb, {}).get(flag := _flag(error))):
+        return f"{verb} has no {flag}: use {now}"
     else:
         message = str(error)
     return f"{message} See: {verb} --help"
+
+
+def _flag(error: UnknownOptionError) -> str:
+    return (error.token.keyword or error.token.value).split("=", 1)[0]

@@ -1,6 +1,6 @@
 """``firth evaluate``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +26,7 @@ def evaluate(
     header: Header = None,
     form: Annotated[str, Parameter(name="--format")] = "auto",
     skip_bad: Flag = False,
-    predictions: str | None = None,
     gold: str | None = None,
-    odds: str | None = None,
     others: Others = None,
     precision: Precision = "float32",
     max_drop: float | None = None,
@@ -36,7 +34,7 @@ def evaluate(
     alpha: float | None = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Score a fine-tuned model on labelled examples, translations, or any system's predictions.
+    """Score a model on labelled examples or translations.
 
     Example: firth evaluate runs/b --data test.tsv
 
@@ -47,7 +45,7 @@ def evaluate(
     data
         The file of labelled examples; with --task NAME the folder of a data set; for a model that translates, lines.
     task
-        A data set such as glue/sst2; with --predictions also a kind (classify, tag, answer, translate …).
+        A data set such as glue/sst2.
     split
         Of the data set; dev if not given.
     columns
@@ -58,13 +56,8 @@ def evaluate(
         Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
     skip_bad
         Leave bad rows out and list them; without it, the first one is an error.
-    predictions
-        A file of predictions in the order of the examples, in place of a model.
     gold
-        With --predictions: the file, or the folder of a data set, that says what is right. With a model that
-        translates: translations by people, line by line.
-    odds
-        With --predictions: the scores of "no answer" by question (SQuAD 2.0's na_prob file).
+        With a model that translates: reference translations, line by line.
     others
         Another model of the same task and labels: what is scored is the mean of their probabilities; may be given
         several times.
@@ -80,33 +73,29 @@ def evaluate(
     as_json
         Print one JSON object.
     """
-    if task == TRANSLATE or (predictions is None and gold is not None):
+    if gold is not None or task == TRANSLATE:
         given = {
             "--task": None if task == TRANSLATE else task, "--split": split, "--columns": columns, "--header": header,
-            "--format": None if form == "auto" else form, "--odds": odds, "--skip-bad": skip_bad or None,
+            "--format": None if form == "auto" else form, "--skip-bad": skip_bad or None,
             "--precision": None if precision == "float32" else precision, "--max-drop": max_drop, "--with": others,
         }  # fmt: skip
         _refuse(given, "labelled examples")
-        return _evaluate_translations(model, data, predictions, gold, beam, alpha, as_json)
+        return _evaluate_translations(model, data, gold, beam, alpha, as_json)
     _refuse({"--beam": beam, "--alpha": alpha}, "translations (a model with --data and --gold)")
-    _check(model, data, predictions, gold, odds, task)
+    if model is None:
+        raise ConfigError("give a model, such as firth evaluate runs/b --data test.tsv; files: firth score")
+    if data is None:
+        raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
     split = "dev" if split is None else split
-    if predictions is not None and (precision != "float32" or max_drop is not None or others):
-        raise ConfigError("--precision, --max-drop and --with are for a model, not for --predictions: leave them out")
     from firth.finetuning import evaluate as job
     from firth.finetuning.labelled import METRICS, kind_of_task
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
-    if predictions is not None:
-        found = job.score_predictions(str(task), str(gold), predictions, config, split=split, odds=odds or "")
-    else:
-        assert model is not None
-        found = job.evaluate(
-            model, str(data), config, task=task or "", split=split, precision=precision, max_drop=max_drop,
-            others=others or (),
-        )  # fmt: skip
+    found = job.evaluate(
+        model, data, config, task=task or "", split=split, precision=precision, max_drop=max_drop, others=others or ()
+    )
     if precision != "float32":
         say(found["path"])
     compared = found.get("compared")
@@ -114,12 +103,12 @@ def evaluate(
         print_json(found)
     else:
         say_notes(found["notes"])
-        known, what = found["task"], str(data or gold)
+        known, what = found["task"], data
         what += f", {split}" if Path(what).is_dir() else ""
         print(f"{what}: {known}, {counted(found['examples'], 'example')}")
         first = DATASETS[known].metrics if known in DATASETS else METRICS[kind_of_task(known)]
         if compared is None:
-            print_table(_table(found["scores"], first))
+            print_table(score_table(found["scores"], first))
         else:
             print_table(_side_by_side(compared["float32"], found["scores"], precision, first))
     return 0 if compared is None else _judged(compared, found["scores"], precision, say if as_json else print)
@@ -132,51 +121,30 @@ def _refuse(flags: dict[str, Any], what: str) -> None:
 
 
 def _evaluate_translations(
-    model: Path | None, data: str | None, predictions: str | None, gold: str | None,
-    beam: int | None, alpha: float | None, as_json: bool,
-) -> int:  # fmt: skip
-    """BLEU and chrF of a model's translations, or of a file of them."""
-    if gold is None or (predictions is None) == (model is None) or (model is None) != (data is None):
+    model: Path | None, data: str | None, gold: str | None, beam: int | None, alpha: float | None, as_json: bool
+) -> int:
+    """BLEU and chrF of a model's translations."""
+    if model is None or data is None or gold is None:
         raise ConfigError(
-            "translations are scored by firth evaluate MODEL --data FILE --gold FILE, or by "
-            f"--task {TRANSLATE} --predictions FILE --gold FILE"
+            "translations are scored by firth evaluate MODEL --data FILE --gold FILE; a file of them by firth score"
         )
     from firth.inference.translating import Search
-    from firth.inference.translation_scores import evaluate_translation, score_translation_file
+    from firth.inference.translation_scores import evaluate_translation
 
-    if predictions is not None:
-        _refuse({"--beam": beam, "--alpha": alpha}, "a model")
-        found = score_translation_file(predictions, gold)
-    else:
-        search = Search(beam=beam or 4, alpha=0.6 if alpha is None else alpha)
-        found = evaluate_translation(str(model), str(data), gold, search)
+    search = Search(beam=beam or 4, alpha=0.6 if alpha is None else alpha)
+    found = evaluate_translation(model, data, gold, search)
     if as_json:
         print_json(found)
         return 0
     say_notes(found["notes"])
-    print(f"{gold}: {counted(found['examples'], 'line')}")
-    print_table([(name, f"{score:.2f}  {found['signatures'][name]}") for name, score in found["scores"].items()])
+    print_translation_scores(found, gold)
     return 0
 
 
-def _check(
-    model: Path | None, data: str | None, predictions: str | None, gold: str | None, odds: str | None, task: str | None
-) -> None:
-    """ConfigError unless it is either a model and data, or predictions and what is right."""
-    if predictions is None:
-        if model is None:
-            raise ConfigError("give a model, such as firth evaluate runs/b --data test.tsv, or --predictions FILE")
-        if data is None:
-            raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
-        alone = [flag for flag, value in (("--gold", gold), ("--odds", odds)) if value is not None]
-        if alone:
-            raise ConfigError(f"{' and '.join(alone)} belong to --predictions: leave out, or give predictions")
-        return
-    if model is not None or data is not None:
-        raise ConfigError("--predictions takes the place of a model and --data: leave those out, and give --gold")
-    if gold is None or not task:
-        missing = "--gold" if gold is None else "--task"
-        raise ConfigError(f"{missing} is missing: give --predictions FILE --gold FILE --task KIND (or a data set)")
+def print_translation_scores(found: Mapping[str, Any], gold: str) -> None:
+    """Print how many lines were scored, and each score with its signature."""
+    print(f"{gold}: {counted(found['examples'], 'line')}")
+    print_table([(name, f"{score:.2f}  {found['signatures'][name]}") for name, score in found["scores"].items()])
 
 
 def _judged(
@@ -199,12 +167,12 @@ def _side_by_side(
     plain: dict[str, float], scores: dict[str, float], precision: str, first: tuple[str, ...]
 ) -> list[tuple[str, str]]:
     """The scores in float32 and in another precision."""
-    names = [name for name, _ in _table(plain, first)]
+    names = [name for name, _ in score_table(plain, first)]
     columns = [("", f"{'float32':>8}  {precision:>8}")]
     return columns + [(name, f"{plain[name]:8.4f}  {scores[name]:8.4f}") for name in names]
 
 
-def _table(scores: dict[str, Any], first: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The scores, those that the task is known by first."""
+def score_table(scores: Mapping[str, Any], first: Sequence[str]) -> list[tuple[str, str]]:
+    """Rows of names and scores, the main scores of the task first."""
     names = dict.fromkeys([*(name for name in first if name in scores), *scores])
     return [(name, f"{scores[name]:.4f}") for name in names]

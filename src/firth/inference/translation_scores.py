@@ -24,7 +24,7 @@ def evaluate_translation(model: str | Path, data: str, gold: str, search: Search
     translation_metrics()
     loaded = load(model)
     if not translates(loaded.loaded):
-        raise ConfigError(f"{model} does not translate: --gold belongs to a model that does, or to --predictions")
+        raise ConfigError(f"{model} does not translate: --gold belongs to a model that does; files: firth score")
     sources, references = _parallel(data, gold)
     hypotheses, unended, n_long = [], 0, 0
     known = trained_length(loaded.loaded)

@@ -25,6 +25,8 @@ from firth.text.open_words import in_blocks
 from firth.text.records import Question
 from firth.text.tokenizer import Encoded
 
+_Text = tuple[str, int, int, float]  # text, begin, end, score
+
 
 class Answerer(TaskModel):
     """Begin and end of the answer among the tokens of a row, terms ``start`` and ``end``.
@@ -153,7 +155,7 @@ def _answer(question: Question, example: Example, outputs: Outputs, config: Answ
     spans_found = _texts(question.context, passage.offsets, found, config.n_best)
     best = spans_found[0] if spans_found else None
     if config.can_refuse:
-        spans_found = sorted([*spans_found, ("", 0, 0, refusal)], key=lambda span: -span[3])
+        spans_found = _with_refusal(spans_found, ("", 0, 0, refusal), config.n_best)
     if not spans_found:
         spans_found = [("", 0, 0, 0.0)]
     shares = softmax(np.array([[score for *_, score in spans_found]]))[0].tolist()
@@ -166,6 +168,16 @@ def _answer(question: Question, example: Example, outputs: Outputs, config: Answ
     return Answered(
         chosen.text, chosen.start, chosen.end, chosen.probability, difference, n_best, example.windows, example.cut
     )
+
+
+def _with_refusal(found: list[_Text], refusal: _Text, n_best: int) -> list[_Text]:
+    """The ``n_best`` best among texts and "no answer", and behind them whichever kind is not among these.
+
+    Source: google-research/bert run_squad.py, write_predictions.
+    """
+    ranked = sorted([*found, refusal], key=lambda span: -span[3])
+    kept = ranked[:n_best]
+    return kept + [span for span in (*found[:1], refusal) if span not in kept]
 
 
 def window_spans(
@@ -205,9 +217,9 @@ def best_window(piece: int, windows: Sequence[tuple[int, int]]) -> int:
 
 def _texts(
     context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, int]], n_best: int
-) -> list[tuple[str, int, int, float]]:
+) -> list[_Text]:
     """(text, begin, end, score) of the best spans in the raw context, each text once."""
-    kept: dict[str, tuple[str, int, int, float]] = {}
+    kept: dict[str, _Text] = {}
     for score, first, last in found:
         begin, end = int(offsets[first, 0]), int(offsets[last, 1])
         text = context[begin:end]

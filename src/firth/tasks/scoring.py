@@ -86,8 +86,9 @@ def _only(sentences: Sequence[Sequence[str]], kept: Sequence[Sequence[bool]]) ->
 def score_answers(questions: Sequence[Question], answers: Sequence[Answered], labels: Sequence[str]) -> Scores:
     """``exact_match`` and ``squad_f1`` (of SQuAD 2.0 where a question has no answer); ``char_f1`` where all have one.
 
-    ``char_exact_match`` and ``char_f1`` are KorQuAD's. With no-answer scores also ``best_squad_f1``, what the best
-    threshold on them would reach.
+    ``char_exact_match`` and ``char_f1`` are KorQuAD's. Of SQuAD 2.0 also ``answerable_…`` and ``unanswerable_…``
+    (HasAns and NoAns of its script); with no-answer scores ``best_squad_f1`` and ``best_exact_match``, what the best
+    threshold on them reaches, and that ``…_threshold``.
     """
     # By place and not by id, which two questions may share.
     gold = {str(i): [a.text for a in _gold(q.answers, q.where)] for i, q in enumerate(questions)}
@@ -99,14 +100,19 @@ def score_answers(questions: Sequence[Question], answers: Sequence[Answered], la
             "char_exact_match": letters["exact_match"] / 100, "char_f1": letters["f1"] / 100,
         }  # fmt: skip
     found = squad_v2(gold, texts)
-    parts = {"exact": "exact_match", "f1": "squad_f1", "HasAns_f1": "answerable_f1", "NoAns_f1": "unanswerable_f1"}
+    parts = {
+        "exact": "exact_match", "f1": "squad_f1", "HasAns_exact": "answerable_exact_match",
+        "HasAns_f1": "answerable_f1", "NoAns_exact": "unanswerable_exact_match", "NoAns_f1": "unanswerable_f1",
+    }  # fmt: skip
     scores = {ours: found[theirs] / 100 for theirs, ours in parts.items() if theirs in found}
     refusals = {name: a.no_answer_score for name, a in zip(gold, answers, strict=True)}
     known = {name: value for name, value in refusals.items() if value is not None}
     if len(known) == len(gold):
         # Whether to answer is the threshold's affair: the best one is looked for over the answers themselves.
         best = {name: next((s.text for s in a.n_best if s.text), "") for name, a in zip(gold, answers, strict=True)}
-        scores["best_squad_f1"] = squad_v2(gold, best, known)["best_f1"] / 100
+        found = squad_v2(gold, best, known)
+        for theirs, ours in (("best_f1", "best_squad_f1"), ("best_exact", "best_exact_match")):
+            scores |= {ours: found[theirs] / 100, f"{ours}_threshold": found[f"{theirs}_thresh"]}
     return scores
 
 

@@ -1,0 +1,76 @@
+"""``firth score``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from firth.cli.evaluate import TRANSLATE, print_translation_scores, score_table
+from firth.cli.finetune import say_notes
+from firth.cli.labelled import HEADERS, Header
+from firth.cli.shared import Flag, JsonFlag, counted, print_json, print_table
+
+
+def score(
+    *,
+    predictions: str,
+    gold: str,
+    task: str,
+    split: str = "dev",
+    columns: str | None = None,
+    header: Header = None,
+    form: Annotated[str, Parameter(name="--format")] = "auto",
+    skip_bad: Flag = False,
+    na_prob_file: str | None = None,
+    na_prob_thresh: float | None = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score a file of predictions of any system against gold answers.
+
+    Example: firth score --predictions answers.json --gold dev-v2.0.json --task squad2
+
+    Parameters
+    ----------
+    predictions
+        The predictions: in the order of the examples, or with their ids.
+    gold
+        The file with the gold answers, or the folder of a data set; for translate, reference translations line by line.
+    task
+        A kind (classify, multilabel, regress, tag, answer, choose, translate), or a data set such as squad2.
+    split
+        Of the data set.
+    columns
+        Which column of --gold is what, such as text=2,label=0.
+    header
+        Whether the first line of --gold names the columns; detected automatically if not given.
+    form
+        Of --gold, such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+    skip_bad
+        Leave bad lines of --gold out and list them; without it, the first one is an error.
+    na_prob_file
+        SQuAD 2.0: a JSON object of no-answer scores by question id (na_prob.json, null_odds.json).
+    na_prob_thresh
+        SQuAD 2.0: a prediction with a higher no-answer score counts as "no answer"; default 1.0, if scores are given.
+    as_json
+        Print one JSON object.
+    """
+    from firth.finetuning.labelled import METRICS, kind_of_task
+    from firth.finetuning.prediction_files import score_predictions
+    from firth.finetuning.recipe import LabelledConfig
+    from firth.tasks.datasets import DATASETS
+
+    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
+    found = score_predictions(
+        task, gold, predictions, config, split=split, na_prob_file=na_prob_file or "", na_prob_threshold=na_prob_thresh
+    )
+    if as_json:
+        print_json(found)
+        return
+    say_notes(found["notes"])
+    if task == TRANSLATE:
+        print_translation_scores(found, gold)
+        return
+    where = f"{gold}, {split}" if Path(gold).is_dir() else gold
+    print(f"{where}: {task}, {counted(found['examples'], 'example')}")
+    first = DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
+    print_table(score_table(found["scores"], first))

@@ -1,0 +1,205 @@
+"""Scores of files of predictions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.errors import ConfigError, InputError
+from firth.finetuning.prediction_files import score_predictions
+
+GOLD = "text\tlabel\none\ta\ntwo\tb\nthree\tb\nfour\ta\n"
+
+
+def scored(task: str, gold: Path, predictions: Path, **more: Any) -> dict[str, Any]:
+    return score_predictions(task, str(gold), str(predictions), **more)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lines", "a\nb\na\na\n"),
+        ("crlf", "a\r\nb\r\na\r\na\r\n"),
+        ("glue.tsv", "index\tprediction\n0\ta\n1\tb\n2\ta\n3\ta\n"),
+        ("ours.jsonl", "".join(f'{{"label": "{label}", "probability": 0.7}}\n' for label in "abaa")),
+    ],
+)
+def test_labels_are_read_however_they_are_written(tmp_path: Path, name: str, text: str) -> None:
+    found = scored("classify", write(tmp_path / "gold.tsv", GOLD), write(tmp_path / name, text))
+    # Gold a b b a, predicted a b a a: F1 of a is 4/5, of b 2/3.
+    assert found["scores"]["accuracy"] == 0.75
+    assert found["scores"]["macro_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert found["scores"]["f1"] == pytest.approx(2 / 3)
+    assert (found["task"], found["examples"]) == ("classify", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\nb\n", "2 predictions for 4 examples"),
+        ("a\nb\na\na\nb\n", "5 predictions for 4 examples"),
+        ('a\nb\na\n{"lable": "a"}\n', ":4: found no 'label'"),
+        ('a\nb\n{"label": \na\n', ":3: not JSON"),
+    ],
+)
+def test_bad_predictions_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scored("classify", write(tmp_path / "gold.tsv", GOLD), write(tmp_path / "p", text))
+
+
+def test_a_label_that_is_only_predicted_is_wrong_and_noted(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", "text\tlabel\none\ta\ntwo\ta\n")
+    found = scored("classify", gold, write(tmp_path / "p", "a\nc\n"))
+    assert found["scores"]["accuracy"] == 0.5
+    assert any("predicted, but not a label of any gold example: c" in note for note in found["notes"])
+    # Of several labels too: a false one more may not go unseen.
+    gold = write(tmp_path / "gold.jsonl", '{"text": "x", "labels": ["a"]}\n')
+    found = scored("multilabel", gold, write(tmp_path / "p", "a|c\n"))
+    assert found["scores"]["micro_f1"] == pytest.approx(2 / 3) and found["scores"]["exact_match"] == 0
+
+
+def test_a_published_data_set_has_no_other_labels(tmp_path: Path) -> None:
+    gold = write(tmp_path / "dev.tsv", "sentence\tlabel\ngood\t1\nbad\t0\n")
+    found = scored("glue/sst2", gold, write(tmp_path / "p", "1\n1\n"))
+    assert found["scores"]["accuracy"] == 0.5
+    with pytest.raises(InputError, match="prediction 2: 'positive': expected one of 0, 1"):
+        scored("glue/sst2", gold, write(tmp_path / "p", "1\npositive\n"))
+    with pytest.raises(ConfigError, match="--split nope: glue/sst2 has train, dev, test"):
+        scored("glue/sst2", gold, write(tmp_path / "p", "1\n1\n"), split="nope")
+
+
+def test_numbers(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", "text\tscore\na\t1\nb\t2\nc\t3\n")
+    scores = scored("regress", gold, write(tmp_path / "p", "2\n4\n6\n"))["scores"]
+    assert scores["pearson"] == pytest.approx(1) and scores["mean_absolute_error"] == 2
+    for bad in ("nan", "many", "inf"):
+        with pytest.raises(InputError, match=f":2: found '{bad}', expected value"):
+            scored("regress", gold, write(tmp_path / "p", f"2\n{bad}\n6\n"))
+
+
+def test_a_data_set_has_scores_of_its_own(tmp_path: Path) -> None:
+    gold = [
+        {"guid": f"g{i}", "sentence1": "a", "sentence2": "b", "labels": {"real-label": value}}
+        for i, value in enumerate([0.0, 3.0, 3.2, 5.0])
+    ]
+    write(tmp_path / "dev.json", json.dumps(gold))
+    predictions = write(tmp_path / "p", "0.5\n2.5\n3\n4\n")
+    found = scored("klue/sts", tmp_path, predictions)["scores"]
+    assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1))
+    # Deviations: gold -2.8, 0.2, 0.4, 2.2; predicted -2, 0, 0.5, 1.5.
+    assert found["pearson"] == pytest.approx((5.6 + 0.2 + 3.3) / ((7.84 + 0.04 + 0.16 + 4.84) * 6.5) ** 0.5)
+    table = "sentence1\tsentence2\tscore\n" + "".join(f"a\tb\t{row['labels']['real-label']}\n" for row in gold)
+    assert "f1" not in scored("korsts", write(tmp_path / "sts-dev.tsv", table), predictions)["scores"]
+
+
+def test_the_diagnostic_set_of_glue(tmp_path: Path) -> None:
+    gold = Path(__file__).resolve().parents[1] / "fixtures" / "data" / "glue"
+    predictions = write(tmp_path / "p", "contradiction\nentailment\nneutral\nneutral\n")
+    scores = scored("glue/ax", gold, predictions)["scores"]
+    # Gold has 1, 2, 1 of the labels, predicted are 1, 1, 2; three are right.
+    covariance, spread = 4 * 3 - (1 * 1 + 2 * 1 + 1 * 2), (16 - (1 + 4 + 1)) * (16 - (1 + 1 + 4))
+    assert scores["mcc"] == pytest.approx(covariance / spread**0.5) == pytest.approx(0.7)
+    assert scores["accuracy"] == 0.75
+
+
+def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.conll", "Ann B-PER\nsang O\n\nOslo B-LOC\n")
+    columns = scored("tag", gold, write(tmp_path / "p.conll", "Ann B-PER I-PER\nsang O O\n\nOslo B-LOC O\n"))
+    objects = scored("tag", gold, write(tmp_path / "p.jsonl", '{"tags": ["B-PER", "O"]}\n{"tags": ["O"]}\n'))
+    assert columns["scores"] == objects["scores"]
+    assert objects["scores"]["precision"] == 1 and objects["scores"]["recall"] == 0.5
+    assert objects["scores"]["tag_accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.conll", "Ann B-PER\n\nOslo B-LOC\n", "p.conll:1: 1 words, .*gold.conll:1 has 2"),
+        ("p.conll", "Ann B-PER\nsang O\n", "1 sentences for 2"),
+        ("p.jsonl", '{"tags": ["O"]}\n{"tags": ["O"]}\n', "p.jsonl:1: found 1 tags, expected one for each of the 2"),
+    ],
+)
+def test_tags_that_do_not_fit_the_words(tmp_path: Path, name: str, text: str, message: str) -> None:
+    gold = write(tmp_path / "gold.conll", "Ann B-PER\nsang O\n\nOslo B-LOC\n")
+    with pytest.raises(InputError, match=message):
+        scored("tag", gold, write(tmp_path / name, text))
+
+
+def squad() -> str:
+    asked = [
+        {"id": "1", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}], "is_impossible": False},
+        {"id": "2", "question": "Why?", "answers": [], "is_impossible": True},
+    ]
+    return json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "Ann sang.", "qas": asked}]}]})
+
+
+def test_answers_by_question(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.json", squad())
+    said = write(tmp_path / "p.json", '{"1": "Ann", "2": "Ann"}')
+    assert scored("answer", gold, said)["scores"]["squad_f1"] == 0.5
+    assert "best_squad_f1" not in scored("answer", gold, said)["scores"]
+    odds = write(tmp_path / "odds.json", '{"1": 0.1, "2": 0.9}')
+    found = scored("answer", gold, said, na_prob_file=str(odds))["scores"]
+    assert (found["best_squad_f1"], found["best_squad_f1_threshold"]) == (1, 0.1)
+    with pytest.raises(InputError, match="2: found None, expected a number"):
+        scored("answer", gold, said, na_prob_file=str(write(odds, '{"1": 0.1}')))
+    with pytest.raises(InputError, match=r"no answer for 1 questions, such as '2' \(.*qas\[1\]\)"):
+        scored("answer", gold, write(tmp_path / "p.json", '{"1": "Ann"}'))
+    with pytest.raises(InputError, match="found list, expected an object"):
+        scored("answer", gold, write(tmp_path / "p.json", "[]"))
+
+
+def test_ids_put_predictions_in_order_and_occur_once(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.tsv", "id\ttext\tlabel\n1\tone\ta\n2\ttwo\tb\n")
+    lines = ['{"id": "2", "label": "b"}\n', '{"id": "1", "label": "a"}\n']
+    assert scored("classify", gold, write(tmp_path / "p", "".join(lines)))["scores"]["accuracy"] == 1
+    with pytest.raises(InputError, match="no prediction for '1'"):
+        scored("classify", gold, write(tmp_path / "p", lines[0] * 2))
+    write(gold, "id\ttext\tlabel\n1\tone\ta\n1\ttwo\tb\n")
+    with pytest.raises(InputError, match=r"g\.tsv:3: found the id '1' again"):
+        scored("classify", gold, write(tmp_path / "p", "".join(lines)))
+
+
+def test_choices(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.jsonl", '{"text": "x", "choices": ["p", "q"], "label": 1}\n' * 2)
+    assert scored("choose", gold, write(tmp_path / "p", '1\n{"choice": 0}\n'))["scores"] == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize(("threshold", "answerable", "unanswerable"), [(None, 0, 1), (0.5, 0, 1), (3.0, 1, 0)])
+def test_predictions_above_the_threshold_count_as_no_answer(
+    tmp_path: Path, threshold: float | None, answerable: float, unanswerable: float
+) -> None:
+    """By hand: "Ann" is right for the first question, and no answer is right for the second; 1.0 if nothing is said."""
+    gold, said = write(tmp_path / "gold.json", squad()), write(tmp_path / "p.json", '{"1": "Ann", "2": "Ann"}')
+    odds = write(tmp_path / "odds.json", '{"1": 1.5, "2": 2.5}')
+    found = scored("answer", gold, said, na_prob_file=str(odds), na_prob_threshold=threshold)["scores"]
+    assert (found["answerable_exact_match"], found["answerable_f1"]) == (answerable, answerable)
+    assert (found["unanswerable_exact_match"], found["unanswerable_f1"]) == (unanswerable, unanswerable)
+    # What the best threshold reaches is a matter of the scores alone.
+    assert found["best_exact_match"] == 1 and found["best_exact_match_threshold"] == 1.5
+
+
+def test_the_scores_of_our_own_predictions_can_have_a_threshold(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.json", squad())
+    lines = [{"id": "1", "text": "Ann", "no_answer_score": -1.0}, {"id": "2", "text": "Ann", "no_answer_score": 0.5}]
+    said = write(tmp_path / "p.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    assert scored("answer", gold, said)["scores"]["squad_f1"] == 0.5
+    assert scored("answer", gold, said, na_prob_threshold=0.0)["scores"]["squad_f1"] == 1
+
+
+def test_no_answer_scores_are_for_questions(tmp_path: Path) -> None:
+    gold, said = write(tmp_path / "gold.json", squad()), write(tmp_path / "p.json", '{"1": "Ann", "2": ""}')
+    with pytest.raises(ConfigError, match="are for question answering, not for classify"):
+        scored("classify", gold, said, na_prob_threshold=1.0)
+    with pytest.raises(ConfigError, match="are for question answering, not for translate"):
+        scored("translate", gold, said, na_prob_file="x")
+    with pytest.raises(InputError, match="has no no-answer scores: give them with --na-prob-file"):
+        scored("answer", gold, said, na_prob_threshold=1.0)
+    with pytest.raises(ConfigError, match="belongs to a .json of answers by question id"):
+        scored("answer", gold, write(tmp_path / "p.jsonl", ""), na_prob_file="x")
