@@ -320,8 +320,9 @@ def test_memory_does_not_grow_with_the_input(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from firth.inference import answering
+    from firth.tasks import items
 
-    monkeypatch.setattr(answering, "AT_ONCE", 8)
+    monkeypatch.setattr(items, "AT_ONCE", 8)
     ahead = []
 
     def lines(path: Path | None) -> Iterator[str]:

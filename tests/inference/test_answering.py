@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import Loaded, read_model
-from firth.inference.answering import answer_records, answer_stream, chunks, record_of, task_model, words_of
+from firth.inference.answering import answer_records, answer_stream, task_model
 from firth.inference.model import Model
 from firth.systems import TASKS
 from firth.tasks.config import (
@@ -24,6 +24,7 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
+from firth.tasks.items import chunks, record_of, words_of
 from firth.tasks.model import TaskModel
 from firth.text.records import Choice, Question, Record, Tagged, Text
 

@@ -92,8 +92,9 @@ def predict(
         raise ConfigError("--submission writes a file of its own: leave out --out")
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
-    from firth.inference.answering import AT_ONCE, answer_stream, task_model
+    from firth.inference.answering import answer_stream, task_model
     from firth.inference.ensemble import check_members, ensemble_stream
+    from firth.tasks.items import AT_ONCE
     from firth.tasks.readers.files import Problems
 
     loaded = load_model(model, precision, compile)
@@ -174,7 +175,7 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
 
 def _plain_records(model: "Model", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
     """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
-    from firth.inference.answering import record_of
+    from firth.tasks.items import record_of
     from firth.tasks.readers.files import read_lines
 
     kind = model.loaded.task

@@ -31,12 +31,13 @@ from firth.finetuning.evaluate import compare, read_gold
 from firth.finetuning.labelled import kind_of_task, score_task
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
-from firth.inference.answering import chunks, task_model
+from firth.inference.answering import task_model
 from firth.inference.gate import MAX_DROP
 from firth.inference.onnx import open_session, padded_inputs, session_outputs
 from firth.packed import from_padded
 from firth.progress import Progress
 from firth.systems import TASKS
+from firth.tasks.items import chunks
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels

@@ -13,13 +13,14 @@ from firth.finetuning.labelled import METRICS, kind_of_task, read_file, score_ta
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS, Loaded
 from firth.formats.foreign import open_model
-from firth.inference.answering import chunks, task_model
+from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.machine import find_machine
 from firth.progress import Progress
 from firth.tasks.datasets import DATASETS
+from firth.tasks.items import chunks
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files
 

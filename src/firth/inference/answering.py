@@ -1,25 +1,18 @@
 """Records in, predictions out: in order, in memory that does not grow with their number."""
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from firth.errors import ConfigError, InputError
+from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.outputs import row_outputs
 from firth.systems import TASKS
+from firth.tasks.items import AT_ONCE, check_records, chunks
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
-from firth.tasks.readers.tagging import WORD
 from firth.tasks.rows import Example, Outputs, RowMaker
-from firth.text.records import Choice, Question, Record, Tagged, Text
-
-# Records that are made into rows together: enough to find many of similar length.
-AT_ONCE = 1024
-_RECORDS: dict[str, type[Any]] = {
-    "classify": Text, "multilabel": Text, "regress": Text, "tag": Tagged, "answer": Question, "choose": Choice,
-}  # fmt: skip
+from firth.text.records import Record
 
 
 def task_model(loaded: Loaded) -> TaskModel:
@@ -38,9 +31,7 @@ def answer_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Any], d
 def read_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], list[Outputs], dict[str, int]]:
     """The rows of some records and their outputs, of which predictions are made; the last as in ``answer_records``."""
     model, task = task_model(loaded), TASKS[loaded.task]
-    for record in records:
-        if not isinstance(record, _RECORDS[loaded.task]):
-            raise InputError(f"a model for {loaded.task} reads {_RECORDS[loaded.task].__name__}, not {record!r}")
+    check_records(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
     examples = task.examples(records, maker, model.config)
     return examples, row_outputs(model, examples), dict(maker.noted)
@@ -55,79 +46,3 @@ def answer_stream(
         if noted is not None:
             noted.update(long)
         yield from zip(some, answers, strict=True)
-
-
-def chunks(records: Iterable[Record], at_once: int) -> Iterator[list[Record]]:
-    """Records in lists of about ``at_once``; sentences of one document stay together."""
-    some: list[Record] = []
-    for record in records:
-        if len(some) >= at_once and not _of_one_document(some[-1], record):
-            yield some
-            some = []
-        some.append(record)
-    if some:
-        yield some
-
-
-def _of_one_document(a: Record, b: Record) -> bool:
-    return isinstance(a, Tagged) and isinstance(b, Tagged) and bool(a.group) and a.group == b.group
-
-
-def record_of(task: str, item: Any, unit: str = "word") -> Record:
-    """What a user passes in as a record of the task.
-
-    Texts: a string, a pair of strings, or ``{"text", "second"}``. Tagging: a string (cut into words, or
-    characters for a model of characters) or a list of words (in ``predict`` inside the list of items).
-    Questions: ``{"question", "context"}`` or a pair of strings. Choices: ``{"text", "question", "choices"}``.
-    A record is taken as it is.
-    """
-    kind = _RECORDS[task]
-    if isinstance(item, (Text, Tagged, Question, Choice)) and isinstance(item, kind):
-        return item
-    fields = dict(item) if isinstance(item, Mapping) else None
-    try:
-        if kind is Text:
-            if isinstance(item, str):
-                return Text(item)
-            first, second = (fields["text"], fields.get("second")) if fields is not None else item
-            return Text(_string(first), second=None if second is None else _string(second))
-        if kind is Tagged:
-            found = fields["text"] if fields is not None else item
-            return words_of(found, unit) if isinstance(found, str) else _joined(found)
-        if kind is Question:
-            question, context = (fields["question"], fields["context"]) if fields is not None else item
-            return Question(_string(question), _string(context))
-        assert fields is not None
-        choices = tuple(map(_string, fields["choices"]))
-        return Choice(_string(fields.get("text", "")), _string(fields.get("question", "")), choices)
-    except (KeyError, TypeError, ValueError, AssertionError):
-        raise InputError(f"{item!r}: expected {_EXPECTED[kind]}") from None
-
-
-_EXPECTED: dict[type, str] = {
-    Text: 'a text, a pair of texts, or {"text": …, "second": …}',
-    Tagged: "a text or a list of words",
-    Question: '{"question": …, "context": …} or a pair of texts',
-    Choice: '{"text": …, "question": …, "choices": […]}',
-}
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def words_of(text: str, unit: str) -> Tagged:
-    """A raw text as words (runs of letters and digits, single marks), or as characters without spaces."""
-    spans = WORD.finditer(text) if unit == "word" else re.finditer(r"\S", text)
-    return Tagged(text, tuple(match.span() for match in spans))
-
-
-def _joined(words: Sequence[Any]) -> Tagged:
-    """Words as a text with a space between them."""
-    spans, at = [], 0
-    for word in map(_string, words):
-        spans.append((at, at + len(word)))
-        at += len(word) + 1
-    return Tagged(" ".join(words), tuple(spans))

@@ -13,9 +13,10 @@ import numpy as np
 
 from firth.errors import ConfigError
 from firth.folder import Loaded
-from firth.inference.answering import AT_ONCE, answer_records, chunks, read_records, task_model
+from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
 from firth.systems import TASKS
+from firth.tasks.items import AT_ONCE, chunks
 from firth.tasks.predictions import Chosen, Labelled, MultiLabelled, Prediction, Valued
 from firth.tasks.rows import Example, Outputs
 from firth.tasks.tag import tag_answers

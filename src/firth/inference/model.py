@@ -15,7 +15,7 @@ from firth.data.rows import pack_lists, pack_words
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.formats.foreign import open_model
-from firth.inference.answering import AT_ONCE, answer_stream, record_of, task_model
+from firth.inference.answering import answer_stream, task_model
 from firth.inference.attention_maps import Attention, attention_weights
 from firth.inference.batching import in_batches
 from firth.inference.fast import Precision, make_fast, pack_linears
@@ -28,6 +28,7 @@ from firth.inference.word_table import Neighbour, table_of
 from firth.layers.mixing import pool_rows
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden, Tokens
+from firth.tasks.items import AT_ONCE, record_of
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
 from firth.training.regions import compile_regions
@@ -245,7 +246,7 @@ class Model:
     def predict(self, items: Any) -> Any:
         """What a fine-tuned model says of one item, or of each of a list of them, in order.
 
-        Items and predictions are those of the task: ``firth.inference.answering.record_of`` says what may be passed
+        Items and predictions are those of the task: ``firth.tasks.items.record_of`` says what may be passed
         in, ``firth.tasks.predictions`` what comes out. ConfigError for a model that has not learnt a task.
         """
         several = isinstance(items, list)

@@ -1,0 +1,98 @@
+"""What a user passes in to be answered, as records of a task, and many records in lots; no torch."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from firth.errors import InputError
+from firth.tasks.readers.tagging import WORD
+from firth.text.records import Choice, Question, Record, Tagged, Text
+
+# Records that are answered together: enough to find many of similar length.
+AT_ONCE = 1024
+RECORDS: dict[str, type[Any]] = {
+    "classify": Text, "multilabel": Text, "regress": Text, "tag": Tagged, "answer": Question, "choose": Choice,
+}  # fmt: skip
+
+
+def check_records(task: str, records: Iterable[Any]) -> None:
+    """InputError for a record that is not of the task's type."""
+    for record in records:
+        if not isinstance(record, RECORDS[task]):
+            raise InputError(f"a model for {task} reads {RECORDS[task].__name__}, not {record!r}")
+
+
+def chunks(records: Iterable[Record], at_once: int) -> Iterator[list[Record]]:
+    """Records in lists of about ``at_once``; sentences of one document stay together."""
+    some: list[Record] = []
+    for record in records:
+        if len(some) >= at_once and not _of_one_document(some[-1], record):
+            yield some
+            some = []
+        some.append(record)
+    if some:
+        yield some
+
+
+def _of_one_document(a: Record, b: Record) -> bool:
+    return isinstance(a, Tagged) and isinstance(b, Tagged) and bool(a.group) and a.group == b.group
+
+
+def record_of(task: str, item: Any, unit: str = "word") -> Record:
+    """What a user passes in as a record of the task.
+
+    Texts: a string, a pair of strings, or ``{"text", "second"}``. Tagging: a string (cut into words, or
+    characters for a model of characters) or a list of words (in ``predict`` inside the list of items).
+    Questions: ``{"question", "context"}`` or a pair of strings. Choices: ``{"text", "question", "choices"}``.
+    A record is taken as it is.
+    """
+    kind = RECORDS[task]
+    if isinstance(item, (Text, Tagged, Question, Choice)) and isinstance(item, kind):
+        return item
+    fields = dict(item) if isinstance(item, Mapping) else None
+    try:
+        if kind is Text:
+            if isinstance(item, str):
+                return Text(item)
+            first, second = (fields["text"], fields.get("second")) if fields is not None else item
+            return Text(_string(first), second=None if second is None else _string(second))
+        if kind is Tagged:
+            found = fields["text"] if fields is not None else item
+            return words_of(found, unit) if isinstance(found, str) else _joined(found)
+        if kind is Question:
+            question, context = (fields["question"], fields["context"]) if fields is not None else item
+            return Question(_string(question), _string(context))
+        assert fields is not None
+        choices = tuple(map(_string, fields["choices"]))
+        return Choice(_string(fields.get("text", "")), _string(fields.get("question", "")), choices)
+    except (KeyError, TypeError, ValueError, AssertionError):
+        raise InputError(f"{item!r}: expected {_EXPECTED[kind]}") from None
+
+
+_EXPECTED: dict[type, str] = {
+    Text: 'a text, a pair of texts, or {"text": …, "second": …}',
+    Tagged: "a text or a list of words",
+    Question: '{"question": …, "context": …} or a pair of texts',
+    Choice: '{"text": …, "question": …, "choices": […]}',
+}
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def words_of(text: str, unit: str) -> Tagged:
+    """A raw text as words (runs of letters and digits, single marks), or as characters without spaces."""
+    spans = WORD.finditer(text) if unit == "word" else re.finditer(r"\S", text)
+    return Tagged(text, tuple(match.span() for match in spans))
+
+
+def _joined(words: Sequence[Any]) -> Tagged:
+    """Words as a text with a space between them."""
+    spans, at = [], 0
+    for word in map(_string, words):
+        spans.append((at, at + len(word)))
+        at += len(word) + 1
+    return Tagged(" ".join(words), tuple(spans))
