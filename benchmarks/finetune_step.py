@@ -53,7 +53,7 @@ class Ours:
 
     def __init__(self, model: Path, rows: Path, settings: Sequence[str], run: Path):
         data = {"model": str(model), "task": "classify", "data": {"train": str(rows)}}
-        data |= {"train": {"batch_examples": BATCH, "epochs": 1.0, "looks_per_epoch": 0}}
+        data |= {"train": {"batch_examples": BATCH, "epochs": 1.0, "evaluations_per_epoch": 0}}
         self.recipe: Finetune
         self.base: Base
         self.recipe, self.base, labelled = resolve(data, list(settings), "benchmark")
@@ -72,7 +72,7 @@ class Ours:
             objective=self.model, source=source, dev=None, config=config, optim=optim,
             rate=rate_of(optim, config.steps),
             flops=partial(SYSTEMS[self.base.system_name].flops, self.base.config), run=self.run.features,
-            save_model=lambda folder, facts: None, scales=rate_scales(self.model, self.recipe.adapt.rate_decay),
+            save_model=lambda folder, facts: None, scales=rate_scales(self.model, self.recipe.adapt.layer_decay),
             dtype=self.machine.dtype, device=self.machine.device,
         )  # fmt: skip
         return trainer, source

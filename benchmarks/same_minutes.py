@@ -81,7 +81,7 @@ def recipe_for(corpus: Corpus, size: str, steps: int, model: str = "") -> Pretra
         "data": {"corpus": str(corpus.folder), "length": LENGTH, "instances": "documents"},
         "objective": {"next_sentence": False},
         "encoder": {} if model else {"dropout": 0.0, "attention_dropout": 0.0},
-        "optim": {"kind": "adamw", "peak_rate": PEAK_RATE, "warmup_share": WARMUP, "beta2": BETA2, "decay": DECAY},
+        "optim": {"kind": "adamw", "learning_rate": PEAK_RATE, "warmup_share": WARMUP, "beta2": BETA2, "decay": DECAY},
         "train": {
             "steps": steps, "batch_tokens": ROWS * LENGTH, "eval_every": 0, "eval_batches": 0, "save_every": 0,
             "log_every": 5,
@@ -220,7 +220,7 @@ def on_sentiment(folder: Path, data: Path, out: Path) -> dict[str, float]:
         "data": {"folder": str(data / "glue/SST-2"), "limit": MOST_EXAMPLES},
         # The mean of all tokens: without next sentences nothing has taught the first one to stand for a text.
         "head": {"features": {"pool": "mean"}},
-        "optim": {"kind": "adamw", "peak_rate": 4e-4}, "train": {"seeds": SEEDS, "epochs": 1.0},
+        "optim": {"kind": "adamw", "learning_rate": 4e-4}, "train": {"seeds": SEEDS, "epochs": 1.0},
     }  # fmt: skip
     finetune(*resolve_finetuning(plain, [], "benchmark"), out, tell=_silent)
     accuracy = read_json(out / "results.json")["dev"]["dev"]["accuracy"]

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from firth.config import with_new_names
 from firth.studies import directionality, representations, unknown_words
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED
@@ -30,14 +31,15 @@ section repeats it. `make models` trains the models (weights are not in the repo
 def run_section(title: str, name: str) -> str:
     facts: dict[str, Any] = json.loads((OUT / f"{name}.json").read_text("utf-8"))
     corpus, encoder = facts["corpus"], facts["recipe"]["encoder"]
-    train, optim = facts["recipe"]["train"], facts["recipe"]["optim"]
+    recipe = with_new_names(facts["recipe"])
+    train, optim = recipe["train"], recipe["optim"]
     lines = [
         f"## {title}\n",
         f"```\n{facts['command']}\n```\n",
         f"{encoder['n_layers']} layers, {encoder['width']} wide, {encoder['vocab_size']:,} cased pieces; "
         f"{facts['steps']:,} steps of {train['batch_tokens'] * train['micro_batches']:,} tokens "
-        f"({optim['kind']}, rate {optim['peak_rate']:g}), at most; {corpus['tokens'] / 1e6:.1f} M tokens of text in "
-        f"{corpus['documents']:,} documents, {corpus['held_out_tokens'] / 1e6:.2f} M held out. "
+        f"({optim['kind']}, rate {optim['learning_rate']:g}), at most; {corpus['tokens'] / 1e6:.1f} M tokens of text "
+        f"in {corpus['documents']:,} documents, {corpus['held_out_tokens'] / 1e6:.2f} M held out. "
         f"{facts['minutes']:.0f} minutes on {facts['machine']} ({facts['median_tokens_per_s']:,.0f} tokens/s in the "
         f"median), torch {facts['torch']}, commit {facts['commit']}.\n",
         f"![curves](results/{name}.png)\n",

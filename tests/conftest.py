@@ -24,7 +24,7 @@ TINY_RECIPE: dict[str, Any] = {
     "model": "bert-tiny",
     "encoder": {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64},
     "data": {"length": 32},
-    "optim": {"peak_rate": 1e-3, "warmup_share": 0.25},
+    "optim": {"learning_rate": 1e-3, "warmup_share": 0.25},
     "train": {"steps": 20, "batch_tokens": 256, "log_every": 5, "eval_every": 10, "save_every": 10,
               "precision": "float32"},
 }  # fmt: skip

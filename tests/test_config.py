@@ -19,6 +19,7 @@ from firth.config import (
     PART,
     POSITIVE,
     RATE,
+    RENAMED_KEYS,
     SHARE,
     Bounds,
     check_bounds,
@@ -31,6 +32,8 @@ from firth.config import (
     required,
     to_dict,
     to_toml,
+    unknown_key,
+    with_new_names,
     write_json,
     write_text,
 )
@@ -106,6 +109,22 @@ def test_ill_typed_values_are_named(data: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("key", sorted(RENAMED_KEYS))
+def test_a_key_of_an_earlier_version_is_an_error_that_says_its_name_now(key: str) -> None:
+    error = str(unknown_key(key, ["optim.kind"], "x.toml"))
+    assert error == f"x.toml: unknown key {key!r}: it is now called {RENAMED_KEYS[key]!r}"
+
+
+def test_stored_options_of_an_earlier_version_are_read_under_their_names_now() -> None:
+    tables = {"fresh": True, "optim": {"peak_rate": 1.0, "decay": 0.1}, "train": {"rate_decay": 0.5}, "model": "m"}
+    assert with_new_names(tables) == {
+        "from_scratch": True, "optim": {"learning_rate": 1.0, "decay": 0.1}, "train": {"layer_decay": 0.5},
+        "model": "m",
+    }  # fmt: skip
+    assert with_new_names({"optim.peak_rate": 1.0, "corpus": "abc"}) == {"optim.learning_rate": 1.0, "corpus": "abc"}
+    assert with_new_names({"head": {"peak_rate": 1}}) == {"head": {"peak_rate": 1}}, "another table's key"
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -114,7 +133,7 @@ def test_ill_typed_values_are_named(data: dict[str, Any], message: str) -> None:
         ({"size": 3, "zzzzz": 1}, "unknown key 'zzzzz'. Known keys: flag, inner, label, size"),
         (
             {"size": 3, "inner": {"learning_rate": 1}},
-            "unknown key 'inner.learning_rate': here it is 'optim.peak_rate'",
+            "unknown key 'inner.learning_rate': here it is 'optim.learning_rate'",
         ),
     ],
 )
@@ -197,7 +216,7 @@ MASKING = st.builds(
 OPTIM = st.builds(
     OptimConfig,
     kind=st.sampled_from(["bert_adam", "adamw"]),
-    peak_rate=POSITIVES,
+    learning_rate=POSITIVES,
     warmup_share=st.floats(0, 1),
     decay=SHARES,
     beta1=SHARES,
@@ -307,7 +326,7 @@ def test_comments_stand_beside_their_keys() -> None:
     ("text", "path", "value"),
     [
         ("train.steps=100", ["train", "steps"], 100),
-        ("optim.peak_rate=1e-4", ["optim", "peak_rate"], 1e-4),
+        ("optim.learning_rate=1e-4", ["optim", "learning_rate"], 1e-4),
         ("a=true", ["a"], True),
         ("a=bert", ["a"], "bert"),
         ("a='1'", ["a"], "1"),

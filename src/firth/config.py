@@ -34,8 +34,8 @@ _FOREIGN = {
     "adam_epsilon": "optim.epsilon",
     "bf16": "train.precision",
     "fp16": "train.precision",
-    "learning_rate": "optim.peak_rate",
-    "lr": "optim.peak_rate",
+    "learning_rate": "optim.learning_rate",
+    "lr": "optim.learning_rate",
     "max_grad_norm": "optim.clip_norm",
     "output_dir": "--out",
     "warmup_proportion": "optim.warmup_share",
@@ -86,7 +86,7 @@ FOREIGN_FINETUNING_KEYS = {
     "doc_stride": "head.windows.stride",
     "early_stopping_patience": "train.patience",
     "embd_pdrop": "adapt.dropout",
-    "eval_steps": "train.looks_per_epoch",
+    "eval_steps": "train.evaluations_per_epoch",
     "gradient_checkpointing": "train.recompute",
     "hidden_dropout_prob": "adapt.dropout",
     "max_seq_length": "head.windows.length",
@@ -97,6 +97,25 @@ FOREIGN_FINETUNING_KEYS = {
     "resid_pdrop": "adapt.dropout",
     "steps": "train.epochs",
     "train_batch_size": "train.batch_examples",
+}
+
+# Keys and flags of earlier versions -> their names now: for error messages, and for files that earlier versions wrote.
+RENAMED_KEYS = {
+    "adapt.rate_decay": "adapt.layer_decay",
+    "fresh": "from_scratch",
+    "optim.lowest_rate": "optim.min_learning_rate",
+    "optim.peak_rate": "optim.learning_rate",
+    "train.looks_per_epoch": "train.evaluations_per_epoch",
+    "train.rate_decay": "train.layer_decay",
+}
+RENAMED_FLAGS = {
+    "--alpha": "--length-penalty",
+    "--fold": "--ignore-case",
+    "--fresh": "--from-scratch",
+    "--least": "--min-count",
+    "--length": "--max-new-tokens",
+    "--most": "--max-words",
+    "--text": "--input",
 }
 
 
@@ -141,10 +160,12 @@ def unknown_key(key: str, known: Sequence[str], where: str, foreign: Mapping[str
 
     ``known``: the keys of its table, which decide whether what it is called in that table is there at all.
     """
+    if key in RENAMED_KEYS:
+        return ConfigError(f"{where}: unknown key {key!r}: it is now called {RENAMED_KEYS[key]!r}")
     table, _, last = key.rpartition(".")
-    here = foreign.get(last, last)
-    its_table, _, name = here.rpartition(".")
-    if name != last and (here in known or its_table != table or here.startswith("--")):
+    here = foreign.get(last, key)
+    its_table = here.rpartition(".")[0]
+    if here != key and (here in known or its_table != table or here.startswith("--")):
         return ConfigError(f"{where}: unknown key {key!r}: here it is {here!r}")
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or difflib.get_close_matches(
         last, [name.rsplit(".", 1)[-1] for name in known], n=1, cutoff=0.6
@@ -215,6 +236,38 @@ def from_dict(
         return cls(**values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def with_new_names(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Stored options with the keys of earlier versions (``RENAMED_KEYS``) under their names now.
+
+    Reads tables (``{"optim": {"peak_rate": …}}``) and dotted keys (``{"optim.peak_rate": …}``) alike. For files that
+    an earlier version wrote, never for what a user types: there an old name is an error.
+    """
+    found = {}
+    for key, value in stored.items():
+        name = RENAMED_KEYS.get(prefix + key, prefix + key)
+        inner = with_new_names(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        found[name.removeprefix(prefix)] = inner
+    return found
+
+
+def with_old_names(options: Any) -> Any:
+    """Plain data with each option named as earlier versions named it, ``"key=value"`` strings too: see ``stamps_of``.
+
+    Recorded studies are known by a hash of their options, which were hashed under those names.
+    """
+    names = {new.rpartition(".")[2]: old.rpartition(".")[2] for old, new in RENAMED_KEYS.items()}
+    names |= {"length_penalty": "alpha", "min_count": "least"}
+    if isinstance(options, Mapping):
+        return {names.get(key, key): with_old_names(value) for key, value in options.items()}
+    if isinstance(options, (list, tuple)):
+        return [with_old_names(value) for value in options]
+    if isinstance(options, str):
+        key, equals, value = options.partition("=")
+        table, dot, last = key.rpartition(".")
+        return f"{table}{dot}{names[last]}={value}" if equals and last in names else options
+    return options
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -23,17 +23,18 @@ class Design:
 
 
 _ADAM = {
-    "kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_norm": 5.0,
+    "kind": "adamw", "learning_rate": 1e-3, "decay": 0.0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
+    "clip_norm": 5.0,
 }  # fmt: skip
 # Peters et al. 2017, §3.2: a constant rate, a tenth of it once the score is past its best, and a tenth of that, five
 # epochs each. The most epochs are ours.
 _TAGGER: dict[str, dict[str, Any]] = {
     "optim": {
         **_ADAM, "schedule": "constant", "warmup_share": 0.0,
-        "plateau_factor": 0.1, "plateau_patience": 5, "lowest_rate": 1e-5,
+        "plateau_factor": 0.1, "plateau_patience": 5, "min_learning_rate": 1e-5,
     },
     "adapt": {"frozen_groups": -1},
-    "train": {"epochs": 100.0, "looks_per_epoch": 1},
+    "train": {"epochs": 100.0, "evaluations_per_epoch": 1},
 }  # fmt: skip
 # Peters et al. 2017, §3.2, of names: the layers that TagLM and its baseline share.
 _TAGLM: dict[str, Any] = {

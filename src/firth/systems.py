@@ -151,7 +151,7 @@ class System:
 
 
 # Of heads on encoders that stay as they are, and of CoVe.
-_ADAM = {"kind": "adamw", "peak_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0}
+_ADAM = {"kind": "adamw", "learning_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0}
 _GPT_ADAM = {"kind": "gpt_adam", "epsilon": 1e-8}
 # Howard & Ruder 2018, §3.2 and §4.1; decay and clipping as in the released scripts (specification §3).
 _ULMFIT_ADAM = {
@@ -161,7 +161,7 @@ _ULMFIT_ADAM = {
 # allenai/bilm-tf training.py, windows of 20 words: the loss is 20 times the mean, the sum of squares begins with 1, the
 # norm is clipped at 10. The same steps as with the mean, 1/400 and 1/2.
 _ELMO_ADAGRAD = {
-    "kind": "adagrad", "schedule": "constant", "warmup_share": 0.0, "peak_rate": 0.2, "decay": 0.0,
+    "kind": "adagrad", "schedule": "constant", "warmup_share": 0.0, "learning_rate": 0.2, "decay": 0.0,
     "epsilon": 0.0, "accumulated": 0.0025, "clip_norm": 0.5,
 }  # fmt: skip
 
@@ -206,9 +206,9 @@ SYSTEMS: dict[str, System] = {
         activation_bytes=transformer_bytes,
         huggingface=GPT,
         # Radford et al. 2018, §4.1: 2,000 updates of warm-up; 1,000,000 in all by Devlin et al. 2018, App. A.4.
-        pretraining={"optim": {**_GPT_ADAM, "schedule": "cosine", "peak_rate": 2.5e-4, "warmup_share": 0.002}},
+        pretraining={"optim": {**_GPT_ADAM, "schedule": "cosine", "learning_rate": 2.5e-4, "warmup_share": 0.002}},
         tuning={
-            "optim": {**_GPT_ADAM, "schedule": "gpt_linear", "peak_rate": 6.25e-5, "warmup_share": 0.002},
+            "optim": {**_GPT_ADAM, "schedule": "gpt_linear", "learning_rate": 6.25e-5, "warmup_share": 0.002},
             "head": {"auxiliary_lm": 0.5, "shared_dropout": True},
         },
     ),
@@ -223,8 +223,8 @@ SYSTEMS: dict[str, System] = {
         flops=lstm_flops,
         activation_bytes=lstm_bytes,
         # Ours: from a thousand sentences of SST-2 a rate of 3e-4 learns nothing, 1e-3 and 1e-2 learn less than 3e-3.
-        pretraining={"optim": {"peak_rate": 3e-3, "decay": 0.0}},
-        tuning={"optim": {"peak_rate": 3e-3, "decay": 0.0}},
+        pretraining={"optim": {"learning_rate": 3e-3, "decay": 0.0}},
+        tuning={"optim": {"learning_rate": 3e-3, "decay": 0.0}},
         tuned_width=None,
     ),
     "vectors": System(
@@ -240,8 +240,8 @@ SYSTEMS: dict[str, System] = {
         activation_bytes=vectors_bytes,
         characters=True,
         # Ours: a table of vectors takes, and needs, larger steps than a Transformer.
-        pretraining={"optim": {"peak_rate": 3e-3, "decay": 0.0}},
-        tuning={"optim": {"peak_rate": 1e-3, "decay": 0.0}},
+        pretraining={"optim": {"learning_rate": 3e-3, "decay": 0.0}},
+        tuning={"optim": {"learning_rate": 1e-3, "decay": 0.0}},
         tuned_width=None,
     ),
     "awd-lstm": System(
@@ -254,10 +254,10 @@ SYSTEMS: dict[str, System] = {
         predict="next",
         flops=awd_lstm_flops,
         activation_bytes=awd_lstm_bytes,
-        pretraining={"optim": _ULMFIT_ADAM | {"peak_rate": 4e-3}, "data": {"length": 70}},
+        pretraining={"optim": _ULMFIT_ADAM | {"learning_rate": 4e-3}, "data": {"length": 70}},
         tuning={
-            "optim": _ULMFIT_ADAM | {"peak_rate": 0.01},
-            "adapt": {"rate_decay": 1 / 2.6, "unfreeze": "gradual"},
+            "optim": _ULMFIT_ADAM | {"learning_rate": 0.01},
+            "adapt": {"layer_decay": 1 / 2.6, "unfreeze": "gradual"},
             "head": {"network": "pooled", "features": {"dropout": 0.4}},
             "train": {"epochs": 8.0},
         },
@@ -328,7 +328,7 @@ SYSTEMS: dict[str, System] = {
                 "epsilon": 1e-9,
                 "clip_norm": 0.0,
                 "schedule": "inverse_sqrt",
-                "peak_rate": 7e-4,
+                "learning_rate": 7e-4,
                 "warmup_share": 0.04,
             }
         },

@@ -83,7 +83,7 @@ def test_vectors_as_npy_are_those_of_the_library(firth, tiny_run: Path, tmp_path
     text = tmp_path / "lines.txt"
     text.write_text("\n".join(lines) + "\n", "utf-8")
     out = tmp_path / "v.npy"
-    result = firth("embed", tiny_run, "--layer", -2, "--pool", "max", "--out", out, "--text", text)
+    result = firth("embed", tiny_run, "--layer", -2, "--pool", "max", "--out", out, "--input", text)
     assert (result.code, result.out) == (0, f"{out}: 132 vectors\n")
     vectors = np.load(out)
     assert vectors.dtype == np.float32
@@ -104,7 +104,7 @@ def test_vectors_as_jsonl_are_exact(firth, tiny_run: Path) -> None:
         (["--layer", "-4"], b"a\n", "layer -4"),
         ([], b"", "stdin: no lines"),
         ([], b"ok\n\xff\n", "stdin, line 2: not UTF-8"),
-        (["--text", "absent.txt"], b"", "absent.txt: cannot be read: No such file"),
+        (["--input", "absent.txt"], b"", "absent.txt: cannot be read: No such file"),
     ],
 )
 @pytest.mark.parametrize("out", [[], ["--out", "v.npy"]])

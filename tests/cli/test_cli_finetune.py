@@ -112,7 +112,7 @@ def test_the_scores_of_the_task_come_first_and_one_seed_has_no_deviation(
 
 
 def test_collapsed_runs_and_the_chosen_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [["optim.peak_rate=1e-4"], ["optim.peak_rate=3e-4"]]
+    settings = [["optim.learning_rate=1e-4"], ["optim.learning_rate=3e-4"]]
     runs = [
         {"seed": seed, "settings": settings[1], "best": best, "collapsed": best < 0.5}
         for seed, best in ((1, 0.9), (2, 0.4), (3, 0.8))
@@ -121,8 +121,8 @@ def test_collapsed_runs_and_the_chosen_settings_are_named(tmp_path: Path, capsys
     found = results_of(settings=settings, chosen=1, runs=runs, dev=dev, examples={"train": 9, "held_out": 1, "dev": 2})
     _report(Tuned(tmp_path, found), as_json=False)
     printed = capsys.readouterr().out
-    assert "  chosen of 2 settings: optim.peak_rate=3e-4\n" in printed
-    warning = "optim.peak_rate=3e-4, seed 2 collapsed: squad_f1 0.4000, far below the other seeds"
+    assert "  chosen of 2 settings: optim.learning_rate=3e-4\n" in printed
+    warning = "optim.learning_rate=3e-4, seed 2 collapsed: squad_f1 0.4000, far below the other seeds"
     assert f"  warning: {warning}\n" in printed and printed.count("warning: ") == 1
     assert printed.endswith(f"next: firth predict {tmp_path} < questions.jsonl\n")
 
@@ -135,20 +135,20 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
 ) -> None:
     file = write(tmp_path / "r.toml", 'task = "tag"\nmodel = "./x"\n[train]\nepochs = 9\nseed = 4\n')
     result = firth(
-        "finetune", file, "--task", "classify", "--model", tiny_run, "--fresh", "--train", data / "t.tsv",
+        "finetune", file, "--task", "classify", "--model", tiny_run, "--from-scratch", "--train", data / "t.tsv",
         "--dev", data / "d.tsv", "--columns", "text=0,label=1", "--header", "--format", "tsv", "--seeds", 3,
-        "--grid", "optim.peak_rate=1e-4,3e-4", "--grid", "head.features.pool=mean,max", "--epochs", 1.5, "--limit", 7,
-        "--skip-bad", "--set", "train.patience=2", "--show-recipe",
+        "--grid", "optim.learning_rate=1e-4,3e-4", "--grid", "head.features.pool=mean,max", "--epochs", 1.5,
+        "--limit", 7, "--skip-bad", "--set", "train.patience=2", "--show-recipe",
     )  # fmt: skip
     assert result.code == 0, result.err
     recipe = tomllib.loads(result.out)
-    assert (recipe["task"], recipe["model"], recipe["fresh"]) == ("classify", str(tiny_run), True)
+    assert (recipe["task"], recipe["model"], recipe["from_scratch"]) == ("classify", str(tiny_run), True)
     wanted = {
         "folder": "", "train": str(data / "t.tsv"), "dev": str(data / "d.tsv"), "columns": "text=0,label=1",
         "header": "yes", "format": "tsv", "limit": 7, "skip_bad": True,
     }  # fmt: skip
     assert {key: recipe["data"][key] for key in wanted} == wanted
-    assert recipe["grid"] == ["optim.peak_rate=1e-4,3e-4", "head.features.pool=mean,max"]
+    assert recipe["grid"] == ["optim.learning_rate=1e-4,3e-4", "head.features.pool=mean,max"]
     train = recipe["train"]
     assert (train["epochs"], train["seed"], train["seeds"], train["patience"]) == (1.5, 4, 3, 2)
     assert recipe["head"]["labels"] == ["a", "b"]
@@ -187,15 +187,17 @@ def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_pa
         (["--set", "train.epocs=2"], ["'train.epocs'", "'train.epochs'"]),
         (["--set", "head.featurs.mix=sum"], ["'head.featurs'", "'head.features'"]),
         (["--set", "head.crf=true"], ["'head.crf'"]),
-        (["--set", "learning_rate=2"], ["'learning_rate'", "'optim.peak_rate'"]),
+        (["--set", "optim.peak_rate=2"], ["'optim.peak_rate'", "is now called 'optim.learning_rate'"]),
+        (["--set", "fresh=true"], ["'fresh'", "is now called 'from_scratch'"]),
+        (["--set", "learning_rate=2"], ["'learning_rate'", "'optim.learning_rate'"]),
         (["--set", "adapt.frozen_groups=9"], ["adapt.frozen_groups=9", "-1"]),
         (["--epochs", "0"], ["train.epochs", "more than 0"]),
         (["--seeds", "0"], ["--seeds", ">= 1"]),
         (["--limit", "0"], ["--limit", ">= 1"]),
         (["--grid", "data.limit=3,4"], ["--grid 'data.limit=3,4'", "head, adapt, optim, train"]),
         (["--grid", "train.seeds=1,2"], ["train.seeds is the same for all settings"]),
-        (["--grid", "optim.peak_rate=1e-4,many"], ["optim.peak_rate", "'many'", "float"]),
-        (["--grid", "optim.peak_rat=1e-4"], ["'optim.peak_rat'", "'optim.peak_rate'"]),
+        (["--grid", "optim.learning_rate=1e-4,many"], ["optim.learning_rate", "'many'", "float"]),
+        (["--grid", "optim.peak_rat=1e-4"], ["'optim.peak_rat'", "'optim.learning_rate'"]),
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(
@@ -222,7 +224,10 @@ def test_refusals_are_one_line_and_leave_nothing(
         (["--out", "run", "--model", "./m", "--task", "classify"], "--train is missing"),
         (["absent.toml", "--out", "run"], "absent.toml: no such recipe file"),
         (["--resume", "run"], "run is not a fine-tuning"),
-        (["--resume", "run", "--seeds", "5", "--fresh", "--set", "a.b=c"], "leave out --fresh, --seeds, --set"),
+        (
+            ["--resume", "run", "--seeds", "5", "--from-scratch", "--set", "a.b=c"],
+            "leave out --from-scratch, --seeds, --set",
+        ),
         (["r.toml", "--resume", "run"], "leave out RECIPE"),
     ],
 )

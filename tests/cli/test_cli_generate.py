@@ -8,7 +8,7 @@ import pytest
 SMALL = (
     "--set", "encoder.width=32", "--set", "encoder.n_heads=2", "--set", "encoder.max_positions=48",
     "--set", "data.length=24", "--set", "train.steps=12", "--set", "train.batch_tokens=256",
-    "--set", "train.eval_every=6", "--set", "train.precision=float32", "--set", "optim.peak_rate=3e-3",
+    "--set", "train.eval_every=6", "--set", "train.precision=float32", "--set", "optim.learning_rate=3e-3",
 )  # fmt: skip
 
 
@@ -43,13 +43,16 @@ def test_rows_of_pretraining_have_no_special_pieces(firth, gpt_run: tuple[Path, 
 
 
 def test_a_text_goes_on(firth, gpt_run: tuple[Path, str]) -> None:
-    result = firth("generate", gpt_run[0], "The old farmer", "--length", "8", "--greedy")
+    result = firth("generate", gpt_run[0], "The old farmer", "--max-new-tokens", "8", "--greedy")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("The old farmer") and len(result.out.splitlines()) == 1
 
 
+PROMPTS = "the queen\n\n늙은 농부는\n".encode()
+
+
 def test_lines_of_stdin_and_json(firth, gpt_run: tuple[Path, str]) -> None:
-    result = firth("generate", gpt_run[0], "--length", "4", "--json", stdin="the queen\n\n늙은 농부는\n".encode())
+    result = firth("generate", gpt_run[0], "--max-new-tokens", "4", "--json", stdin=PROMPTS)
     found = [json.loads(line) for line in result.out.splitlines()]
     assert [one["prompt"] for one in found] == ["the queen", "늙은 농부는"]
     assert all(len(one["pieces"]) == 4 and one["log_prob"] < 0 for one in found)
@@ -57,7 +60,7 @@ def test_lines_of_stdin_and_json(firth, gpt_run: tuple[Path, str]) -> None:
 
 def test_the_same_seed_prints_the_same_text(firth, gpt_run: tuple[Path, str]) -> None:
     def text(*flags: str) -> str:
-        return firth("generate", gpt_run[0], "the", "--length", "20", *flags).out
+        return firth("generate", gpt_run[0], "the", "--max-new-tokens", "20", *flags).out
 
     assert text() == text("--sample", "--seed", "0") == text("--seed", "0")
     assert text("--seed", "1") != text("--seed", "2")
@@ -72,7 +75,7 @@ def test_the_same_seed_prints_the_same_text(firth, gpt_run: tuple[Path, str]) ->
         (("--greedy", "--seed", "1"), "--seed is for --sample: leave out, or leave out --greedy"),
         (("--beam", "2", "--top-k", "5", "--top-p", "0.5"), "--top-k and --top-p are for --sample"),
         (("--temperature", "0"), "temperature=0.0: expected above 0"),
-        (("--length", "400"), "shorten the text, or ask for less"),
+        (("--max-new-tokens", "400"), "shorten the text, or lower max_new_tokens"),
     ],
 )
 def test_what_cannot_be_asked(firth, gpt_run: tuple[Path, str], flags: tuple[str, ...], words: str) -> None:
@@ -82,7 +85,7 @@ def test_what_cannot_be_asked(firth, gpt_run: tuple[Path, str], flags: tuple[str
 
 def test_no_text_and_other_models(firth, gpt_run: tuple[Path, str], tiny_run: Path) -> None:
     assert firth("generate", gpt_run[0]).complaint == "no text: give one behind the model, or lines on stdin"
-    assert "has no pieces" in firth("generate", gpt_run[0], " ").complaint
+    assert "has no tokens" in firth("generate", gpt_run[0], " ").complaint
     assert "does not go on with a text: take a gpt" in firth("generate", tiny_run, "the").complaint
     assert "has not learnt to fill blanks" in firth("fill-mask", gpt_run[0], "a [MASK]").complaint
 

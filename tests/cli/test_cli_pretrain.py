@@ -37,7 +37,7 @@ def test_a_model_that_fills_no_blanks_is_offered_for_vectors(firth, tiny_corpus:
 
 def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
-    file.write_text('model = "bert-mini"\n[train]\nsteps = 3\nseed = 4\n[optim]\npeak_rate = 0.5\n', "utf-8")
+    file.write_text('model = "bert-mini"\n[train]\nsteps = 3\nseed = 4\n[optim]\nlearning_rate = 0.5\n', "utf-8")
     result = firth(
         "pretrain", file, "--model", "bert-tiny", "--corpus", tiny_corpus, "--steps", 9,
         "--set", "train.steps=10", "--set", "masking.whole_words=true", "--show-recipe",
@@ -46,7 +46,7 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
     recipe = tomllib.loads(result.out)
     assert (recipe["model"], recipe["encoder"]["width"]) == ("bert-tiny", 128)
     assert (recipe["train"]["steps"], recipe["train"]["seed"]) == (10, 4)
-    assert recipe["optim"]["peak_rate"] == 0.5 and recipe["masking"]["whole_words"] is True
+    assert recipe["optim"]["learning_rate"] == 0.5 and recipe["masking"]["whole_words"] is True
     assert "steps = 10  # optimizer steps" in result.out
     assert sorted(tmp_path.iterdir()) == [file]
     # What is shown is itself a recipe.
@@ -63,7 +63,7 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
         (["--set", "encoder.vocab_size=100"], ["encoder.vocab_size=100", "300 pieces"]),
         (["--set", "train.stpes=5"], ["'train.stpes'", "'train.steps'"]),
         (["--set", "trian.steps=5"], ["'trian"]),
-        (["--set", "train.learning_rate=5"], ["'train.learning_rate'", "'optim.peak_rate'"]),
+        (["--set", "train.learning_rate=5"], ["'train.learning_rate'", "'optim.learning_rate'"]),
         (["--set", "max_steps=5"], ["'max_steps'", "'train.steps'"]),
         (["--set", "train.steps=many"], ["train.steps", "'many'", "int"]),
         (["--set", "train.steps"], ["--set", "key=value"]),

@@ -72,7 +72,7 @@ def test_a_line_for_a_line(firth, run: Path, tmp_path: Path) -> None:
     assert plain.code == 0
     lines = plain.out.split("\n")
     assert len(lines) == 4 and lines[1] == lines[3] == ""
-    assert firth("translate", run, "--text", text(tmp_path / "lines", LINES)).out == plain.out
+    assert firth("translate", run, "--input", text(tmp_path / "lines", LINES)).out == plain.out
     assert firth("translate", run, *LINES).out == plain.out
     objects = [json.loads(line) for line in firth("translate", run, "--json", *LINES).out.splitlines()]
     assert [found["translation"] for found in objects] == lines[:3]
@@ -99,11 +99,11 @@ def test_lines_that_are_longer_than_any_in_training_are_said_once(firth, run: Pa
 @pytest.mark.parametrize(
     ("tokens", "part"),
     [
-        (["RUN", "--greedy", "--beam", "2"], "leave out --beam and --alpha"),
-        (["RUN", "x", "--text", "y"], "not both"),
-        (["RUN", "--alpha", "-1"], "alpha=-1.0: expected 0"),
+        (["RUN", "--greedy", "--beam", "2"], "leave out --beam and --length-penalty"),
+        (["RUN", "x", "--input", "y"], "not both"),
+        (["RUN", "--length-penalty", "-1"], "length_penalty=-1.0: expected 0"),
         (["BERT", "x"], "system bert does not translate"),
-        (["RUN", "--text", "nowhere"], "nowhere: cannot be read"),
+        (["RUN", "--input", "nowhere"], "nowhere: cannot be read"),
         (["nowhere", "x"], "no such model folder"),
     ],
 )
@@ -140,7 +140,8 @@ def test_translations_are_scored(firth, run: Path, tmp_path: Path) -> None:
     plain = firth("evaluate", run, "--data", source, "--gold", gold, "--beam", 2)
     assert plain.code == 0 and f"{gold}: 3 lines\n  bleu  " in plain.out and "tok:13a" in plain.out
     found = json.loads(firth("evaluate", run, "--data", source, "--gold", gold, "--beam", 2, "--json").out)
-    assert found["search"] == {"beam": 2, "alpha": 0.6, "extra": 50} and set(found["scores"]) == {"bleu", "chrf"}
+    assert found["search"] == {"beam": 2, "length_penalty": 0.6, "extra": 50}
+    assert set(found["scores"]) == {"bleu", "chrf"}
     written = tmp_path / "found"
     written.write_text(firth("translate", run, "--beam", 2, *LINES).out, "utf-8")
     others = firth("score", "--task", "translate", "--predictions", written, "--gold", gold, "--json")

@@ -327,7 +327,7 @@ def test_pretraining_goes_on_and_is_scored_before_it_does(domain: tuple[Path, Pa
     assert any(said.startswith("step 0  held-out: mlm_loss") for said in heard)
     assert set(dev[0]) == set(dev[1]) and dev[0] != dev[1] | {"step": 0}
     # The score at step 0 is that of the model it went on from: a run that learns nothing keeps it.
-    still = recipe_for(model, corpus, "optim.peak_rate=1e-30")
+    still = recipe_for(model, corpus, "optim.learning_rate=1e-30")
     pretrain(still, tmp_path / "still", silent)
     first, *rest = (e for e in read_log(tmp_path / "still" / "log.jsonl") if e["event"] == "dev")
     assert first["loss"] == dev[0]["loss"] and [e["loss"] for e in rest] == [first["loss"]] * 2
@@ -339,7 +339,7 @@ def test_only_a_run_from_a_model_is_scored_before_it_begins(tiny_run: Path) -> N
 
 
 def test_the_model_before_is_never_the_best(domain: tuple[Path, Path], tmp_path: Path) -> None:
-    recipe = recipe_for(*domain, "optim.peak_rate=10.0", "optim.kind=adamw", "optim.warmup_share=0.0")
+    recipe = recipe_for(*domain, "optim.learning_rate=10.0", "optim.kind=adamw", "optim.warmup_share=0.0")
     outcome = pretrain(recipe, tmp_path / "run", silent)
     dev = [event for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"] == "dev"]
     assert dev[0]["loss"] < min(dev[1]["loss"], dev[2]["loss"]) == outcome.best

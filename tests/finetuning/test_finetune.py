@@ -45,7 +45,7 @@ from firth.training import trainer
 from firth.training.log import read_log
 
 QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
-SETTINGS = ["train.precision=float32", "train.batch_examples=8", "train.epochs=1", "optim.peak_rate=1e-3"]
+SETTINGS = ["train.precision=float32", "train.batch_examples=8", "train.epochs=1", "optim.learning_rate=1e-3"]
 
 
 def texts(n: int, seed: int) -> str:
@@ -97,7 +97,7 @@ def without_times(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[str, Any], tmp_path: Path) -> None:
-    tuned = run(plain, tmp_path / "out", "train.epochs=15", "optim.peak_rate=3e-3", "optim.kind=adamw")
+    tuned = run(plain, tmp_path / "out", "train.epochs=15", "optim.learning_rate=3e-3", "optim.kind=adamw")
     results = tuned.results
     assert results == read_json(tmp_path / "out" / "results.json")
     assert results["dev"]["dev"]["accuracy"]["mean"] == 1
@@ -133,8 +133,8 @@ def test_the_same_seed_gives_the_same_model_and_the_next_another(plain: dict[str
 
 
 def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> None:
-    results = run(plain, tmp_path / "out", "train.seeds=2", 'grid=["optim.peak_rate=1e-6,1e-2"]').results
-    assert results["settings"] == [["optim.peak_rate=1e-6"], ["optim.peak_rate=1e-2"]]
+    results = run(plain, tmp_path / "out", "train.seeds=2", 'grid=["optim.learning_rate=1e-6,1e-2"]').results
+    assert results["settings"] == [["optim.learning_rate=1e-6"], ["optim.learning_rate=1e-2"]]
     runs = results["runs"]
     assert [(one["settings"], one["seed"]) for one in runs] == [
         (settings, seed) for settings in results["settings"] for seed in (1, 2)
@@ -152,7 +152,7 @@ def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> N
 
 def test_a_fresh_model_and_a_size_without_weights(plain: dict[str, Any], tiny_vocab: Path) -> None:
     pretrained = resolve(plain, SETTINGS, "t")
-    fresh = resolve(plain, [*SETTINGS, "fresh=true"], "t")
+    fresh = resolve(plain, [*SETTINGS, "from_scratch=true"], "t")
     assert pretrained[1].weights is not None and fresh[1].weights is None
     states = [make_model(base, recipe, 1).encoder.state_dict() for recipe, base, _ in (pretrained, fresh)]
     name = next(iter(states[0]))
@@ -160,7 +160,7 @@ def test_a_fresh_model_and_a_size_without_weights(plain: dict[str, Any], tiny_vo
     assert not torch.equal(states[0][name], states[1][name])
     size = resolve(plain | {"model": "bert-tiny", "tokenizer": str(tiny_vocab)}, SETTINGS, "t")
     assert size[1].weights is None and size[1].config.width == 128
-    assert size[0].optim.peak_rate == 1e-3
+    assert size[0].optim.learning_rate == 1e-3
     with pytest.raises(ConfigError, match="--model bert-tiny is only a size: give --tokenizer"):
         resolve(plain | {"model": "bert-tiny"}, SETTINGS, "t")
     with pytest.raises(ConfigError, match="has its own; leave it out"):
@@ -169,7 +169,7 @@ def test_a_fresh_model_and_a_size_without_weights(plain: dict[str, Any], tiny_vo
 
 def test_smaller_models_get_a_higher_rate(plain: dict[str, Any]) -> None:
     recipe = resolve(plain, [], "t")[0]
-    assert recipe.optim.peak_rate == pytest.approx(5e-5 * 768 / 32)
+    assert recipe.optim.learning_rate == pytest.approx(5e-5 * 768 / 32)
     assert (recipe.optim.warmup_share, recipe.train.batch_examples) == (0.1, 32)
 
 
@@ -349,7 +349,7 @@ def test_changed_data_or_another_model_are_refused(
     train.write_text(text.replace("\n", "\r\n"), newline="")
     resume(tmp_path / "out", tell=QUIET)
     shutil.rmtree(tmp_path / "model")
-    other = resolve(plain | {"fresh": True}, SETTINGS, "t")
+    other = resolve(plain | {"from_scratch": True}, SETTINGS, "t")
     finetune(*other, tmp_path / "other", tell=QUIET)
     shutil.copytree(tmp_path / "other" / "model", tmp_path / "model")
     with pytest.raises(CheckpointError, match="the model changed"):
@@ -376,13 +376,15 @@ def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tm
     assert resume(tmp_path / "out", tell=QUIET).results["runs"]
 
 
-def test_options_that_came_later_do_not_stop_an_older_run(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: dict[str, Any], tmp_path: Path) -> None:
     """They had no effect: what the recipe does not say is as it was."""
     run(plain, tmp_path / "out")
     recipe, identity = tmp_path / "out" / "recipe.toml", tmp_path / "out" / "identity.json"
     lines = recipe.read_text("utf-8").splitlines(keepends=True)
     older = "".join(line for line in lines if not line.startswith("averaged_after"))
     assert older != "".join(lines)
+    older = older.replace("\nlearning_rate =", "\npeak_rate =").replace("\nfrom_scratch =", "\nfresh =")
+    assert "peak_rate" in older and "fresh" in older
     recipe.write_text(older, "utf-8")
     found = read_json(identity)
     found["the recipe"] = hashlib.sha256(json.dumps(read_toml(recipe), sort_keys=True).encode()).hexdigest()
@@ -399,11 +401,11 @@ def test_options_that_came_later_do_not_stop_an_older_run(plain: dict[str, Any],
         (["adapt.frozen_groups=9"], "adapt.frozen_groups=9: this encoder has 4"),
         (['grid=["adapt.frozen_groups=0,9"]'], "adapt.frozen_groups=9: this encoder has 4"),
         (["adapt.frozen_groups=-1", "adapt.dropout=0.1"], "=-1 freezes the encoder: leave out adapt.dropout, rate_d"),
-        (["adapt.frozen_groups=4", "adapt.rate_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
+        (["adapt.frozen_groups=4", "adapt.layer_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
         (["adapt.unfreeze=gradual", 'grid=["adapt.frozen_groups=0,4"]'], "frozen_groups=4 freezes the encoder: leave"),
         (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
-        (["adapt.transferred_groups=1", "fresh=true"], "adapt.transferred_groups=1 is of a model's weights"),
-        (["fresh=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
+        (["adapt.transferred_groups=1", "from_scratch=true"], "adapt.transferred_groups=1 is of a model's weights"),
+        (["from_scratch=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
         (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder reads in both directions"),
         (["head.windows.length=65"], "windows.length=65: this model reads rows of at most 64"),
         (['head.features={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
@@ -434,9 +436,9 @@ def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_o
 ) -> None:
     plain |= {"task": "tag" if file.endswith(".conll") else "classify", "data": {"train": str(data / file)}}
     settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.features={{{features}dropout=0.0}}"]
-    stored = run(plain, tmp_path / "stored", *settings, "optim.peak_rate=1e-2").results
+    stored = run(plain, tmp_path / "stored", *settings, "optim.learning_rate=1e-2").results
     monkeypatch.setattr(tuning, "freeze", lambda model, adapt: freeze(model, adapt) and False)
-    full = run(plain, tmp_path / "full", *settings, "optim.peak_rate=1e-2").results
+    full = run(plain, tmp_path / "full", *settings, "optim.learning_rate=1e-2").results
     states = [read_model(tmp_path / name).objective.state_dict() for name in ("stored", "full")]
     base = read_model(plain["model"]).objective.encoder.state_dict()
     learnt = [name for name in states[0] if not name.startswith("encoder.")]
@@ -522,7 +524,7 @@ def test_rows_have_characters_where_something_reads_them() -> None:
 def test_only_the_lowest_groups_of_layers_come_from_the_model(plain: dict[str, Any], n_groups: int) -> None:
     base, recipe = _base_and_recipe(plain, [f"adapt.transferred_groups={n_groups}"])
     found = make_model(base, recipe, 1).encoder
-    fresh = make_model(*_base_and_recipe(plain, ["fresh=true"]), 1).encoder
+    fresh = make_model(*_base_and_recipe(plain, ["from_scratch=true"]), 1).encoder
     trained = read_model(plain["model"]).objective.encoder
     n_kept = len(trained.layer_groups()) if n_groups == -1 else n_groups
     groups = [encoder.layer_groups() for encoder in (found, trained, fresh)]
@@ -560,7 +562,7 @@ def left_to_right(folder: Path, vocab: Path) -> Path:
 
 def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path) -> None:
     plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
-    run(plain, tmp_path / "out", "head.auxiliary_lm=0.5", "train.epochs=6", "optim.peak_rate=5e-3")
+    run(plain, tmp_path / "out", "head.auxiliary_lm=0.5", "train.epochs=6", "optim.learning_rate=5e-3")
     events = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "train"]
     assert events[-1]["lm_loss"] < events[0]["lm_loss"] - 0.5
     assert all(e["loss"] == pytest.approx(e["label_loss"] + 0.5 * e["lm_loss"]) for e in events)
@@ -576,7 +578,7 @@ def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_v
 # -- defaults ------------------------------------------------------------------------------------------------
 
 OWN = {
-    "optim": {"peak_rate": 6.25e-5, "warmup_share": 0.002}, "train": {"epochs": 5.0, "batch_examples": 16},
+    "optim": {"learning_rate": 6.25e-5, "warmup_share": 0.002}, "train": {"epochs": 5.0, "batch_examples": 16},
     "head": {"auxiliary_lm": 0.5, "features": {"dropout": 0.2}},
 }  # fmt: skip
 
@@ -589,12 +591,12 @@ def test_a_system_has_settings_of_its_own(
     plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
     recipe = resolve(plain, [], "t")[0]
     # The rate is of the base width; the model is 16 wide.
-    assert recipe.optim.peak_rate == pytest.approx(6.25e-5 * 768 / 16)
+    assert recipe.optim.learning_rate == pytest.approx(6.25e-5 * 768 / 16)
     assert (recipe.optim.warmup_share, recipe.train.epochs) == (0.002, 5)
     assert (recipe.head.auxiliary_lm, recipe.head.features.dropout) == (0.5, 0.2)
     # What the recipe says holds, and what is next to it stays.
-    said = resolve(plain, ["optim.peak_rate=1e-3", "head.features.pool=mean", "head.auxiliary_lm=0"], "t")[0]
-    assert (said.optim.peak_rate, said.optim.warmup_share) == (1e-3, 0.002)
+    said = resolve(plain, ["optim.learning_rate=1e-3", "head.features.pool=mean", "head.auxiliary_lm=0"], "t")[0]
+    assert (said.optim.learning_rate, said.optim.warmup_share) == (1e-3, 0.002)
     assert (said.head.features.pool, said.head.features.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
     # Nothing would learn from it there.
     assert resolve(plain, ["adapt.frozen_groups=-1"], "t")[0].head.auxiliary_lm == 0
@@ -620,7 +622,7 @@ def test_the_settings_of_gpt(kind: str) -> None:
     found = with_defaults(empty, "gpt", kind, 768, documents=False)
     lm = {} if kind == "answer" else {"auxiliary_lm": 0.5}
     assert found["head"] == lm | ({"shared_dropout": True} if kind == "choose" else {})
-    assert (found["optim"]["peak_rate"], found["optim"]["warmup_share"]) == (6.25e-5, 0.002)
+    assert (found["optim"]["learning_rate"], found["optim"]["warmup_share"]) == (6.25e-5, 0.002)
     assert (found["optim"]["kind"], found["optim"]["schedule"]) == ("gpt_adam", "gpt_linear")
     # Of a frozen encoder there is no language model to learn, but there is dropout on what the head reads.
     frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, documents=False)
@@ -664,9 +666,9 @@ def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None
 
 
 def test_every_combination_of_a_grid() -> None:
-    found = list(combinations(["optim.peak_rate=1e-4,3e-4", "head.features.layers=[-1],[-1, -2]"]))
+    found = list(combinations(["optim.learning_rate=1e-4,3e-4", "head.features.layers=[-1],[-1, -2]"]))
     assert found == [
-        (f"optim.peak_rate={rate}", f"head.features.layers={layers}")
+        (f"optim.learning_rate={rate}", f"head.features.layers={layers}")
         for rate in ("1e-4", "3e-4")
         for layers in ("[-1]", "[-1, -2]")
     ]
@@ -679,8 +681,8 @@ def test_every_combination_of_a_grid() -> None:
         ("train.max_steps=5", "unknown key 'train.max_steps': here it is 'train.epochs'"),
         ("train.steps=5", "unknown key 'train.steps': here it is 'train.epochs'"),
         ("data.max_seq_length=5", "here it is 'head.windows.length'"),
-        ("learning_rate=5", "here it is 'optim.peak_rate'"),
-        ('grid=["optim.lr=1,2"]', "here it is 'optim.peak_rate'"),
+        ("learning_rate=5", "here it is 'optim.learning_rate'"),
+        ('grid=["optim.lr=1,2"]', "here it is 'optim.learning_rate'"),
         ("adapt.hidden_dropout_prob=0.5", "here it is 'adapt.dropout'"),
         ("train.save_steps=5", "unknown key 'train.save_steps'(: did you mean|. Known keys)"),
     ],
@@ -695,7 +697,7 @@ def test_names_of_other_tools(plain: dict[str, Any], setting: str, message: str)
     [
         ("data.limit=1,2", "expected a key of head, adapt, optim, train"),
         ("train=1,2", "expected a key"),
-        ("optim.peak_rate", "expected a key"),
+        ("optim.learning_rate", "expected a key"),
         ("train.seeds=1,2", "train.seeds is the same for all settings"),
         ("train.precision=auto,float32", "train.precision is the same for all settings"),
     ],
@@ -706,7 +708,7 @@ def test_grids_that_are_none(text: str, message: str) -> None:
 
 
 def test_a_resolved_recipe_is_itself_a_recipe(plain: dict[str, Any], tmp_path: Path) -> None:
-    recipe = resolve(plain, [*SETTINGS, "grid=[\"optim.peak_rate=1e-4,1e-3\"]"], "t")[0]
+    recipe = resolve(plain, [*SETTINGS, "grid=[\"optim.learning_rate=1e-4,1e-3\"]"], "t")[0]
     path = tmp_path / "r.toml"
     path.write_text(to_toml(recipe, comments=True), "utf-8")
     assert resolve(read_toml(path), [], "t")[0] == recipe

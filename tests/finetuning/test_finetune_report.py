@@ -21,7 +21,7 @@ def score(mean: float, interval: float | None) -> dict[str, Any]:
 
 def one_run(seed: int, best: float, *, is_collapsed: bool) -> dict[str, Any]:
     return {
-        "seed": seed, "settings": ["optim.peak_rate=1e-4"], "best": best, "best_step": 3, "steps": 9,
+        "seed": seed, "settings": ["optim.learning_rate=1e-4"], "best": best, "best_step": 3, "steps": 9,
         "elapsed_s": 90.0, "collapsed": is_collapsed, "folder": f"runs/seed-{seed}",
     }  # fmt: skip
 
@@ -60,8 +60,8 @@ def test_scores_runs_curves_and_what_reading_met(tmp_path: Path) -> None:
     cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]
     assert "0.8125 ± 0.0200" in cells and "0.7625 – 0.8625" in cells
     assert cells[cells.index("macro_f1") : cells.index("macro_f1") + 4] == ["macro_f1", "0.7000 ± 0.0200", "", "0.7100"]
-    at = cells.index("optim.peak_rate=1e-4, seed 2")
-    assert cells[at : at + 6] == ["optim.peak_rate=1e-4, seed 2", "0.5100", "3", "9", "1.5", "collapsed"]
+    at = cells.index("optim.learning_rate=1e-4, seed 2")
+    assert cells[at : at + 6] == ["optim.learning_rate=1e-4, seed 2", "0.5100", "3", "9", "1.5", "collapsed"]
     assert cells.count("collapsed") == 1
     assert "1,234 examples to learn from" in page and "dev: 78 examples" in page
     assert "a temperature of 1.625" in page and "0.1234 before and 0.0321 after" in page

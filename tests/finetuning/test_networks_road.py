@@ -49,7 +49,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
     recipe |= {"design": "bcn"}
     found, base, data = resolve(recipe, settings, "t")
     assert (found.head.network, found.head.windows.long, found.adapt.frozen_groups) == ("biattentive", "cut", -1)
-    assert (found.optim.kind, found.optim.peak_rate, found.head.features.dropout) == ("adamw", 1e-3, 0.2)
+    assert (found.optim.kind, found.optim.learning_rate, found.head.features.dropout) == ("adamw", 1e-3, 0.2)
     whole = finetune(found, base, data, tmp_path / "whole", tell=QUIET)
     assert whole.results["calibration"]["temperature"] > 0
 
@@ -80,8 +80,8 @@ def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
     """Its own examples, from the embeddings up: what a linear head on two texts cannot."""
     settings = [
         "train.precision=float32", "train.batch_examples=12", "head.attention_width=12", "train.epochs=30",
-        "optim.peak_rate=1e-2", "head.features.layers=[0]", "head.features.dropout=0.0", "data.choose_on=dev",
-        "train.looks_per_epoch=0",
+        "optim.learning_rate=1e-2", "head.features.layers=[0]", "head.features.dropout=0.0", "data.choose_on=dev",
+        "train.evaluations_per_epoch=0",
     ]  # fmt: skip
     found = finetune(*resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
     assert found.results["dev"]["dev"]["accuracy"]["mean"] > 0.95

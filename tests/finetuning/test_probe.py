@@ -58,7 +58,7 @@ def test_a_probe_compares_all_readings_and_reads_the_text_once(
 
 def test_what_contradicts_probing_is_refused(plain: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave out --grid"):
-        probe(plain, [*SETTINGS, 'grid=["optim.peak_rate=1e-3,2e-3"]'], "test", tmp_path / "a", tell=print)
+        probe(plain, [*SETTINGS, 'grid=["optim.learning_rate=1e-3,2e-3"]'], "test", tmp_path / "a", tell=print)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "file").touch()
     with pytest.raises(ConfigError, match="exists already"):

@@ -33,7 +33,7 @@ SIZES = {"width": 4, "cells": 6, "character_width": 3, "filters": ((1, 4), (3, 4
 # The sizes of the designs are a paper's: a test has no time for them.
 SMALL = [
     "head.features.lstm_width=8", "head.features.own_words=3", "train.precision=float32", "train.batch_examples=4",
-    "train.epochs=2", "data.held_out=0.2", "train.looks_per_epoch=1",
+    "train.epochs=2", "data.held_out=0.2", "train.evaluations_per_epoch=1",
 ]  # fmt: skip
 
 
@@ -85,9 +85,9 @@ def test_taglm_is_the_papers_tagger_of_names(plain: dict[str, Any]) -> None:
     assert (features.dropout, features.output_dropout) == (0.25, False)
     assert (recipe.head.crf, recipe.head.scheme, recipe.adapt.frozen_groups) == (True, "BIOES", -1)
     assert recipe.head.labels == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
-    assert (recipe.optim.kind, recipe.optim.peak_rate, recipe.optim.clip_norm) == ("adamw", 1e-3, 5.0)
+    assert (recipe.optim.kind, recipe.optim.learning_rate, recipe.optim.clip_norm) == ("adamw", 1e-3, 5.0)
     assert (recipe.optim.schedule, recipe.optim.plateau_factor, recipe.optim.plateau_patience) == ("constant", 0.1, 5)
-    assert (recipe.optim.lowest_rate, recipe.train.looks_per_epoch) == (1e-5, 1)
+    assert (recipe.optim.min_learning_rate, recipe.train.evaluations_per_epoch) == (1e-5, 1)
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
@@ -101,9 +101,9 @@ def test_every_design_is_known_to_its_kinds_and_to_no_other(name: str, plain: di
 
 
 def test_a_design_goes_over_the_systems_settings_and_below_what_is_said(plain: dict[str, Any]) -> None:
-    said = ["head.features.dropout=0.1", "optim.peak_rate=0.5", "head.scheme=BIO", "adapt.frozen_groups=0"]
+    said = ["head.features.dropout=0.1", "optim.learning_rate=0.5", "head.scheme=BIO", "adapt.frozen_groups=0"]
     recipe, _, _ = resolve(plain, said, "test")
-    assert (recipe.head.features.dropout, recipe.optim.peak_rate, recipe.head.scheme) == (0.1, 0.5, "BIO")
+    assert (recipe.head.features.dropout, recipe.optim.learning_rate, recipe.head.scheme) == (0.1, 0.5, "BIO")
     assert recipe.adapt.frozen_groups == 0 and recipe.head.features.join == "first"
     # The system says 0.5.
     assert resolve(plain, [], "test")[0].head.features.dropout == 0.25
@@ -121,10 +121,10 @@ def test_tags_that_are_of_no_entities_stay_plain(plain: dict[str, Any], data: Pa
 
 
 def test_a_design_that_goes_by_scores_wants_more_than_one(plain: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="while a run goes on: train.looks_per_epoch=0 has one, at the end"):
-        resolve(plain, ["train.looks_per_epoch=0"], "test")
-    with pytest.raises(ConfigError, match=r"optim.lowest_rate=1e-05: training would end .* optim.peak_rate=5e-06"):
-        resolve(plain, ["optim.peak_rate=5e-6"], "test")
+    with pytest.raises(ConfigError, match="while a run goes on: train.evaluations_per_epoch=0 has one, at the end"):
+        resolve(plain, ["train.evaluations_per_epoch=0"], "test")
+    with pytest.raises(ConfigError, match=r"min_learning_rate=1e-05: training would end .* optim.learning_rate=5e-06"):
+        resolve(plain, ["optim.learning_rate=5e-6"], "test")
 
 
 def test_unknown_designs_are_named(plain: dict[str, Any]) -> None:
@@ -199,7 +199,7 @@ def test_a_tagger_learns_and_the_language_model_stays(
     name: str, plain: dict[str, Any], base: Path, data: Path, tmp_path: Path
 ) -> None:
     vectors = f"adapt.vectors={data / 'v.txt'}"
-    settings = [*SMALL, "train.epochs=12", "optim.peak_rate=0.02", vectors]
+    settings = [*SMALL, "train.epochs=12", "optim.learning_rate=0.02", vectors]
     heard: list[str] = []
     finetune(*resolve(plain | {"design": name}, settings, "test"), tmp_path / "out", tell=heard.append)
     assert any("vectors for 4 of the vocabulary's 8 words" in line for line in heard)

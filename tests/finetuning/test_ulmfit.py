@@ -83,7 +83,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_published_settings_are_the_default(general: Path) -> None:
     recipe = read_toml(general / "recipe.toml")
     assert recipe["data"]["instances"] == "streams" and recipe["optim"]["schedule"] == "slanted"
-    assert (recipe["optim"]["beta1"], recipe["optim"]["beta2"], recipe["optim"]["peak_rate"]) == (0.7, 0.99, 4e-3)
+    assert (recipe["optim"]["beta1"], recipe["optim"]["beta2"], recipe["optim"]["learning_rate"]) == (0.7, 0.99, 4e-3)
     assert (recipe["objective"]["activation"], recipe["objective"]["change"]) == (2.0, 1.0)
     events = read_log(general / "log.jsonl")
     train = [event for event in events if event["event"] == "train"]
@@ -102,7 +102,7 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     told: list[str] = []
     recipe = resolve_pretraining(
         {"model": str(general)},
-        [*STEPS, "train.rate_decay=0.3846", "encoder.input_dropout=0.25",
+        [*STEPS, "train.layer_decay=0.3846", "encoder.input_dropout=0.25",
          f"data.corpus={corpus(target, 70, tmp_path / 'target')}"], "t",
     )  # fmt: skip
     assert recipe.encoder.vocab_size == 70 and recipe.encoder.width == 16 and recipe.encoder.input_dropout == 0.25
@@ -122,8 +122,9 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     plain = {"task": "classify", "model": str(tmp_path / "lm"), "data": {"train": str(labelled)}}
     settings = ["train.precision=float32", "train.batch_examples=8", "train.epochs=4"]
     recipe, base, read = resolve(plain, settings, "t")
-    assert recipe.adapt.unfreeze == "gradual" and recipe.adapt.rate_decay == pytest.approx(1 / 2.6)
-    assert recipe.optim.peak_rate == 0.01 and recipe.optim.schedule == "slanted" and recipe.head.features.dropout == 0.4
+    assert recipe.adapt.unfreeze == "gradual" and recipe.adapt.layer_decay == pytest.approx(1 / 2.6)
+    assert (recipe.optim.learning_rate, recipe.optim.schedule) == (0.01, "slanted")
+    assert recipe.head.features.dropout == 0.4
     assert (recipe.head.network, recipe.head.hidden_width) == ("pooled", 50)
     finetune(recipe, base, read, tmp_path / "out", tell=QUIET)
     classifier = read_model(tmp_path / "out")
@@ -215,7 +216,7 @@ def test_rates_fall_from_the_top_group_down() -> None:
 
 def a_run(model: Path, labelled: Path, folder: Path, *settings: str) -> Run:
     plain = {"task": "classify", "model": str(model), "data": {"train": str(labelled)}}
-    common = ["train.precision=float32", "train.batch_examples=8", "train.looks_per_epoch=1"]
+    common = ["train.precision=float32", "train.batch_examples=8", "train.evaluations_per_epoch=1"]
     recipe, base, read = resolve(plain, [*common, *settings], "t")
     train, _ = examples_of(base, recipe, read.train)
     held, _ = examples_of(base, recipe, read.held)
@@ -309,7 +310,7 @@ def test_a_frozen_encoder_is_not_thawed(general: Path, labelled: Path, tmp_path:
     plain = {"head": {}, "adapt": {"frozen_groups": -1}, "optim": {}, "train": {}, "data": {}}
     assert with_defaults(plain, "awd-lstm", "classify", 16, documents=False)["adapt"] == {"frozen_groups": -1}
     recipe = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
-    with pytest.raises(ConfigError, match=r"leave out adapt\.dropout, rate_decay and unfreeze"):
+    with pytest.raises(ConfigError, match=r"leave out adapt\.dropout, layer_decay and unfreeze"):
         finetune(*resolve(recipe, ["adapt.frozen_groups=-1", "adapt.unfreeze=gradual"], "t"), tmp_path / "out", QUIET)
 
 

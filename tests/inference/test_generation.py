@@ -88,7 +88,7 @@ def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
     for text in TEXTS:
         ids = used.loaded.tokenizer.encode(text).ids
         for beam, how in ((1, "greedy"), (3, "beam")):
-            found = used.generate(text, how=how, beam=beam, length=12)
+            found = used.generate(text, how=how, beam=beam, max_new_tokens=12)
             start, last = Anew([ids[:-1]]), torch.tensor(ids[-1:])
             ((best, *_),) = beam_search(advance, start, last, end_id=None, beam=beam, alpha=0.0, most=[12])
             assert found.pieces == [PIECES[i] for i in best.ids]
@@ -98,7 +98,7 @@ def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
 @torch.inference_mode()
 def test_the_log_probability_is_the_model_s() -> None:
     used = model()
-    found = used.generate("a1 b2", length=8, seed=3, temperature=0.7, top_k=10)
+    found = used.generate("a1 b2", max_new_tokens=8, seed=3, temperature=0.7, top_k=10)
     ids, total = used.loaded.tokenizer.encode("a1 b2").ids, 0.0
     for piece in found.pieces:
         number = PIECES.index(piece)
@@ -111,9 +111,10 @@ def test_the_log_probability_is_the_model_s() -> None:
 @pytest.mark.parametrize("budget", [4096, 1])
 def test_what_goes_through_the_model_together_does_not_matter(how: str, budget: int) -> None:
     used = model()
-    together = used.generate(TEXTS, how=how, length=9, seed=5)
+    together = used.generate(TEXTS, how=how, max_new_tokens=9, seed=5)
     parts = generate_stream(
-        used.loaded, TEXTS, Writing(how=how, length=9, seed=5), device=used.device, budget_tokens=budget, at_once=2
+        used.loaded, TEXTS, Writing(how=how, max_new_tokens=9, seed=5), device=used.device, budget_tokens=budget,
+        at_once=2,
     )  # fmt: skip
     for a, b in zip(together, parts, strict=True):
         assert (a.prompt, a.text, a.pieces) == (b.prompt, b.text, b.pieces)
@@ -125,15 +126,16 @@ def test_a_seed_is_a_text() -> None:
     used = model()
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    one = used.generate("a1", seed=1, length=30)
+    one = used.generate("a1", seed=1, max_new_tokens=30)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert used.generate("a1", seed=1, length=30) == one and used.generate("a1", seed=2, length=30) != one
+    assert used.generate("a1", seed=1, max_new_tokens=30) == one
+    assert used.generate("a1", seed=2, max_new_tokens=30) != one
     assert len(one.pieces) == 30
 
 
 def test_text_is_what_is_new() -> None:
     used = model()
-    found = used.generate("A1  b2", how="greedy", length=4)
+    found = used.generate("A1  b2", how="greedy", max_new_tokens=4)
     tokenizer = used.loaded.tokenizer
     ids = tokenizer.encode("A1  b2").ids + [PIECES.index(piece) for piece in found.pieces]
     assert tokenizer.decode(ids) == "a1 b2" + found.text
@@ -144,21 +146,21 @@ def test_text_is_what_is_new() -> None:
 def test_lists_and_streams() -> None:
     used = model()
     assert used.generate([]) == []
-    stream = used.generate_stream(iter(TEXTS), Writing(length=3))
+    stream = used.generate_stream(iter(TEXTS), Writing(max_new_tokens=3))
     assert next(stream).prompt == TEXTS[0]
     assert [found.prompt for found in stream] == TEXTS[1:]
 
 
 def test_a_text_that_would_be_too_long() -> None:
     used = model()
-    assert len(used.generate("a1 b2", length=38).pieces) == 38
-    with pytest.raises(LengthError, match=r"'a1 b2' has 2 pieces, with 39 more \(length\) that is above the 40"):
-        used.generate("a1 b2", length=39)
+    assert len(used.generate("a1 b2", max_new_tokens=38).pieces) == 38
+    with pytest.raises(LengthError, match="has 2 tokens; with max_new_tokens=39 that exceeds the .* maximum of 40"):
+        used.generate("a1 b2", max_new_tokens=39)
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_a_text_without_pieces(text: str) -> None:
-    with pytest.raises(InputError, match="has no pieces: the model has to begin with something"):
+    with pytest.raises(InputError, match="has no tokens: generation needs a prompt"):
         model().generate(text)
 
 
@@ -166,7 +168,7 @@ def test_a_text_without_pieces(text: str) -> None:
     ("options", "words"),
     [
         ({"how": "loud"}, "how='loud': expected one of sample, greedy, beam"),
-        ({"length": 0}, "length=0"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"beam": 0}, "beam=0"),
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"top_k": -2}, "top_k=-2"),
@@ -183,7 +185,7 @@ def test_a_model_with_damaged_weights_says_so(how: How) -> None:
     damaged = model()
     next(damaged.loaded.objective.encoder.parameters()).data[8] = torch.nan
     with pytest.raises(CheckpointError, match="not finite numbers: its weights are damaged"):
-        damaged.generate(TEXTS[0], how=how, length=3)
+        damaged.generate(TEXTS[0], how=how, max_new_tokens=3)
 
 
 def test_models_that_do_not_go_on_with_a_text(tiny_run: Path) -> None:
@@ -201,15 +203,15 @@ def test_fewer_bits_write_too(precision: str, tmp_path: Path) -> None:
         used.loaded.objective.encoder, _ = make_fast(used.loaded.objective.encoder, "int8", used.device)
     else:
         used = load(tmp_path, device="cpu", precision="bfloat16")
-    exact = load(tmp_path, device="cpu").generate("a1 b2", how="greedy", length=1)
-    found = used.generate("a1 b2", how="greedy", length=5)
+    exact = load(tmp_path, device="cpu").generate("a1 b2", how="greedy", max_new_tokens=1)
+    found = used.generate("a1 b2", how="greedy", max_new_tokens=5)
     assert len(found.pieces) == 5 and found.log_prob < 0
-    assert used.generate("a1 b2", how="greedy", length=1).log_prob == pytest.approx(exact.log_prob, abs=0.3)
+    assert used.generate("a1 b2", how="greedy", max_new_tokens=1).log_prob == pytest.approx(exact.log_prob, abs=0.3)
 
 
 def test_a_folder_writes_as_the_model_in_memory(tmp_path: Path) -> None:
     used = model()
     write_model(tmp_path, "gpt", PRETRAINING, used.loaded.objective, used.loaded.tokenizer, {})
-    found = load(tmp_path, device="cpu").generate(TEXTS, how="beam", length=10)
-    for a, b in zip(found, used.generate(TEXTS, how="beam", length=10), strict=True):
+    found = load(tmp_path, device="cpu").generate(TEXTS, how="beam", max_new_tokens=10)
+    for a, b in zip(found, used.generate(TEXTS, how="beam", max_new_tokens=10), strict=True):
         assert a.pieces == b.pieces and a.log_prob == pytest.approx(b.log_prob, abs=1e-4)

@@ -58,5 +58,5 @@ def test_a_model_that_translates_wants_translations(tiny_pairs: Path, tmp_path: 
         evaluate(tmp_path / "run", gold, LabelledConfig())
     found = evaluate_translation(tmp_path / "run", gold, gold)
     assert set(found["scores"]) == set(found["signatures"]) == {"bleu", "chrf"}
-    assert found["search"] == {"beam": 4, "alpha": 0.6, "extra": 50}
+    assert found["search"] == {"beam": 4, "length_penalty": 0.6, "extra": 50}
     assert found["examples"] == 3

@@ -24,7 +24,7 @@ RECIPE: dict[str, Any] = {
     "model": "transformer-tiny",
     "encoder": {"width": 32, "n_layers": 1, "n_heads": 2, "feed_forward_width": 128, "dropout": 0.0, "norm": "pre"},
     "data": {"length": 24},
-    "optim": {"kind": "adamw", "peak_rate": 1e-2, "warmup_share": 0.1, "schedule": "inverse_sqrt", "decay": 0.0},
+    "optim": {"kind": "adamw", "learning_rate": 1e-2, "warmup_share": 0.1, "schedule": "inverse_sqrt", "decay": 0.0},
     "train": {
         "steps": 350, "batch_tokens": 768, "log_every": 50, "eval_every": 0, "save_every": 0,
         "precision": "float32",
@@ -166,7 +166,7 @@ def test_scores_are_those_of_the_model(copier: Model) -> None:
     """The log-probability of a translation is what reading it as a target gives."""
     from firth.data.rows import pack_lists
 
-    (found,) = copier.translate_stream(["old red house"], Search(beam=2, alpha=0.6))
+    (found,) = copier.translate_stream(["old red house"], Search(beam=2, length_penalty=0.6))
     tokenizer, objective = copier.loaded.tokenizer, copier.loaded.objective
     (pieces,) = tokenizer.ids_many([found.text])
     with torch.no_grad():
@@ -209,7 +209,9 @@ def test_an_end_at_the_first_step_is_an_empty_translation(copier: Model, monkeyp
         assert (found.text, found.pieces, found.ended) == ("", 0, True)
 
 
-@pytest.mark.parametrize("options", [{"beam": 0}, {"alpha": -0.1}, {"alpha": float("nan")}, {"extra": 0}])
+@pytest.mark.parametrize(
+    "options", [{"beam": 0}, {"length_penalty": -0.1}, {"length_penalty": float("nan")}, {"extra": 0}]
+)
 def test_searches_that_make_no_sense(options: dict[str, Any], copier: Model) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         copier.translate("red", **options)

@@ -205,7 +205,7 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
     ids = torch.tensor([model.loaded.tokenizer.encode(text).ids])
     banned = [[i] for i in model.loaded.tokenizer.special_ids]
     for how, beams in (("greedy", 1), ("beam", 3)):
-        found = model.generate(text, how=how, length=12, beam=3)
+        found = model.generate(text, how=how, max_new_tokens=12, beam=3)
         out = theirs.generate(
             ids, max_new_tokens=12, min_new_tokens=12, num_beams=beams, do_sample=False, bad_words_ids=banned,
             pad_token_id=0, eos_token_id=None, length_penalty=0.0,

@@ -19,7 +19,7 @@ RECIPE = {
     "model": "transformer-tiny",
     "encoder": {"width": 16, "n_heads": 2, "feed_forward_width": 32},
     "data": {"length": 32},
-    "optim": {"kind": "adamw", "peak_rate": 1e-3},
+    "optim": {"kind": "adamw", "learning_rate": 1e-3},
     "train": {"steps": 4, "batch_tokens": 128, "save_every": 1, "keep_checkpoints": 9, "precision": "float32"},
 }
 

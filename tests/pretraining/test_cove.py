@@ -34,7 +34,7 @@ RECIPE: dict[str, Any] = {
     "encoder": {"width": WIDTH, "hidden_width": 32, "dropout": 0.0},
     "objective": {"dropout": 0.0},
     "data": {"length": 24},
-    "optim": {"peak_rate": 2e-2, "warmup_share": 0.1},
+    "optim": {"learning_rate": 2e-2, "warmup_share": 0.1},
     "train": {
         "steps": 120, "batch_tokens": 480, "log_every": 40, "eval_every": 0, "save_every": 0, "precision": "float32",
     },

@@ -49,7 +49,7 @@ def test_both_perplexities_fall(run: Path) -> None:
 
 def test_its_settings_are_the_published_ones(tiny_word_corpus: Path) -> None:
     recipe = resolve({"model": "elmo"}, [f"data.corpus={tiny_word_corpus}"], "flags")
-    assert (recipe.optim.kind, recipe.optim.peak_rate, recipe.optim.schedule) == ("adagrad", 0.2, "constant")
+    assert (recipe.optim.kind, recipe.optim.learning_rate, recipe.optim.schedule) == ("adagrad", 0.2, "constant")
     assert (recipe.data.length, recipe.train.batch_tokens, recipe.objective.negatives) == (20, 5120, 8192)
     assert (recipe.encoder.width, recipe.encoder.cells, recipe.encoder.n_layers) == (512, 4096, 2)
 
@@ -78,7 +78,7 @@ def test_a_published_model_goes_on_with_text_of_ours(tiny_word_corpus: Path, run
     convert(run, tmp_path / "published", "elmo")
     data = {**RECIPE, "model": str(tmp_path / "published"), "encoder": {}}
     settings = [f"data.corpus={tiny_word_corpus}", "train.steps=2", "train.eval_every=0", "train.seed=7"]
-    settings.append("optim.peak_rate=0.001")
+    settings.append("optim.learning_rate=0.001")
     heard: list[str] = []
     pretrain(resolve(data, settings, "flags"), tmp_path / "on", tell=heard.append)
     assert any("has not learnt softmax: new weights there" in text for text in heard)
@@ -106,7 +106,7 @@ def test_frozen_layers_under_a_tagger(run: Path, tmp_path: Path) -> None:
     settings = [
         "head.features.layers=[0, 1, 2]", "head.features.mix=weighted", "head.features.lstm_layers=1",
         "head.features.lstm_width=8", "head.features.second_mix=true", "head.features.mix_l2=0.01",
-        "head.features.layer_norm=true", "head.features.dropout=0.1", "train.epochs=25", "optim.peak_rate=0.02",
+        "head.features.layer_norm=true", "head.features.dropout=0.1", "train.epochs=25", "optim.learning_rate=0.02",
         "train.precision=float32", "train.batch_examples=4",
     ]  # fmt: skip
     recipe, base, labelled = resolve_task(plain, settings, "flags")

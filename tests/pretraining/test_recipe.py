@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from firth.config import read_toml
+from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
 from firth.pretraining.recipe import Pretrain, read_recipe
+from firth.pretraining.run import recipe_of
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -19,6 +20,14 @@ def recipe(model: str = "bert-mini", *settings: str) -> Pretrain:
 def test_every_recipe_file_is_valid_and_says_what_it_is(path: Path) -> None:
     read_recipe(read_toml(path), [], str(path), vocab_size=16000)
     assert path.read_text().startswith("# ")
+
+
+def test_a_run_of_an_earlier_version_is_read_under_the_names_of_now(tmp_path: Path) -> None:
+    found = recipe("bert-mini", "optim.learning_rate=0.5", "train.layer_decay=0.25", "data.corpus=c")
+    text = to_toml(found).replace("\nlearning_rate =", "\npeak_rate =").replace("\nlayer_decay =", "\nrate_decay =")
+    assert "peak_rate" in text and "rate_decay" in text
+    (tmp_path / "recipe.toml").write_text(text, "utf-8")
+    assert recipe_of(tmp_path) == found
 
 
 def test_what_is_not_said_follows_from_the_model() -> None:
@@ -34,9 +43,10 @@ def test_what_is_not_said_follows_from_the_model() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["optim.peak_raet=1"], r"unknown key 'optim.peak_raet': did you mean 'optim.peak_rate'"),
-        (["learning_rate=1"], r"unknown key 'learning_rate': here it is 'optim.peak_rate'"),
-        (["optim.learning_rate=1"], r"here it is 'optim.peak_rate'"),
+        (["optim.peak_raet=1"], r"unknown key 'optim.peak_raet': did you mean 'optim.learning_rate'"),
+        (["learning_rate=1"], r"unknown key 'learning_rate': here it is 'optim.learning_rate'"),
+        (["train.learning_rate=1"], r"here it is 'optim.learning_rate'"),
+        (["optim.peak_rate=1"], r"'optim.peak_rate': it is now called 'optim.learning_rate'"),
         (["train.max_steps=1"], r"here it is 'train.steps'"),
         (["train.steps=0"], r"train.steps=0: expected at least 1"),
         (["train.steps=many"], r"train.steps = 'many': expected int"),

@@ -18,7 +18,7 @@ def test_a_run_is_drawn_from_its_log(tiny_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "log.jsonl").write_bytes((tiny_run / "log.jsonl").read_bytes())
     page = write_run_report(tmp_path, recipe_of(tiny_run)).read_text()
-    for part in ("masked LM: loss", "next sentence: accuracy", "Held-out text", "tokens/s", "peak_rate", "<svg"):
+    for part in ("masked LM: loss", "next sentence: accuracy", "Held-out text", "tokens/s", "learning_rate", "<svg"):
         assert part in page
 
 

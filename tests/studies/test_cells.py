@@ -118,6 +118,23 @@ def test_no_cell_of_that_name(tmp_path: Path) -> None:
         run_study([Cell("a", work, {})], tmp_path, only=["b"], workers=1, tell=print)
 
 
+def test_what_was_done_under_the_options_names_of_then_is_done(tmp_path: Path) -> None:
+    def cells(rate: str, vectors: str, settings: str) -> list[Cell]:
+        first = Cell("first", work, {"recipe": {"optim": {rate: 1.0}}, "settings": [settings]})
+        return [first, Cell("second", work, {"training": {vectors: 2}}, ("first",))]
+
+    before = cells("peak_rate", "least", "train.rate_decay=0.5")
+    for name, stamp in stamps_of(before).items():
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / DONE, {"facts": {"square": 1}, "stamp": stamp})
+    now = cells("learning_rate", "min_count", "train.layer_decay=0.5")
+    assert set(read_facts(now, tmp_path)) == {"first", "second"}
+    assert stamps_of(now) != stamps_of(before)
+    now[0].options["recipe"]["optim"]["learning_rate"] = 2.0
+    with pytest.raises(ConfigError, match="first/cell.json was made with other options"):
+        read_facts(now, tmp_path)
+
+
 def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
     def cells(first: int) -> list[Cell]:
         return [

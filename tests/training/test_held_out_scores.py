@@ -43,7 +43,7 @@ def test_the_rate_is_halved_whenever_the_loss_is_no_better_and_too_low_a_rate_en
 ) -> None:
     """McCann et al.'s: three looks are no better, and an eighth of the rate is below the lowest."""
     scores += [3.0, 2.0, 2.5, 1.0, 1.0, 1.5, 0.5]
-    optim = OptimConfig(kind="sgd", decay=0.0, peak_rate=RATE, plateau_factor=0.5, lowest_rate=0.2 * RATE)
+    optim = OptimConfig(kind="sgd", decay=0.0, learning_rate=RATE, plateau_factor=0.5, min_learning_rate=0.2 * RATE)
     trainer = run_of(tmp_path / "run", optim)
     assert trainer.fit()
     assert trainer.state.step == 6
@@ -56,8 +56,9 @@ def test_two_tenths_with_patience_are_the_annealing_of_taglm(tmp_path: Path, sco
     """Two looks without a better score are a plateau; a rate that is just the lowest, rounded, is not below it."""
     scores += [2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0, 3.0]
     optim = OptimConfig(
-        kind="adamw", peak_rate=RATE, decay=0.0, plateau_factor=0.1, plateau_patience=2, lowest_rate=RATE * 0.1 * 0.1
-    )
+        kind="adamw", learning_rate=RATE, decay=0.0, plateau_factor=0.1, plateau_patience=2,
+        min_learning_rate=RATE * 0.1 * 0.1,
+    )  # fmt: skip
     trainer = run_of(tmp_path / "run", optim)
     assert trainer.fit()
     assert trainer.state.step == 8
@@ -133,7 +134,7 @@ def test_sgd_is_pytorchs_with_decay_of_matrices_through_the_gradient() -> None:
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
     theirs.load_state_dict(ours.state_dict())
-    optimizer = make_optimizer(ours, OptimConfig(kind="sgd", peak_rate=0.5, decay=0.01))
+    optimizer = make_optimizer(ours, OptimConfig(kind="sgd", learning_rate=0.5, decay=0.01))
     for _ in range(4):
         x = torch.randn(5, 3).double()
         for model in (ours, theirs):
@@ -152,7 +153,7 @@ def test_averages_are_those_of_pytorchs_asgd_which_leaves_the_first_out() -> Non
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
     theirs.load_state_dict(ours.state_dict())
-    made = make_optimizer(ours, OptimConfig(kind="sgd", peak_rate=0.05, decay=0.0))
+    made = make_optimizer(ours, OptimConfig(kind="sgd", learning_rate=0.05, decay=0.0))
     assert isinstance(made, AveragedSgd)
     peer = torch.optim.ASGD(theirs.parameters(), lr=0.05, lambd=0.0, t0=0)
     for number in range(6):
@@ -184,10 +185,10 @@ def test_averages_are_saved_from_the_moment_they_begin() -> None:
     ("options", "message"),
     [
         ({"averaged_after": 5}, "optim.averaged_after=5: only optim.kind=sgd averages weights"),
-        ({"lowest_rate": 0.03}, "optim.lowest_rate=0.03: the rate falls with .* below 1; set one or the other"),
+        ({"min_learning_rate": 0.03}, "min_learning_rate=0.03: the rate falls with .* below 1; set one or the other"),
         (
-            {"peak_rate": 0.01, "lowest_rate": 0.03, "plateau_factor": 0.5},
-            "optim.lowest_rate=0.03: training would end before it begins, optim.peak_rate=0.01 is less",
+            {"learning_rate": 0.01, "min_learning_rate": 0.03, "plateau_factor": 0.5},
+            "optim.min_learning_rate=0.03: training would end before it begins, optim.learning_rate=0.01 is less",
         ),
         ({"plateau_factor": 0.0}, "plateau_factor=0.0"),
         ({"plateau_factor": 2.0}, "plateau_factor=2.0"),

@@ -14,7 +14,7 @@ from firth.objectives.masked_lm import MaskedLM
 from firth.training.config import OptimConfig
 from firth.training.optim import decays, load_optimizer_tensors, make_optimizer, optimizer_tensors
 
-CONFIG = {"peak_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "decay": 0.05}
+CONFIG = {"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "decay": 0.05}
 
 
 def model(seed: int = 0) -> nn.Linear:
@@ -66,7 +66,7 @@ def test_first_update_by_hand() -> None:
     """m = 0.1 g, v = 0.001 g²: the step is rate · 0.1 / √0.001 · sign(g), about 3.16 rates."""
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
-    optimizer = make_optimizer(module, OptimConfig(peak_rate=0.01, decay=0.0, epsilon=0.0))
+    optimizer = make_optimizer(module, OptimConfig(learning_rate=0.01, decay=0.0, epsilon=0.0))
     module.weight.grad = torch.tensor([[-4.0]])
     optimizer.step()
     assert module.weight.item() == pytest.approx(1 + 0.01 * 0.1 / 0.001**0.5)
@@ -185,7 +185,7 @@ def test_state_of_an_unknown_parameter_is_not_swallowed() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"peak_rate": 0.0},
+        {"learning_rate": 0.0},
         {"warmup_share": -1.0},
         {"decay": -0.1},
         {"clip_norm": -1.0},

@@ -84,7 +84,7 @@ def test_the_slanted_triangle_of_very_short_runs() -> None:
 
 
 def test_the_rate_of_a_run_follows_its_options() -> None:
-    optim = OptimConfig(peak_rate=3.0, warmup_share=0.25, schedule="constant")
+    optim = OptimConfig(learning_rate=3.0, warmup_share=0.25, schedule="constant")
     assert [rate_of(optim, 8)(step) for step in (0, 1, 2, 7)] == [0, 1.5, 3, 3]
 
 

@@ -9,7 +9,7 @@ import torch
 from guessing import batch_of, trainer_of
 
 from firth.data.batch import Batch, Objective, Step
-from firth.errors import ConfigError, TrainingError
+from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.training.checkpoint import list_checkpoints
 from firth.training.config import TrainConfig
 from firth.training.log import read_log
@@ -159,6 +159,18 @@ def test_patience_is_remembered_over_a_stop(tmp_path: Path) -> None:
     assert again.fit() and again.state.step == 3
 
 
+def test_a_checkpoint_of_an_earlier_version_names_options_as_then(tmp_path: Path) -> None:
+    first = trainer_of(tmp_path / "run", [batch_of([0], 1)])
+    first.state.identity = {"optim.peak_rate": 0.5, "corpus": "abc"}
+    assert first.fit()
+    again = trainer_of(tmp_path / "run", [batch_of([0], 1)])
+    again.identity = {"optim.learning_rate": 0.5, "corpus": "abc"}
+    again.resume(lambda folder: again.objective.state_dict())
+    again.identity = {"optim.learning_rate": 0.4, "corpus": "abc"}
+    with pytest.raises(CheckpointError, match="was made with another optim.learning_rate"):
+        again.resume(lambda folder: again.objective.state_dict())
+
+
 def test_without_held_out_text_the_last_model_is_kept(tmp_path: Path) -> None:
     assert trainer_of(tmp_path / "run", [batch_of([0], 1)]).fit()
     assert (tmp_path / "run" / "model" / "step").read_text() == "4"
@@ -188,7 +200,7 @@ def test_tensorboard_events_are_written_when_asked_for(tmp_path: Path) -> None:
 def test_an_infinite_gradient_stops_with_advice(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)])
     trainer.objective.numbers.register_hook(lambda gradient: gradient * float("inf"))
-    with pytest.raises(TrainingError, match="gradient is not finite in step 1, batch 0:0:0:0.*peak_rate"):
+    with pytest.raises(TrainingError, match="gradient is not finite in step 1, batch 0:0:0:0.*learning_rate"):
         trainer.fit()
 
 

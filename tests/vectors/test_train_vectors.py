@@ -28,7 +28,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def training(**options) -> VectorTraining:
-    plain = {"width": 8, "epochs": 5, "workers": 1, "n_buckets": 200, "sample": 0.5, "rate": 0.1}
+    plain = {"width": 8, "epochs": 5, "workers": 1, "n_buckets": 200, "sample": 0.5, "learning_rate": 0.1}
     return VectorTraining(**(plain | options))
 
 
@@ -55,7 +55,7 @@ def test_the_same_again_with_one_thread(text: Path, tmp_path: Path) -> None:
 
 
 def test_words_are_those_that_the_model_will_read(text: Path, tmp_path: Path) -> None:
-    train_vectors([text], tmp_path / "m", training(least=1, lowercase=True, epochs=1), Reading())
+    train_vectors([text], tmp_path / "m", training(min_count=1, lowercase=True, epochs=1), Reading())
     tokenizer = read_model(tmp_path / "m").tokenizer
     assert set(tokenizer.pieces[4:]) == {*ANIMALS, *PLACES, "the", "once", ",", "."}
     assert tokenizer.lowercase
@@ -88,7 +88,7 @@ def test_rules_for_unknown_words_are_as_for_files(text: Path, tmp_path: Path) ->
 
 def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="occurs 100000 times"):
-        train_vectors([text], tmp_path / "m", training(least=100_000), Reading())
+        train_vectors([text], tmp_path / "m", training(min_count=100_000), Reading())
     (tmp_path / "there").mkdir()
     with pytest.raises(ConfigError, match="exists already"):
         train_vectors([text], tmp_path / "there", training(), Reading())

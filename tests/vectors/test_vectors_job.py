@@ -128,11 +128,11 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     # "The" counts as it is and in lower case while it is not known how the model reads; "U.S." is split.
     assert list(table_of(tmp_path / "m"))[4:] == ["the", "cat", "sat", "river", "winter", "ran"]
     assert report.left_out == 4
-    convert_vectors(glove, tmp_path / "n", Reading(texts=(text,), least=2, lowercase=False, split="blanks"))
+    convert_vectors(glove, tmp_path / "n", Reading(texts=(text,), min_count=2, lowercase=False, split="blanks"))
     assert list(table_of(tmp_path / "n"))[4:] == ["cat"]
     convert_vectors(glove, tmp_path / "o", Reading(texts=(text,), split="blanks"))
     assert "U.S." in table_of(tmp_path / "o")
-    convert_vectors(glove, tmp_path / "p", Reading(most=3))
+    convert_vectors(glove, tmp_path / "p", Reading(max_words=3))
     assert list(table_of(tmp_path / "p"))[4:] == WORDS[:3]
 
 
@@ -158,7 +158,7 @@ def test_fasttext_makes_vectors_for_new_words(tmp_path: Path) -> None:
 def test_a_folder_of_another_folder(glove: Path, tmp_path: Path) -> None:
     """Fewer words, another rule; what the first had, n-grams and special pieces too, stays."""
     convert_vectors(glove, tmp_path / "a", Reading(stand_in="mean"))
-    convert_vectors(tmp_path / "a", tmp_path / "b", Reading(most=4, unknown="hashed", n_buckets=7))
+    convert_vectors(tmp_path / "a", tmp_path / "b", Reading(max_words=4, unknown="hashed", n_buckets=7))
     a, b = table_of(tmp_path / "a"), table_of(tmp_path / "b")
     assert list(b) == list(a)[:8]
     assert all(b[word] == a[word] for word in b)
@@ -180,7 +180,7 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
         matrix = np.random.default_rng(2).normal(size=(2 + 20, 4)).astype(np.float32)
         source = write_fasttext(tmp_path / "f.bin", [b"the", b"cat"], matrix, n_buckets=20)
     first = convert_vectors(source, tmp_path / "a", Reading(split="blanks", unknown=rule, n_buckets=7))
-    second = convert_vectors(tmp_path / "a", tmp_path / "b", Reading(most=2))
+    second = convert_vectors(tmp_path / "a", tmp_path / "b", Reading(max_words=2))
     assert (first.split, second.split, second.unknown) == ("blanks", "blanks", rule)
     assert len(load(tmp_path / "b").tokenize("the cat, U.S.")) == 3
     a, b = (read_model(tmp_path / name).objective.encoder.unknown for name in "ab")
@@ -231,7 +231,7 @@ def test_pretraining_goes_on_with_the_vectors_of_a_file(tiny_word_corpus: Path, 
     convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", Reading(unknown="shapes"))
     data = {
         "model": str(tmp_path / "m"), "data": {"corpus": str(tiny_word_corpus), "length": 32},
-        "optim": {"peak_rate": 1e-6}, "train": {"steps": 2, "batch_tokens": 256, "precision": "float32"},
+        "optim": {"learning_rate": 1e-6}, "train": {"steps": 2, "batch_tokens": 256, "precision": "float32"},
     }  # fmt: skip
     pretrain(resolve_pretraining(data, [], "test"), tmp_path / "run", tell=lambda text: None)
     table = table_of(tmp_path / "run")
@@ -263,8 +263,8 @@ def test_what_cannot_be_converted(glove: Path, tmp_path: Path) -> None:
         file.write("broken 1\n")
     with pytest.raises(InputError, match=r"glove\.txt:11: expected a word and 4 numbers"):
         convert_vectors(glove, tmp_path / "n")
-    with pytest.raises(ConfigError, match="least=0"):
-        Reading(least=0)
+    with pytest.raises(ConfigError, match="min_count=0"):
+        Reading(min_count=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["glove.txt", "m", "t.txt"], "nothing is written half"
 
 
@@ -314,8 +314,8 @@ def test_taggers_and_classifiers_learn_on_them(
             "train.precision=float32",
             "train.batch_examples=8",
             "train.epochs=5",
-            "train.looks_per_epoch=1",
-            "optim.peak_rate=3e-2",
+            "train.evaluations_per_epoch=1",
+            "optim.learning_rate=3e-2",
         ]
         common += ["adapt.frozen_groups=-1"] if frozen else []
         plain = {"task": task, "model": str(tmp_path / "m"), "data": {"train": labelled[task]}}

@@ -25,6 +25,7 @@ from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
 from firth.cli.vocab import vocab
+from firth.config import RENAMED_FLAGS
 from firth.errors import UsageError
 
 app = App(
@@ -78,6 +79,8 @@ def _explained(error: CycloptsError) -> str:
             message += " Give keys of a recipe as --set KEY=VALUE."
     elif isinstance(error, UnknownOptionError) and (now := _MOVED.get(verb, {}).get(flag := _flag(error))):
         return f"{verb} has no {flag}: use {now}"
+    elif isinstance(error, UnknownOptionError) and (new := _new_name(error)):
+        message = f"{_flag(error)} is now called {new}."
     else:
         message = str(error)
     return f"{message} See: {verb} --help"
@@ -85,3 +88,9 @@ def _explained(error: CycloptsError) -> str:
 
 def _flag(error: UnknownOptionError) -> str:
     return (error.token.keyword or error.token.value).split("=", 1)[0]
+
+
+def _new_name(error: UnknownOptionError) -> str | None:
+    """The name that the command has now for a flag of an earlier version."""
+    new = RENAMED_FLAGS.get(_flag(error))
+    return new if any(new in argument.names for argument in error.argument_collection) else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import CompileFlag, Precision, counted, lines_from, load_model, on_interrupt
+from firth.cli.shared import CompileFlag, InputFile, Precision, counted, lines_from, load_model, on_interrupt
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
 
@@ -23,7 +23,7 @@ def embed(
     layer: int = -1,
     pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
     out: Path | None = None,
-    text: Path | None = None,
+    file: InputFile = None,
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
@@ -41,7 +41,7 @@ def embed(
         How the vectors of a line's pieces become one; mean if the model does not say.
     out
         A new .npy file, float32, a row a line; without it, JSONL goes to stdout.
-    text
+    file
         The file of lines; stdin if not given.
     precision
         What the encoder computes in; auto is bfloat16 where the machine multiplies in it, int8 wants
@@ -51,12 +51,12 @@ def embed(
     """
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
-    lines = lines_from(text)
+    lines = lines_from(file)
     vectors = load_model(model, precision, compile).embed_stream(lines, layer, pool)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
         n_vectors = _print_vectors(vectors) if out is None else _save_vectors(vectors, out)
     if not n_vectors:
-        raise InputError(f"{text or 'stdin'}: no lines: give text, one a line")
+        raise InputError(f"{file or 'stdin'}: no lines: give text, one a line")
     if out is not None:
         print(f"{out}: {counted(n_vectors, 'vector')}")
 

@@ -31,7 +31,7 @@ def evaluate(
     precision: Precision = "float32",
     max_drop: float | None = None,
     beam: AtLeastOne = None,
-    alpha: float | None = None,
+    length_penalty: float | None = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Score a model on labelled examples or translations.
@@ -68,7 +68,7 @@ def evaluate(
         Compare with float32: by how many points the main score may be below it. 0.5 for int8 if not given.
     beam
         Of translations: how many beginnings are followed at once; 4 if not given, 1 is the greedy search.
-    alpha
+    length_penalty
         Of translations: of the length penalty; 0.6 if not given.
     as_json
         Print one JSON object.
@@ -80,8 +80,8 @@ def evaluate(
             "--precision": None if precision == "float32" else precision, "--max-drop": max_drop, "--with": others,
         }  # fmt: skip
         _refuse(given, "labelled examples")
-        return _evaluate_translations(model, data, gold, beam, alpha, as_json)
-    _refuse({"--beam": beam, "--alpha": alpha}, "translations (a model with --data and --gold)")
+        return _evaluate_translations(model, data, gold, beam, length_penalty, as_json)
+    _refuse({"--beam": beam, "--length-penalty": length_penalty}, "translations (a model with --data and --gold)")
     if model is None:
         raise ConfigError("give a model, such as firth evaluate runs/b --data test.tsv; files: firth score")
     if data is None:
@@ -121,8 +121,9 @@ def _refuse(flags: dict[str, Any], what: str) -> None:
 
 
 def _evaluate_translations(
-    model: Path | None, data: str | None, gold: str | None, beam: int | None, alpha: float | None, as_json: bool
-) -> int:
+    model: Path | None, data: str | None, gold: str | None, beam: int | None, length_penalty: float | None,
+    as_json: bool,
+) -> int:  # fmt: skip
     """BLEU and chrF of a model's translations."""
     if model is None or data is None or gold is None:
         raise ConfigError(
@@ -131,7 +132,7 @@ def _evaluate_translations(
     from firth.inference.translating import Search
     from firth.inference.translation_scores import evaluate_translation
 
-    search = Search(beam=beam or 4, alpha=0.6 if alpha is None else alpha)
+    search = Search(beam=beam or 4, length_penalty=0.6 if length_penalty is None else length_penalty)
     found = evaluate_translation(model, data, gold, search)
     if as_json:
         print_json(found)

@@ -24,7 +24,7 @@ def finetune(
     skip_bad: Flag = False,
     design: str | None = None,
     tokenizer: str | None = None,
-    fresh: Flag = False,
+    from_scratch: Flag = False,
     out: Path | None = None,
     seeds: AtLeastOne = None,
     seed: int | None = None,
@@ -52,7 +52,7 @@ def finetune(
         Published settings by name: taglm, elmo or bilstm-crf for taggers, bcn for labels of texts.
     tokenizer
         The folder of a tokenizer, where the model is only a size such as bert-mini, to start without pre-training.
-    fresh
+    from_scratch
         Start from new weights of the model's sizes, to see what pre-training is worth.
     out
         The folder for the fine-tuning; must be new.
@@ -61,7 +61,7 @@ def finetune(
     seed
         Of the first run.
     grid
-        A key and its values, such as optim.peak_rate=1e-4,3e-4; may be given several times: all combinations are tried.
+        A recipe key and its values, such as optim.learning_rate=1e-4,3e-4; repeatable: every combination is tried.
     epochs
         Times that the training examples are read.
     settings
@@ -75,8 +75,8 @@ def finetune(
     """
     keys: Keys = {
         **labelled.keys(), "--skip-bad": ("data.skip_bad", skip_bad or None), "--design": ("design", design),
-        "--tokenizer": ("tokenizer", tokenizer),
-        "--fresh": ("fresh", fresh or None), "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed),
+        "--tokenizer": ("tokenizer", tokenizer), "--from-scratch": ("from_scratch", from_scratch or None),
+        "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed),
         "--grid": ("grid", grid), "--epochs": ("train.epochs", epochs),
     }  # fmt: skip
     others = {"RECIPE": recipe, "--out": out, "--set": settings, "--show-recipe": show_recipe or None}

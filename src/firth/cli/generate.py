@@ -25,7 +25,7 @@ def generate(
     model: Annotated[Path, Parameter(name="MODEL")],
     /,
     *prompts: Annotated[str, Parameter(name="TEXT")],
-    length: AtLeastOne = None,
+    max_new_tokens: AtLeastOne = None,
     sample: Flag = False,
     greedy: Flag = False,
     beam: AtLeastOne = None,
@@ -38,7 +38,7 @@ def generate(
 ) -> None:
     """Go on with a text.
 
-    Example: firth generate runs/gpt "The old farmer walked to" --length 30
+    Example: firth generate runs/gpt "The old farmer walked to" --max-new-tokens 30
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def generate(
         hub:org/name.
     prompts
         Texts to go on with; lines of stdin if none is given.
-    length
+    max_new_tokens
         Pieces to write; 50 if not given. With those of the text at most as many as the model reads.
     sample
         Draw each piece by chance, as likely as the model finds it: what happens if nothing is said.
@@ -72,8 +72,8 @@ def generate(
         check_text(prompt, "TEXT")
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     options = _options(sample, greedy, beam, drawing)
-    if length is not None:
-        options["length"] = length
+    if max_new_tokens is not None:
+        options["max_new_tokens"] = max_new_tokens
     from firth.inference.generation import AT_ONCE, Writing
 
     writing = Writing(**options)

@@ -16,7 +16,17 @@ from cyclopts import Parameter
 
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, OBJECTS, Header
-from firth.cli.shared import CompileFlag, Others, Precision, check_text, counted, lines_from, load_model, on_interrupt
+from firth.cli.shared import (
+    CompileFlag,
+    InputFile,
+    Others,
+    Precision,
+    check_text,
+    counted,
+    lines_from,
+    load_model,
+    on_interrupt,
+)
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
 
@@ -38,7 +48,7 @@ def predict(
     model: Annotated[Path, Parameter(name="MODEL")],
     /,
     *texts: Annotated[str, Parameter(name="TEXT")],
-    file: Annotated[Path | None, Parameter(name="--input")] = None,
+    file: InputFile = None,
     form: Annotated[str, Parameter(name="--format")] = "auto",
     columns: str | None = None,
     header: Header = None,

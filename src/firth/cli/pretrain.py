@@ -57,7 +57,7 @@ def pretrain(
     seed
         Of initial weights, data and dropout.
     settings
-        Any other key of the recipe, such as --set optim.peak_rate=5e-4; may be given several times.
+        Any other key of the recipe, such as --set optim.learning_rate=5e-4; may be given several times.
     show_recipe
         Print the recipe with all keys and their meaning, and train nothing.
     resume

@@ -18,6 +18,7 @@ from firth.progress import say
 if TYPE_CHECKING:
     from firth.inference.model import Model
 
+InputFile = Annotated[Path | None, Parameter(name="--input")]
 Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]

@@ -6,7 +6,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, check_text, lines_from, load_model, on_interrupt, print_json
+from firth.cli.shared import (
+    AtLeastOne,
+    Flag,
+    InputFile,
+    JsonFlag,
+    check_text,
+    lines_from,
+    load_model,
+    on_interrupt,
+    print_json,
+)
 from firth.errors import ConfigError
 from firth.progress import Progress
 
@@ -15,9 +25,9 @@ def translate(
     model: Annotated[Path, Parameter(name="MODEL")],
     /,
     *texts: Annotated[str, Parameter(name="TEXT")],
-    text: Path | None = None,
+    file: InputFile = None,
     beam: AtLeastOne = None,
-    alpha: float | None = None,
+    length_penalty: float | None = None,
     greedy: Flag = False,
     extra: AtLeastOne = None,
     as_json: JsonFlag = False,
@@ -32,11 +42,11 @@ def translate(
         The folder of a run or of a model.
     texts
         What to translate; stdin if none is given.
-    text
+    file
         A file of lines in place of stdin.
     beam
         How many beginnings are followed at once; 4 if not given.
-    alpha
+    length_penalty
         Of the length penalty: 0 is none, more prefers longer translations; 0.6 if not given.
     greedy
         Take the likeliest piece at each step, which is a beam of 1.
@@ -45,20 +55,24 @@ def translate(
     as_json
         One JSON object a line: translation, score, log_prob, pieces, and whether it ended.
     """
-    if greedy and (beam or alpha is not None):
-        raise ConfigError("--greedy follows one beginning and ranks none: leave out --beam and --alpha")
-    if texts and text is not None:
-        raise ConfigError("give TEXT or --text FILE, not both")
+    if greedy and (beam or length_penalty is not None):
+        raise ConfigError("--greedy follows one beginning and ranks none: leave out --beam and --length-penalty")
+    if texts and file is not None:
+        raise ConfigError("give TEXT or --input FILE, not both")
     from firth.inference.translating import AT_ONCE, Search, trained_length
 
-    search = Search(beam=1 if greedy else beam or 4, alpha=0.6 if alpha is None else alpha, extra=extra or 50)
+    search = Search(
+        beam=1 if greedy else beam or 4,
+        length_penalty=0.6 if length_penalty is None else length_penalty,
+        extra=extra or 50,
+    )
     for number, given in enumerate(texts, 1):
         check_text(given, f"TEXT {number}")
     loaded = load_model(model, "float32")
     known = trained_length(loaded.loaded)
-    at_once = 1 if not texts and text is None and sys.stdin.isatty() else AT_ONCE
+    at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     with on_interrupt("the translations so far are complete"), Progress("translating", None, "lines") as progress:
-        found = loaded.translate_stream(texts or lines_from(text), search, at_once, progress.advance)
+        found = loaded.translate_stream(texts or lines_from(file), search, at_once, progress.advance)
         for number, translated in enumerate(found, 1):
             if known is not None and translated.read > known:
                 progress.message(

@@ -48,8 +48,8 @@ def convert(
     *,
     to: Path,
     texts: Annotated[list[str] | None, Parameter(name="--texts", consume_multiple=True)] = None,
-    least: Count = 1,
-    most: First = 0,
+    min_count: Count = 1,
+    max_words: First = 0,
     unknown: Unknown | None = None,
     stand_in: Annotated[StandIn | None, Parameter(show_default=False)] = None,
     buckets: Annotated[Count | None, Parameter(show_default=False)] = None,
@@ -74,9 +74,9 @@ def convert(
     texts
         Keep only words that occur in these texts. All words of the file are kept if none are given: then words that
         no training text has still have their vectors.
-    least
+    min_count
         With --texts: how often a word must occur there.
-    most
+    max_words
         Keep only so many words, the first ones; 0: all.
     unknown
         A word outside the vocabulary has: one vector for all; one for its shape (number, capitals, …); one at random
@@ -100,8 +100,9 @@ def convert(
     from firth.vectors.folder import Reading, convert_vectors
 
     reading = Reading(
-        glove_vocab=glove_vocab, texts=tuple(texts or ()), least=least, most=most, unknown=unknown, stand_in=stand_in,
-        lowercase=None if cased is None else not cased, split=split, n_buckets=buckets,
+        glove_vocab=glove_vocab, texts=tuple(texts or ()), min_count=min_count, max_words=max_words,
+        unknown=unknown, stand_in=stand_in, lowercase=None if cased is None else not cased, split=split,
+        n_buckets=buckets,
     )  # fmt: skip
     with on_interrupt(_NOTHING):
         _report(convert_vectors(source, to, reading), as_json)
@@ -116,7 +117,7 @@ def train(
     width: Count = 100,
     window: Count = 5,
     epochs: Count = 5,
-    least: Count = 5,
+    min_count: Count = 5,
     lowercase: Flag = False,
     workers: First = 0,
     unknown: Unknown | None = None,
@@ -146,7 +147,7 @@ def train(
         Words on either side, at most.
     epochs
         Times that the text is read.
-    least
+    min_count
         Times that a word must occur.
     lowercase
         Read text in lower case.
@@ -161,7 +162,8 @@ def train(
     split
         Text is split at blanks and punctuation, or at blanks alone, where it is tokenised already.
     settings
-        Another option, as in --set negative=10: negative, sample, rate, seed, n_buckets, shortest_ngram, longest_ngram.
+        Another option, such as --set negative=10: negative, sample, learning_rate, seed, n_buckets, shortest_ngram,
+        longest_ngram.
     as_json
         Print the report as one JSON object.
     """
@@ -169,8 +171,8 @@ def train(
     from firth.vectors.train import VectorTraining, train_vectors
 
     plain = {
-        "kind": kind, "algorithm": algorithm, "width": width, "window": window, "epochs": epochs, "least": least,
-        "lowercase": lowercase, "workers": workers,
+        "kind": kind, "algorithm": algorithm, "width": width, "window": window, "epochs": epochs,
+        "min_count": min_count, "lowercase": lowercase, "workers": workers,
     }  # fmt: skip
     training = from_dict(VectorTraining, override(plain, settings or []), "--set")
     with on_interrupt(_NOTHING):
@@ -271,13 +273,13 @@ def analogy(
     /,
     *,
     questions: Path,
-    fold: Flag = False,
+    ignore_case: Flag = False,
     first: First = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer questions such as: Athens is to Greece as Baghdad is to what?
 
-    Example: firth vectors analogy models/glove --questions questions-words.txt --fold
+    Example: firth vectors analogy models/glove --questions questions-words.txt --ignore-case
 
     Parameters
     ----------
@@ -285,7 +287,7 @@ def analogy(
         The folder of a model of whole words.
     questions
         A file of four words a line, with lines such as ": currency" between sections.
-    fold
+    ignore_case
         Take small and capital letters for the same, as word2vec's own test does.
     first
         Know only so many words, the most frequent ones (word2vec's own test: 30000); 0: all.
@@ -298,7 +300,7 @@ def analogy(
     from firth.vectors.scores import analogies, read_questions
 
     asked = read_questions(questions)
-    sections = analogies(open_table(model), asked, fold=fold, first=first)
+    sections = analogies(open_table(model), asked, fold=ignore_case, first=first)
     if as_json:
         print_json([asdict(section) | {"accuracy": section.accuracy} for section in sections])
         return
@@ -314,7 +316,7 @@ def similarity(
     model: ModelPath,
     /,
     *pairs: Annotated[Path, Parameter(name="PAIRS", required=True)],
-    fold: Flag = False,
+    ignore_case: Flag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare cosines with how alike people find two words (Spearman's correlation).
@@ -327,7 +329,7 @@ def similarity(
         The folder of a model of whole words.
     pairs
         Files of two words and a number a line, between tabs or blanks.
-    fold
+    ignore_case
         Take small and capital letters for the same.
     as_json
         Print one JSON object a file.
@@ -339,7 +341,7 @@ def similarity(
     read = [(path, read_pairs(path)) for path in pairs]
     table = open_table(model)
     for path, some in read:
-        found = score(table, path.name, some, fold=fold)
+        found = score(table, path.name, some, fold=ignore_case)
         if as_json:
             print_json(found)
             continue

@@ -73,7 +73,7 @@ class DemoSettings:
     mask_share: float = option(0.3, "of the pieces are predicted: twice BERT's, to learn more from each row")
     steps: int = option(6000, "pre-training updates")
     batch_tokens: int = option(1024, "of an update: small ones learn more from few tokens")
-    peak_rate: float = option(2e-3, "highest learning rate of pre-training")
+    learning_rate: float = option(2e-3, "highest learning rate of pre-training")
     dropout: float = option(0.0, "none: the text is read only a few times, each time with other masks")
     warmup_share: float = option(0.1, "of all updates, over which the rate rises")
     log_every: int = option(100, "updates between points of the loss curve")
@@ -258,7 +258,7 @@ class _Demo:
                 "max_positions": s.length, "init_range": s.init_range,
                 "dropout": s.dropout, "attention_dropout": s.dropout,
             },
-            "optim": {"kind": "adamw", "peak_rate": s.peak_rate, "beta2": 0.98, "warmup_share": s.warmup_share},
+            "optim": {"kind": "adamw", "learning_rate": s.learning_rate, "beta2": 0.98, "warmup_share": s.warmup_share},
             "train": {
                 "steps": s.steps, "batch_tokens": s.batch_tokens, "seed": self.seed, "precision": s.precision,
                 "log_every": s.log_every, "eval_every": s.eval_every, "eval_batches": 0,
@@ -335,14 +335,14 @@ class _Demo:
 
     def _tune(self, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
         """Fine-tune one of the two BERTs in ``folder``; returns the labels it gives the test texts."""
-        s, base = self.settings, base_of(read_model(self.out / "run"), fresh=start == FRESH)
+        s, base = self.settings, base_of(read_model(self.out / "run"), from_scratch=start == FRESH)
         if start == FRESH:
             base = replace(base, config=replace(base.config, init_range=s.fresh_init_range))
         recipe = build(
             {
                 "model": "the demo's", "task": "classify", "kind": "classify", "metric": "accuracy",
                 "head": {"labels": list(self.labels)},
-                "optim": {"kind": "adamw", "peak_rate": s.tune_rate, "warmup_share": s.warmup_share},
+                "optim": {"kind": "adamw", "learning_rate": s.tune_rate, "warmup_share": s.warmup_share},
                 "train": {
                     "epochs": s.tune_steps * s.tune_texts / len(split.train), "batch_examples": s.tune_texts,
                     "precision": s.precision,

@@ -68,7 +68,8 @@ def probe(
     if plain["adapt"].setdefault("frozen_groups", -1) != -1:
         raise ConfigError("adapt.frozen_groups: probing is of a frozen encoder; leave it out, or fine-tune instead")
     settings: dict[str, dict[str, Any]] = {
-        "optim": {"kind": "adamw", "peak_rate": _HEAD_RATE}, "train": {"epochs": _EPOCHS, "looks_per_epoch": 0},
+        "optim": {"kind": "adamw", "learning_rate": _HEAD_RATE},
+        "train": {"epochs": _EPOCHS, "evaluations_per_epoch": 0},
     }  # fmt: skip
     if kind_of_task(plain["task"]) == "classify":
         settings["head"] = {"network": "linear"}
@@ -146,8 +147,8 @@ def _settings(recipe: Finetune, system: str) -> list[str]:
     reads_texts = recipe.kind not in ("tag", "answer")
     other = recipe.kind == "classify" and "network" in SYSTEMS[system].tuning.get("head", {})
     return [
-        "adapt.frozen_groups=-1", f"optim.kind={recipe.optim.kind}", f"optim.peak_rate={recipe.optim.peak_rate:g}",
-        f"train.epochs={recipe.train.epochs:g}",
+        "adapt.frozen_groups=-1", f"optim.kind={recipe.optim.kind}",
+        f"optim.learning_rate={recipe.optim.learning_rate:g}", f"train.epochs={recipe.train.epochs:g}",
         *([f"head.features.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
         *(["head.network=linear"] if other else []),
     ]  # fmt: skip

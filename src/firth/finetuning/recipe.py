@@ -57,7 +57,7 @@ class AdaptConfig:
     transferred_groups: int = option(
         -1, "groups of layers, from the embeddings up, that have the model's weights; those above begin anew; -1: all"
     )
-    rate_decay: float = option(1.0, "the rate of each group of layers is this times that of the group above", PART)
+    layer_decay: float = option(1.0, "learning rate of each layer group: this times that of the group above", PART)
     unfreeze: Literal["at_once", "gradual"] = option(
         "at_once", "gradual: the head learns alone for an epoch, then each epoch one more group from the top (ULMFiT)"
     )
@@ -92,14 +92,16 @@ class TuneConfig:
         False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
     )
     recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
-    looks_per_epoch: int = option(2, "evaluations on held-out examples, the best is kept; 0: one, at the end", AMOUNT)
+    evaluations_per_epoch: int = option(
+        2, "evaluations on held-out examples; the best checkpoint is kept; 0: one evaluation, at the end", AMOUNT
+    )
     patience: int = option(0, "evaluations without a better score after which a run ends; 0: never", AMOUNT)
     balance: bool = option(False, "True: each label weighs as much as any other, however many examples it has")
 
     def __post_init__(self) -> None:
         check_bounds(self, "train")
-        if self.patience and not self.looks_per_epoch:
-            raise ConfigError("train.patience counts evaluations: train.looks_per_epoch=0 has only one")
+        if self.patience and not self.evaluations_per_epoch:
+            raise ConfigError("train.patience counts evaluations: train.evaluations_per_epoch=0 has only one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +110,9 @@ class Finetune:
 
     model: str = required("the folder of a run or of a model; or a size (bert-mini), to start without pre-training")
     tokenizer: str = option("", "the folder of a tokenizer, where the model is only a size")
-    fresh: bool = option(False, "True: new weights of the model's sizes, to see what pre-training is worth")
+    from_scratch: bool = option(
+        False, "True: random initialisation at the model's size, to measure what pre-training adds"
+    )
     task: str = required("a kind (classify, multilabel, regress, tag, answer, choose) or a data set (glue/sst2)")
     design: str = option("", "published settings by name (taglm, elmo, …), over those of the system; empty: none")
     kind: str = required("the kind of task; follows from the task")
@@ -118,15 +122,15 @@ class Finetune:
     adapt: AdaptConfig = option(AdaptConfig(), "what of the encoder learns")
     optim: OptimConfig = option(OptimConfig(), "optimiser")
     train: TuneConfig = option(TuneConfig(), "length, batches, seeds")
-    grid: tuple[str, ...] = option((), "keys with several values, such as optim.peak_rate=1e-4,3e-4: all are tried")
+    grid: tuple[str, ...] = option((), "keys with several values, such as optim.learning_rate=1e-4,3e-4: all are tried")
 
     def __post_init__(self) -> None:
-        self.optim.check_looks(self.train.looks_per_epoch, "train.looks_per_epoch")
+        self.optim.check_looks(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
         # Only a size has its tokenizer from elsewhere.
-        if self.adapt.transferred_groups != -1 and (self.fresh or self.tokenizer):
+        if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
             raise ConfigError(
                 f"adapt.transferred_groups={self.adapt.transferred_groups} is of a model's weights, and this recipe "
-                "begins with new ones: leave it out, or take a pre-trained --model without --fresh"
+                "begins with new ones: leave it out, or take a pre-trained --model without --from-scratch"
             )
         if self.adapt.vectors and not self.head.features.own_words:
             raise ConfigError(
@@ -182,11 +186,11 @@ def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, 
         known.discard("auxiliary_lm")  # nothing would learn from it
         own.pop("adapt", None)
     own["head"] = {name: value for name, value in own.get("head", {}).items() if name in known}
-    bert = {"optim": {"warmup_share": _WARMUP_SHARE, "peak_rate": _BASE_RATE}, "train": {}}
+    bert = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
     found = laid_over(bert, own)
     tuned_width = SYSTEMS[system].tuned_width
     if tuned_width is not None:
-        found["optim"]["peak_rate"] *= tuned_width / width
+        found["optim"]["learning_rate"] *= tuned_width / width
     if documents:
         found["train"]["batch_examples"] = _BATCH_DOCUMENTS
     return laid_over(found, said)
@@ -228,7 +232,7 @@ def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
         if key.split(".")[0] not in _IN_GRID or "." not in key or not equals or not values:
             raise ConfigError(
                 f"--grid {text!r}: expected a key of {', '.join(_IN_GRID)} and its values, "
-                "such as optim.peak_rate=1e-4,3e-4"
+                "such as optim.learning_rate=1e-4,3e-4"
             )
         if key in _SAME_FOR_ALL:
             raise ConfigError(f"--grid {text!r}: {key} is the same for all settings: give it with --set {key}=…")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from firth.config import file_sha256, read_json, read_toml, to_dict, to_toml, write_json, write_text
+from firth.config import file_sha256, read_json, read_toml, to_dict, to_toml, with_new_names, write_json, write_text
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import holds_something, lock
 from firth.finetuning.calibrate import calibrate
@@ -80,7 +80,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tu
     plain = plain_recipe(data, overrides, where)
     wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
-    base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("fresh", False)))
+    base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
@@ -147,7 +147,7 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
-    recipe, base, labelled = resolve(plain, [], str(out / RECIPE))
+    recipe, base, labelled = resolve(with_new_names(plain), [], str(out / RECIPE))
     with lock(out), deterministic():
         work = _Finetuning(recipe, base, labelled, out, tell)
         found, now = read_json(out / IDENTITY), identity(plain, base, labelled, work.first_vectors())

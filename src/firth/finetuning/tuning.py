@@ -107,12 +107,12 @@ class Base:
         )  # fmt: skip
 
 
-def read_base(model: str, tokenizer: str, fresh: bool) -> Base:
+def read_base(model: str, tokenizer: str, from_scratch: bool) -> Base:
     """The base that a recipe names: a model folder, or a size with a tokenizer."""
     if looks_like_path(model):
         if tokenizer:
             raise ConfigError(f"--tokenizer {tokenizer}: {model} has its own; leave it out")
-        return base_of(open_model(model), fresh)
+        return base_of(open_model(model), from_scratch)
     system_name, sizes = size_named(model)
     if not tokenizer:
         raise ConfigError(f"--model {model} is only a size: give --tokenizer, or a folder with a pre-trained model")
@@ -121,12 +121,13 @@ def read_base(model: str, tokenizer: str, fresh: bool) -> Base:
     return Base(system_name, config, loaded, None, {"model": model})
 
 
-def base_of(loaded: Loaded, fresh: bool = False) -> Base:
+def base_of(loaded: Loaded, from_scratch: bool = False) -> Base:
     """A loaded model as a base, whatever it was made for."""
     encoder = loaded.objective.encoder
-    new = () if fresh else tuple(p.removeprefix("encoder.") for p in loaded.untrained if p.startswith("encoder."))
+    untrained = (p.removeprefix("encoder.") for p in loaded.untrained if p.startswith("encoder."))
+    new = () if from_scratch else tuple(untrained)
     learnt = {name: t for name, t in encoder.state_dict().items() if name.partition(".")[0] not in new}
-    weights = None if fresh else learnt
+    weights = None if from_scratch else learnt
     task = "" if loaded.task == PRETRAINING else loaded.task
     origin = {"system": loaded.system_name, "task": task, "provenance": loaded.provenance}
     return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin, new)
@@ -178,10 +179,10 @@ def freeze(model: TaskModel, adapt: AdaptConfig) -> bool:
             f"adapt.frozen_groups={n_groups} freezes the encoder, and head.auxiliary_lm is for one that learns: "
             "set head.auxiliary_lm=0, or freeze less"
         )
-    if whole and (adapt.dropout or adapt.rate_decay != 1 or adapt.unfreeze != "at_once"):
+    if whole and (adapt.dropout or adapt.layer_decay != 1 or adapt.unfreeze != "at_once"):
         hint = "" if n_groups == -1 else ", or set it to -1 if they are the system's own"
         raise ConfigError(
-            f"adapt.frozen_groups={n_groups} freezes the encoder: leave out adapt.dropout, rate_decay and unfreeze"
+            f"adapt.frozen_groups={n_groups} freezes the encoder: leave out adapt.dropout, layer_decay and unfreeze"
             + hint
         )
     return whole
@@ -237,7 +238,7 @@ class Run:
 
     def train_config(self) -> TrainConfig:
         train, per_epoch = self.recipe.train, self.per_epoch
-        looks = train.looks_per_epoch
+        looks = train.evaluations_per_epoch
         return TrainConfig(
             steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
             eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=per_epoch,
@@ -285,7 +286,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         dev=None, judge=judge if run.held else None, judged_by=recipe.metric, config=config, optim=recipe.optim,
         rate=rate_of(recipe.optim, config.steps),
         flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
-        run=folder, save_model=save_model, scales=rate_scales(full, recipe.adapt.rate_decay),
+        run=folder, save_model=save_model, scales=rate_scales(full, recipe.adapt.layer_decay),
         resting=resting,
         dtype=run.machine.dtype, device=run.machine.device, tell=tell,
         advice="Is there an odd example in that batch?",

@@ -28,14 +28,14 @@ AT_ONCE = 64  # prompts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writing:
-    """How a text is gone on with. ``how``: pieces drawn by chance, the likeliest one each time, or beam search.
+    """How to continue a prompt: by sampling, greedily, or by beam search (``how``).
 
-    ``length``: pieces to write. ``beam``: beginnings that beam search keeps. ``temperature``, ``top_k`` (0: all),
-    ``top_p`` and ``seed`` are of drawing: the same seed gives the same text.
+    ``max_new_tokens``: tokens to generate. ``beam``: beam width. ``temperature``, ``top_k`` (0: all), ``top_p`` and
+    ``seed`` apply to sampling: the same seed gives the same text.
     """
 
     how: How = "sample"
-    length: int = 50
+    max_new_tokens: int = 50
     beam: int = 4
     temperature: float = 1.0
     top_k: int = 0
@@ -45,8 +45,8 @@ class Writing:
     def __post_init__(self) -> None:
         if self.how not in get_args(How):
             raise ConfigError(f"how={self.how!r}: expected one of {', '.join(get_args(How))}")
-        if self.length < 1 or self.beam < 1:
-            raise ConfigError(f"length={self.length}, beam={self.beam}: expected at least 1")
+        if self.max_new_tokens < 1 or self.beam < 1:
+            raise ConfigError(f"max_new_tokens={self.max_new_tokens}, beam={self.beam}: expected at least 1")
         check_sampling(self.temperature, self.top_k, self.top_p)
 
 
@@ -117,10 +117,10 @@ def generate_stream(
     writer, first = Writer(language_model(loaded), loaded.tokenizer.special_ids, device), 0
     source = iter(prompts)
     while some := list(islice(source, at_once)):
-        rows = [_row(loaded, prompt, writing.length) for prompt in some]
+        rows = [_row(loaded, prompt, writing.max_new_tokens) for prompt in some]
         found: list[Hypothesis | None] = [None] * len(rows)
         n_kept = writing.beam if writing.how == "beam" else 1
-        for chosen in in_batches([n_kept * (len(row) + writing.length) for row in rows], budget_tokens):
+        for chosen in in_batches([n_kept * (len(row) + writing.max_new_tokens) for row in rows], budget_tokens):
             written = _search(writer, [rows[i] for i in chosen], writing, [first + i for i in chosen])
             for i, one in zip(chosen, written, strict=True):
                 found[i] = one
@@ -144,11 +144,11 @@ def _row(loaded: Loaded, prompt: str, length: int) -> list[int]:
     ids = loaded.tokenizer.encode(prompt).ids
     shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "…")
     if not ids:
-        raise InputError(f"{shown} has no pieces: the model has to begin with something, give it a word")
+        raise InputError(f"{shown} has no tokens: generation needs a prompt of at least one word")
     if loaded.max_length is not None and len(ids) + length > loaded.max_length:
         raise LengthError(
-            f"{shown} has {len(ids)} pieces, with {length} more (length) that is above the {loaded.max_length} that "
-            "the model reads: shorten the text, or ask for less"
+            f"{shown} has {len(ids)} tokens; with max_new_tokens={length} that exceeds the model's maximum of "
+            f"{loaded.max_length}: shorten the text, or lower max_new_tokens"
         )
     return ids
 
@@ -158,7 +158,7 @@ def _search(
 ) -> list[Hypothesis]:
     """The best continuation of each prompt; ``numbers``: of the prompts, for their draws."""
     state, last = writer.begin(rows)
-    most = [writing.length] * len(rows)
+    most = [writing.max_new_tokens] * len(rows)
     if writing.how == "greedy":
         return greedy(writer.advance, state, last, end_id=None, most=most)
     if writing.how == "beam":

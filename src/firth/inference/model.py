@@ -259,19 +259,22 @@ class Model:
         return answer_stream(self.loaded, (self.record(item) for item in items), at_once=at_once)
 
     @overload
-    def translate(self, texts: str, *, beam: int = 4, alpha: float = 0.6, extra: int = 50) -> str: ...
+    def translate(self, texts: str, *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50) -> str: ...
     @overload
-    def translate(self, texts: Sequence[str], *, beam: int = 4, alpha: float = 0.6, extra: int = 50) -> list[str]: ...
     def translate(
-        self, texts: str | Sequence[str], *, beam: int = 4, alpha: float = 0.6, extra: int = 50
+        self, texts: Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50
+    ) -> list[str]: ...
+    def translate(
+        self, texts: str | Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50
     ) -> str | list[str]:
         """The translation of a text, or of each of several, by beam search (``beam`` 1: greedy).
 
-        ``alpha``: of the length penalty. ``extra``: most pieces more than the text has, the end piece of each counted.
-        ConfigError for a model that does not translate.
+        ``length_penalty``: exponent of the length penalty, 0 is none. ``extra``: maximum output length is source length
+        plus this many tokens, end token included. ConfigError for a model that does not translate.
         """
         several = [texts] if isinstance(texts, str) else texts
-        found = [t.text for t in self.translate_stream(several, Search(beam=beam, alpha=alpha, extra=extra))]
+        search = Search(beam=beam, length_penalty=length_penalty, extra=extra)
+        found = [t.text for t in self.translate_stream(several, search)]
         return found[0] if isinstance(texts, str) else found
 
     def translate_stream(
@@ -292,26 +295,27 @@ class Model:
 
     @overload
     def generate(
-        self, prompts: str, *, how: How = "sample", length: int = 50, beam: int = 4, temperature: float = 1.0,
+        self, prompts: str, *, how: How = "sample", max_new_tokens: int = 50, beam: int = 4, temperature: float = 1.0,
         top_k: int = 0, top_p: float = 0.9, seed: int = 0,
     ) -> Continuation: ...  # fmt: skip
     @overload
     def generate(
-        self, prompts: Sequence[str], *, how: How = "sample", length: int = 50, beam: int = 4,
+        self, prompts: Sequence[str], *, how: How = "sample", max_new_tokens: int = 50, beam: int = 4,
         temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int = 0,
     ) -> list[Continuation]: ...  # fmt: skip
     def generate(
-        self, prompts: str | Sequence[str], *, how: How = "sample", length: int = 50, beam: int = 4,
+        self, prompts: str | Sequence[str], *, how: How = "sample", max_new_tokens: int = 50, beam: int = 4,
         temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int = 0,
     ) -> Continuation | list[Continuation]:  # fmt: skip
-        """What the model writes behind a text, or behind each of several: ``length`` pieces more.
+        """What the model writes behind a text, or behind each of several: ``max_new_tokens`` tokens.
 
         The options are those of ``firth.inference.generation.Writing``. ConfigError for a model that does not go on
         with texts, InputError for an empty one, LengthError for more pieces than the model reads.
         """
         writing = Writing(
-            how=how, length=length, beam=beam, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
-        )
+            how=how, max_new_tokens=max_new_tokens, beam=beam, temperature=temperature, top_k=top_k, top_p=top_p,
+            seed=seed,
+        )  # fmt: skip
         if isinstance(prompts, str):
             return next(self.generate_stream([prompts], writing))
         return list(self.generate_stream(prompts, writing))

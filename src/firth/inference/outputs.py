@@ -14,7 +14,7 @@ from firth.tasks.rows import Example, Outputs, collate, split_rows
 
 NOT_FINITE = (
     "the model's outputs are not finite numbers: its weights are damaged, or training went wrong; use another "
-    "checkpoint, or train again with a lower optim.peak_rate"
+    "checkpoint, or train again with a lower optim.learning_rate"
 )
 
 

@@ -29,14 +29,14 @@ class Search:
     """How translations are looked for. Defaults: Vaswani et al. 2017, §6.1."""
 
     beam: int = 4
-    alpha: float = 0.6
+    length_penalty: float = 0.6
     extra: int = 50
 
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise ConfigError(f"beam={self.beam}: expected at least 1, which is the greedy search")
-        if not 0 <= self.alpha < float("inf"):
-            raise ConfigError(f"alpha={self.alpha}: expected 0 (no length penalty) or more")
+        if not 0 <= self.length_penalty < float("inf"):
+            raise ConfigError(f"length_penalty={self.length_penalty}: expected 0 (no length penalty) or more")
         if self.extra < 1:
             raise ConfigError(f"extra={self.extra}: expected at least 1")
 
@@ -136,7 +136,7 @@ def _translate_some(
         state = model.begin(pack_lists([rows[i] for i in batch]).to(device))
         first = torch.full((len(batch),), tokenizer.start_id, device=device)
         hypotheses = beam_search(
-            model.advance, state, first, end_id=tokenizer.end_id, beam=search.beam, alpha=search.alpha,
+            model.advance, state, first, end_id=tokenizer.end_id, beam=search.beam, alpha=search.length_penalty,
             most=[len(rows[i]) + search.extra for i in batch],
         )  # fmt: skip
         for i, (best, *_) in zip(batch, hypotheses, strict=True):

@@ -36,7 +36,7 @@ def evaluate_translation(model: str | Path, data: str, gold: str, search: Search
     notes = [f"{unended:,} translations came to the longest length without an end"] if unended else []
     notes += [f"{n_long:,} lines are longer than any in training: data.length was {known}"] if n_long else []
     found = _scored(hypotheses, references, notes)
-    return found | {"search": {"beam": search.beam, "alpha": search.alpha, "extra": search.extra}}
+    return found | {"search": {"beam": search.beam, "length_penalty": search.length_penalty, "extra": search.extra}}
 
 
 def score_translation_file(predictions: str, gold: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from firth.config import override, read_toml, to_toml, write_text
+from firth.config import override, read_toml, to_toml, with_new_names, write_text
 from firth.data.batch import Batch, Objective
 from firth.data.config import DataConfig
 from firth.data.loader import Loader, Place
@@ -85,7 +85,7 @@ def recipe_of(run: Path) -> Pretrain:
     """The resolved recipe that a run was started with."""
     if not (run / RECIPE).is_file():
         raise ConfigError(f"{run} is not a run: it has no {RECIPE}")
-    return read_resolved_recipe(read_toml(run / RECIPE), str(run / RECIPE))
+    return read_resolved_recipe(with_new_names(read_toml(run / RECIPE)), str(run / RECIPE))
 
 
 def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def assemble(
     trainer = Trainer(
         objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim,
         rate=rate_of(recipe.optim, recipe.train.steps),
-        scales={} if recipe.train.rate_decay == 1 else layer_scales(objective, recipe.train.rate_decay, below=0),
+        scales={} if recipe.train.layer_decay == 1 else layer_scales(objective, recipe.train.layer_decay, below=0),
         flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
         identity={"corpus": corpus.fingerprint, **identity(recipe)}, defaults=defaults(recipe), dtype=machine.dtype,
         device=machine.device, world=world, tell=tell,

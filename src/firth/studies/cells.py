@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firth.config import read_json, write_json
+from firth.config import read_json, with_old_names, write_json
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import lock
 from firth.progress import format_duration
@@ -78,27 +78,31 @@ def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[st
     What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
     other options, or on another of what it needs: its folder is of another study.
     """
-    stamps = stamps_of(cells)
     with lock(out):
-        todo = [cell for cell in cells if not is_done(cell, stamps, out)]
-        tell(f"{len(cells)} cells, {len(cells) - len(todo)} done; {workers} at a time")
-        _run(todo, stamps, out, workers, tell)
+        ready = done(cells, out)
+        todo = [cell for cell in cells if cell.name not in ready]
+        tell(f"{len(cells)} cells, {len(ready)} done; {workers} at a time")
+        _run(todo, stamps_of(cells), out, workers, tell)
     return read_facts(cells, out)
 
 
 def read_facts(cells: Sequence[Cell], out: Path) -> dict[str, dict[str, Any]]:
     """The facts of the cells that are done."""
-    stamps = stamps_of(cells)
-    return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if is_done(cell, stamps, out)}
+    ready = done(cells, out)
+    return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if cell.name in ready}
 
 
-def stamps_of(cells: Sequence[Cell]) -> dict[str, str]:
-    """A hash for each cell, by name: of its options and, through the hashes of what it needs, of theirs."""
+def stamps_of(cells: Sequence[Cell], *, old_names: bool = False) -> dict[str, str]:
+    """A hash for each cell, by name: of its options and, through the hashes of what it needs, of theirs.
+
+    ``old_names``: as an earlier version hashed them, under the names that it had for the options.
+    """
     by_name, stamps = {cell.name: cell for cell in cells}, dict[str, str]()
 
     def stamp(name: str) -> str:
         if name not in stamps:
-            made_of = [by_name[name].options, [stamp(need) for need in by_name[name].needs]]
+            options = by_name[name].options
+            made_of = [with_old_names(options) if old_names else options, [stamp(need) for need in by_name[name].needs]]
             stamps[name] = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
         return stamps[name]
 
@@ -107,17 +111,21 @@ def stamps_of(cells: Sequence[Cell]) -> dict[str, str]:
     return stamps
 
 
-def is_done(cell: Cell, stamps: Mapping[str, str], out: Path) -> bool:
-    """Whether a cell is done; ConfigError if that was with another stamp."""
-    file = out / cell.name / DONE
-    if not file.is_file():
-        return False
-    if read_json(file).get("stamp") != stamps[cell.name]:
-        raise ConfigError(
-            f"{file} was made with other options, or from a cell that was: choose another --out, or delete "
-            f"{file.parent}"
-        )
-    return True
+def done(cells: Sequence[Cell], out: Path) -> set[str]:
+    """The names of the cells that are done; ConfigError if one was done with other options."""
+    stamps, before = stamps_of(cells), stamps_of(cells, old_names=True)
+    found = set()
+    for cell in cells:
+        file = out / cell.name / DONE
+        if not file.is_file():
+            continue
+        if read_json(file).get("stamp") not in (stamps[cell.name], before[cell.name]):
+            raise ConfigError(
+                f"{file} was made with other options, or from a cell that was: choose another --out, or delete "
+                f"{file.parent}"
+            )
+        found.add(cell.name)
+    return found
 
 
 def _run(todo: Sequence[Cell], stamps: Mapping[str, str], out: Path, workers: int, tell: Callable[[str], None]) -> None:

@@ -44,7 +44,7 @@ class Row:
 
 
 # Rates were compared on held-out examples of SST-2 and CoLA (4,000 training examples, one seed) for both starts.
-_OPTIM = {"kind": "adamw", "peak_rate": 4e-4}
+_OPTIM = {"kind": "adamw", "learning_rate": 4e-4}
 # Rows of documents mostly tagged, with some context, rather than read twice.
 _TAGGED = {"windows": {"stride": 80}}
 
@@ -78,7 +78,8 @@ ROWS = (
     Row(
         name="movie reviews", task="movie-reviews", data={"folder": "movie-reviews", "limit": 400},
         settings={
-            "head": {"windows": {"stride": 126}}, "train": {"batch_examples": 16, "epochs": 2.0, "looks_per_epoch": 1}
+            "head": {"windows": {"stride": 126}},
+            "train": {"batch_examples": 16, "epochs": 2.0, "evaluations_per_epoch": 1},
         },
     ),
     Row(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="ko"),
@@ -132,7 +133,7 @@ def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
         for row in ROWS:
             options = {"recipe": recipe_of(row, data, models, out)}
             if start != COUNTED:
-                settings = [f"fresh={str(start == FRESH).lower()}"]
+                settings = [f"from_scratch={str(start == FRESH).lower()}"]
                 cells.append(Cell(f"tasks/{row.name}/{start}", tune_cell, options | {"settings": settings}))
             elif row.counted:
                 cells.append(Cell(f"tasks/{row.name}/{start}", count_cell, options))
@@ -143,7 +144,7 @@ def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
             if start == COUNTED:
                 cells.append(Cell(f"labels/{n}/{start}", count_cell, {"recipe": recipe}))
             else:
-                settings = [f"fresh={str(start == FRESH).lower()}"]
+                settings = [f"from_scratch={str(start == FRESH).lower()}"]
                 cells.append(Cell(f"labels/{n}/{start}", tune_cell, {"recipe": recipe, "settings": settings}))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, models, out)
@@ -152,7 +153,7 @@ def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
             "features": {key: value for key, value in features.items() if key not in ("crf", "rate")},
         }  # fmt: skip
         rate = features.get("rate", _HEAD_RATE)
-        recipe |= {"adapt": {"frozen_groups": -1}, "optim": {"kind": "adamw", "peak_rate": rate}}
+        recipe |= {"adapt": {"frozen_groups": -1}, "optim": {"kind": "adamw", "learning_rate": rate}}
         cells.append(Cell(f"features/{name}", tune_cell, {"recipe": recipe, "settings": []}))
     return cells
 

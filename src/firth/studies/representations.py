@@ -39,11 +39,11 @@ TASKS = {"CoNLL-2003": "entity_f1", "English POS": "tag_accuracy", "SST-2": "acc
 _TAGGING = ("CoNLL-2003", "English POS")
 # Rows as long as those of pre-training.
 _TAGGED = {"data": {"limit": MOST_TAGGED}, "head": {"windows": {"length": 64, "stride": 48}}}
-_ADAM = {"kind": "adamw", "peak_rate": 1e-3, "warmup_share": 0.1}
+_ADAM = {"kind": "adamw", "learning_rate": 1e-3, "warmup_share": 0.1}
 _FROZEN = {"adapt": {"frozen_groups": -1}, "optim": {**_ADAM, "decay": 0.0, "clip_norm": 5.0}}
 # Rates and numbers of examples were compared on held-out examples of CoNLL-2003 and SST-2 (one seed). A recurrent
 # tagger wants many updates: eight windows of 512 words at once and 1e-3 left word2vec at 18 F1 there, these bring 75.
-_MANY_UPDATES = {"optim": {"peak_rate": 5e-3}, "train": {"epochs": 4.0, "batch_examples": 6}}
+_MANY_UPDATES = {"optim": {"learning_rate": 5e-3}, "train": {"epochs": 4.0, "batch_examples": 6}}
 
 
 def _tagger(**features: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _network(**features: Any) -> dict[str, Any]:
 
 def _whole(rate: float, **features: Any) -> dict[str, Any]:
     """A linear layer, and all below it learns too."""
-    return {"optim": {**_ADAM, "peak_rate": rate}, "head": {"features": features} if features else {}}
+    return {"optim": {**_ADAM, "learning_rate": rate}, "head": {"features": features} if features else {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +85,10 @@ class Representation:
     texts: dict[str, Any] | None
 
 
-_STREAM = {"optim": {**_ADAM, "peak_rate": 2e-3, "warmup_share": 0.05, "decay": 0.0}}
+_STREAM = {"optim": {**_ADAM, "learning_rate": 2e-3, "warmup_share": 0.05, "decay": 0.0}}
 _TRANSFORMER = {
     "data": {"length": 64},
-    "optim": {"kind": "adamw", "schedule": "linear", "peak_rate": 1e-3, "warmup_share": 0.05, "beta2": 0.98},
+    "optim": {"kind": "adamw", "schedule": "linear", "learning_rate": 1e-3, "warmup_share": 0.05, "beta2": 0.98},
     "train": {"batch_tokens": 2048},
 }  # fmt: skip
 _NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -121,7 +121,7 @@ REPRESENTATIONS: dict[str, Representation] = {
     "ELMo": Representation(
         model="elmo-mini", words=_tagger(**_MIX, own_words=50, own_characters="cnn"), texts=_network(**_MIX),
         recipe={
-            "optim": {**_ADAM, "schedule": "linear", "peak_rate": 1e-3, "warmup_share": 0.05, "accumulated": 0.0,
+            "optim": {**_ADAM, "schedule": "linear", "learning_rate": 1e-3, "warmup_share": 0.05, "accumulated": 0.0,
                       "epsilon": 1e-8},
             # Tasks read each sentence from zero; state that is always carried may not have learnt to begin there.
             "data": {"restart_every": 10}, "objective": {"negatives": 0}, "train": {"batch_tokens": 1280},
@@ -265,7 +265,7 @@ def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:
     for task in MIXED:
         for seed in range(1, SEEDS + 1):
             # The shares begin equal: they need larger steps than a head's matrix to become what they can be.
-            own: dict[str, Any] = {"optim": {"peak_rate": 1e-2}, "train": {"seed": seed, "seeds": 1}}
+            own: dict[str, Any] = {"optim": {"learning_rate": 1e-2}, "train": {"seed": seed, "seeds": 1}}
             if task in _TAGGING:
                 own["train"] |= _MANY_UPDATES["train"]
             else:
@@ -286,11 +286,11 @@ def label_cells(data: Path, models: Path, out: Path) -> list[Cell]:
         for start in ULMFIT_STARTS:
             own = laid_over(recipe, {"data": {"limit": n}, "train": train})
             if start == ULMFIT_STARTS[0]:
-                own |= {"adapt": {"unfreeze": "at_once", "rate_decay": 1.0}}  # nothing to keep
+                own |= {"adapt": {"unfreeze": "at_once", "layer_decay": 1.0}}  # nothing to keep
             needs = _needs("ULMFiT")
             if start == ULMFIT_STARTS[2]:
                 own["model"], needs = f"{out / 'cells' / target / 'run'}/", (target,)
-            own |= {"fresh": start == ULMFIT_STARTS[0]}
+            own |= {"from_scratch": start == ULMFIT_STARTS[0]}
             cells.append(Cell(f"labels/{n or 'all'}/{start}", task_cell, {"recipe": own}, needs))
     return cells
 
@@ -391,7 +391,7 @@ def target_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
             prepare([text], base, folder / "corpus", holdout=0.1)
             tables = {
                 "model": f"{base}/", "data": {"corpus": str(folder / "corpus")},
-                "train": {"steps": 600, "batch_tokens": 1120, "rate_decay": 1 / 2.6, "eval_every": 150},
+                "train": {"steps": 600, "batch_tokens": 1120, "layer_decay": 1 / 2.6, "eval_every": 150},
             }  # fmt: skip
             outcome = job.pretrain(job.resolve(tables, [], str(folder)), run)
         if not outcome.finished:

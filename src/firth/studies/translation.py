@@ -29,10 +29,10 @@ BEST, NEWEST, MEAN = "best", "last", f"mean of the last {LAST}"
 GREEDY, BEAM = "greedy", "beam 4"
 SEARCHES: dict[str, dict[str, Any]] = {
     GREEDY: {"beam": 1},
-    BEAM: {"beam": 4, "alpha": 0.6},
-    "beam 4, no length penalty": {"beam": 4, "alpha": 0.0},
-    "beam 4, alpha 1": {"beam": 4, "alpha": 1.0},
-    "beam 8": {"beam": 8, "alpha": 0.6},
+    BEAM: {"beam": 4, "length_penalty": 0.6},
+    "beam 4, no length penalty": {"beam": 4, "length_penalty": 0.0},
+    "beam 4, length penalty 1": {"beam": 4, "length_penalty": 1.0},
+    "beam 8": {"beam": 8, "length_penalty": 0.6},
 }
 # The same as recipes/transformer-multi30k.toml, but for the corpus.
 RECIPE: dict[str, Any] = {
@@ -40,7 +40,7 @@ RECIPE: dict[str, Any] = {
     "data": {"length": 64},
     "encoder": {"n_layers": 4, "n_heads": 4, "feed_forward_width": 256, "dropout": 0.3, "norm": "pre"},
     "optim": {
-        "kind": "adamw", "schedule": "inverse_sqrt", "peak_rate": 5e-3, "warmup_share": 0.0625, "decay": 0.0,
+        "kind": "adamw", "schedule": "inverse_sqrt", "learning_rate": 5e-3, "warmup_share": 0.0625, "decay": 0.0,
         "beta2": 0.98, "epsilon": 1e-9, "clip_norm": 0.0,
     },
     "train": {

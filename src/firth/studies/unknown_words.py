@@ -23,8 +23,8 @@ from firth.vectors.train import VectorTraining, train_vectors
 TRAINING = "vectors"
 # Small and quick: about four minutes of one core for both.
 VECTORS: dict[str, dict[str, Any]] = {
-    "word2vec": {"width": 100, "epochs": 2, "least": 5, "workers": 1},
-    "fasttext": {"kind": "fasttext", "width": 100, "epochs": 1, "least": 5, "workers": 1, "n_buckets": 200_000},
+    "word2vec": {"width": 100, "epochs": 2, "min_count": 5, "workers": 1},
+    "fasttext": {"kind": "fasttext", "width": 100, "epochs": 1, "min_count": 5, "workers": 1, "n_buckets": 200_000},
 }
 MOST_EXAMPLES = 2000  # sentences to learn from
 SEEDS = 3
@@ -93,9 +93,9 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
             "windows": {"length": 64, "stride": 48},
         },
         "adapt": {"frozen_groups": -1},
-        "optim": {"kind": "adamw", "peak_rate": 5e-3, "warmup_share": 0.1, "decay": 0.0, "clip_norm": 5.0},
+        "optim": {"kind": "adamw", "learning_rate": 5e-3, "warmup_share": 0.1, "decay": 0.0, "clip_norm": 5.0},
         "train": {
-            "epochs": 6.0, "batch_examples": 6, "seeds": SEEDS, "precision": "float32", "looks_per_epoch": 1,
+            "epochs": 6.0, "batch_examples": 6, "seeds": SEEDS, "precision": "float32", "evaluations_per_epoch": 1,
         },
     }
     cells = []

@@ -15,16 +15,20 @@ class OptimConfig:
         "bert_adam",
         "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; adagrad; sgd",
     )
-    peak_rate: float = option(1e-4, "highest learning rate", POSITIVE)
+    learning_rate: float = option(1e-4, "peak learning rate", POSITIVE)
     schedule: Literal["linear", "gpt_linear", "cosine", "constant", "inverse_sqrt", "slanted"] = option(
-        "linear", "how the rate changes after the warm-up"
+        "linear", "learning-rate schedule after the warm-up"
     )
     warmup_share: float = option(
-        0.01, "of the steps, over which the rate rises from 0 (paper: 10,000 of 1,000,000)", SHARE
+        0.01, "share of the steps over which the learning rate rises from 0 (paper: 10,000 of 1,000,000)", SHARE
     )
-    plateau_factor: float = option(1.0, "of the rate, each time held-out scores stop getting better; 1: none", PART)
+    plateau_factor: float = option(
+        1.0, "the learning rate is multiplied by this whenever held-out scores stop improving; 1: off", PART
+    )
     plateau_patience: int = option(1, "evaluations in a row without a better score that are a plateau", COUNT)
-    lowest_rate: float = option(0.0, "training ends when plateaus have brought the highest rate below this", AMOUNT)
+    min_learning_rate: float = option(
+        0.0, "training ends when plateaus have brought the peak learning rate below this", AMOUNT
+    )
     averaged_after: int = option(
         0, "sgd: averages weights from the first score on that is worse than the best so many before; 0: never", AMOUNT
     )
@@ -41,15 +45,15 @@ class OptimConfig:
             raise ConfigError(f"optim.decay={self.decay}: adagrad has none, set it to 0")
         if self.averaged_after and self.kind != "sgd":
             raise ConfigError(f"optim.averaged_after={self.averaged_after}: only optim.kind=sgd averages weights")
-        if self.lowest_rate and self.plateau_factor == 1.0:
+        if self.min_learning_rate and self.plateau_factor == 1.0:
             raise ConfigError(
-                f"optim.lowest_rate={self.lowest_rate}: the rate falls with optim.plateau_factor below 1; "
+                f"optim.min_learning_rate={self.min_learning_rate}: the rate falls with optim.plateau_factor below 1; "
                 "set one or the other"
             )
-        if self.lowest_rate > self.peak_rate:
+        if self.min_learning_rate > self.learning_rate:
             raise ConfigError(
-                f"optim.lowest_rate={self.lowest_rate}: training would end before it begins, "
-                f"optim.peak_rate={self.peak_rate} is less"
+                f"optim.min_learning_rate={self.min_learning_rate}: training would end before it begins, "
+                f"optim.learning_rate={self.learning_rate} is less"
             )
 
     @property
@@ -73,9 +77,9 @@ class TrainConfig:
     steps: int = option(1_000_000, "optimizer steps", COUNT)
     batch_tokens: int = option(4096, "most tokens in a micro-batch", COUNT)
     micro_batches: int = option(1, "micro-batches a step, over all processes", COUNT)
-    rate_decay: float = option(
+    layer_decay: float = option(
         1.0,
-        "the rate of each group of layers is this times that of the group above; the top one has the full rate",
+        "learning rate of each layer group: this times that of the group above; the top group has the full rate",
         PART,
     )
     seed: int = option(12345, "of initial weights, data and dropout", AMOUNT)

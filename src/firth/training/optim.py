@@ -135,16 +135,16 @@ def make_optimizer(
     betas = (config.beta1, config.beta2)
     if config.kind in _OURS:
         optimizer: torch.optim.Optimizer = _OURS[config.kind](
-            groups, lr=config.peak_rate, betas=betas, eps=config.epsilon
+            groups, lr=config.learning_rate, betas=betas, eps=config.epsilon
         )
         return optimizer
     if config.kind == "adagrad":
         return torch.optim.Adagrad(
-            groups, lr=config.peak_rate, initial_accumulator_value=config.accumulated, eps=config.epsilon
+            groups, lr=config.learning_rate, initial_accumulator_value=config.accumulated, eps=config.epsilon
         )
     if config.kind == "sgd":
-        return AveragedSgd(groups, lr=config.peak_rate)
-    return torch.optim.AdamW(groups, lr=config.peak_rate, betas=betas, eps=config.epsilon, fused=True)
+        return AveragedSgd(groups, lr=config.learning_rate)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

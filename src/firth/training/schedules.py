@@ -93,7 +93,7 @@ SCHEDULES: dict[str, Callable[[int, float, int], float]] = {
 
 
 def _rate(step: int, optim: OptimConfig, total: int) -> float:
-    return optim.peak_rate * SCHEDULES[optim.schedule](step, optim.warmup_share * total, total)
+    return optim.learning_rate * SCHEDULES[optim.schedule](step, optim.warmup_share * total, total)
 
 
 def rate_of(optim: OptimConfig, total: int) -> Callable[[int], float]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from firth.config import read_json
+from firth.config import read_json, with_new_names
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
@@ -192,7 +192,7 @@ class Trainer:
         )
 
     def _used_up(self) -> bool:
-        return self.optim.peak_rate * self._fallen() < self.optim.lowest_rate * _ROUNDING
+        return self.optim.learning_rate * self._fallen() < self.optim.min_learning_rate * _ROUNDING
 
     def _fallen(self) -> float:
         """What plateaus have left of the rate, as a part."""
@@ -262,7 +262,7 @@ class Trainer:
             return f"{what} in step {self.state.step + 1}, in a batch of another process: see its message"
         return (
             f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {self.advice.format(place=places[0])} "
-            f"Usual causes: optim.peak_rate={self.optim.peak_rate:g} is too high, "
+            f"Usual causes: optim.learning_rate={self.optim.learning_rate:g} is too high, "
             f"optim.warmup_share={self.optim.warmup_share:g} too little, or {self.dtype} too coarse: try float32"
         )
 
@@ -418,7 +418,7 @@ class Trainer:
                 f"begin a new run from it with --model {self.run}/"
             )
         found = State(**read_json(path / "train" / "state.json"))
-        began = {key: self.defaults.get(key) for key in self.identity} | found.identity
+        began = {key: self.defaults.get(key) for key in self.identity} | with_new_names(found.identity)
         other = [key for key in sorted(began | self.identity) if began.get(key) != self.identity.get(key)]
         if other:
             raise CheckpointError(

@@ -52,7 +52,7 @@ _SEED = 0
 class Reading:
     """What is taken of a file of word vectors, and what words outside of it get.
 
-    ``texts``: only words that occur there, ``least`` times or more. ``most``: only so many words, 0: all.
+    ``texts``: only words that occur there, ``min_count`` times or more. ``max_words``: only so many words, 0: all.
     ``lowercase``: whether the model reads text in lower case; None: if the words are. ``split``: text is split at
     punctuation too, or at blanks alone; None: as a model folder has it, a file's words at punctuation too.
     ``unknown``: as in ``VectorsConfig``; None: that of a model folder, with its vectors; of a file n-grams where it has
@@ -63,8 +63,8 @@ class Reading:
 
     glove_vocab: Path | None = None
     texts: tuple[str | Path, ...] = ()
-    least: int = 1
-    most: int = 0
+    min_count: int = 1
+    max_words: int = 0
     lowercase: bool | None = None
     split: Split | None = None
     unknown: Unknown | None = None
@@ -72,9 +72,10 @@ class Reading:
     n_buckets: int | None = None
 
     def __post_init__(self) -> None:
-        if self.least < 1 or self.most < 0 or (self.n_buckets is not None and self.n_buckets < 1):
+        if self.min_count < 1 or self.max_words < 0 or (self.n_buckets is not None and self.n_buckets < 1):
             raise ConfigError(
-                f"least={self.least}, most={self.most}, n_buckets={self.n_buckets}: expected at least 1, 0 and 1"
+                f"min_count={self.min_count}, max_words={self.max_words}, n_buckets={self.n_buckets}: expected at "
+                "least 1, 0 and 1"
             )
 
 
@@ -252,15 +253,15 @@ def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[
     words, special = list(WORDS.specials), dict[str, np.ndarray]()
     rows.write(np.zeros((len(words), file.width), np.float32).tobytes())
     n_cased = n_seen = 0
-    allowed = None if wanted is None else {word for word, n in wanted.items() if n >= reading.least}
+    allowed = None if wanted is None else {word for word, n in wanted.items() if n >= reading.min_count}
     with Progress("word vectors", None, "words") as progress:
         for names, block in distinct(file):
             special.update({name: block[i] for i, name in enumerate(names) if name in WORDS.specials})
             keep = [i for i, name in enumerate(names) if name not in special and (
                 allowed is None or name in allowed or (reading.lowercase and name.lower() in allowed)
             )]  # fmt: skip
-            if reading.most:
-                keep = keep[: reading.most + len(WORDS.specials) - len(words)]
+            if reading.max_words:
+                keep = keep[: reading.max_words + len(WORDS.specials) - len(words)]
             n_cased += sum(name != name.lower() for name in names)
             n_seen += len(names)
             words += [names[i] for i in keep]

@@ -31,11 +31,11 @@ class VectorTraining:
     window: int = option(5, "words on either side, at most", COUNT)
     negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax", AMOUNT)
     epochs: int = option(5, "times that the text is read", COUNT)
-    least: int = option(5, "times that a word must occur", COUNT)
+    min_count: int = option(5, "times that a word must occur", COUNT)
     sample: float = option(
         0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4", AMOUNT
     )
-    rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", AMOUNT)
+    learning_rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", AMOUNT)
     n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText", COUNT)
     shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
     longest_ngram: int = option(6, "the same")
@@ -105,10 +105,10 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
 
     fast = training.kind == "fasttext"
     options: dict[str, Any] = {
-        "vector_size": training.width, "window": training.window, "min_count": training.least,
+        "vector_size": training.width, "window": training.window, "min_count": training.min_count,
         "sg": int(training.algorithm == "skip-gram"), "negative": training.negative, "hs": int(not training.negative),
         "sample": training.sample or (1e-4 if fast else 1e-3),
-        "alpha": training.rate or (0.05 if fast or training.algorithm == "cbow" else 0.025),
+        "alpha": training.learning_rate or (0.05 if fast or training.algorithm == "cbow" else 0.025),
         "epochs": training.epochs, "seed": training.seed, "workers": training.workers or cpu_count(),
     }  # fmt: skip
     if fast:
@@ -118,7 +118,9 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
     model = (gensim.FastText if fast else gensim.Word2Vec)(**options)
     model.build_vocab(LineSentence(str(words)))
     if not len(model.wv):
-        raise InputError(f"none of {n_words:,} words occurs {training.least} times: give more text, or --least 1")
+        raise InputError(
+            f"none of {n_words:,} words occurs {training.min_count} times: give more text, or --min-count 1"
+        )
 
     with Progress("train", training.epochs, "epochs") as progress:
 
