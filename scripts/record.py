@@ -19,8 +19,9 @@ import torch
 from matplotlib.figure import Figure
 
 import firth
-from firth.config import read_json, write_json
+from firth.config import read_json
 from firth.data.shards import Corpus
+from firth.files import write_json
 from firth.pretraining.recipe import Pretrain
 from firth.pretraining.run import make_dev_loader, recipe_of
 from firth.training.checkpoint import list_checkpoints

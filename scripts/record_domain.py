@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from firth.config import read_json, write_json
+from firth.config import read_json
+from firth.files import write_json
 from firth.machine import find_machine
 from firth.training.log import read_log
 

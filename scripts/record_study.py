@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from firth.config import read_json, write_json
+from firth.config import read_json
+from firth.files import write_json
 from firth.machine import find_machine
 from firth.studies import directionality_report, representations_report
 from firth.studies.finetuning_report import label_curves

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from firth.config import read_json, write_json
+from firth.config import read_json
+from firth.files import write_json
 from firth.folder import read_model
 from firth.inference.model import load
 from firth.machine import find_machine

@@ -34,11 +34,10 @@ from firth.config import (
     to_toml,
     unknown_key,
     with_new_names,
-    write_json,
-    write_text,
 )
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError, InputError
+from firth.files import write_json, write_text
 from firth.finetuning.recipe import Finetune
 from firth.models.bert_config import BertConfig
 from firth.models.gpt_config import GptConfig

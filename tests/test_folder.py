@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from firth import folder as folder_module
 from firth.errors import CheckpointError, ConfigError, TokenizerError
+from firth.files import write_folder
 from firth.folder import PRETRAINING, find_model, read_model, write_model
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
@@ -28,7 +30,7 @@ from firth.tasks.config import (
     WindowConfig,
 )
 from firth.text.tokenizer import SPECIALS, Tokenizer
-from firth.training.checkpoint import load_tensors, save_tensors, write_folder
+from firth.training.checkpoint import load_tensors, save_tensors
 
 PIECES = [*SPECIALS, "the", "cat", "##s", "고양이"]
 BERT_SIZES = {"width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12, "max_positions": 16}
@@ -233,6 +235,74 @@ def test_a_tokenizer_of_another_model_is_refused_though_its_size_fits(tmp_path: 
     path.write_text(json.dumps(other), "utf-8")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         read_model(tmp_path / "m")
+
+
+def whole_model(folder: Path) -> None:
+    write_folder(
+        folder, lambda new: write_model(new, "bert", "classify", classifier(), tokenizer(), {}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["firth.json", "vocab.txt", "tokenizer_config.json", "config.json"])
+def test_every_file_that_changes_an_answer_is_covered(tmp_path: Path, name: str) -> None:
+    whole_model(tmp_path / "m")
+    path = tmp_path / "m" / name
+    path.write_bytes(path.read_bytes().replace("나쁨".encode(), b"good") + b" ")
+    with pytest.raises(CheckpointError, match=rf"{name} does not match its checksum: it is damaged or was edited"):
+        read_model(tmp_path / "m")
+
+
+def test_a_model_card_may_be_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole_model(tmp_path / "m")
+    (tmp_path / "m" / "README.md").write_text("For reviews of films.")
+    assert read_model(tmp_path / "m").task == "classify"
+    assert capsys.readouterr().err == ""
+
+
+def test_what_an_older_manifest_leaves_open_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole_model(tmp_path / "m")
+    manifest = tmp_path / "m" / "manifest.json"
+    files = json.loads(manifest.read_text())
+    del files["firth.json"], files["vocab.txt"]
+    manifest.write_text(json.dumps(files))
+    assert read_model(tmp_path / "m").task == "classify"
+    assert "manifest.json does not cover firth.json, vocab.txt" in capsys.readouterr().err
+    manifest.unlink()
+    assert read_model(tmp_path / "m").task == "classify"
+    said = capsys.readouterr().err
+    assert "does not cover model.safetensors" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("moment", ["tokenizer.json", "model.safetensors", "firth.json"])
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Neither half of the older model nor a mixture of both is returned."""
+    run = tmp_path / "run"
+    models = [classifier(), classifier()]
+    for p in models[1].parameters():
+        p.data.add_(1.0)
+
+    def replace_model(new: nn.Module) -> None:
+        write_folder(run / "model", lambda folder: write_model(folder, "bert", "classify", new, tokenizer(), {}))
+
+    replace_model(models[0])
+    check, n_checks = folder_module.check_folder, 0
+
+    def replaced(folder: Path, skip: str = "") -> None:
+        nonlocal n_checks
+        check(folder, skip)
+        n_checks += 1
+        if n_checks == 1:
+            replace_model(models[1])
+            if moment != "firth.json":  # as when the older folder is being deleted
+                shutil.copytree(folder, folder.with_name(".model.old"))
+                (folder.with_name(".model.old") / moment).unlink()
+
+    monkeypatch.setattr(folder_module, "check_folder", replaced)
+    found = read_model(run).objective.state_dict()
+    assert n_checks == 2
+    assert all(torch.equal(found[name], tensor) for name, tensor in models[1].state_dict().items())
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

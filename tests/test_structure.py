@@ -19,7 +19,7 @@ SOURCE_PAGE = ROOT / "docs" / "source.md"
 
 # Parts that may import less than their line allows (progress: and config, of its own line).
 NARROWER = {
-    "training": frozenset({"errors", "config", "progress", "packed", "data"}),
+    "training": frozenset({"errors", "config", "files", "progress", "packed", "data"}),
     "progress": frozenset({"errors", "config"}),
 }
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve"}

@@ -10,10 +10,8 @@ The comment that ``--show-recipe`` prints beside a key stands once, in the field
 import copy
 import dataclasses
 import difflib
-import hashlib
 import json
 import math
-import os
 import tomllib
 import types
 import typing
@@ -349,12 +347,6 @@ def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, maybe behind a byte order mark; InputError if it is not there or not one."""
     try:
@@ -366,21 +358,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a temporary name beside it, flushed to disk, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented, whole or not at all."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -1,41 +1,441 @@
-"""One process at a time in a folder that is written."""
+"""Write files and folders whole or not at all, one writer at a time, and never through a link.
 
+What is being written has a name that nobody can guess, ``.NAME.<16 hex digits>.tmp``, beside its target, and its
+writer holds a system lock on it. So the next writer of the same target knows what a kill has left there (nobody
+holds it) from what another process is writing, and removes the first.
+
+    new run folder     check_new, then lock: one process at a time, for as long as it runs
+    new folder         new_folder, or make_folder with a manifest: made once, then complete
+    folder, replaced   write_folder: the older one stands until the new one is complete
+    new file           new_file
+    file, replaced     write_file, write_text, write_json
+    log                append_to
+"""
+
+import errno
 import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
-from firth.errors import ConfigError
+from firth.errors import CheckpointError, ConfigError, FirthError
 
+MANIFEST = "manifest.json"
+# The one file of a folder that its manifest leaves out: the model card is for its owner to edit.
+CARD = "README.md"
 _LOCK = ".lock"
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def check_new(path: Path, *, resume: str = "", but: str = "") -> None:
+    """ConfigError if there is anything at ``path`` already, other than a folder in which nothing was written.
+
+    ``resume``: the command that resumes what is there, for the message. ``but``: a file that counts as nothing.
+    """
+    if not os.path.lexists(path):
+        return
+    if path.is_dir() and not path.is_symlink() and not holds_something(path, but=but):
+        return
+    raise _exists(path, f"resume it with: {resume}; or " if resume else "")
+
+
+def check_new_file(path: Path) -> None:
+    """ConfigError if there is anything at ``path`` already."""
+    if os.path.lexists(path):
+        raise _exists(path)
+
+
+def _exists(path: Path, also: str = "") -> ConfigError:
+    return ConfigError(f"{path} exists already: {also}choose another name, or delete it")
+
+
+def holds_something(folder: Path, *, but: str = "") -> bool:
+    """Whether anything is in the folder but a lock, half-written files, and a file of the name ``but``."""
+    names = (path.name for path in folder.iterdir())
+    return any(name not in (_LOCK, but) and not _TEMPORARY.fullmatch(name) for name in names)
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Make the folder if need be and hold it; ConfigError if it cannot be written, or another process holds it.
 
-    The system lets go of it when the process ends, however it ends. A folder in which nothing was
-    written is taken away again.
+    The system releases it when the process ends, however it ends. What a killed process left half written in it is
+    removed, and so is a folder in which nothing was written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / _LOCK, "wb")  # noqa: SIM115  # closed below
+        file = _lock_file(folder)
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{folder} cannot be written: {_reason(error)}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{folder} is in use by another firth process: wait for it, or stop it") from None
+        refuse_links(folder)
+        clear_litter(folder)
         try:
             yield
         finally:
             if folder.exists() and not holds_something(folder):
-                (folder / _LOCK).unlink()
-                folder.rmdir()
+                (folder / _LOCK).unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()
 
 
-def holds_something(folder: Path, *, but: str = "") -> bool:
-    """Whether anything is in the folder but a lock, and a file of the name ``but``, whole or half written."""
-    names = (path.name for path in folder.iterdir())
-    return any(name not in (_LOCK, but) and not (but and name.startswith(f".{but}.")) for name in names)
+def refuse_links(folder: Path) -> None:
+    """ConfigError if a folder has a link to another one in it: what is written there would land elsewhere."""
+    for path in folder.iterdir():
+        if path.is_symlink() and path.is_dir():
+            raise ConfigError(f"{path} is a link, and nothing is written through links: put the folder itself there")
+
+
+def _lock_file(folder: Path) -> BinaryIO:
+    path = folder / _LOCK
+    while True:
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by whoever asked for it
+        try:
+            if _hold(file.fileno()) is False:
+                raise ConfigError(f"{folder} is in use by another firth process: wait for it, or stop it")
+            # Whoever held it before may have removed the folder's lock with the folder.
+            if _is_at(path, file.fileno()):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def append_to(path: Path) -> BinaryIO:
+    """Open a file to write at its end, made if need be. ConfigError for a link, and for what is no regular file."""
+    try:
+        return open(path, "ab", opener=_regular)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {_reason(error)}") from None
+
+
+def _regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | _SAFE, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, or what it means."""
+    if error.errno == errno.ELOOP:
+        return f"{error.filename} is a link, and nothing is written through links: delete it"
+    if error.errno == errno.EEXIST:
+        return f"{error.filename} is a file"
+    return error.strerror or str(error)
+
+
+def _hold(descriptor: int) -> bool | None:
+    """Lock an open file or folder: False if another process has it, None where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def clear_litter(folder: Path, name: str = "") -> bool:
+    """Remove what killed processes left half written in a folder: all of it, or what was to become ``name``.
+
+    Returns whether another process is writing there at this moment. What it writes stays.
+    """
+    busy = False
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found is None or (name and found[1] != name):
+                continue
+            # A link, or what belongs to somebody else, is none of ours.
+            with suppress(OSError):
+                descriptor = os.open(entry.path, os.O_RDONLY | _SAFE)
+                try:
+                    held = _hold(descriptor)
+                    busy |= held is False
+                    if held:
+                        _remove(Path(entry.path))
+                finally:
+                    os.close(descriptor)
+    return busy
+
+
+def _remove(path: Path) -> None:
+    """Delete a file, link or folder, as far as the system allows it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder so that a kill leaves it whole, or under a name that the next writer there removes."""
+    if not os.path.lexists(path):
+        return
+    doomed = _temporary(path)
+    try:
+        os.rename(path, doomed)
+    except OSError:
+        doomed = path
+    _remove(doomed)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file beside ``path`` (its ``name`` is the path) that is gone at the end, or with the next writer."""
+    clear_litter(path.parent, path.name)
+    try:
+        while True:
+            temporary = _temporary(path)
+            # Exclusive: nobody else's file is opened, nor a link followed.
+            file = open(temporary, "xb", opener=_regular)  # noqa: SIM115  # closed below
+            if _hold(file.fileno()) is not False and _is_at(temporary, file.fileno()):
+                break
+            file.close()
+    except OSError as error:
+        raise OSError(error.errno, _reason(error), str(path)) from None
+    try:
+        with file:
+            yield file
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears at ``path`` when all of it is on disk, or not at all. OSError names ``path``.
+
+    A link at ``path`` is replaced, not followed.
+    """
+    with temporary_file(path) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(file.name, path)
+        _sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with write_file(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented, whole or not at all."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """A new empty folder beside ``path`` that is gone at the end unless it was renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        temporary = _temporary(path)
+        temporary.mkdir()
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+        if _hold(descriptor) is not False and _is_at(temporary, descriptor):
+            break
+        os.close(descriptor)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Make a folder that appears at ``path`` when all of it is on disk, or not at all; yields where to write.
+
+    ConfigError if there is something at ``path`` (see ``check_new``), at the start or at the end, if another process
+    is writing it, or if nothing can be written there.
+    """
+    check_new(path)
+    _refuse_second_writer(path)
+    try:
+        with _temporary_folder(path) as temporary:
+            yield temporary
+            _sync_all(temporary)
+            if path.is_dir() and not holds_something(path):
+                (path / _LOCK).unlink(missing_ok=True)
+            try:
+                # An empty folder is replaced; what another process has put there meanwhile is not.
+                os.rename(temporary, path)
+            except OSError:
+                check_new(path)
+                raise
+            _sync(path.parent)
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears at ``path`` when all of it is on disk, or not at all. Errors as in ``new_folder``."""
+    check_new_file(path)
+    _refuse_second_writer(path)
+    try:
+        with write_file(path) as file:
+            yield file
+            check_new_file(path)
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
+def _refuse_second_writer(path: Path) -> None:
+    if clear_litter(path.parent, path.name):
+        raise ConfigError(f"{path} is being written by another firth process: wait for it, or choose another name")
+
+
+def _not_written(path: Path, error: OSError) -> FirthError:
+    """A disk that fails in the middle, or a place that was never one to write to."""
+    if error.errno in _FULL:
+        return CheckpointError(_why(path, error))
+    return ConfigError(f"{path} cannot be written: {_reason(error)}")
+
+
+def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a new folder with ``fill(temporary)`` and a manifest; it appears at ``path`` whole. See ``new_folder``.
+
+    A failing disk is a CheckpointError.
+    """
+    with new_folder(path) as temporary:
+        try:
+            fill(temporary)
+            _write_manifest(temporary)
+        except OSError as error:
+            raise CheckpointError(_why(path, error)) from None
+
+
+def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a folder by ``fill(temporary)``; it appears at ``path`` whole, on disk, with a manifest.
+
+    An older folder at ``path`` stands until the new one is whole: its place is only for one process at a time (see
+    ``lock``). A failure (disk full, no permission) is a CheckpointError; what stood there before is untouched.
+    """
+    try:
+        clear_litter(path.parent, path.name)
+        with _temporary_folder(path) as temporary:
+            fill(temporary)
+            _write_manifest(temporary)
+            _sync_all(temporary)
+            _swap(temporary, path)
+    except OSError as error:
+        raise CheckpointError(_why(path, error)) from None
+
+
+def _why(path: Path, error: OSError) -> str:
+    if error.errno in _FULL:
+        free = shutil.disk_usage(path.parent).free
+        return (
+            f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free). What was saved before is "
+            f"untouched: make room, then resume"
+        )
+    return f"{path} could not be written: {_reason(error)}. What was saved before is untouched"
+
+
+def _sync_all(folder: Path) -> None:
+    for entry in [*folder.rglob("*"), folder]:
+        _sync(entry)
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Put ``new`` in the place of ``path``. Between the two renames only ``path.old`` exists: see ``recover``."""
+    _remove(_older(path))
+    if os.path.lexists(path):
+        os.rename(path, _older(path))
+    os.rename(new, path)
+    # On disk before the older one goes, or a power cut could take both.
+    _sync(path.parent)
+    _remove(_older(path))
+
+
+def recover(path: Path) -> None:
+    """Bring back the older folder if a kill fell between the two renames of ``write_folder``, or remove it."""
+    old = _older(path)
+    if not path.exists() and old.exists():
+        os.rename(old, path)
+    _remove(old)
+
+
+def _write_manifest(folder: Path) -> None:
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / CARD
+    }
+    (folder / MANIFEST).write_text(json.dumps(files, indent=2) + "\n", "utf-8")
+
+
+def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of each file that the manifest of a folder covers; CheckpointError if it is damaged."""
+    path = folder / MANIFEST
+    try:
+        entries = json.loads(path.read_text("utf-8"))
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not files:
+        raise CheckpointError(f"{path} names no file: it is damaged")
+    for name in files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise CheckpointError(f"{path} names {name!r}, which is outside its folder: it is damaged")
+    return files
+
+
+def check_folder(folder: Path, skip: str = "") -> None:
+    """Compare a folder's files with its manifest; CheckpointError names the first that differs.
+
+    ``skip``: a folder inside whose files are left out. The model card is, too.
+    """
+    for name, (size, digest) in covered_files(folder).items():
+        path = folder / name
+        if name == CARD or (skip and name.startswith(f"{skip}/")):
+            continue
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing")
+        if path.stat().st_size != size or file_sha256(path) != digest:
+            raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")

@@ -10,7 +10,7 @@ README.md              model card
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,22 @@ from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
+from firth.files import MANIFEST, check_folder, covered_files
+from firth.progress import say
 from firth.systems import SYSTEMS, TASKS, System
 from firth.tasks.config import EmbeddingConfig
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import MANIFEST, check_folder, load_tensors, save_tensors
+from firth.training.checkpoint import load_tensors, save_tensors
 
 FORMAT = "firth-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
+# Each changes what a model answers, so the manifest of a folder must cover it.
+_READ = (WEIGHTS, "config.json", "firth.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+# A model is replaced once in an evaluation at most; reading it takes a second or so.
+_READINGS = 5
 _MEAN = EmbeddingConfig()
 
 
@@ -157,8 +163,9 @@ def _card(
 def find_model(path: str | Path) -> Path:
     """The model folder that a path means: itself, or the ``model/`` of a run folder."""
     folder = Path(path).resolve()
-    # A run may be replacing its model at this moment, or was killed while it did: then the older one is there.
-    for candidate in (folder, folder / "model", folder / ".model.old"):
+    # A run may be replacing its model at this moment, or was killed while it did: then the older one is there, or
+    # was until the new one was.
+    for candidate in (folder, folder / "model", folder / ".model.old", folder / "model"):
         if (candidate / "firth.json").is_file() or (candidate / "config.json").is_file():
             return candidate
     if not folder.exists():
@@ -169,11 +176,47 @@ def find_model(path: str | Path) -> Path:
 
 
 def read_model(path: str | Path) -> Loaded:
-    """Load a model folder (or a run's ``model/``), strictly: every tensor named and shaped as expected."""
-    folder = find_model(path)
-    about = read_about(folder)
+    """Load a model folder (or a run's ``model/``), strictly: every tensor named and shaped as expected.
+
+    A run may replace its model at any moment: what was read is of one model, or is read again.
+    """
+    for _ in range(_READINGS):
+        folder = find_model(path)
+        before = _stamp(folder)
+        try:
+            loaded = _read_model(folder)
+        except (FirthError, OSError):
+            if _stamp(folder) == before:
+                raise
+            continue
+        if _stamp(folder) == before:
+            return loaded
+    raise CheckpointError(f"{path} is replaced faster than it can be read: read a checkpoint of the run instead")
+
+
+def _stamp(folder: Path) -> tuple[int, ...] | None:
+    """What tells a folder from another one that takes its place, or None if it is gone."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _check(folder: Path) -> None:
+    """CheckpointError for a damaged file; what no manifest covers is said."""
+    covered: Collection[str] = ()
     if (folder / MANIFEST).is_file():
-        check_folder(folder, only=(WEIGHTS, "config.json", "tokenizer.json"))
+        check_folder(folder, skip="train")
+        covered = covered_files(folder)
+    open_to_damage = [name for name in _READ if name not in covered and (folder / name).is_file()]
+    if open_to_damage:
+        say(f"{folder}: {MANIFEST} does not cover {', '.join(open_to_damage)}: damage to them would go unnoticed")
+
+
+def _read_model(folder: Path) -> Loaded:
+    about = read_about(folder)
+    _check(folder)
     try:
         system_name, task = about["system"], about["task"]
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):

@@ -7,7 +7,6 @@ follows the reader's light or dark mode. The same report gives the same bytes.
 import html
 import io
 import math
-import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth.errors import ConfigError
+from firth.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,15 +150,7 @@ class Report:
         """Write the file; it appears whole or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with partial.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(self._page())
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_text(path, self._page())
 
     def _page(self) -> str:
         light = " ".join(f"--c{i}: {pair[0]};" for i, pair in enumerate(COLOURS))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from firth.files import write_folder
 from firth.folder import read_model, write_model
 from firth.inference.model import load
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
-from firth.training.checkpoint import write_folder
 
 GOLD = "text\tlabel\nthe river\ta\nwinter\tb\nthe old mill\ta\nthe queen\tb\n"
 

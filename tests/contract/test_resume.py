@@ -99,18 +99,18 @@ import os, sys, tomllib
 from pathlib import Path
 from firth.pretraining.run import pretrain, resume
 from firth.pretraining.recipe import read_resolved_recipe
-import firth.training.checkpoint as checkpoint
+import firth.files as files
 
 run, recipe = Path(sys.argv[1]), Path(sys.argv[2])
 if len(sys.argv) > 3:
     # Tell the test when a checkpoint is half written, and wait there to be killed.
-    original = checkpoint._write_manifest
+    original = files._write_manifest
     def half(folder):
         if sys.argv[3] in folder.name:
             print("half written", flush=True)
             sys.stdin.read()
         original(folder)
-    checkpoint._write_manifest = half
+    files._write_manifest = half
 tell = lambda text: print(text, flush=True)
 if run.exists():
     outcome = resume(run, tell)
@@ -139,7 +139,7 @@ def one_thread() -> Any:
 
 
 @pytest.mark.parametrize("system", ["bert", "lstm"])
-@pytest.mark.parametrize("moment", [".step-5.tmp", ".model.tmp"])
+@pytest.mark.parametrize("moment", [".step-5.", ".model."])
 def test_a_real_process_killed_while_it_writes(
     system: str, moment: str, tiny_corpus: Path, tmp_path: Path, one_thread: None
 ) -> None:
@@ -160,6 +160,31 @@ def test_a_real_process_killed_while_it_writes(
     assert "finished True 12" in output, errors
     assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
     assert not list((tmp_path / "cut").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("left", [(), (".step-0.0123456789abcdef.tmp",)])
+def test_a_run_that_was_stopped_in_its_first_checkpoint_starts_from_its_recipe(
+    left: tuple[str, ...], tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By --resume; a new start says so. What was logged before counts for nothing."""
+    recipe = tiny_recipe("bert", tiny_corpus)
+    pretrain(recipe, tmp_path / "whole", silent)
+    monkeypatch.setattr(trainer_module, "save_checkpoint", stopped)
+    with pytest.raises(Killed):
+        pretrain(recipe, tmp_path / "cut", silent)
+    monkeypatch.undo()
+    (tmp_path / "cut" / "checkpoints").mkdir(exist_ok=True)
+    for name in left:
+        (tmp_path / "cut" / "checkpoints" / name).mkdir()
+    with pytest.raises(ConfigError, match=r"exists already: resume it with: firth pretrain --resume .*cut; or"):
+        pretrain(recipe, tmp_path / "cut", silent)
+    assert resume(tmp_path / "cut", silent).finished
+    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+    assert not list((tmp_path / "cut").rglob("*.tmp"))
+
+
+def stopped(*args: Any, **more: Any) -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -213,7 +238,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
     original = checkpoint.save_tensors
 
     def no_room(path: Path, tensors: Any) -> None:
-        if ".step-10.tmp" in str(path):
+        if ".step-10." in str(path):
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
         original(path, tensors)

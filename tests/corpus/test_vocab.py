@@ -65,11 +65,11 @@ def test_refuses_a_folder_in_use(tmp_path: Path, text: Path) -> None:
     out.mkdir()
     build_vocab([text], out, size=80)
     before = (out / "vocab.txt").read_bytes()
-    with pytest.raises(ConfigError, match="exists already; choose another folder or delete it"):
+    with pytest.raises(ConfigError, match="exists already: choose another name, or delete it"):
         build_vocab([text], out, size=70)
     with pytest.raises(ConfigError, match="exists already"):
         build_vocab([text], text, size=70)
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         build_vocab([text], text / "below", size=70)
     assert (out / "vocab.txt").read_bytes() == before
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from firth.config import file_sha256
 from firth.errors import ConfigError, InputError
+from firth.files import file_sha256
 from firth.finetuning.evaluate import compare, evaluate
 from firth.finetuning.prediction_files import score_predictions
 from firth.finetuning.recipe import LabelledConfig

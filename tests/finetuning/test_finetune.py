@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from firth.config import file_sha256, read_json, read_toml, to_toml, write_json
+from firth.config import read_json, read_toml, to_toml
 from firth.errors import CheckpointError, ConfigError
+from firth.files import file_sha256, write_json
 from firth.finetuning import run as job
 from firth.finetuning import tuning
 from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
@@ -301,7 +302,7 @@ def test_a_stop_before_anything_is_known_leaves_nothing(
         assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("left", ["", ".step-1.tmp"])
+@pytest.mark.parametrize("left", ["", ".step-1.0123456789abcdef.tmp"])
 def test_a_run_without_a_first_checkpoint_begins_anew(
     plain: dict[str, Any], tmp_path: Path, stop_after: Callable[[int], None], left: str
 ) -> None:
@@ -361,7 +362,7 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="exists already .it is no run"):
+    with pytest.raises(ConfigError, match="exists already: choose another name"):
         run(plain, tmp_path / "out")
     with pytest.raises(ConfigError, match="is not a fine-tuning"):
         resume(tiny_run)
@@ -370,7 +371,7 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
 def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tmp_path: Path) -> None:
     """Before the recipe is written there is nothing that could go on."""
     (tmp_path / "out").mkdir()
-    for name in (".lock", "identity.json", ".identity.json.123.tmp"):
+    for name in (".lock", "identity.json", ".identity.json.0123456789abcdef.tmp"):
         (tmp_path / "out" / name).write_text("{}")
     run(plain, tmp_path / "out")
     assert resume(tmp_path / "out", tell=QUIET).results["runs"]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from firth.config import read_json, read_toml, to_dict, write_json
+from firth.config import read_json, read_toml, to_dict
 from firth.designs import HEADS
 from firth.errors import CheckpointError, ConfigError
+from firth.files import write_json
 from firth.finetuning import run as job
 from firth.finetuning.run import finetune, resolve, resume
 from firth.finetuning.tuning import make_model

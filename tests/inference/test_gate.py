@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from firth.config import file_sha256
 from firth.errors import CheckpointError, ConfigError
+from firth.files import check_folder, file_sha256, write_folder
 from firth.folder import read_model, write_model
 from firth.inference.gate import GATE, Gate, check_gate, gated_folder, record_gate
 from firth.inference.model import load
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
-from firth.training.checkpoint import check_folder, write_folder
 
 
 def write(folder: Path, base: Path, seed: int) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from firth.config import read_json, write_json
+from firth.config import read_json
 from firth.errors import ConfigError, InputError, TrainingError
+from firth.files import write_json
 from firth.studies import cells
 from firth.studies.cells import DONE, Cell, read_facts, run_cells, run_study, select, stamps_of
 from firth.workers import submit

@@ -17,6 +17,7 @@ from firth.data.batch import Batch
 from firth.data.loader import Place
 from firth.data.rows import pack_words
 from firth.data.shards import Corpus
+from firth.files import make_folder
 from firth.folder import PRETRAINING, write_model
 from firth.inference.model import Model, load
 from firth.machine import find_machine
@@ -95,8 +96,8 @@ def bench_recipe(model: str, corpus: Path, batch_tokens: int, base: Model | None
 
 def write_random_model(folder: Path, recipe: Pretrain, tokenizer: Tokenizer) -> Path:
     """A model folder with the recipe's fresh weights."""
-    folder.mkdir()
-    write_model(folder, recipe.system, PRETRAINING, make_objective(recipe), tokenizer, {})
+    objective = make_objective(recipe)
+    make_folder(folder, lambda new: write_model(new, recipe.system, PRETRAINING, objective, tokenizer, {}))
     return folder
 
 

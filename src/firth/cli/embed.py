@@ -1,15 +1,14 @@
 """``firth embed``."""
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from firth.cli.shared import CompileFlag, InputFile, Precision, counted, lines_from, load_model, on_interrupt
-from firth.errors import ConfigError, InputError
+from firth.errors import InputError
+from firth.files import check_new_file, new_file
 from firth.progress import Progress
 
 if TYPE_CHECKING:
@@ -49,16 +48,23 @@ def embed(
     compile
         Compile the encoder: the first lines take about a minute longer, the others less.
     """
-    if out is not None and out.exists():
-        raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
-    lines = lines_from(file)
+    if out is not None:
+        check_new_file(out)
+    lines = _some(lines_from(file), str(file or "stdin"))
     vectors = load_model(model, precision, compile).embed_stream(lines, layer, pool)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
         n_vectors = _print_vectors(vectors) if out is None else _save_vectors(vectors, out)
-    if not n_vectors:
-        raise InputError(f"{file or 'stdin'}: no lines: give text, one a line")
     if out is not None:
         print(f"{out}: {counted(n_vectors, 'vector')}")
+
+
+def _some(lines: Iterable[str], where: str) -> Iterator[str]:
+    """The lines; InputError if there are none."""
+    number = 0
+    for number, line in enumerate(lines, start=1):  # noqa: B007  # counted
+        yield line
+    if not number:
+        raise InputError(f"{where}: no lines: give text, one a line")
 
 
 def _print_vectors(vectors: "Iterable[np.ndarray]") -> int:
@@ -71,53 +77,23 @@ def _print_vectors(vectors: "Iterable[np.ndarray]") -> int:
 
 
 def _save_vectors(vectors: "Iterable[np.ndarray]", out: Path) -> int:
-    """Write vectors as a .npy file; returns how many. Without any, no file is made."""
-    with _NpyFile(out) as file, Progress("embedding", None, "lines") as progress:
+    """Write vectors as a new .npy file of float32 rows; returns how many."""
+    from numpy.lib.format import write_array_header_1_0
+
+    def write_header() -> None:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (n_rows, width)}
+        write_array_header_1_0(file, header)
+
+    n_rows, width = 0, 0
+    with new_file(out) as file, Progress("embedding", None, "lines") as progress:
         for vector in vectors:
-            file.append(vector)
+            if not n_rows:
+                width = len(vector)
+                write_header()
+            file.write(vector.astype("<f4").tobytes())
+            n_rows += 1
             progress.advance(1)
-        return file.n_rows
-
-
-class _NpyFile:
-    """A .npy file of float32 rows that is written as they come, and appears whole or not at all."""
-
-    def __init__(self, path: Path):
-        self.path, self.n_rows, self._width = path, 0, 0
-
-    def __enter__(self) -> "_NpyFile":
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            self._file = open(self._temporary, "xb")
-        except OSError as error:
-            raise ConfigError(f"--out {self.path} cannot be written: {error.strerror}") from None
-        return self
-
-    def append(self, row: "np.ndarray") -> None:
-        if not self.n_rows:
-            self._width = len(row)
-            self._write_header()
-        self._file.write(row.astype("<f4").tobytes())
-        self.n_rows += 1
-
-    def _write_header(self) -> None:
         # The format leaves room in the header for a number of rows of any length.
-        from numpy.lib.format import write_array_header_1_0
-
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self.n_rows, self._width)}
-        write_array_header_1_0(self._file, header)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with self._file:
-                if kind is None and self.n_rows:
-                    self._file.seek(0)
-                    self._write_header()
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-            if kind is None and self.n_rows:
-                os.replace(self._temporary, self.path)
-        finally:
-            self._temporary.unlink(missing_ok=True)
+        file.seek(0)
+        write_header()
+    return n_rows

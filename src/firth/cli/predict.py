@@ -1,13 +1,12 @@
 """``firth predict``."""
 
 import dataclasses
+import io
 import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -28,6 +27,7 @@ from firth.cli.shared import (
     on_interrupt,
 )
 from firth.errors import ConfigError, InputError
+from firth.files import check_new_file, new_file
 from firth.progress import Progress
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def predict(
     _check(texts, file, [flag for flag, value in about_a_file.items() if value is not None])
     if out is not None and submission is not None:
         raise ConfigError("--submission writes a file of its own: leave out --out")
-    if out is not None and out.exists():
-        raise ConfigError(f"--out {out} exists already: delete it, or choose another name")
+    if out is not None:
+        check_new_file(out)
     from firth.inference.answering import answer_stream, task_model
     from firth.inference.ensemble import check_members, ensemble_stream
     from firth.tasks.items import AT_ONCE
@@ -133,8 +133,8 @@ def predict(
         with on_interrupt("no submission was written"):
             _submit(published, _shown(answers), submission)
     elif out is not None:
-        with on_interrupt("no answers were written"), _whole_file(out) as stream:
-            n_answers = _write(_shown(answers), stream, AT_ONCE)
+        with on_interrupt("no answers were written"), new_file(out) as target:
+            n_answers = _write(_shown(answers), io.TextIOWrapper(target, "utf-8", write_through=True), AT_ONCE)
         print(f"{out}: {counted(n_answers, 'answer')}")
     else:
         with on_interrupt("the answers so far are complete"):
@@ -272,24 +272,6 @@ def _write(answers: Iterable[Answer], stream: IO[str], at_once: int) -> int:
 def _finite(value: Any) -> Any:
     """JSON has no infinity, which is the score of "no answer" where the context has not a single piece."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[IO[str]]:
-    """A new text file that appears at ``path`` when it is whole and on disk, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        stream = open(temporary, "x", encoding="utf-8")  # noqa: SIM115  # closed below
-    except OSError as error:
-        raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from None
-    try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _submit(task: str, answers: Iterable[Answer], folder: Path) -> None:

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth.config import read_json, write_text
+from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, InputError
+from firth.files import write_text
 from firth.models.bilm_config import BilmConfig
 from firth.text.characters import N_CHARACTERS, ROW
 from firth.text.tokenizer import WORDS, Tokenizer

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth.config import write_text
 from firth.convert.renames import Turned
 from firth.errors import CheckpointError
+from firth.files import write_text
 from firth.models.gpt_config import GptConfig
 
 SHAPES = "params_shapes.json"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firth.config import read_json, write_json, write_text
+from firth.config import read_json
 from firth.errors import CheckpointError, InputError
+from firth.files import write_json, write_text
 from firth.tasks.config import EmbeddingConfig
 
 MODULES = "modules.json"

@@ -22,6 +22,7 @@ import numpy as np
 
 from firth.convert.crc32c import masked_crc32c
 from firth.errors import CheckpointError
+from firth.files import write_file
 
 _PART = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _MAGIC = bytes.fromhex("57fb808b247547db")
@@ -103,22 +104,13 @@ def write_bundle(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
     Both files appear whole, the index last; nothing is replaced before all is on the disk.
     """
     final = (_shard_path(prefix, 0, 1), _index_path(prefix))
-    data, index = (path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in final)
     try:
-        with open(data, "wb") as file:
-            entries = _write_tensors(file, tensors)
-            _sync(file)
-        with open(index, "wb") as file:
-            file.write(_table([(b"", _HEADER), *entries]))
-            _sync(file)
-        os.replace(data, final[0])
-        os.replace(index, final[1])
+        # The outer one is renamed last.
+        with write_file(final[1]) as index, write_file(final[0]) as data:
+            entries = _write_tensors(data, tensors)
+            index.write(_table([(b"", _HEADER), *entries]))
     except OSError as error:
         raise CheckpointError(f"{prefix} could not be written: {error.strerror or error}") from None
-    finally:
-        for path in (data, index):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def _index_path(prefix: Path) -> Path:
@@ -127,11 +119,6 @@ def _index_path(prefix: Path) -> Path:
 
 def _shard_path(prefix: Path, shard: int, n_shards: int) -> Path:
     return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{n_shards:05d}")
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from firth.corpus.extend_report import Change, ExtendReport, NewPiece, write_ext
 from firth.corpus.prepare import is_held_out
 from firth.data.batch import Objective
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import holds_something, lock
+from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, Loaded, write_model
 from firth.formats.foreign import open_model
 from firth.progress import Progress, say
@@ -34,7 +34,6 @@ from firth.text.extend import (
 )
 from firth.text.tokenizer import Tokenizer
 from firth.text.wordpiece import MAX_TYPES, WordCounts
-from firth.training.checkpoint import write_folder
 
 HELD_OUT = 0.1  # share of the documents that pieces are not chosen from, only tried on
 _SHOWN = 30  # of the new pieces, in the report
@@ -67,32 +66,30 @@ def extend(
     out = Path(out)
     if pieces < 1:
         raise ConfigError(f"pieces={pieces}: expected at least 1")
-    if out.exists() and (not out.is_dir() or holds_something(out)):
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    check_new(out)
     loaded = open_model(model)
     check_extendable(loaded.tokenizer)
     reader = CorpusReader(paths, errors)
-    with lock(out):
-        text, held, digest = _read(reader, loaded.tokenizer, max_types)
-        chosen = _choose(text.words, loaded.tokenizer, pieces, reader)
-        if len(chosen) < pieces:
-            tell(f"{len(chosen):,} new pieces are of use to this text, not {pieces:,}: these are taken")
-        tokenizer = extended(loaded.tokenizer, chosen)
-        report = _report(loaded, tokenizer, chosen, pieces, text, held, reader)
-        objective = extended_objective(loaded, chosen)
-        provenance = _provenance(loaded, model, tokenizer, report, digest)
+    text, held, digest = _read(reader, loaded.tokenizer, max_types)
+    chosen = _choose(text.words, loaded.tokenizer, pieces, reader)
+    if len(chosen) < pieces:
+        tell(f"{len(chosen):,} new pieces are of use to this text, not {pieces:,}: these are taken")
+    tokenizer = extended(loaded.tokenizer, chosen)
+    report = _report(loaded, tokenizer, chosen, pieces, text, held, reader)
+    objective = extended_objective(loaded, chosen)
+    provenance = _provenance(loaded, model, tokenizer, report, digest)
 
-        def fill(folder: Path) -> None:
-            write_model(
-                folder, loaded.system_name, loaded.task, objective, tokenizer, provenance,
-                untrained=loaded.untrained, embedding=loaded.embedding,
-            )  # fmt: skip
-            try:
-                write_extend_report(folder / "report.html", report, out.name)
-            except FirthError as error:
-                tell(f"no report.html: {error}")
+    def fill(folder: Path) -> None:
+        write_model(
+            folder, loaded.system_name, loaded.task, objective, tokenizer, provenance,
+            untrained=loaded.untrained, embedding=loaded.embedding,
+        )  # fmt: skip
+        try:
+            write_extend_report(folder / "report.html", report, out.name)
+        except FirthError as error:
+            tell(f"no report.html: {error}")
 
-        write_folder(out, fill)
+    make_folder(out, fill)
     return report
 
 

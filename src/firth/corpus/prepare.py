@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import file_sha256, from_dict, to_dict, write_text
+from firth.config import from_dict, to_dict
 from firth.data.shards import (
     FORMAT,
     PARTS,
@@ -33,7 +33,7 @@ from firth.data.shards import (
     write_shard,
 )
 from firth.errors import ConfigError, CorpusError, InputError
-from firth.files import holds_something, lock
+from firth.files import append_to, check_new, file_sha256, lock, write_text
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.id_cache import IdCache
@@ -107,8 +107,8 @@ def prepare(
     unit: Lines = "pair" if second else lines
     if not 0 <= holdout < 1:
         raise ConfigError(f"holdout={holdout}: expected at least 0 and less than 1")
-    if out.exists() and not (out / PROGRESS).is_file() and (not out.is_dir() or holds_something(out)):
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    if not (out / PROGRESS).is_file():
+        check_new(out)
     reader = _reader(paths, second, errors)
     dev_reader = _reader(dev, dev_second, errors) if dev else None
     made = load_tokenizer(tokenizer)
@@ -236,8 +236,8 @@ def _make_all(
 
     def finish(future: "Future[ShardInfo]") -> None:
         infos.append(info := future.result())
-        with open(out / PROGRESS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(to_dict(info)) + "\n")
+        with append_to(out / PROGRESS) as file:
+            file.write(json.dumps(to_dict(info)).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

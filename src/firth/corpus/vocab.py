@@ -1,11 +1,6 @@
 """Text files -> a tokenizer folder with a vocabulary learned from them."""
 
-import contextlib
 import dataclasses
-import json
-import os
-import secrets
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from firth.errors import ConfigError, FirthError, InputError
+from firth.files import new_folder, write_json
 from firth.progress import Progress
 from firth.text.bpe import train_bpe
 from firth.text.corpus import CorpusReader
@@ -83,7 +79,7 @@ def build_vocab(
     out = Path(out)
     _check_options(size, kind, score, workers, max_types)
     reader = CorpusReader(paths, errors)
-    with _folder(out) as folder:
+    with new_folder(out) as folder:
         splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=kind == "bpe")
         words = _count(reader, splitter, max_types, workers or cpu_count())
         if not words.counts:
@@ -95,8 +91,7 @@ def build_vocab(
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
         report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
         tokenizer.save(folder)
-        text = json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False)
-        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        write_json(folder / "report.json", dataclasses.asdict(report))
     return report
 
 
@@ -133,29 +128,6 @@ def _check_options(size: int, kind: str, score: str | None, workers: int | None,
         raise ConfigError(f"workers={workers} is not possible; pass 1 or more")
     if max_types < 1:
         raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
-
-
-@contextlib.contextmanager
-def _folder(out: Path) -> Iterator[Path]:
-    """A folder that appears under the name ``out`` when all of it is written, and not at all otherwise."""
-    # Named before it is made, so that an interruption at any moment leaves nothing.
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            if out.exists() and (not out.is_dir() or any(out.iterdir())):
-                raise ConfigError(f"{out}: exists already; choose another folder or delete it")
-            temporary.mkdir(parents=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{out}: the folder cannot be made ({error.strerror}); choose a place you can write to"
-            ) from None
-        try:
-            yield temporary
-            os.replace(temporary, out)
-        except OSError as error:
-            raise ConfigError(f"{out}: the folder cannot be written ({error.strerror})") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _named(reader: CorpusReader) -> str:

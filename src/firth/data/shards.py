@@ -11,15 +11,15 @@ corpus/
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import file_sha256, from_dict, read_json, to_dict, write_json
+from firth.config import from_dict, read_json, to_dict
 from firth.errors import ConfigError, CorpusError, InputError
+from firth.files import file_sha256, write_file, write_json
 from firth.text.tokenizer import Tokenizer
 
 FORMAT = "firth-corpus"
@@ -90,14 +90,10 @@ def write_shard(
     arrays = (ids, sentences.astype(np.uint32), documents.astype(np.uint32))
     for part, array in zip(PARTS, arrays, strict=True):
         path = part_path(folder, name, part)
-        temporary = path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
+        with write_file(path) as file:
             np.save(file, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        sizes.append(temporary.stat().st_size)
-        hashes.append(file_sha256(temporary))
-        os.replace(temporary, path)
+        sizes.append(path.stat().st_size)
+        hashes.append(file_sha256(path))
     return ShardInfo(
         name=name, tokens=len(ids), sentences=len(sentences) - 1, documents=len(documents) - 1,
         bytes=tuple(sizes), sha256=tuple(hashes),

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from firth.config import from_dict, option, read_json, to_dict, write_json, write_text
+from firth.config import from_dict, option, read_json, to_dict
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import build_vocab
 from firth.data.shards import Corpus
@@ -33,6 +33,7 @@ from firth.demo.python_docs import (
 )
 from firth.demo.report import FRESH, PRETRAINED, TFIDF, Findings, Score, summarised, write_demo_report
 from firth.errors import ConfigError
+from firth.files import append_to, write_folder, write_json, write_text
 from firth.finetuning.baseline import tfidf_predictions
 from firth.finetuning.probes import commonest_word, fill_blanks, find_alike, new_sentences, of_length
 from firth.finetuning.recipe import build
@@ -47,7 +48,6 @@ from firth.pretraining.run import RECIPE, pretrain, resolve, resume
 from firth.progress import format_duration, say
 from firth.tasks.model import TaskModel
 from firth.text.records import Document, Text
-from firth.training.checkpoint import write_folder
 from firth.training.log import read_log
 
 SEED = 12345
@@ -285,8 +285,8 @@ class _Demo:
         started_at_s = time.monotonic()
         for number, (start, n, draw) in enumerate(todo):
             score = self._score(start, n, draw)
-            with open(self.out / "scores.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(score)) + "\n")
+            with append_to(self.out / "scores.jsonl") as file:
+                file.write(json.dumps(asdict(score)).encode() + b"\n")
             left_s = (time.monotonic() - started_at_s) / (number + 1) * (len(todo) - number - 1)
             self.tell(
                 f"{start}, {n} a class, draw {draw + 1}: accuracy {score.accuracy:.3f}  "

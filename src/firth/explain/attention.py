@@ -1,11 +1,11 @@
 """Attention maps as a picture: layers from top to bottom, heads from left to right, a small heat map each."""
 
-import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth.errors import ConfigError
+from firth.files import write_file
 from firth.inference.attention_maps import Attention
 from firth.page import COLOURS, FAINT, INK, fonts_for, plain
 
@@ -64,13 +64,9 @@ def draw_attention(attention: Attention) -> "Figure":
 def write_attention_picture(attention: Attention, path: Path) -> None:
     """Write the picture as PNG; it appears whole or not at all."""
     figure = draw_attention(attention)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), write_file(path) as file:
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no font here has
-            figure.savefig(temporary, format="png", dpi=200, facecolor="white")
-        temporary.replace(path)
+            figure.savefig(file, format="png", dpi=200, facecolor="white")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

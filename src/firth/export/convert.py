@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from firth.config import write_json, write_text
 from firth.convert import elmo, google_bert
 from firth.convert.huggingface import Facts
 from firth.convert.openai_gpt import read_openai, write_openai
@@ -15,12 +14,11 @@ from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle
 from firth.errors import CheckpointError, ConfigError
 from firth.export.onnx import Int8, check_exportable, check_packages, write_onnx
-from firth.files import holds_something, lock
+from firth.files import check_new, make_folder, write_json, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
 from firth.formats.foreign import Gelu, describe, read_cove, read_foreign
 from firth.formats.recognise import Kind, Source, recognise
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import write_folder
 from firth.vectors.fixed_words import over_words
 
 Target = Literal["firth", "google", "openai", "elmo", "sentence-transformers", "onnx"]
@@ -62,8 +60,7 @@ def convert(
     of word vectors, or a model folder, for an encoder that reads any word that has one (cove).
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or holds_something(out)):
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    check_new(out)
     if target == "onnx":
         check_packages()
     source = recognise(path)
@@ -94,8 +91,7 @@ def convert(
             write_sentence_model(folder, loaded.embedding, loaded.objective.encoder.widths[-1], loaded.max_length)
         _compare(folder, loaded)
 
-    with lock(out):
-        write_folder(out, fill)
+    make_folder(out, fill)
     return Converted(source.name, source.kind, facts, str(out))
 
 

@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firth.config import to_dict, write_json, write_text
+from firth.config import to_dict
 from firth.convert import hf_bert
 from firth.convert.huggingface import Facts
 from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
+from firth.files import write_json, write_text
 from firth.finetuning.evaluate import compare, read_gold
 from firth.finetuning.labelled import kind_of_task, score_task
 from firth.finetuning.recipe import LabelledConfig

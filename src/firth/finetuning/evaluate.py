@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from firth.config import file_sha256
 from firth.errors import ConfigError
+from firth.files import file_sha256
 from firth.finetuning.labelled import METRICS, kind_of_task, read_file, score_task
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS, Loaded

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firth.config import to_dict, write_json
+from firth.config import to_dict
 from firth.errors import ConfigError, FirthError
-from firth.files import holds_something, lock
+from firth.files import check_new, lock, write_json
 from firth.finetuning.labelled import LabelledData, kind_of_task, score_task
 from firth.finetuning.recipe import Finetune, build, plain_recipe
 from firth.finetuning.run import resolve, summary
@@ -62,8 +62,7 @@ def probe(
     ``data`` and ``overrides``: a recipe of a fine-tuning. ConfigError for options that contradict probing.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or holds_something(out)):
-        raise ConfigError(f"{out} exists already; choose another folder")
+    check_new(out)
     plain = plain_recipe(data, overrides, where)
     if plain["adapt"].setdefault("frozen_groups", -1) != -1:
         raise ConfigError("adapt.frozen_groups: probing is of a frozen encoder; leave it out, or fine-tune instead")

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from firth.config import file_sha256, read_json, read_toml, to_dict, to_toml, with_new_names, write_json, write_text
+from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import holds_something, lock
+from firth.files import check_new, file_sha256, lock, recover, write_folder, write_json, write_text
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData, check_metric, kind_of_task, read_labelled, score_task
 from firth.finetuning.recipe import (
@@ -60,7 +60,6 @@ from firth.progress import say
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
-from firth.training.checkpoint import recover, write_folder
 
 RESULTS, IDENTITY = "results.json", "identity.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
@@ -124,9 +123,7 @@ def finetune(
     """Fine-tune in the new folder ``out``. KeyboardInterrupt when it was asked to stop: ``resume`` goes on."""
     out = Path(out)
     # What a start writes that is killed before it writes the recipe is nothing.
-    if out.exists() and (not out.is_dir() or holds_something(out, but=IDENTITY)):
-        hint = f"to go on with it: firth finetune --resume {out}" if (out / RECIPE).is_file() else "it is no run"
-        raise ConfigError(f"{out} exists already ({hint}); choose another folder for a new run")
+    check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
     with lock(out), deterministic():
         work = _Finetuning(recipe, base, labelled, out, tell)
         work.check()

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firth.config import read_json, to_dict, write_json
+from firth.config import read_json, to_dict
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError
+from firth.files import remove_folder, write_folder, write_json
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import score_task
 from firth.finetuning.recipe import AdaptConfig, Finetune
@@ -32,7 +32,7 @@ from firth.tasks.source import ExampleSource
 from firth.text.published import load_tokenizer
 from firth.text.records import Record
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import list_checkpoints, write_folder
+from firth.training.checkpoint import list_checkpoints
 from firth.training.config import TrainConfig
 from firth.training.layer_rates import layer_scales
 from firth.training.schedules import rate_of
@@ -252,6 +252,8 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     ``folder/model`` is the best model by the recipe's metric on held-out examples.
     """
     if (folder / RESULT).is_file():
+        # A kill may have fallen between the result and the removal of what it no longer needs.
+        remove_folder(folder / "checkpoints")
         return read_json(folder / RESULT)
     recipe, head = run.recipe, run.recipe.head
     full = make_model(run.base, recipe, run.seed, run.vectors)
@@ -301,7 +303,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
               "elapsed_s": round(best.elapsed_s, 2)}  # fmt: skip
     write_json(folder / RESULT, result)
     # Nothing will go on from here: what a finished run needs is its model.
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    remove_folder(folder / "checkpoints")
     return result
 
 

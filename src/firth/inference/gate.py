@@ -7,8 +7,9 @@ which weights. A folder that is written again has none.
 from dataclasses import dataclass
 from pathlib import Path
 
-from firth.config import file_sha256, read_json, to_dict, write_json
+from firth.config import read_json, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.files import file_sha256, write_json
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about
 from firth.formats.recognise import recognise
 

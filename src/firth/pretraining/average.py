@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from firth.errors import CheckpointError, ConfigError
-from firth.files import holds_something
+from firth.files import check_new, make_folder
 from firth.folder import Loaded, find_model, read_model, write_model
-from firth.training.checkpoint import list_checkpoints, write_folder
+from firth.training.checkpoint import list_checkpoints
 
 
 def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> list[Path]:
@@ -23,8 +23,7 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
     damaged, or of other sizes, another tokenizer or another objective than the first.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or holds_something(out)):
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    check_new(out)
     folders = [Path(model) for model in models]
     if len(folders) == 1:
         folders = _last_checkpoints(folders[0], last)
@@ -49,7 +48,7 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
             untrained=first.untrained, embedding=first.embedding,
         )  # fmt: skip
 
-    write_folder(out, fill)
+    make_folder(out, fill)
     return folders
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from firth.config import override, read_toml, to_toml, with_new_names, write_text
+from firth.config import override, read_toml, to_toml, with_new_names
 from firth.data.batch import Batch, Objective
 from firth.data.config import DataConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
-from firth.files import holds_something, lock
+from firth.files import check_new, lock, write_text
 from firth.folder import PRETRAINING, read_weights, tensor_names, write_model
 from firth.formats.foreign import open_model
 from firth.machine import Machine, find_machine, reuse_memory
@@ -31,6 +31,7 @@ from firth.pretraining.report import write_run_report
 from firth.progress import say
 from firth.systems import looks_like_path
 from firth.text.tokenizer import Tokenizer
+from firth.training.checkpoint import has_begun
 from firth.training.distributed import World, barrier, join_world, leave_world
 from firth.training.layer_rates import layer_scales
 from firth.training.schedules import rate_of
@@ -63,9 +64,7 @@ def resolve(data: dict[str, Any], overrides: list[str], where: str) -> Pretrain:
 def pretrain(recipe: Pretrain, out: str | Path, tell: Callable[[str], None] = say) -> Outcome:
     """Start a run in folder ``out``, which must not exist yet."""
     run = Path(out)
-    if run.exists() and (not run.is_dir() or holds_something(run)):
-        hint = f"to go on with it: firth pretrain --resume {run}" if (run / RECIPE).is_file() else "it is no run"
-        raise ConfigError(f"{run} exists already ({hint}); choose another folder for a new run")
+    check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
     return _run(recipe, run, tell)
 
 
@@ -139,8 +138,8 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
     try:
         with deterministic(), lock(run) if world.leads else contextlib.nullcontext():
             machine = find_machine(recipe.train.precision)
-            # A run is new until its first state is on disk: then there is a log as well.
-            new = not (run / "log.jsonl").exists() and not (run / "checkpoints").exists()
+            # Until its first checkpoint is whole, nothing is lost by starting from the recipe.
+            new = not has_begun(run)
             trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
             if world.leads:
                 _describe(recipe, trainer, machine, tell)
@@ -299,7 +298,7 @@ def assemble(
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
-    if not (run / "checkpoints").exists():
+    if not has_begun(run):
         if looks_like_path(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
         if isinstance(objective.encoder, MtLstm):

@@ -6,6 +6,7 @@ on where it was when the same study is started again.
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import sys
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firth.config import read_json, with_old_names, write_json
+from firth.config import read_json, with_old_names
 from firth.errors import ConfigError, FirthError, TrainingError
-from firth.files import lock
+from firth.files import append_to, lock, write_json
 from firth.progress import format_duration
 from firth.workers import cpu_count, make_pool, submit
 
@@ -167,7 +168,7 @@ def _killed(folder: Path) -> TrainingError:
     """What there is to say of a cell whose process could say nothing more; the cell's log gets it too."""
     problem = TrainingError("its process was killed: was there enough memory?")
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOG, "a", encoding="utf-8") as log:
+    with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log:
         print(problem, file=log)
     return problem
 
@@ -190,7 +191,7 @@ def _run_cell(cell: Cell, stamp: str, out: Path) -> float:
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)
     started_at_s = time.monotonic()
-    with open(folder / LOG, "a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
+    with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log, contextlib.redirect_stderr(log):
         try:
             facts = cell.work(folder, **cell.options)
         except FirthError as error:

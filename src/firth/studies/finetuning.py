@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.config import write_text
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
+from firth.files import write_text
 from firth.finetuning.baseline import commonest_tags, linear_predictions, similarity
 from firth.finetuning.labelled import LabelledData, read_labelled, score_task
 from firth.finetuning.recipe import data_config

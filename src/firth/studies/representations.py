@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.config import read_json, write_json, write_text
+from firth.config import read_json
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import VocabKind, build_vocab
 from firth.errors import ConfigError
 from firth.export.convert import convert
+from firth.files import write_json, write_text
 from firth.finetuning.labelled import read_labelled
 from firth.finetuning.recipe import data_config, laid_over
 from firth.folder import read_model

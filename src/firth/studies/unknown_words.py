@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.config import write_text
 from firth.errors import ConfigError
+from firth.files import write_text
 from firth.finetuning.labelled import read_labelled
 from firth.finetuning.recipe import data_config, laid_over
 from firth.folder import read_model

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from firth.config import write_text
 from firth.errors import ConfigError, InputError
+from firth.files import write_text
 from firth.tasks.datasets import DATASETS, Dataset, Names
 from firth.tasks.readers.files import Problems, convert
 from firth.text.records import Record, Tagged, Text

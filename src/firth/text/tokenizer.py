@@ -15,8 +15,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from firth.config import write_text
 from firth.errors import TokenizerError
+from firth.files import write_text
 from firth.text import gpt_bpe
 from firth.text.words import (
     MARK,

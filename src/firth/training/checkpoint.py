@@ -9,11 +9,8 @@ checkpoints/step-1000/
 └── manifest.json         size and SHA-256 of every file
 """
 
-import errno
 import json
-import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,106 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from firth.config import file_sha256
-from firth.errors import CheckpointError, FirthError
-
-MANIFEST = "manifest.json"
-
-
-def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder by ``fill(temporary)``; it appears at ``path`` whole, on disk, with a manifest.
-
-    An older folder at ``path`` stands until the new one is whole. A failure (disk full, no permission)
-    is a CheckpointError; what stood there before is untouched.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        fill(temporary)
-        _write_manifest(temporary)
-        for entry in [*temporary.rglob("*"), temporary]:
-            _sync(entry)
-        _swap(temporary, path)
-    except OSError as error:
-        raise CheckpointError(_why(path, error)) from None
-    except SafetensorError as error:
-        # The library reports a failing disk as an error of its own.
-        raise CheckpointError(f"{path} could not be written: {error}. What was saved before is untouched") from None
-    finally:
-        # Nothing is there any more if all went well.
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _why(path: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(path.parent).free
-        return (
-            f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free). What was saved before is "
-            f"untouched: make room, then resume"
-        )
-    return f"{path} could not be written: {error.strerror or error}. What was saved before is untouched"
-
-
-def _swap(new: Path, path: Path) -> None:
-    """Put ``new`` in the place of ``path``. Between the two renames only ``path.old`` exists: see ``recover``."""
-    old = path.with_name(f".{path.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        os.rename(path, old)
-    os.rename(new, path)
-    # On disk before the older one goes, or a power cut could take both.
-    _sync(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def recover(path: Path) -> None:
-    """Bring back the older folder if a kill fell between the two renames of ``_swap``."""
-    old = path.with_name(f".{path.name}.old")
-    if not path.exists() and old.exists():
-        os.rename(old, path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_manifest(folder: Path) -> None:
-    files = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    (folder / MANIFEST).write_text(json.dumps(files, indent=2) + "\n", "utf-8")
-
-
-def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and digest of each file; a damaged manifest may well be JSON still."""
-    path = folder / MANIFEST
-    try:
-        entries = json.loads(path.read_text("utf-8"))
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not files:
-        raise CheckpointError(f"{path} names no file: it is damaged")
-    return files
-
-
-def check_folder(folder: Path, only: Sequence[str] = ()) -> None:
-    """Compare files (all, or ``only`` these) with the manifest; CheckpointError names the first that differs."""
-    for name, (size, digest) in _read_manifest(folder).items():
-        path = folder / name
-        if only and name not in only:
-            continue
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing")
-        if path.stat().st_size != size or file_sha256(path) != digest:
-            raise CheckpointError(f"{path} does not match its checksum: it is damaged")
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.files import check_folder, clear_litter, recover, remove_folder, write_folder
 
 
 def save_checkpoint(
@@ -147,21 +46,28 @@ def save_checkpoint(
         save_tensors(train / "optimizer.safetensors", optimizer)
         save_tensors(train / "carry.safetensors", carry)
 
+    if checkpoints.is_symlink():
+        raise ConfigError(f"{checkpoints} is a link, and nothing is written through links: put the folder itself there")
+    clear_litter(checkpoints)
     path = checkpoints / f"step-{step}"
     write_folder(path, fill)
     kept = [old for number, old in list_checkpoints(checkpoints) if number <= step][-keep:]
     for _, old in list_checkpoints(checkpoints):
         if old not in kept:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
     return path
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file, with the permissions of any new file."""
+    """Write named tensors to a safetensors file, with the permissions of any new file. OSError if the disk fails."""
     # The library's file is for its owner alone: it begins as a temporary one.
     path.touch()
     mode = path.stat().st_mode
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
+    try:
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
+    except SafetensorError as error:
+        # A failing disk, which the library reports as an error of its own.
+        raise OSError(str(error)) from None
     path.chmod(mode)
 
 
@@ -182,6 +88,18 @@ def list_checkpoints(checkpoints: Path) -> list[tuple[int, Path]]:
             if path.is_dir() and path.name.startswith("step-") and number.isdigit():
                 found.append((int(number), path))
     return sorted(found)
+
+
+def has_begun(run: Path) -> bool:
+    """Whether a run has anything to resume from, or to lose: a checkpoint, however damaged, or a model."""
+    models = (run / "model", run / ".model.old")
+    return bool(list_checkpoints(run / "checkpoints")) or any(model.exists() for model in models)
+
+
+def recover_checkpoints(checkpoints: Path) -> None:
+    """Bring back what a kill in the middle of replacing a checkpoint has left under another name."""
+    for old in checkpoints.glob(".step-*.old"):
+        recover(checkpoints / old.name.removeprefix(".").removesuffix(".old"))
 
 
 def newest_checkpoint(checkpoints: Path, tell: Callable[[str], None]) -> Path | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from firth.errors import CheckpointError, ConfigError
+from firth.files import append_to
 
 # Fields that differ from run to run on the same machine; all else is bit-equal after a resume.
 TIME_FIELDS = ("elapsed_s", "tokens_per_s", "flops_per_s")
@@ -25,7 +26,7 @@ class Log:
         if path is not None and length < offset:
             raise CheckpointError(f"{path} has {length} bytes, the checkpoint says {offset}: it was cut")
         self._writer = _tensorboard(path.parent, step) if path is not None and tensorboard else None
-        self._file: BinaryIO = open(path or os.devnull, "ab")  # noqa: SIM115  # closed by close
+        self._file: BinaryIO = append_to(path) if path is not None else open(os.devnull, "ab")  # noqa: SIM115  # closed by close
         if path is not None:
             self._file.truncate(offset)
             self._file.seek(offset)

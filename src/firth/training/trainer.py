@@ -22,15 +22,10 @@ from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, TrainingError
+from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
-from firth.training.checkpoint import (
-    load_tensors,
-    newest_checkpoint,
-    recover,
-    save_checkpoint,
-    write_folder,
-)  # fmt: skip
+from firth.training.checkpoint import load_tensors, newest_checkpoint, recover_checkpoints, save_checkpoint  # fmt: skip
 from firth.training.config import OptimConfig, TrainConfig
 from firth.training.distributed import (
     World,
@@ -411,11 +406,15 @@ class Trainer:
         ``load_model(folder)``: the objective's state dict from a model folder. CheckpointError if no
         checkpoint is whole, or if the run is of something else than it was: then nothing is touched.
         """
+        if self.world.leads:
+            recover_checkpoints(self.run / "checkpoints")
+            recover(self.run / "model")
         path = newest_checkpoint(self.run / "checkpoints", self.tell)
         if path is None:
+            left = (self.run / "model").exists()
+            advice = f"its best model is untouched: start a new run from it with --model {self.run}/"
             raise CheckpointError(
-                f"{self.run} has no undamaged checkpoint. Its best model is untouched: "
-                f"begin a new run from it with --model {self.run}/"
+                f"{self.run} has no undamaged checkpoint; {advice if left else 'delete it, and start the run again'}"
             )
         found = State(**read_json(path / "train" / "state.json"))
         began = {key: self.defaults.get(key) for key in self.identity} | with_new_names(found.identity)
@@ -430,8 +429,6 @@ class Trainer:
         changed = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
         if changed:
             self.tell(f"not as when the run began, so the end will not be equal bit for bit: {', '.join(changed)}")
-        if self.world.leads:
-            recover(self.run / "model")
         self.objective.load_state_dict(load_model(path))
         self.state = dataclasses.replace(found, environment=now)
         load_optimizer_tensors(self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors"))

@@ -20,7 +20,7 @@ from torch import Tensor
 from firth.config import read_json
 from firth.convert.word_vectors import NAMES, Block, Subwords, VectorFile, distinct, open_vectors
 from firth.errors import ConfigError, InputError
-from firth.files import holds_something, lock
+from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
 from firth.formats.recognise import recognise
 from firth.inference.word_table import open_table
@@ -34,7 +34,7 @@ from firth.text.corpus import CorpusReader
 from firth.text.shapes import SHAPES, shape_of
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.text.wordpiece import WordSplitter
-from firth.training.checkpoint import load_tensors, write_folder
+from firth.training.checkpoint import load_tensors
 
 Split = Literal["words", "blanks"]
 
@@ -164,8 +164,7 @@ def write_vectors(
     ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are made.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or holds_something(out)):
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    check_new(out)
     unknown: Unknown = reading.unknown or ("ngrams" if file.subwords is not None else "one")
     if unknown == "ngrams" and file.subwords is None:
         raise ConfigError(f"{file.path}: {NAMES[file.format]} has no n-grams: only fastText's .bin has")
@@ -197,8 +196,7 @@ def write_vectors(
                 never_read=never_read, first_never_read=first,
             ))  # fmt: skip
 
-    with lock(out):
-        write_folder(out, fill)
+    make_folder(out, fill)
     return reports[0]
 
 

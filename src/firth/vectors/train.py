@@ -1,6 +1,6 @@
 """Text -> word vectors, by gensim -> a model folder of the system ``vectors``."""
 
-import tempfile
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
 from firth.convert.word_vectors import Block, Subwords, VectorFile
 from firth.errors import ConfigError, InputError
+from firth.files import check_new, temporary_file
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
@@ -64,10 +65,9 @@ def train_vectors(
     split = reading.split or "words"
     reading = replace(reading, lowercase=training.lowercase, split=split)
     place = Path(out).parent
-    if Path(out).exists():
-        raise ConfigError(f"{out} exists already: choose another folder, or delete it")
+    check_new(Path(out))
     place.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place, prefix=".words-") as words:
+    with temporary_file(Path(f"{out}.words")) as file, io.TextIOWrapper(file, "utf-8") as words:
         n_words = _write_words(texts, training.lowercase, split, words)
         words.flush()
         vectors = _train(gensim, Path(words.name), n_words, training)

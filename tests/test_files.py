@@ -1,0 +1,296 @@
+"""Files and folders that appear whole or not at all, for one writer, and not through links."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firth.errors import CheckpointError, ConfigError
+from firth.files import (
+    append_to,
+    check_new,
+    clear_litter,
+    covered_files,
+    holds_something,
+    lock,
+    make_folder,
+    new_file,
+    new_folder,
+    recover,
+    remove_folder,
+    temporary_file,
+    write_file,
+    write_folder,
+    write_text,
+)
+
+LITTER = ".{}.0123456789abcdef.tmp"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file outside the folder that is written."""
+    path = tmp_path / "precious"
+    path.write_text("mine")
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def test_a_file_appears_whole_or_not_at_all(out: Path) -> None:
+    write_text(out / "a.txt", "one")
+    with pytest.raises(KeyboardInterrupt), write_file(out / "a.txt") as file:
+        file.write(b"tw")
+        raise KeyboardInterrupt
+    assert names(out) == ["a.txt"] and (out / "a.txt").read_text() == "one"
+    write_text(out / "a.txt", "글\n")
+    assert (out / "a.txt").read_bytes() == "글\n".encode()
+
+
+def test_a_file_has_the_permissions_of_any_new_file(out: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(out / "a", "one")
+        with new_folder(out / "b"):
+            pass
+    finally:
+        os.umask(before)
+    assert [(out / name).stat().st_mode & 0o777 for name in "ab"] == [0o640, 0o750]
+
+
+def test_a_name_in_the_making_cannot_be_guessed(out: Path) -> None:
+    with write_file(out / "a") as file, write_file(out / "b") as other:
+        first, second = Path(file.name).name, Path(other.name).name
+    assert str(os.getpid()) not in first and first.removeprefix(".a") != second.removeprefix(".b")
+
+
+def test_a_link_is_replaced_and_not_followed(out: Path, precious: Path) -> None:
+    for name in ("file", "folder"):
+        (out / name).symlink_to(precious)
+    write_text(out / "file", "ours")
+    write_folder(out / "folder", lambda folder: None if (folder / "a").write_text("ours") else None)
+    assert precious.read_text() == "mine"
+    assert (out / "file").read_text() == "ours" and not (out / "file").is_symlink()
+    assert (out / "folder" / "a").read_text() == "ours" and names(out) == ["file", "folder"]
+
+
+def test_logs_and_locks_are_not_opened_through_links(out: Path, precious: Path) -> None:
+    (out / "log.jsonl").symlink_to(precious)
+    with pytest.raises(ConfigError, match=r"log\.jsonl is a link, and nothing is written through links: delete it"):
+        append_to(out / "log.jsonl")
+    (out / ".lock").symlink_to(precious)
+    with pytest.raises(ConfigError, match=r"\.lock is a link"), lock(out):
+        pass
+    (out / ".lock").unlink()
+    os.mkfifo(out / ".lock")
+    with pytest.raises(ConfigError, match="cannot be written"), lock(out):
+        pass
+    assert precious.read_text() == "mine"
+
+
+def test_a_lock_empties_no_file_that_shares_its_name(out: Path, precious: Path) -> None:
+    os.link(precious, out / ".lock")
+    with lock(out):
+        (out / "a").touch()
+    assert precious.read_text() == "mine"
+
+
+def test_a_run_folder_with_a_link_to_another_folder_is_refused(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (out / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="checkpoints is a link"), lock(out):
+        pass
+
+
+def test_the_older_folder_is_no_way_out_of_the_run(out: Path, tmp_path: Path) -> None:
+    """What takes the place of the folder that is being replaced may be a link."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").touch()
+    (out / ".x.old").symlink_to(tmp_path / "elsewhere")
+    (out / "x").mkdir()
+    write_folder(out / "x", lambda folder: (folder / "a").touch())
+    assert names(out) == ["x"] and names(tmp_path / "elsewhere") == ["mine"]
+
+
+@pytest.mark.parametrize("resume", ["", "firth pretrain --resume out"])
+def test_what_is_there_already_is_refused_in_the_same_words(out: Path, resume: str) -> None:
+    check_new(out)
+    for name in (".lock", LITTER.format("recipe.toml"), "identity.json"):
+        (out / name).touch()
+    check_new(out, but="identity.json")
+    also = f"resume it with: {resume}; or " if resume else ""
+    with pytest.raises(ConfigError) as caught:
+        check_new(out, resume=resume)
+    assert str(caught.value) == f"{out} exists already: {also}choose another name, or delete it"
+
+
+def test_a_link_is_not_new_wherever_it_leads(out: Path, tmp_path: Path) -> None:
+    for target in (out, tmp_path / "nowhere"):
+        link = tmp_path / f"to-{target.name}"
+        link.symlink_to(target)
+        with pytest.raises(ConfigError, match="exists already"):
+            check_new(link)
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(out: Path) -> None:
+    with pytest.raises(ZeroDivisionError), new_folder(out / "x") as folder:
+        (folder / "a").touch()
+        raise ZeroDivisionError
+    assert names(out) == []
+    make_folder(out / "x", lambda folder: (folder / "a").touch())
+    assert names(out) == ["x"] and list(covered_files(out / "x")) == ["a"]
+    with pytest.raises(ConfigError, match="exists already"):
+        make_folder(out / "x", lambda folder: (folder / "b").touch())
+    assert names(out / "x") == ["a", "manifest.json"]
+
+
+def test_an_empty_folder_becomes_the_new_one(out: Path) -> None:
+    (out / ".lock").touch()
+    make_folder(out, lambda folder: (folder / "a").touch())
+    assert names(out) == ["a", "manifest.json"]
+
+
+def test_two_writers_of_one_folder(out: Path) -> None:
+    """The second is told at its start; what appears meanwhile in another way is not overwritten."""
+    with new_folder(out / "x") as folder:
+        (folder / "a").touch()
+        with pytest.raises(ConfigError, match="is being written by another firth process"), new_folder(out / "x"):
+            pass
+    assert names(out) == ["x"]
+    with pytest.raises(ConfigError, match="exists already"), new_folder(out / "y") as folder:
+        (out / "y").mkdir()
+        (out / "y" / "mine").touch()
+    assert names(out) == ["x", "y"] and names(out / "y") == ["mine"]
+
+
+def test_two_writers_of_one_file(out: Path) -> None:
+    with new_file(out / "x") as file:
+        file.write(b"first")
+        with pytest.raises(ConfigError, match="is being written by another"), new_file(out / "x"):
+            pass
+    assert (out / "x").read_text() == "first"
+    with pytest.raises(ConfigError, match="exists already"), new_file(out / "y") as file:
+        (out / "y").write_text("mine")
+    assert (out / "y").read_text() == "mine" and names(out) == ["x", "y"]
+
+
+@pytest.mark.parametrize("make", [new_folder, new_file])
+def test_a_place_that_cannot_be_written_is_named(make, out: Path) -> None:  # type: ignore[no-untyped-def]
+    (out / "file").touch()
+    with pytest.raises(ConfigError, match=r"file.x cannot be written: (Not a directory|.* is a file)"), make(
+        out / "file" / "x"
+    ):
+        pass
+
+
+@pytest.mark.parametrize("make", [new_folder, new_file])
+def test_a_full_disk_is_no_wrong_usage(make, out: Path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CheckpointError, match="the disk is full"), make(out / "x"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert names(out) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from firth.files import new_folder, temporary_file, write_file, write_folder
+out = Path(sys.argv[1])
+with write_file(out / "a") as file, temporary_file(out / "b"), new_folder(out / "c") as folder:
+    (folder / "inner").mkdir()
+    file.write(b"x")
+    file.flush()
+    write_folder(out / "d", lambda folder: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_the_next_writer_of_a_target_removes_what_a_kill_left_of_it(out: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False)
+    assert [name.split(".")[1] for name in names(out)] == ["a", "b", "c", "d"]
+    write_text(out / "a", "whole")
+    with temporary_file(out / "b"):
+        pass
+    make_folder(out / "c", lambda folder: None if (folder / "x").write_text("x") else None)
+    assert [name.split(".")[1] for name in names(out) if name.startswith(".")] == ["d"]
+    write_folder(out / "d", lambda folder: None if (folder / "x").write_text("x") else None)
+    assert names(out) == ["a", "c", "d"]
+
+
+def test_a_locked_folder_is_cleared_of_all_that_was_half_written(out: Path) -> None:
+    (out / LITTER.format("recipe.toml")).touch()
+    (out / LITTER.format("model")).mkdir()
+    (out / "kept").touch()
+    with lock(out):
+        assert names(out) == [".lock", "kept"]
+
+
+def test_what_only_looks_like_litter_stays(out: Path, precious: Path) -> None:
+    for name in (".a.tmp", ".a.123.tmp", ".a.0123456789abcdeg.tmp", "a.0123456789abcdef.tmp", "a.tmp"):
+        (out / name).touch()
+    (out / LITTER.format("a")).symlink_to(precious)
+    before = names(out)
+    assert not clear_litter(out)
+    assert names(out) == before and precious.exists()
+
+
+def test_what_another_process_is_writing_stays(out: Path) -> None:
+    living = out / LITTER.format("a")
+    living.touch()
+    with open(living) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert clear_litter(out) and clear_litter(out, "a") and not clear_litter(out, "b")
+        assert living.exists()
+    assert not clear_litter(out) and not living.exists()
+
+
+def test_a_folder_is_deleted_under_another_name(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill in the middle leaves no half of a folder under a name that counts."""
+    (out / "step-1").mkdir()
+    (out / "step-1" / "a").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr("firth.files.shutil.rmtree", lambda *args, **more: None)
+        remove_folder(out / "step-1")
+    assert not (out / "step-1").exists() and len(names(out)) == 1
+    assert not holds_something(out)
+    clear_litter(out)
+    assert names(out) == []
+
+
+def test_recovery_removes_an_older_folder_that_was_replaced(out: Path) -> None:
+    for name in ("x", ".x.old"):
+        (out / name).mkdir()
+    recover(out / "x")
+    assert names(out) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/../../evil"])
+def test_a_manifest_names_nothing_outside_its_folder(out: Path, name: str) -> None:
+    (out / "manifest.json").write_text(f'{{"{name}": {{"bytes": 1, "sha256": "0"}}}}')
+    with pytest.raises(CheckpointError, match="outside its folder"):
+        covered_files(out)
+
+
+def test_the_model_card_is_for_its_owner_to_edit(out: Path) -> None:
+    from firth.files import check_folder
+
+    def fill(folder: Path) -> None:
+        for name in ("README.md", "config.json"):
+            (folder / name).write_text("{}")
+
+    make_folder(out / "x", fill)
+    (out / "x" / "README.md").write_text("What it is for.")
+    check_folder(out / "x")
+    (out / "x" / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="damaged or was edited"):
+        check_folder(out / "x")
