@@ -29,8 +29,9 @@ from typing import Any, BinaryIO
 from firth.errors import CheckpointError, ConfigError, FirthError
 
 MANIFEST = "manifest.json"
-# The one file of a folder that its manifest leaves out: the model card is for its owner to edit.
-CARD = "README.md"
+# What a manifest leaves out: the model card is for its owner to edit, and the record of an evaluation in 8-bit
+# integers is written later; it holds the checksum of the weights it is of.
+UNCOVERED = ("README.md", "int8.json")
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -405,7 +406,7 @@ def _write_manifest(folder: Path) -> None:
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / CARD
+        if path.is_file() and path.relative_to(folder).as_posix() not in (MANIFEST, *UNCOVERED)
     }
     (folder / MANIFEST).write_text(json.dumps(files, indent=2) + "\n", "utf-8")
 
@@ -429,11 +430,11 @@ def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
 def check_folder(folder: Path, skip: str = "") -> None:
     """Compare a folder's files with its manifest; CheckpointError names the first that differs.
 
-    ``skip``: a folder inside whose files are left out. The model card is, too.
+    ``skip``: a folder inside whose files are left out.
     """
     for name, (size, digest) in covered_files(folder).items():
         path = folder / name
-        if name == CARD or (skip and name.startswith(f"{skip}/")):
+        if name in UNCOVERED or (skip and name.startswith(f"{skip}/")):
             continue
         if not path.is_file():
             raise CheckpointError(f"{path} is missing")

@@ -89,7 +89,7 @@ def test_rules_for_unknown_words_are_as_for_files(text: Path, tmp_path: Path) ->
 def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="occurs 100000 times"):
         train_vectors([text], tmp_path / "m", training(min_count=100_000), Reading())
-    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").mkdir(parents=True)
     with pytest.raises(ConfigError, match="exists already"):
         train_vectors([text], tmp_path / "there", training(), Reading())
     with pytest.raises(ConfigError, match="width=0"):
