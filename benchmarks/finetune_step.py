@@ -24,9 +24,10 @@ from firth.bench.measure import Work, rates
 from firth.bench.run import step
 from firth.data.batch import Batch
 from firth.data.loader import Place
+from firth.finetuning.base import Base, make_model, rate_scales
 from firth.finetuning.recipe import Finetune
-from firth.finetuning.run import resolve
-from firth.finetuning.tuning import Base, Run, examples_of, make_model, rate_scales
+from firth.finetuning.resolve import resolve
+from firth.finetuning.train import Run
 from firth.folder import write_model
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.systems import SYSTEMS
@@ -64,7 +65,7 @@ class Ours:
         self.model = make_model(self.base, self.recipe, 1)
 
     def trainer(self) -> tuple[Trainer, ExampleSource]:
-        """What ``firth.finetuning.tuning.tune`` puts together, without anything that scores or saves."""
+        """What ``firth.finetuning.train.tune`` puts together, without anything that scores or saves."""
         config, optim = self.run.train_config(), self.recipe.optim
         train = self.recipe.train
         source = ExampleSource(self.examples, train.batch_examples, train.batch_tokens, 1)

@@ -27,8 +27,8 @@ from pretrain_step import FIRTH
 from firth.config import read_json
 from firth.corpus.prepare import prepare
 from firth.data.shards import Corpus, Split
-from firth.finetuning.run import finetune
-from firth.finetuning.run import resolve as resolve_finetuning
+from firth.finetuning.finetune import run_resolved
+from firth.finetuning.resolve import resolve as resolve_finetuning
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import assemble, deterministic, pretrain
@@ -222,7 +222,7 @@ def on_sentiment(folder: Path, data: Path, out: Path) -> dict[str, float]:
         "head": {"features": {"pool": "mean"}},
         "optim": {"kind": "adamw", "learning_rate": 4e-4}, "train": {"seeds": SEEDS, "epochs": 1.0},
     }  # fmt: skip
-    finetune(*resolve_finetuning(plain, [], "benchmark"), out, tell=_silent)
+    run_resolved(resolve_finetuning(plain, [], "benchmark"), out, tell=_silent)
     accuracy = read_json(out / "results.json")["dev"]["dev"]["accuracy"]
     return {"sst2": accuracy["mean"], "sst2_sd": accuracy["sd"]}
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from firth.corpus.vocab import build_vocab
     from firth.errors import FirthError, UsageError
     from firth.finetuning.evaluate import evaluate
+    from firth.finetuning.finetune import finetune
     from firth.finetuning.prediction_files import score_predictions
-    from firth.finetuning.run import finetune
     from firth.inference.ensemble import Ensemble
     from firth.inference.model import Model, load
     from firth.pretraining.recipe import read_recipe
@@ -38,7 +38,7 @@ _HOMES = {
     "build_vocab": "firth.corpus.vocab",
     "Ensemble": "firth.inference.ensemble",
     "evaluate": "firth.finetuning.evaluate",
-    "finetune": "firth.finetuning.run",
+    "finetune": "firth.finetuning.finetune",
     "FirthError": "firth.errors",
     "load": "firth.inference.model",
     "Model": "firth.inference.model",

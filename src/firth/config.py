@@ -333,17 +333,23 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return key.strip().split("."), value
 
 
-def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Plain recipe data with ``a.b=c`` settings laid over it; the data passed in stays as it was."""
+def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Plain recipe data with settings laid over it; the data passed in stays as it was.
+
+    ``settings``: ``{"a.b": c}``, or texts such as ``"a.b=c"``.
+    """
     result = copy.deepcopy(data)
-    for text in overrides:
-        *tables, last = (path := parse_override(text))[0]
+    if isinstance(settings, Mapping):
+        pairs = [(key.split("."), value) for key, value in settings.items()]
+    else:
+        pairs = [parse_override(text) for text in settings]
+    for (*tables, last), value in pairs:
         target = result
         for name in tables:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"--set {text!r}: {name!r} is a value, not a table")
-        target[last] = path[1]
+                raise ConfigError(f"setting {'.'.join([*tables, last])!r}: {name!r} is a value, not a table")
+        target[last] = copy.deepcopy(value)
     return result
 
 

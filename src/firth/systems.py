@@ -3,6 +3,7 @@
 To add a system, write its modules and add a row; every contract test then runs over it.
 """
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -67,6 +68,15 @@ from firth.objectives.tied_lm import TiedLM
 from firth.objectives.translation import Translation
 from firth.packed import Encoder
 from firth.tasks.answer import Answerer, answer_answers, answer_examples
+from firth.tasks.breakdown import (
+    Breakdown,
+    break_down_answers,
+    break_down_choices,
+    break_down_label_sets,
+    break_down_labels,
+    break_down_tags,
+    break_down_values,
+)
 from firth.tasks.choose import Chooser, choose_answers, choose_examples
 from firth.tasks.classify import (
     MultiLabelClassifier,
@@ -87,9 +97,11 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
+from firth.tasks.datasets import DATASETS
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.tasks.scoring import (
+    METRICS,
     score_answers,
     score_choices,
     score_label_sets,
@@ -341,7 +353,8 @@ class Task:
     """One row of the table of tasks: what a model folder may hold besides a system's own objective.
 
     ``examples(records, maker, config)`` makes rows and targets of records; ``answers(records, examples, outputs,
-    config)`` makes predictions of the outputs of their rows; ``score(records, answers, labels)`` compares them.
+    config)`` makes predictions of the outputs of their rows; ``score(records, answers, labels)`` compares them, and
+    ``break_down``, of the same three, says what one score hides.
     """
 
     config: type[Any]
@@ -349,34 +362,57 @@ class Task:
     examples: Callable[[Any, RowMaker, Any], list[Example]]
     answers: Callable[[Any, Sequence[Example], Sequence[Outputs], Any], list[Any]]
     score: Callable[[Any, Any, Sequence[str]], dict[str, float]]
+    break_down: Callable[[Any, Any, Sequence[str]], Breakdown]
 
 
 TASKS: dict[str, Task] = {
     "classify": Task(
         config=ClassifyConfig, model=make_classifier,
         examples=classify_examples, answers=classify_answers, score=score_labels,
+        break_down=break_down_labels,
     ),
     "multilabel": Task(
         config=MultiLabelConfig, model=MultiLabelClassifier,
         examples=multilabel_examples, answers=multilabel_answers, score=score_label_sets,
+        break_down=break_down_label_sets,
     ),
     "regress": Task(
         config=RegressConfig, model=Regressor,
         examples=regress_examples, answers=regress_answers, score=score_values,
+        break_down=break_down_values,
     ),
     "tag": Task(
         config=TagConfig, model=Tagger,
         examples=tag_examples, answers=tag_answers, score=score_tags,
+        break_down=break_down_tags,
     ),
     "answer": Task(
         config=AnswerConfig, model=Answerer,
         examples=answer_examples, answers=answer_answers, score=score_answers,
+        break_down=break_down_answers,
     ),
     "choose": Task(
         config=ChooseConfig, model=Chooser,
         examples=choose_examples, answers=choose_answers, score=score_choices,
+        break_down=break_down_choices,
     ),
 }  # fmt: skip
+
+
+def kind_of_task(task: str) -> str:
+    """The kind of task that a kind or the name of a data set stands for; ConfigError names the nearest one."""
+    if task in TASKS:
+        return task
+    if task in DATASETS:
+        return DATASETS[task].kind
+    near = difflib.get_close_matches(task, [*TASKS, *DATASETS], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"data sets: {', '.join(DATASETS)}"
+    raise ConfigError(f"task {task!r} is not known: kinds are {', '.join(TASKS)}; {hint}")
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    """The scores that a task is known by, the one to choose models by first."""
+    return DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
 
 
 def _bert(n_layers: int, width: int) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_a_published_model_is_fine_tuned(firth, bare: Path, tmp_path: Path) -> N
 
 
 def test_fresh_parts_follow_the_seed_of_a_fine_tuning(bare: Path) -> None:
-    from firth.finetuning.tuning import read_base
+    from firth.finetuning.base import read_base
 
     base = read_base(str(bare), "", False)
     assert base.untrained == ("pooler",)

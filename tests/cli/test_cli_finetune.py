@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shlex
 import shutil
 import tomllib
@@ -15,7 +16,8 @@ import pytest
 from firth.cli import main
 from firth.cli.finetune import _report
 from firth.config import to_dict
-from firth.finetuning.run import Tuned, identity, resolve
+from firth.finetuning.finetune import Finetuned, identity
+from firth.finetuning.resolve import resolve
 from firth.training import trainer
 
 FAST = ["--set", "train.precision=float32", "--set", "train.batch_examples=8"]
@@ -77,7 +79,9 @@ def test_the_end_says_scores_where_things_are_and_what_is_next(tuned: tuple[Path
     assert dev.split("  ")[1] == "dev, 3 examples"
     assert f"  accuracy {score['mean']:.4f} ± {score['sd']:.4f}, macro_f1 " in dev
     assert "held out, 2 examples  accuracy " in held
-    assert rest == [f"curves and numbers: {out}/report.html", f"next: firth predict '{out}' < lines.txt"]
+    assert rest[0] == f"  dev, by label (seed {results['best_seed']})"
+    assert [line.split()[0] for line in rest[1:5]] == ["label", "a", "b", "majority"]
+    assert rest[-2:] == [f"curves and numbers: {out}/report.html", f"next: firth predict '{out}' < lines.txt"]
     assert (out / "report.html").is_file()
 
 
@@ -103,7 +107,7 @@ def results_of(**more: Any) -> dict[str, Any]:
 def test_the_scores_of_the_task_come_first_and_one_seed_has_no_deviation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _report(Tuned(tmp_path, results_of()), as_json=False)
+    _report(Finetuned(tmp_path, results_of()), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         f"{tmp_path}: squad2 learnt from 1,200 examples; the model is in {tmp_path}/model",
         "  held out, 1 example  squad_f1 0.5000, exact_match 0.5000, char_f1 0.5000",
@@ -119,7 +123,7 @@ def test_collapsed_runs_and_the_chosen_settings_are_named(tmp_path: Path, capsys
     ]
     dev = {"dev": results_of()["held_out"]}
     found = results_of(settings=settings, chosen=1, runs=runs, dev=dev, examples={"train": 9, "held_out": 1, "dev": 2})
-    _report(Tuned(tmp_path, found), as_json=False)
+    _report(Finetuned(tmp_path, found), as_json=False)
     printed = capsys.readouterr().out
     assert "  chosen of 2 settings: optim.learning_rate=3e-4\n" in printed
     warning = "optim.learning_rate=3e-4, seed 2 collapsed: squad_f1 0.4000, far below the other seeds"
@@ -258,7 +262,7 @@ def test_a_fine_tuning_in_the_way_names_the_command_that_goes_on(
         ("classify", "text\tlabel\n", None, ["t.tsv: no usable example"]),
         ("classify", None, "", ["d.tsv: the file is empty"]),
         ("classify", None, "text\tlabel\nx\tz\n", ["d.tsv:2", "'z'", "a, b"]),
-        ("classify", table([(text, "a") for text, _ in ROWS]), None, ["t.tsv:2", "every example has the label 'a'"]),
+        ("classify", table([(text, "a") for text, _ in ROWS]), None, ["t.tsv:2", "all 20 examples have the label 'a'"]),
         ("classify", table(ROWS) + "no label\n", None, ["t.tsv:22", "1 columns, expected 2"]),
         ("classify", table(ROWS).encode() + b"\xff\tb\n", None, ["t.tsv:22", "0xff", "UTF-8"]),
         ("classify", "id\ttext\tlabel\n1\tx\ta\n1\ty\tb\n", None, ["t.tsv:3", "the id '1' again", "t.tsv:2"]),
@@ -394,7 +398,7 @@ def test_an_interruption_before_anything_is_written(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("firth.finetuning.run.examples_of", interrupt)
+    monkeypatch.setattr("firth.finetuning.finetune.split_of", interrupt)
     tokens = ["--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run"]
     result = firth("finetune", *tokens)
     assert result.code == 130 and result.complaint == "interrupted: nothing had been written"
@@ -416,7 +420,7 @@ def test_changed_data_are_refused_when_going_on(firth, tiny_run: Path, data: Pat
 def test_scores_of_a_model_are_a_table_or_json(firth, tuned: tuple[Path, str], data: Path) -> None:
     plain = firth("evaluate", tuned[0], "--data", data / "d.tsv")
     found = json.loads(firth("evaluate", tuned[0], "--data", data / "d.tsv", "--json").out)
-    assert plain.code == 0 and plain.out.splitlines() == [
+    assert plain.code == 0 and plain.out.splitlines()[:5] == [
         f"{data / 'd.tsv'}: classify, 3 examples",
         *(f"  {name:8}  {found['scores'][name]:.4f}" for name in ("accuracy", "macro_f1", "mcc", "f1")),
     ]
@@ -425,6 +429,18 @@ def test_scores_of_a_model_are_a_table_or_json(firth, tuned: tuple[Path, str], d
     results = json.loads((tuned[0] / "results.json").read_text())
     best = next(run for run in results["scored"] if run["seed"] == results["best_seed"])
     assert found["scores"] == pytest.approx(best["dev"]["dev"])
+
+
+def test_an_evaluation_shows_its_labels_baseline_and_constant_answers(firth, data: Path, tmp_path: Path) -> None:
+    write(tmp_path / "p", "b\nb\nb\n")
+    tokens = ["score", "--task", "classify", "--gold", str(data / "d.tsv"), "--predictions", str(tmp_path / "p")]
+    found = json.loads(firth(*tokens, "--json").out)["breakdown"]
+    assert found["labels"]["a"] == {"examples": 1, "predicted": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
+    assert found["confusion"] == [[0, 1], [0, 2]]
+    printed = firth(*tokens).out
+    assert re.search(r"^  b +2 +3 +0.6667 +1.0000 +0.8000$", printed, re.M)
+    assert "majority baseline: always b: accuracy 0.6667" in printed
+    assert "warning: the model gives the same answer to every example: b" in printed
 
 
 def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, tmp_path: Path) -> None:

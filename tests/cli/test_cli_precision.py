@@ -9,6 +9,8 @@ import torch
 from firth.files import write_folder
 from firth.folder import read_model, write_model
 from firth.inference.model import load
+from firth.inference.score import Scored
+from firth.tasks.breakdown import Breakdown
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
 
@@ -83,7 +85,10 @@ def test_int8_is_for_predict_and_embed_once_it_was_measured(firth, run: Path, de
 def test_a_drop_that_is_too_much_ends_with_1(firth, run: Path, dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for flags in ([], ["--json"]):
         scores = iter([{"accuracy": 0.75}, {"accuracy": 0.7432}])
-        monkeypatch.setattr("firth.finetuning.evaluate._scores", lambda *arguments, scores=scores: (next(scores), {}))
+        monkeypatch.setattr(
+            "firth.finetuning.evaluate.score_records",
+            lambda *arguments, scores=scores: Scored(next(scores), Breakdown(labels={}), {}),
+        )
         result = firth("evaluate", run, "--data", dev, "--precision", "int8", *flags)
         assert result.code == 1
         assert result.complaint == (

@@ -48,7 +48,7 @@ def models(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """A model for each kind of task (folders of hardly trained ones), with its training file beside it."""
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("firth.finetuning.run.write_finetune_report", lambda out, recipe, results: out)
+        patch.setattr("firth.finetuning.finetune.write_finetune_report", lambda out, recipe, results: out)
         for kind, (name, text) in FILES.items():
             (folder / name).write_text(text, "utf-8")
             tokens = ["finetune", "--task", kind, "--model", tiny_run, "--train", folder / name, "--out", folder / kind]

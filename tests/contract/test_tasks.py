@@ -16,7 +16,7 @@ from torch import Tensor
 
 from firth.data.loader import Place
 from firth.data.shards import Corpus
-from firth.finetuning.tuning import rate_scales
+from firth.finetuning.base import rate_scales
 from firth.folder import read_model, write_model
 from firth.inference.outputs import row_outputs
 from firth.layers.dropout import Dropout

@@ -11,10 +11,13 @@ import pytest
 from firth.errors import ConfigError, InputError
 from firth.files import file_sha256
 from firth.finetuning.evaluate import compare, evaluate
+from firth.finetuning.finetune import run_resolved
 from firth.finetuning.prediction_files import score_predictions
 from firth.finetuning.recipe import LabelledConfig
-from firth.finetuning.run import finetune, resolve
+from firth.finetuning.resolve import resolve
 from firth.inference.model import load
+from firth.inference.score import Scored
+from firth.tasks.breakdown import Breakdown
 
 GOLD = "text\tlabel\none\ta\ntwo\tb\nthree\tb\nfour\ta\n"
 
@@ -32,7 +35,7 @@ def classifier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("evaluate")
     train = write(folder / "t.tsv", "text\tlabel\n" + "".join(f"the river {i}\ta\nwinter {i}\tb\n" for i in range(10)))
     plain = {"task": "classify", "model": str(tiny_run), "data": {"train": str(train)}, "train": {"epochs": 0.1}}
-    finetune(*resolve(plain, ["train.precision=float32"], "test"), folder / "out", tell=lambda text: None)
+    run_resolved(resolve(plain, ["train.precision=float32"], "test"), folder / "out", tell=lambda text: None)
     return folder / "out"
 
 
@@ -105,7 +108,9 @@ def gold(tmp_path: Path) -> Path:
 def pretend(monkeypatch: pytest.MonkeyPatch, float32: float, fast: float) -> None:
     """Scores of the first pass, which is float32's, and of the second."""
     scores = iter([{"macro_f1": 0.0, "accuracy": float32}, {"macro_f1": 1.0, "accuracy": fast}])
-    monkeypatch.setattr("firth.finetuning.evaluate._scores", lambda *arguments: (next(scores), {}))
+    monkeypatch.setattr(
+        "firth.finetuning.evaluate.score_records", lambda *arguments: Scored(next(scores), Breakdown(labels={}), {})
+    )
 
 
 def test_int8_is_compared_with_float32_and_recorded(own_copy: Path, gold: Path) -> None:
@@ -171,7 +176,7 @@ def test_what_cannot_be_computed_is_said_before_the_first_pass(
     own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
-    monkeypatch.setattr("firth.finetuning.evaluate._scores", lambda *arguments: pytest.fail("a pass"))
+    monkeypatch.setattr("firth.finetuning.evaluate.score_records", lambda *arguments: pytest.fail("a pass"))
     with pytest.raises(ConfigError, match="precision='bfloat16'"):
         evaluate(own_copy, str(gold), LabelledConfig(), precision="bfloat16", max_drop=1.0)
 

@@ -17,18 +17,27 @@ import torch
 from firth.config import read_json, read_toml, to_toml
 from firth.errors import CheckpointError, ConfigError
 from firth.files import file_sha256, write_json
-from firth.finetuning import run as job
-from firth.finetuning import tuning
-from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
-from firth.finetuning.run import Tuned, balanced, collapsed, finetune, resolve, resume, summary
-from firth.finetuning.tuning import (
+from firth.finetuning import finetune as job
+from firth.finetuning import train
+from firth.finetuning.base import (
     Base,
-    Run,
-    examples_of,
     freeze,
     make_model,
     rate_scales,
     transferred,
+)
+from firth.finetuning.finetune import (
+    Finetuned,
+    collapsed,
+    resume,
+    run_resolved,
+    summary,
+)
+from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
+from firth.finetuning.resolve import balanced, resolve
+from firth.finetuning.train import (
+    Run,
+    split_of,
     tune,
     with_stored_features,
 )
@@ -85,8 +94,8 @@ def plain(tiny_run: Path, data: Path) -> dict[str, Any]:
     return {"task": "classify", "model": str(tiny_run), "data": files}
 
 
-def run(plain: dict[str, Any], out: Path, *settings: str, tell: Callable[[str], None] = QUIET) -> Tuned:
-    return finetune(*resolve(plain, [*SETTINGS, *settings], "test"), out, tell=tell)
+def run(plain: dict[str, Any], out: Path, *settings: str, tell: Callable[[str], None] = QUIET) -> Finetuned:
+    return run_resolved(resolve(plain, [*SETTINGS, *settings], "test"), out, tell=tell)
 
 
 def without_times(results: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +126,7 @@ def test_the_fitted_temperature_is_stored_and_used(plain: dict[str, Any], tmp_pa
     stored = model.loaded.objective.config.temperature
     assert stored == results["calibration"]["temperature"] != 1
     (output,) = row_outputs(
-        model.loaded.objective, examples_of(*resolve(plain, SETTINGS, "t")[1::-1], [model.record("the river")])[0]
+        model.loaded.objective, split_of(*resolve(plain, SETTINGS, "t")[1::-1], [model.record("the river")]).examples
     )
     logits = output[0]["logits"][0] / stored
     share = np.exp(logits - logits.max())
@@ -351,7 +360,7 @@ def test_changed_data_or_another_model_are_refused(
     resume(tmp_path / "out", tell=QUIET)
     shutil.rmtree(tmp_path / "model")
     other = resolve(plain | {"from_scratch": True}, SETTINGS, "t")
-    finetune(*other, tmp_path / "other", tell=QUIET)
+    run_resolved(other, tmp_path / "other", tell=QUIET)
     shutil.copytree(tmp_path / "other" / "model", tmp_path / "model")
     with pytest.raises(CheckpointError, match="the model changed"):
         resume(tmp_path / "out", tell=QUIET)
@@ -401,7 +410,7 @@ def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: d
     [
         (["adapt.frozen_groups=9"], "adapt.frozen_groups=9: this encoder has 4"),
         (['grid=["adapt.frozen_groups=0,9"]'], "adapt.frozen_groups=9: this encoder has 4"),
-        (["adapt.frozen_groups=-1", "adapt.dropout=0.1"], "=-1 freezes the encoder: leave out adapt.dropout, rate_d"),
+        (["adapt.frozen_groups=-1", "adapt.dropout=0.1"], "=-1 freezes the encoder: leave out adapt.dropout, layer_d"),
         (["adapt.frozen_groups=4", "adapt.layer_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
         (["adapt.unfreeze=gradual", 'grid=["adapt.frozen_groups=0,4"]'], "frozen_groups=4 freezes the encoder: leave"),
         (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
@@ -438,7 +447,7 @@ def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_o
     plain |= {"task": "tag" if file.endswith(".conll") else "classify", "data": {"train": str(data / file)}}
     settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.features={{{features}dropout=0.0}}"]
     stored = run(plain, tmp_path / "stored", *settings, "optim.learning_rate=1e-2").results
-    monkeypatch.setattr(tuning, "freeze", lambda model, adapt: freeze(model, adapt) and False)
+    monkeypatch.setattr(train, "freeze", lambda model, adapt: freeze(model, adapt) and False)
     full = run(plain, tmp_path / "full", *settings, "optim.learning_rate=1e-2").results
     states = [read_model(tmp_path / name).objective.state_dict() for name in ("stored", "full")]
     base = read_model(plain["model"]).objective.encoder.state_dict()
@@ -465,13 +474,12 @@ def _numbers(answer: Any) -> list[float]:
 
 def test_stored_features_give_the_outputs_of_the_whole_model(plain: dict[str, Any], tmp_path: Path) -> None:
     recipe, base, labelled = resolve(plain, [*SETTINGS, "adapt.frozen_groups=-1"], "t")
-    train, _ = examples_of(base, recipe, labelled.train)
-    held, _ = examples_of(base, recipe, labelled.held)
-    one = Run(base, recipe, 1, train, held, labelled.held, find_machine("float32"), tmp_path / "features")
+    train, held = split_of(base, recipe, labelled.train).examples, split_of(base, recipe, labelled.held)
+    one = Run(base, recipe, 1, train, held, find_machine("float32"), tmp_path / "features")
     full = make_model(base, recipe, 1)
     assert freeze(full, AdaptConfig(frozen_groups=-1))
     light, light_train, light_held = with_stored_features(full, one)
-    for a, b in ((light_train, train), (light_held, held)):
+    for a, b in ((light_train, train), (light_held.examples, held.examples)):
         pairs = zip(row_outputs(light, a), row_outputs(full, b), strict=True)
         assert all(np.allclose(x[0]["logits"], y[0]["logits"], atol=1e-5) for x, y in pairs)
 

@@ -41,6 +41,29 @@ def results() -> dict[str, Any]:
     }  # fmt: skip
 
 
+BREAKDOWN = {
+    "unit": "examples", "always": "a", "majority": {"answer": "a", "metric": "accuracy", "score": 0.75},
+    "labels": {
+        "a": {"examples": 3, "predicted": 4, "precision": 0.75, "recall": 1.0, "f1": 0.8571},
+        "b": {"examples": 1, "predicted": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0},
+    },
+    "confusion_labels": ["a", "b"], "confusion": [[3, 0], [1, 0]],
+}  # fmt: skip
+
+
+def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
+    page = write(tmp_path, results() | {"best_seed": 1, "breakdown": {"dev": BREAKDOWN}})
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]
+    at = cells.index("label")
+    assert cells[at : at + 12] == [
+        "label", "examples", "predicted", "precision", "recall", "F1", "a", "3", "4", "0.7500", "1.0000", "0.8571",
+    ]  # fmt: skip
+    at = cells.index("gold")
+    assert cells[at : at + 9] == ["gold", "a", "b", "a", "3", "0", "b", "1", "0"]
+    assert "Always answering a: accuracy 0.7500." in page
+    assert "Warning: the model gives the same answer to every example: a" in page
+
+
 def write(folder: Path, found: dict[str, Any]) -> str:
     for run in found["runs"]:
         log = folder / run["folder"] / "log.jsonl"

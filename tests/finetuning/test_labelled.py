@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from firth.errors import ConfigError, InputError
-from firth.finetuning.labelled import LabelledData, check_metric, iter_file, kind_of_task, read_labelled
+from firth.finetuning.labelled import LabelledData, check_metric, iter_file, read_labelled
 from firth.finetuning.recipe import LabelledConfig
+from firth.systems import kind_of_task
 from firth.tasks.readers.files import Problems
 
 ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(20)]
@@ -74,11 +75,36 @@ def test_a_tag_that_only_the_dev_file_has(tmp_path: Path) -> None:
 
 def test_all_examples_of_one_label(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table([(text, "a") for text, _ in ROWS]))
-    with pytest.raises(InputError, match=r"t.tsv:2: every example has the label 'a'; expected two labels or more"):
+    with pytest.raises(InputError, match=r"t.tsv:2: all 20 examples have the label 'a'; expected two or more"):
         read("classify", train=train)
     train = write(tmp_path / "t.conll", "Ann O\n\nsang O\n\nnow O\n")
     with pytest.raises(InputError, match=r"every word has the tag O; expected some entities"):
         read("tag", train=train)
+
+
+def test_too_few_examples_are_refused_with_numbers(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table(ROWS))
+    with pytest.raises(InputError, match=r"1 training example, the held-out ones aside \(data.limit=2\): all have the"):
+        read("classify", train=train, limit=2)
+    tagged = write(tmp_path / "t.conll", "Ann B-PER\n\nOslo B-LOC\n\nnow O\n")
+    with pytest.raises(InputError, match="1 training example, .*: expected at least 2: raise --limit"):
+        read("tag", train=tagged, limit=2)
+    numbers = write(tmp_path / "n.tsv", table([(text, "3") for text, _ in ROWS], "text\tscore"))
+    with pytest.raises(InputError, match="18 training examples, .*: all have the value 3.0; expected two values"):
+        read("regress", train=numbers)
+
+
+def test_rare_and_common_labels_are_said_with_numbers(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "a" if i > 1 else "b") for i in range(20)] + [("one more", "c")]
+    data = read("classify", train=write(tmp_path / "t.tsv", table(rows)), dev=write(tmp_path / "d.tsv", table(rows)),
+                choose_on="dev")  # fmt: skip
+    assert "labels with one training example, of which the model learns little: 'c'" in data.notes
+    common = "18 of 21 training examples have the label 'a': always answering it is right for 86% of them"
+    assert any(note.startswith(common) for note in data.notes)
+    named = read("classify", {"labels": ["a", "b", "c", "d"]}, train=str(tmp_path / "t.tsv"))
+    assert any("without a training example" in note and "'d'" in note for note in named.notes)
+    even = read("classify", train=write(tmp_path / "e.tsv", table(ROWS)))
+    assert not any("training example" in note for note in even.notes)
 
 
 def test_numbers_give_their_range(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from firth.errors import ConfigError
-from firth.finetuning import run as job
+from firth.finetuning import finetune as job
 from firth.finetuning.evaluate import evaluate
+from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.probe import _settings, probe
 from firth.finetuning.recipe import LabelledConfig
-from firth.finetuning.run import finetune, resolve, resume
+from firth.finetuning.resolve import Resolved, resolve
 from firth.folder import read_model
 from firth.inference.model import load
 from firth.training import trainer
@@ -50,7 +51,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
     found, base, data = resolve(recipe, settings, "t")
     assert (found.head.network, found.head.windows.long, found.adapt.frozen_groups) == ("biattentive", "cut", -1)
     assert (found.optim.kind, found.optim.learning_rate, found.head.features.dropout) == ("adamw", 1e-3, 0.2)
-    whole = finetune(found, base, data, tmp_path / "whole", tell=QUIET)
+    whole = run_resolved(Resolved(found, base, data), tmp_path / "whole", tell=QUIET)
     assert whole.results["calibration"]["temperature"] > 0
 
     step = trainer.Trainer.train_step
@@ -62,7 +63,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
 
     monkeypatch.setattr(trainer.Trainer, "train_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        finetune(found, base, data, tmp_path / "parts", tell=QUIET)
+        run_resolved(Resolved(found, base, data), tmp_path / "parts", tell=QUIET)
     monkeypatch.undo()
     monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
     resume(tmp_path / "parts", tell=QUIET)
@@ -83,7 +84,7 @@ def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
         "optim.learning_rate=1e-2", "head.features.layers=[0]", "head.features.dropout=0.0", "data.choose_on=dev",
         "train.evaluations_per_epoch=0",
     ]  # fmt: skip
-    found = finetune(*resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
+    found = run_resolved(resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
     assert found.results["dev"]["dev"]["accuracy"]["mean"] > 0.95
 
 

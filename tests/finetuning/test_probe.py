@@ -8,8 +8,8 @@ import pytest
 
 from firth.cli import main
 from firth.errors import ConfigError
+from firth.finetuning import features
 from firth.finetuning.probe import probe, readings
-from firth.inference import features
 
 SETTINGS = ["train.precision=float32", "train.epochs=2", "train.batch_examples=4"]
 

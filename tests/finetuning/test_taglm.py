@@ -11,10 +11,10 @@ from firth.config import read_json, read_toml, to_dict
 from firth.designs import HEADS
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json
-from firth.finetuning import run as job
-from firth.finetuning.run import finetune, resolve, resume
-from firth.finetuning.tuning import make_model
-from firth.finetuning.word_vectors import check_own, find_vectors
+from firth.finetuning import finetune as job
+from firth.finetuning.base import find_vectors, make_model
+from firth.finetuning.finetune import resume, run_resolved
+from firth.finetuning.resolve import check_own, resolve
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
 from firth.models.bilm import Bilm
@@ -182,7 +182,7 @@ def test_vectors_that_do_not_fit_are_refused(
     plain: dict[str, Any], data: Path, tmp_path: Path, settings: list[str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        finetune(*resolve(plain, [*SMALL, f"adapt.vectors={data / 'v.txt'}", *settings], "test"), tmp_path / "out")
+        run_resolved(resolve(plain, [*SMALL, f"adapt.vectors={data / 'v.txt'}", *settings], "test"), tmp_path / "out")
     assert not (tmp_path / "out" / "recipe.toml").exists()
 
 
@@ -202,7 +202,7 @@ def test_a_tagger_learns_and_the_language_model_stays(
     vectors = f"adapt.vectors={data / 'v.txt'}"
     settings = [*SMALL, "train.epochs=12", "optim.learning_rate=0.02", vectors]
     heard: list[str] = []
-    finetune(*resolve(plain | {"design": name}, settings, "test"), tmp_path / "out", tell=heard.append)
+    run_resolved(resolve(plain | {"design": name}, settings, "test"), tmp_path / "out", tell=heard.append)
     assert any("vectors for 4 of the vocabulary's 8 words" in line for line in heard)
     assert read_toml(tmp_path / "out" / "recipe.toml")["design"] == name
     results = read_json(tmp_path / "out" / "results.json")
@@ -220,7 +220,7 @@ def test_changed_word_vectors_are_refused(plain: dict[str, Any], data: Path, tmp
     file, out = tmp_path / "v.txt", tmp_path / "out"
     text = (data / "v.txt").read_text("utf-8")
     file.write_text(text, "utf-8")
-    finetune(*resolve(plain, [*SMALL, "train.epochs=0.5", f"adapt.vectors={file}"], "test"), out, tell=QUIET)
+    run_resolved(resolve(plain, [*SMALL, "train.epochs=0.5", f"adapt.vectors={file}"], "test"), out, tell=QUIET)
     file.write_text(text.replace("0.25", "0.75"), "utf-8")
     with pytest.raises(CheckpointError, match="out: the word vectors changed since the run began: start a new one"):
         resume(out, tell=QUIET)
@@ -235,7 +235,7 @@ def test_a_stopped_run_goes_on_with_what_it_began_with(
     plain: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = [*SMALL, "train.epochs=1", f"adapt.vectors={data / 'v.txt'}"]
-    whole = finetune(*resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "whole", tell=QUIET)
+    whole = run_resolved(resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "whole", tell=QUIET)
     real, calls = job.tune, []
 
     def stop_at_the_second(run: Any, folder: Path, tell: Any) -> Any:
@@ -246,7 +246,7 @@ def test_a_stopped_run_goes_on_with_what_it_began_with(
 
     monkeypatch.setattr(job, "tune", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        finetune(*resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "out", tell=QUIET)
+        run_resolved(resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "out", tell=QUIET)
     monkeypatch.setattr(job, "tune", real)
     again = resume(tmp_path / "out", tell=QUIET)
     assert again.results["model"] == whole.results["model"]

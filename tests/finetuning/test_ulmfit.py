@@ -17,10 +17,12 @@ from firth.data.batch import Objective
 from firth.data.loader import Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
-from firth.finetuning import run as job
+from firth.finetuning import finetune as job
+from firth.finetuning.base import gradually, make_model
+from firth.finetuning.finetune import run_resolved
 from firth.finetuning.recipe import with_defaults
-from firth.finetuning.run import finetune, resolve
-from firth.finetuning.tuning import Run, examples_of, gradually, make_model, tune
+from firth.finetuning.resolve import Resolved, resolve
+from firth.finetuning.train import Run, split_of, tune
 from firth.folder import PRETRAINING, Loaded, read_model
 from firth.machine import find_machine
 from firth.models.awd_lstm import AwdLstm
@@ -126,7 +128,7 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     assert (recipe.optim.learning_rate, recipe.optim.schedule) == (0.01, "slanted")
     assert recipe.head.features.dropout == 0.4
     assert (recipe.head.network, recipe.head.hidden_width) == ("pooled", 50)
-    finetune(recipe, base, read, tmp_path / "out", tell=QUIET)
+    run_resolved(Resolved(recipe, base, read), tmp_path / "out", tell=QUIET)
     classifier = read_model(tmp_path / "out")
     assert classifier.objective.head.hidden.weight.shape == (50, 48)
     assert classifier.objective.head.output.weight.shape == (2, 50)
@@ -138,7 +140,7 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
 def test_a_frozen_language_model_is_read_once(general: Path, labelled: Path, tmp_path: Path, network: str) -> None:
     plain = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
     settings = ["adapt.frozen_groups=-1", f"head.network={network}", "train.epochs=1", "train.precision=float32"]
-    finetune(*resolve(plain, settings, "t"), tmp_path / "out", tell=QUIET)
+    run_resolved(resolve(plain, settings, "t"), tmp_path / "out", tell=QUIET)
     before, after = (read_model(path).objective.encoder.state_dict() for path in (general, tmp_path / "out"))
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
@@ -218,9 +220,8 @@ def a_run(model: Path, labelled: Path, folder: Path, *settings: str) -> Run:
     plain = {"task": "classify", "model": str(model), "data": {"train": str(labelled)}}
     common = ["train.precision=float32", "train.batch_examples=8", "train.evaluations_per_epoch=1"]
     recipe, base, read = resolve(plain, [*common, *settings], "t")
-    train, _ = examples_of(base, recipe, read.train)
-    held, _ = examples_of(base, recipe, read.held)
-    return Run(base, recipe, 1, train, held, read.held, find_machine("float32"), folder / "features")
+    train, held = split_of(base, recipe, read.train).examples, split_of(base, recipe, read.held)
+    return Run(base, recipe, 1, train, held, find_machine("float32"), folder / "features")
 
 
 def groups_of(model: Objective) -> list[list[Tensor]]:
@@ -311,7 +312,8 @@ def test_a_frozen_encoder_is_not_thawed(general: Path, labelled: Path, tmp_path:
     assert with_defaults(plain, "awd-lstm", "classify", 16, documents=False)["adapt"] == {"frozen_groups": -1}
     recipe = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
     with pytest.raises(ConfigError, match=r"leave out adapt\.dropout, layer_decay and unfreeze"):
-        finetune(*resolve(recipe, ["adapt.frozen_groups=-1", "adapt.unfreeze=gradual"], "t"), tmp_path / "out", QUIET)
+        resolved = resolve(recipe, ["adapt.frozen_groups=-1", "adapt.unfreeze=gradual"], "t")
+        run_resolved(resolved, tmp_path / "out", QUIET)
 
 
 def test_dropout_of_fine_tuning_is_in_proportion(general: Path, labelled: Path, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 import firth
 from firth.errors import ConfigError, TokenizerError
 from firth.export.convert import convert
-from firth.finetuning.run import finetune
-from firth.finetuning.run import resolve as resolve_task
+from firth.finetuning.finetune import run_resolved
+from firth.finetuning.resolve import Resolved
+from firth.finetuning.resolve import resolve as resolve_task
 from firth.folder import read_model
 from firth.pretraining.run import pretrain, replay, resolve
 from firth.text.open_words import OpenWords
@@ -111,7 +112,7 @@ def test_frozen_layers_under_a_tagger(run: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     recipe, base, labelled = resolve_task(plain, settings, "flags")
     assert recipe.adapt.frozen_groups == -1 and recipe.optim.kind == "adamw"
-    finetune(recipe, base, labelled, tmp_path / "tagger", tell=silent)
+    run_resolved(Resolved(recipe, base, labelled), tmp_path / "tagger", tell=silent)
     before, after = (read_model(folder).objective.encoder.state_dict() for folder in (run, tmp_path / "tagger"))
     assert all((before[name] == after[name]).all() for name in before)
     model = firth.load(tmp_path / "tagger")

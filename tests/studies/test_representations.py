@@ -7,7 +7,6 @@ import pytest
 
 from firth.config import read_json
 from firth.errors import ConfigError
-from firth.finetuning.labelled import METRICS
 from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import read_model
 from firth.studies import representations
@@ -38,6 +37,7 @@ from firth.studies.representations_report import (
 )
 from firth.systems import size_named
 from firth.tasks.datasets import DATASETS
+from firth.tasks.scoring import METRICS
 
 
 def cell(score: float, metric: str = "accuracy", **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from firth.convert.padded import make_padded
 from firth.data.batch import Batch
 from firth.errors import ConfigError
-from firth.inference.features import store_features
+from firth.finetuning.features import store_features
 from firth.inference.outputs import row_outputs
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig

@@ -16,12 +16,13 @@ from torch import nn
 from firth.convert.padded import make_padded
 from firth.data.loader import Place
 from firth.errors import ConfigError
+from firth.finetuning.base import rate_scales
 from firth.finetuning.calibrate import calibrate
-from firth.finetuning.tuning import rate_scales
+from firth.finetuning.features import store_features
 from firth.folder import read_model, tensor_names, write_model
-from firth.inference.features import store_features
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
+from firth.inference.score import Split
 from firth.layers.batch_norm import BatchNorm
 from firth.layers.dropout import Dropout
 from firth.packed import Encoder
@@ -290,7 +291,9 @@ def test_norms_do_not_decay_and_have_the_full_rate(network: str) -> None:
 @every_network
 def test_a_temperature_is_fitted_to_the_logits_of_examples(network: str) -> None:
     model, examples = built(network, "bert"), made(network, "bert")
-    options, figures = calibrate("classify", model.config, records(), examples, row_outputs(model, examples))
+    options, figures = calibrate(
+        "classify", model.config, Split(records(), examples, {}), row_outputs(model, examples)
+    )
     assert options.temperature == figures["temperature"] != 1
 
 

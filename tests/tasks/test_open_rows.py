@@ -11,7 +11,7 @@ import torch
 
 from firth.convert.elmo import spaced_words
 from firth.data.rows import pack_lists, pack_words
-from firth.inference.features import store_features
+from firth.finetuning.features import store_features
 from firth.models.bilm import Bilm
 from firth.models.bilm_config import BilmConfig
 from firth.systems import SYSTEMS, TASKS

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from firth.convert.padded import make_padded
 from firth.data.batch import Batch
 from firth.errors import ConfigError
+from firth.finetuning.base import freeze
 from firth.finetuning.recipe import AdaptConfig
-from firth.finetuning.tuning import freeze
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.models.bilm import Bilm

@@ -12,8 +12,9 @@ from vector_files import write_fasttext, write_text, write_word2vec
 
 from firth.convert.word_vectors import open_vectors, unknown_vectors
 from firth.errors import ConfigError, InputError
-from firth.finetuning import run as job
-from firth.finetuning.run import finetune, resolve
+from firth.finetuning import finetune as job
+from firth.finetuning.finetune import run_resolved
+from firth.finetuning.resolve import Resolved, resolve
 from firth.folder import read_model
 from firth.inference.model import load
 from firth.models.vectors import Vectors
@@ -320,7 +321,7 @@ def test_taggers_and_classifiers_learn_on_them(
         common += ["adapt.frozen_groups=-1"] if frozen else []
         plain = {"task": task, "model": str(tmp_path / "m"), "data": {"train": labelled[task]}}
         recipe, base, examples = resolve(plain, [*common, *settings], "test")
-        done = finetune(recipe, base, examples, tmp_path / task, tell=lambda text: None)
+        done = run_resolved(Resolved(recipe, base, examples), tmp_path / task, tell=lambda text: None)
         found = load(tmp_path / task)
         after = found.loaded.objective.encoder.state_dict()
         same = {name for name in before if torch.equal(after[name], before[name])}

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from firth.cli.breakdown import print_breakdown
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
 from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Others, Precision, counted, print_json, print_table
@@ -88,9 +89,8 @@ def evaluate(
         raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
     split = "dev" if split is None else split
     from firth.finetuning import evaluate as job
-    from firth.finetuning.labelled import METRICS, kind_of_task
     from firth.finetuning.recipe import LabelledConfig
-    from firth.tasks.datasets import DATASETS
+    from firth.systems import metrics_of
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
     found = job.evaluate(
@@ -106,11 +106,12 @@ def evaluate(
         known, what = found["task"], data
         what += f", {split}" if Path(what).is_dir() else ""
         print(f"{what}: {known}, {counted(found['examples'], 'example')}")
-        first = DATASETS[known].metrics if known in DATASETS else METRICS[kind_of_task(known)]
+        first = metrics_of(known)
         if compared is None:
             print_table(score_table(found["scores"], first))
         else:
             print_table(_side_by_side(compared["float32"], found["scores"], precision, first))
+        print_breakdown(found["breakdown"])
     return 0 if compared is None else _judged(compared, found["scores"], precision, say if as_json else print)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from firth.cli.breakdown import print_breakdown
 from firth.cli.labelled import NOT_GIVEN, OBJECTS, Keys, LabelledFlags, settings_of
 from firth.cli.shared import AtLeastOne, Flag, JsonFlag, counted, print_json, print_next, print_table, shell
 from firth.config import read_toml, to_toml
@@ -13,7 +14,7 @@ from firth.errors import ConfigError
 from firth.progress import say
 
 if TYPE_CHECKING:
-    from firth.finetuning.run import Tuned
+    from firth.finetuning.finetune import Finetuned
 
 
 def finetune(
@@ -96,23 +97,24 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: b
     """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
-    from firth.finetuning import run as job
+    from firth.finetuning.finetune import run_resolved
+    from firth.finetuning.resolve import resolve
 
-    recipe, base, labelled = job.resolve(data, overrides, where)
+    resolved = resolve(data, overrides, where)
     if out is None:
-        print(to_toml(recipe, comments=True), end="")
+        print(to_toml(resolved.recipe, comments=True), end="")
         return
     try:
-        _report(job.finetune(recipe, base, labelled, out), as_json)
+        _report(run_resolved(resolved, out), as_json)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
 def _resume(out: Path, as_json: bool) -> None:
-    from firth.finetuning import run as job
+    from firth.finetuning.finetune import resume
 
     try:
-        _report(job.resume(out), as_json)
+        _report(resume(out), as_json)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
@@ -123,7 +125,7 @@ def _how_to_go_on(out: Path) -> str:
     return f"what is done is saved; to go on: {shell('firth', 'finetune', '--resume', out)}"
 
 
-def _report(tuned: "Tuned", as_json: bool) -> None:
+def _report(tuned: "Finetuned", as_json: bool) -> None:
     """Say how well the task was learnt, where the model is and what comes next."""
     results, out = tuned.results, tuned.out
     if as_json:
@@ -139,6 +141,10 @@ def _report(tuned: "Tuned", as_json: bool) -> None:
     print_table([
         (f"{name}, {counted(sizes[name], 'example')}", _scores(scores, first)) for name, scores in splits.items()
     ])  # fmt: skip
+    last = next(iter(results["dev"]), "held_out")
+    if last in results.get("breakdown", {}):
+        print(f"  {last.replace('_', ' ')}, by label (seed {results['best_seed']})")
+        print_breakdown(results["breakdown"][last])
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
     if on_dev:

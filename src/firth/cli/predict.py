@@ -157,7 +157,7 @@ def _learnt(model: "Model") -> str:
 
 def _check_task(model: "Model", task: str) -> None:
     """ConfigError if a data set is of another kind than the model's task."""
-    from firth.finetuning.labelled import kind_of_task
+    from firth.systems import kind_of_task
 
     kind = kind_of_task(_TEST_OF.get(task, task)) if task else model.loaded.task
     if kind != model.loaded.task:

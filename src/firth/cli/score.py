@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from firth.cli.breakdown import print_breakdown
 from firth.cli.evaluate import TRANSLATE, print_translation_scores, score_table
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
@@ -54,10 +55,9 @@ def score(
     as_json
         Print one JSON object.
     """
-    from firth.finetuning.labelled import METRICS, kind_of_task
     from firth.finetuning.prediction_files import score_predictions
     from firth.finetuning.recipe import LabelledConfig
-    from firth.tasks.datasets import DATASETS
+    from firth.systems import metrics_of
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
     found = score_predictions(
@@ -72,5 +72,5 @@ def score(
         return
     where = f"{gold}, {split}" if Path(gold).is_dir() else gold
     print(f"{where}: {task}, {counted(found['examples'], 'example')}")
-    first = DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
-    print_table(score_table(found["scores"], first))
+    print_table(score_table(found["scores"], metrics_of(task)))
+    print_breakdown(found["breakdown"])

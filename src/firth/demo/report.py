@@ -9,7 +9,7 @@ import numpy as np
 
 from firth.config import to_toml
 from firth.data.shards import Manifest, ShardInfo
-from firth.finetuning.probes import Alike, FilledBlank
+from firth.demo.held_out_text import Alike, FilledBlank
 from firth.page import Cell, Report
 from firth.progress import format_duration
 

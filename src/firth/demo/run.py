@@ -23,6 +23,7 @@ from firth.config import from_dict, option, read_json, to_dict
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import build_vocab
 from firth.data.shards import Corpus
+from firth.demo.held_out_text import commonest_word, fill_blanks, find_alike, new_sentences, of_length
 from firth.demo.python_docs import (
     LabelledSplit,
     PythonDocs,
@@ -34,19 +35,18 @@ from firth.demo.python_docs import (
 from firth.demo.report import FRESH, PRETRAINED, TFIDF, Findings, Score, summarised, write_demo_report
 from firth.errors import ConfigError
 from firth.files import append_to, write_folder, write_json, write_text
+from firth.finetuning.base import base_of
 from firth.finetuning.baseline import tfidf_predictions
-from firth.finetuning.probes import commonest_word, fill_blanks, find_alike, new_sentences, of_length
 from firth.finetuning.recipe import build
-from firth.finetuning.tuning import Run, base_of, examples_of, tune
+from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
+from firth.inference.answering import answer_records
 from firth.inference.model import load
-from firth.inference.outputs import row_outputs
 from firth.machine import Machine, find_machine
 from firth.metrics.classification import accuracy, macro_f1
 from firth.pretraining.recipe import Pretrain
 from firth.pretraining.run import RECIPE, pretrain, resolve, resume
 from firth.progress import format_duration, say
-from firth.tasks.model import TaskModel
 from firth.text.records import Document, Text
 from firth.training.log import read_log
 
@@ -350,12 +350,9 @@ class _Demo:
             },
             "the demo's settings",
         )  # fmt: skip
-        train, _ = examples_of(base, recipe, split.train)
-        tune(Run(base, recipe, self.seed + draw, train, [], [], self.machine, folder / "features"), folder, self.tell)
-        test, _ = examples_of(base, recipe, split.test)
-        model = read_model(folder / "model").objective
-        assert isinstance(model, TaskModel)
-        answers = recipe.row.answers(split.test, test, row_outputs(model, test), recipe.head)
+        train, held = split_of(base, recipe, split.train).examples, split_of(base, recipe, [])
+        tune(Run(base, recipe, self.seed + draw, train, held, self.machine, folder / "features"), folder, self.tell)
+        answers, _ = answer_records(read_model(folder / "model"), split.test)
         return np.array([self.labels.index(answer.label) for answer in answers], np.int64)
 
     def look(self) -> Findings:

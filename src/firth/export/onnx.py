@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,18 @@ from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.finetuning.evaluate import compare, read_gold
-from firth.finetuning.labelled import kind_of_task, score_task
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
-from firth.inference.answering import task_model
+from firth.inference.answering import answer_records, task_model
 from firth.inference.gate import MAX_DROP
 from firth.inference.onnx import open_session, padded_inputs, session_outputs
+from firth.inference.score import score_records
 from firth.packed import from_padded
-from firth.progress import Progress
-from firth.systems import TASKS
-from firth.tasks.items import chunks
+from firth.systems import kind_of_task
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels
-from firth.tasks.rows import Example, Row, RowMaker, RowWords, collate, make_row
+from firth.tasks.rows import Example, Outputs, Row, RowWords, collate, make_row
 
 GRAPH, INT8_GRAPH, ABOUT = "model.onnx", "model_int8.onnx", "onnx.json"
 SYSTEMS = ("bert", "bert-ltr")
@@ -304,16 +303,13 @@ def _quiet_root() -> Iterator[None]:
 
 def _scores(loaded: Loaded, gold: _Gold, session: Any, what: str) -> dict[str, float]:
     """The scores of a graph: rows, decoding and scoring are those of ``firth evaluate``."""
-    task, config = TASKS[loaded.task], task_model(loaded).config
-    maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), config.windows, loaded.max_length)
-    answers = []
-    with Progress(what, len(gold.records), "examples") as progress:
-        for some in chunks(gold.records, 1024):
-            examples = task.examples(some, maker, config)
-            outputs = session_outputs(session, config, examples, loaded.tokenizer.pad_id)
-            answers += task.answers(some, examples, outputs, config)
-            progress.advance(len(some))
-    return score_task(gold.task, gold.records, answers, getattr(config, "labels", ()))
+    config = task_model(loaded).config
+
+    def run(examples: Sequence[Example]) -> list[Outputs]:
+        return session_outputs(session, config, examples, loaded.tokenizer.pad_id)
+
+    answer = partial(answer_records, loaded, run=run)
+    return score_records(gold.task, gold.records, getattr(config, "labels", ()), answer, what).scores
 
 
 # -- what stands beside the graph ------------------------------------------------------------------------------

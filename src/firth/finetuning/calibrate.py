@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from firth.inference.score import Split
 from firth.metrics.calibration import cross_fitted, expected_calibration_error, fit_temperature, reliability, softmax
 from firth.metrics.classification import multilabel_scores
 from firth.metrics.question_answering import squad_v2
@@ -21,7 +22,7 @@ _THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 
 def calibrate(
-    kind: str, options: Any, records: Sequence[Any], examples: Sequence[Example], outputs: Sequence[Outputs]
+    kind: str, options: Any, split: Split, outputs: Sequence[Outputs]
 ) -> tuple[Any, dict[str, Any]]:
     """The task's options with what was fitted, and figures that show what it does.
 
@@ -29,6 +30,7 @@ def calibrate(
     example's temperature comes from the others). Several labels: the threshold with the best micro F1.
     Questions that may have no answer: the threshold with the best F1. Other tasks stay as they are.
     """
+    records, examples = split.records, split.examples
     if kind == "classify":
         gold = np.array([options.labels.index(record.label) for record in records])
         return _tempered(options, text_logits(outputs, options.merge), gold)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,29 @@ import torch
 
 from firth.errors import ConfigError
 from firth.files import file_sha256
-from firth.finetuning.labelled import METRICS, kind_of_task, read_file, score_task
+from firth.finetuning.labelled import read_file
 from firth.finetuning.recipe import LabelledConfig
-from firth.folder import PRETRAINING, WEIGHTS, Loaded
+from firth.folder import PRETRAINING, WEIGHTS
 from firth.formats.foreign import open_model
 from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
+from firth.inference.score import score_records
 from firth.machine import find_machine
-from firth.progress import Progress
+from firth.systems import kind_of_task, metrics_of
 from firth.tasks.datasets import DATASETS
-from firth.tasks.items import chunks
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files
+
+# Format, columns and header as the file shows them.
+_AS_FOUND = LabelledConfig()
 
 
 def evaluate(
     model: str | Path,
-    data: str,
-    config: LabelledConfig,
+    data: str | Path,
+    config: LabelledConfig = _AS_FOUND,
     *,
     task: str = "",
     split: str = "dev",
@@ -38,13 +42,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores of a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
 
-    Returns ``scores``, ``examples`` and ``notes``. ConfigError if the model has not learnt a task or another one.
+    Returns ``scores``, ``breakdown`` (``firth.tasks.breakdown``), ``examples`` and ``notes``. ConfigError if the model
+    has not learnt a task or another one.
 
     ``precision``: what the encoder computes in. With ``max_drop``, and for int8 in any case, float32 is scored too:
     ``compared`` then has its scores, and by how many points the score that the task is known by is below it. int8
     within ``max_drop`` is recorded in the model folder, which is what ``firth.load`` asks for. ``others``: models whose
     answers are averaged with this one's (``firth.Ensemble``).
     """
+    data = str(data)
     if max_drop is not None:
         _check_drop(precision, max_drop)
     if others and (precision == "int8" or max_drop is not None):
@@ -63,33 +69,35 @@ def evaluate(
     problems = Problems(skip_bad=config.skip_bad)
     records = read_gold(task or loaded.task, data, config, problems, split)
     objective = task_model(loaded)
-    if labels := getattr(objective.config, "labels", ()):
+    labels = getattr(objective.config, "labels", ())
+    if labels:
         records = check_labels(records, labels, problems)
     device = torch.device("cpu") if precision == "int8" else find_machine("float32").device
     objective.to(device)
     task = task or loaded.task
+    answer = partial(ensemble_records, members)
     plain: dict[str, float] | None = None
     if precision == "int8" or max_drop is not None:
         # Of a copy, and first: what this machine cannot do is said before the longer pass.
         fast, path = make_fast(copy.deepcopy(objective.encoder), precision, device)
-        plain, _ = _scores(task, members, records, "evaluating float32")
+        plain = score_records(task, records, labels, answer, "evaluating float32").scores
     else:
         fast, path = make_fast(objective.encoder, precision, device)
     objective.encoder = fast
     for member in members[1:]:
         member.objective.to(device)
         member.objective.encoder, _ = make_fast(member.objective.encoder, precision, device)
-    scores, noted = _scores(task, members, records, "evaluating")
-    notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in noted.items())]
-    result = {"task": task, "scores": scores, "examples": len(records), "notes": notes, "path": path}
+    scored = score_records(task, records, labels, answer, "evaluating")
+    notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in scored.noted.items())]
+    result = {"task": task, **scored.to_dict(), "examples": len(records), "notes": notes, "path": path}
     if plain is None:
         return result
-    compared = compare(task, plain, scores, MAX_DROP if max_drop is None else max_drop)
+    compared = compare(task, plain, scored.scores, MAX_DROP if max_drop is None else max_drop)
     if folder is not None:
         metric = compared["metric"]
         gate = Gate(
             weights=weights, task=task, data=_checksums(task, data, split), examples=len(records), metric=metric,
-            float32=plain[metric], int8=scores[metric], max_drop=compared["max_drop"],
+            float32=plain[metric], int8=scored.scores[metric], max_drop=compared["max_drop"],
         )  # fmt: skip
         record_gate(folder, gate, passed=compared["passed"])
     return result | {"compared": compared}
@@ -102,24 +110,9 @@ def _check_drop(precision: Precision, max_drop: float) -> None:
         raise ConfigError(f"--max-drop {max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
 
 
-def _scores(
-    task: str, members: Sequence[Loaded], records: Sequence[Any], what: str
-) -> tuple[dict[str, float], dict[str, int]]:
-    """The scores of one model or several, and how many texts were too long for a row, by what was done with them."""
-    answers, noted = [], dict[str, int]()
-    with Progress(what, len(records), "examples") as progress:
-        for some in chunks(records, 1024):
-            found, cut = ensemble_records(members, some)
-            answers += found
-            noted = {what: noted.get(what, 0) + cut.get(what, 0) for what in noted.keys() | cut.keys()}
-            progress.advance(len(some))
-    return score_task(task, records, answers, getattr(task_model(members[0]).config, "labels", ())), noted
-
-
 def compare(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:
     """What fewer bits cost: the ``drop``, in points, of the score that the task is known by."""
-    known = DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
-    metric = next(name for name in (*known, *plain) if name in plain)
+    metric = next(name for name in (*metrics_of(task), *plain) if name in plain)
     drop = 100 * (plain[metric] - scores[metric])
     # Not a number, as of a constant's correlation, is no score that has been kept. Differences of decimal fractions
     # are a little off: 0.75 and 0.745 are 0.5 points apart.

@@ -1,6 +1,6 @@
 """Labelled data for fine-tuning and evaluation: a published data set by its name, or files of one's own."""
 
-import difflib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from firth.errors import ConfigError, InputError
 from firth.finetuning.recipe import LabelledConfig
 from firth.metrics.tagging import KLUE_NER_TAGS
-from firth.systems import TASKS
+from firth.systems import kind_of_task, metrics_of
 from firth.tasks.datasets import DATASETS
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
 from firth.tasks.readers.files import Problems, bare_suffix
@@ -24,20 +24,11 @@ from firth.tasks.readers.tagging import (
 )
 from firth.tasks.readers.texts import Columns, TextFormat, parse_columns, read_texts
 from firth.tasks.reading import check_labels, labels_of, read_dataset, splits_in
-from firth.tasks.scoring import Scores, score_from
+from firth.tasks.scoring import METRICS
 from firth.tasks.split import hold_out, limit
 from firth.tasks.tags import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Record, Tagged, Text
 
-# The scores of each kind of task that choices can be made by; the first is the one if nothing is said.
-METRICS: dict[str, tuple[str, ...]] = {
-    "classify": ("accuracy", "macro_f1", "mcc", "f1"),
-    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
-    "regress": ("spearman", "pearson"),
-    "tag": ("entity_f1", "tag_accuracy", "precision", "recall", "entity_macro_f1", "char_f1", "char_f1_without_o"),
-    "answer": ("squad_f1", "exact_match", "char_f1", "char_exact_match"),
-    "choose": ("accuracy",),
-}
 # Formats that a file may have by kind of task, each with the suffixes that mean it. Texts have readers of their own.
 _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...]]]] = {
     "tag": {
@@ -56,6 +47,8 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
         "arc_csv": (read_arc_csv, ()),
     },
 }
+# Training examples below which a run is refused, and the share of one label from which it is said.
+_FEWEST, _SKEWED = 2, 0.75
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TEXT_KINDS = ("classify", "multilabel", "regress")
 
@@ -75,17 +68,6 @@ class LabelledData:
     dev: dict[str, list[Any]]
     options: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-
-
-def kind_of_task(task: str) -> str:
-    """The kind of task that a kind or the name of a data set means."""
-    if task in TASKS:
-        return task
-    if task in DATASETS:
-        return DATASETS[task].kind
-    near = difflib.get_close_matches(task, [*TASKS, *DATASETS], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"data sets: {', '.join(DATASETS)}"
-    raise ConfigError(f"task {task!r} is not known: kinds are {', '.join(TASKS)}; {hint}")
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
@@ -117,19 +99,47 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
         train, held = hold_out(train, config.held_out)
     elif not held:
         raise ConfigError("data.choose_on='dev': there is no dev file: give --dev")
-    metrics = DATASETS[task].metrics if task in DATASETS else METRICS[kind]
+    _check_learnable(kind, train, labels, config, problems)
+    metrics = metrics_of(task)
     if kind == "tag" and options["scheme"] == "plain":
         metrics = ("tag_accuracy",)
     return LabelledData(kind, metrics, train, held, dev, options, problems.report())
 
 
-def score_task(task: str, records: Sequence[Any], answers: Sequence[Any], labels: Sequence[str]) -> Scores:
-    """Every score that the kind of task has, and those of the data set alone."""
-    found = TASKS[kind_of_task(task)].score(records, answers, labels)
-    published = DATASETS.get(task)
-    if published is not None and published.positive_from is not None:
-        found |= score_from(records, answers, published.positive_from)
-    return found
+def _check_learnable(
+    kind: str, train: Sequence[Any], labels: Sequence[str], config: LabelledConfig, problems: Problems
+) -> None:
+    """InputError where nothing can come of the training examples that are left; notes where little can."""
+    held_out = ", the held-out ones aside" if config.choose_on == "held-out" else ""
+    limited = f" (data.limit={config.limit})" if config.limit else ""
+    what = f"{len(train):,} training example{'' if len(train) == 1 else 's'}{held_out}{limited}"
+    more = "raise --limit" if config.limit else "give more examples"
+    if kind == "regress" and len({record.label for record in train}) < 2:
+        raise InputError(f"{what}: all have the value {train[0].label}; expected two values or more: {more}")
+    if kind != "classify":
+        if len(train) < _FEWEST:
+            raise InputError(f"{what}: expected at least {_FEWEST}: {more}")
+        return
+    counts = Counter(record.label for record in train)
+    (commonest, n), *others = counts.most_common()
+    if not others:
+        raise InputError(f"{what}: all have the label {commonest!r}; expected two labels or more: {more}")
+    absent = [label for label in labels if label not in counts]
+    single = [label for label, count in others if count == 1]
+    if absent:
+        problems.note(f"labels without a training example, which the model cannot learn: {_listed(absent)}")
+    if single:
+        problems.note(f"labels with one training example, of which the model learns little: {_listed(single)}")
+    if n >= _SKEWED * len(train):
+        problems.note(
+            f"{n:,} of {len(train):,} training examples have the label {commonest!r}: always answering it is right for "
+            f"{n / len(train):.0%} of them; compare macro_f1, or weigh labels alike with --set train.balance=true"
+        )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, labels[:10]))
+    return f"{shown} … ({len(labels):,} labels)" if len(labels) > 10 else shown
 
 
 def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None:
@@ -250,7 +260,8 @@ def head_options(
     if kind in ("classify", "multilabel"):
         found = published.labels if published is not None and published.labels else labels_of(train)
         if len(found) < 2 and kind == "classify" and "labels" not in head:
-            raise InputError(f"{train[0].where}: every example has the label {found[0]!r}; expected two labels or more")
+            n, label = len(train), found[0]
+            raise InputError(f"{train[0].where}: all {n:,} examples have the label {label!r}; expected two or more")
         return {"labels": list(found)}
     if kind == "regress":
         values = [record.label for record in train]

@@ -9,10 +9,11 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.finetuning.evaluate import read_gold
-from firth.finetuning.labelled import kind_of_task, score_task
 from firth.finetuning.recipe import LabelledConfig
+from firth.inference.score import score_answers
 from firth.inference.translation_scores import TASK as TRANSLATE
 from firth.inference.translation_scores import score_translation_file
+from firth.systems import kind_of_task
 from firth.tasks.datasets import DATASETS
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.readers.files import Problems, read_json, read_lines
@@ -44,7 +45,8 @@ def score_predictions(
     questions that may have no answer; JSONL has its own. A prediction whose score is above ``na_prob_threshold``
     counts as "no answer"; if None, ``NA_PROB_THRESHOLD`` with a file, and no threshold without.
 
-    Returns ``task``, ``scores``, ``examples`` and ``notes``. InputError for files that do not fit together.
+    Returns ``task``, ``scores``, ``breakdown``, ``examples`` and ``notes``. InputError for files that do not fit
+    together.
     """
     if task == TRANSLATE:
         if na_prob_file or na_prob_threshold is not None:
@@ -71,10 +73,10 @@ def score_predictions(
     found = (DATASETS[task].labels if task in DATASETS else None) or _labels(records, answers, problems)
     _check_answers(kind, answers, found, path)
     try:
-        scores = score_task(task, records, answers, found)
+        scored = score_answers(task, records, answers, found, {})
     except ValueError as error:  # a tag that is none
         raise InputError(f"{path}: {error}") from None
-    return {"task": task, "scores": scores, "examples": len(records), "notes": problems.report()}
+    return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report()}
 
 
 _ONLY_ANSWERS = "na_prob_file and na_prob_threshold are for question answering, not for {task}: leave them out"

@@ -13,18 +13,21 @@ from typing import Any
 from firth.config import to_dict
 from firth.errors import ConfigError, FirthError
 from firth.files import check_new, lock, write_json
-from firth.finetuning.labelled import LabelledData, kind_of_task, score_task
+from firth.finetuning.base import Base
+from firth.finetuning.finetune import summary
+from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune, build, plain_recipe
-from firth.finetuning.run import resolve, summary
-from firth.finetuning.tuning import Base, Run, examples_of, tune
+from firth.finetuning.resolve import resolve
+from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
 from firth.inference.outputs import row_outputs
+from firth.inference.score import Split, score_split
 from firth.layers.mixing import WeightedSum
 from firth.machine import find_machine
 from firth.page import Report
 from firth.pretraining.run import deterministic
 from firth.progress import say
-from firth.systems import SYSTEMS
+from firth.systems import SYSTEMS, kind_of_task
 from firth.tasks.model import TaskModel
 
 # A linear head on frozen features stands a far higher rate than an encoder.
@@ -90,9 +93,8 @@ def _probe(
         tell(note)
     n_layers = len(base.encoder(recipe.train.seed, None).widths) - 1
     seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
-    train, _ = examples_of(base, recipe, labelled.train)
-    held, _ = examples_of(base, recipe, labelled.held)
-    dev = {name: examples_of(base, recipe, records)[0] for name, records in labelled.dev.items()}
+    train, held = split_of(base, recipe, labelled.train).examples, split_of(base, recipe, labelled.held)
+    dev = {name: split_of(base, recipe, records) for name, records in labelled.dev.items()}
     found: dict[str, dict[str, Any]] = {}
     try:
         for number, reading in enumerate(readings(n_layers)):
@@ -101,11 +103,11 @@ def _probe(
             runs = []
             for seed in seeds:
                 folder = out / "runs" / f"{number}-seed-{seed}"
-                run = Run(base, variant, seed, train, held, labelled.held, machine, out / "features")
+                run = Run(base, variant, seed, train, held, machine, out / "features")
                 best = tune(run, folder, _quiet)["best"]
                 model = read_model(folder / "model").objective
                 assert isinstance(model, TaskModel)
-                runs.append({"held_out": best, "mix": _mix(model), **_scores(variant, model, labelled, dev)})
+                runs.append({"held_out": best, "mix": _mix(model), **_scores(variant, model, dev)})
                 shutil.rmtree(folder)
             found[reading.name] = {
                 "features": reading.features, "mix": runs[0]["mix"],
@@ -163,14 +165,12 @@ def _mix(model: TaskModel) -> list[float] | None:
     return mix.weights().tolist() if isinstance(mix, WeightedSum) else None
 
 
-def _scores(recipe: Finetune, model: TaskModel, labelled: LabelledData, dev: dict[str, Any]) -> dict[str, float]:
+def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, Split]) -> dict[str, float]:
     """The recipe's score on each dev file."""
     found = {}
-    for name, examples in dev.items():
-        outputs = row_outputs(model, examples, budget_tokens=recipe.train.batch_tokens)
-        answers = recipe.row.answers(labelled.dev[name], examples, outputs, recipe.head)
-        scores = score_task(recipe.task, labelled.dev[name], answers, getattr(recipe.head, "labels", ()))
-        found[name] = scores[recipe.metric]
+    for name, split in dev.items():
+        outputs = row_outputs(model, split.examples, budget_tokens=recipe.train.batch_tokens)
+        found[name] = score_split(recipe.task, split, outputs, recipe.head).scores[recipe.metric]
     return found
 
 

@@ -20,10 +20,10 @@ from firth.config import (
     parse_override,
     required,
     to_dict,
-    unknown_key,
 )
 from firth.designs import design_named
 from firth.errors import ConfigError
+from firth.recipes import Settings, check_plain, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
 from firth.training.config import OptimConfig
 
@@ -144,6 +144,7 @@ class Finetune:
 
 
 _TABLES = ("data", "head", "adapt", "optim", "train")
+_NEEDED = {"model": "give one, such as --model runs/a", "task": "give one, such as --task classify"}
 # A grid that changed the data would compare what cannot be compared.
 _IN_GRID = ("head", "adapt", "optim", "train")
 _SAME_FOR_ALL = (
@@ -156,21 +157,11 @@ _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
 _BATCH_DOCUMENTS = 8
 
 
-def plain_recipe(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> dict[str, Any]:
-    """A recipe's plain data with ``--set`` settings laid over it: known keys, and a table wherever one belongs."""
-    plain = override(dict(data), overrides)
-    known = [f.name for f in dataclasses.fields(Finetune)]
-    for key in plain:
-        if key not in known:
-            near = [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))]
-            raise unknown_key(key, near, where, FOREIGN_FINETUNING_KEYS)
-    for table in _TABLES:
-        if not isinstance(plain.setdefault(table, {}), dict):
-            raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
-    for key, what in (("model", "--model runs/a"), ("task", "--task classify")):
-        if not isinstance(plain.get(key), str) or not plain[key]:
-            raise ConfigError(f"{where}: key {key!r} is missing: give one, such as {what}")
-    return plain
+def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
+    """A recipe's plain data with settings laid over it: known keys, and a table wherever one belongs."""
+    return check_plain(
+        Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
+    )
 
 
 def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool) -> dict[str, Any]:
@@ -200,15 +191,6 @@ def design_settings(plain: Mapping[str, Any], kind: str) -> Mapping[str, Mapping
     """The tables of the design that a recipe names; none if it names none."""
     name = plain.get("design", "")
     return design_named(str(name), kind).settings if name else {}
-
-
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables as one, table by table inside them too: what ``above`` says holds."""
-    found = {**below, **above}
-    for key in below.keys() & above.keys():
-        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
-            found[key] = laid_over(below[key], above[key])
-    return found
 
 
 def build(plain: Mapping[str, Any], where: str) -> Finetune:

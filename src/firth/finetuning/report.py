@@ -8,6 +8,9 @@ from firth.finetuning.recipe import Finetune
 from firth.page import Cell, Report
 from firth.training.log import read_log
 
+# Columns of a confusion matrix that a page has room for.
+MOST_COLUMNS = 30
+
 
 def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) -> Path:
     """Write the report of a fine-tuning; needs the extra ``report`` (ConfigError without it)."""
@@ -21,12 +24,10 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     )  # fmt: skip
     for name, scores in results["dev"].items():
         report.heading(f"{name}: {examples[name]:,} examples")
-        report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
+        _scores(report, scores, results, name)
     if not on_dev:
         report.heading(f"Held out: {examples['held_out']:,} examples")
-        report.table(
-            ["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in results["held_out"].items()]
-        )
+        _scores(report, results["held_out"], results, "held_out")
     report.heading("Runs")
     report.table(["run", results["metric"], "best step", "of", "minutes", ""], [_run(run) for run in results["runs"]])
     _curves(report, out, results)
@@ -39,6 +40,42 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     path = out / "report.html"
     report.write(path)
     return path
+
+
+def _scores(report: Report, scores: dict[str, Any], results: dict[str, Any], split: str) -> None:
+    """The scores over the seeds; then, of the best run, what they hide."""
+    report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
+    found = results.get("breakdown", {}).get(split)
+    if found is not None:
+        report.text(f"The run with seed {results['best_seed']}, label by label:")
+        add_breakdown(report, found)
+
+
+def add_breakdown(report: Report, found: dict[str, Any]) -> None:
+    """Numbers and scores per label, the majority baseline, the confusion matrix; a warning if all answers are one.
+
+    ``found``: a ``Breakdown`` as plain data.
+    """
+    if found["always"] is not None:
+        report.text(f"Warning: the model gives the same answer to every example: {found['always']}")
+    if majority := found["majority"]:
+        report.text(f"Always answering {majority['answer']}: {majority['metric']} {majority['score']:.4f}.")
+    if found["labels"]:
+        report.table(
+            ["label", found["unit"], "predicted", "precision", "recall", "F1"],
+            [
+                [label, s["examples"], s["predicted"], f"{s['precision']:.4f}", f"{s['recall']:.4f}", f"{s['f1']:.4f}"]
+                for label, s in found["labels"].items()
+            ],
+        )
+    labels = found["confusion_labels"]
+    if 1 < len(labels) <= MOST_COLUMNS:
+        report.text("Confusion matrix: gold labels in rows, predictions in columns.")
+        report.table(
+            ["gold", *labels], [[label, *row] for label, row in zip(labels, found["confusion"], strict=True)]
+        )
+    elif labels:
+        report.text(f"The confusion matrix of {len(labels):,} labels is in results.json.")
 
 
 def _row(metric: str, scores: dict[str, Any]) -> list[Cell]:

@@ -1,7 +1,7 @@
 """Records in, predictions out: in order, in memory that does not grow with their number."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from firth.errors import ConfigError
@@ -14,6 +14,9 @@ from firth.tasks.predictions import Prediction
 from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.text.records import Record
 
+# What runs a model: the outputs of each example's rows, by PyTorch or another engine.
+Run = Callable[[Sequence[Example]], list[Outputs]]
+
 
 def task_model(loaded: Loaded) -> TaskModel:
     """The task model of a folder; ConfigError if it has not learnt a task."""
@@ -22,19 +25,26 @@ def task_model(loaded: Loaded) -> TaskModel:
     return loaded.objective
 
 
-def answer_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
-    """The predictions for some records, and how many texts were too long for a row, by what was done with them."""
-    examples, outputs, noted = read_records(loaded, records)
+def answer_records(
+    loaded: Loaded, records: Sequence[Any], run: Run | None = None
+) -> tuple[list[Any], dict[str, int]]:
+    """The predictions for some records, and how many texts were too long for a row, by what was done with them.
+
+    ``run``: what runs the model; None: PyTorch.
+    """
+    examples, outputs, noted = read_records(loaded, records, run)
     return TASKS[loaded.task].answers(records, examples, outputs, task_model(loaded).config), noted
 
 
-def read_records(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], list[Outputs], dict[str, int]]:
+def read_records(
+    loaded: Loaded, records: Sequence[Any], run: Run | None = None
+) -> tuple[list[Example], list[Outputs], dict[str, int]]:
     """The rows of some records and their outputs, of which predictions are made; the last as in ``answer_records``."""
     model, task = task_model(loaded), TASKS[loaded.task]
     check_records(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
     examples = task.examples(records, maker, model.config)
-    return examples, row_outputs(model, examples), dict(maker.noted)
+    return examples, row_outputs(model, examples) if run is None else run(examples), dict(maker.noted)
 
 
 def answer_stream(

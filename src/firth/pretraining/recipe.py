@@ -1,15 +1,16 @@
 """The recipe of a pre-training run: from TOML, flags and ``--set`` to one frozen object and back."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from firth.config import from_dict, option, override, required, to_dict, unknown_key
+from firth.config import from_dict, option, required, to_dict
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING
 from firth.formats.foreign import open_model
+from firth.recipes import Settings, check_plain
 from firth.systems import SYSTEMS, System, looks_like_path, size_named
 from firth.text.tokenizer import WORDS
 from firth.training.config import OptimConfig, TrainConfig
@@ -58,17 +59,18 @@ class Pretrain:
 
 
 _TABLES = ("data", "masking", "objective", "encoder", "optim", "train")
+_NEEDED = {"model": "give a size such as --model bert-mini"}
 
 
 def read_recipe(
-    data: Mapping[str, Any], overrides: Sequence[str], where: str, vocab_size: int | None = None
+    data: Mapping[str, Any], settings: Settings, where: str, vocab_size: int | None = None
 ) -> Pretrain:
-    """A recipe from plain data with ``--set`` settings laid over it.
+    """A recipe from plain data with settings laid over it.
 
     What is not said follows from the model: the system, its sizes, its own instance plan and published settings.
     ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
     """
-    plain = _checked(override(dict(data), overrides), where)
+    plain = _plain(data, settings, where)
     system, sizes = _model(plain["model"])
     if plain.setdefault("system", system) != system:
         raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
@@ -89,24 +91,14 @@ def read_recipe(
 
 def read_resolved_recipe(data: Mapping[str, Any], where: str) -> Pretrain:
     """The recipe that a run stores: complete, so that nothing else needs to be there to read it."""
-    plain = _checked(dict(data), where)
+    plain = _plain(data, (), where)
     if plain.get("system") not in SYSTEMS:
         raise ConfigError(f"{where}: system={plain.get('system')!r}: expected one of {', '.join(SYSTEMS)}")
     return _built(plain, where)
 
 
-def _checked(plain: dict[str, Any], where: str) -> dict[str, Any]:
-    """Known keys at the top, a model, and a table wherever one belongs."""
-    known = [f.name for f in dataclasses.fields(Pretrain)]
-    for key in plain:
-        if key not in known:
-            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in _TABLES for k in plain.get(t, ()))], where)
-    if not isinstance(plain.get("model"), str) or not plain["model"]:
-        raise ConfigError(f"{where}: key 'model' is missing: give a size such as --model bert-mini")
-    for table in _TABLES:
-        if not isinstance(plain.setdefault(table, {}), dict):
-            raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
-    return plain
+def _plain(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
+    return check_plain(Pretrain, data, settings, where, tables=_TABLES, needed=_NEEDED)
 
 
 def _built(plain: dict[str, Any], where: str) -> Pretrain:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
 from firth.files import check_new, lock, write_text
-from firth.folder import PRETRAINING, read_weights, tensor_names, write_model
+from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.formats.foreign import open_model
 from firth.machine import Machine, find_machine, reuse_memory
 from firth.memory import check_memory, estimate_memory
@@ -29,6 +29,7 @@ from firth.pretraining.other_words import has_other_words, makes_same_words, wei
 from firth.pretraining.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
 from firth.pretraining.report import write_run_report
 from firth.progress import say
+from firth.recipes import Settings, plain_of
 from firth.systems import looks_like_path
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
@@ -50,19 +51,43 @@ class Outcome:
     step: int
     best: float | None
 
+    @property
+    def model(self) -> Loaded:
+        """The best model so far, as ``firth.folder.read_model`` has it."""
+        return read_model(self.run)
 
-def resolve(data: dict[str, Any], overrides: list[str], where: str) -> Pretrain:
+
+def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Pretrain:
     """A recipe with all that follows from the corpus and the model filled in."""
-    tables = override(data, overrides).get("data")
+    tables = override(dict(data), settings).get("data")
     folder = tables.get("corpus") if isinstance(tables, dict) else None
     if not folder:
         raise ConfigError(f"{where}: data.corpus is missing: give --corpus, a folder made by firth prepare")
     corpus = Corpus(str(folder))
-    return read_recipe(data, overrides, where, vocab_size=corpus.tokenizer.size)
+    return read_recipe(data, settings, where, vocab_size=corpus.tokenizer.size)
 
 
-def pretrain(recipe: Pretrain, out: str | Path, tell: Callable[[str], None] = say) -> Outcome:
-    """Start a run in folder ``out``, which must not exist yet."""
+def pretrain(
+    recipe: Pretrain | Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    tell: Callable[[str], None] = say,
+    *,
+    model: str | Path | None = None,
+    corpus: str | Path | None = None,
+    steps: int | None = None,
+    settings: Settings = (),
+) -> Outcome:
+    """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
+
+    ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file or a
+    recipe object, over which all of these are laid.
+    """
+    if out is None:
+        raise ConfigError("out is missing: give a new folder for the run")
+    arguments = {"model": model, "data.corpus": corpus, "train.steps": steps}
+    if not isinstance(recipe, Pretrain) or settings or any(value is not None for value in arguments.values()):
+        plain, where = plain_of(recipe, arguments)
+        recipe = resolve(plain, settings, where)
     run = Path(out)
     check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
     return _run(recipe, run, tell)

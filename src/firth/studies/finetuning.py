@@ -18,9 +18,11 @@ from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
 from firth.finetuning.baseline import commonest_tags, linear_predictions, similarity
-from firth.finetuning.labelled import LabelledData, read_labelled, score_task
+from firth.finetuning.finetune import IDENTITY, resume, run_resolved
+from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
-from firth.finetuning.run import IDENTITY, finetune, resolve, resume
+from firth.finetuning.resolve import resolve
+from firth.inference.score import score_answers
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.studies.cells import Cell, run_study, select
@@ -181,7 +183,7 @@ def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> d
     if (run / RECIPE).is_file() and (run / IDENTITY).is_file():
         tuned = resume(run)
     else:
-        tuned = finetune(*resolve(recipe, settings, str(folder)), run)
+        tuned = run_resolved(resolve(recipe, settings, str(folder)), run)
     results = tuned.results
     seconds = [run["elapsed_s"] for run in results["runs"]]
     return {
@@ -201,7 +203,7 @@ def count_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
     labels = tuple(data.options.get("labels", ()))
     dev = {}
     for name, records in data.dev.items():
-        scores = score_task(recipe["task"], records, counted_answers(data, records), labels)
+        scores = score_answers(recipe["task"], records, counted_answers(data, records), labels, {}).scores
         dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
     return {"metric": data.metrics[0], "dev": dev, "what": _COUNTED[data.kind]}
 

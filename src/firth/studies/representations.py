@@ -23,10 +23,11 @@ from firth.errors import ConfigError
 from firth.export.convert import convert
 from firth.files import write_json, write_text
 from firth.finetuning.labelled import read_labelled
-from firth.finetuning.recipe import data_config, laid_over
+from firth.finetuning.recipe import data_config
 from firth.folder import read_model
 from firth.pretraining import run as job
 from firth.progress import say
+from firth.recipes import laid_over
 from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import ROWS, SEEDS, Row, recipe_of, tune_cell
 from firth.vectors.folder import Reading

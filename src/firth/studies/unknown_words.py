@@ -12,9 +12,10 @@ from typing import Any
 from firth.errors import ConfigError
 from firth.files import write_text
 from firth.finetuning.labelled import read_labelled
-from firth.finetuning.recipe import data_config, laid_over
+from firth.finetuning.recipe import data_config
 from firth.folder import read_model
 from firth.progress import say
+from firth.recipes import laid_over
 from firth.studies.cells import Cell, run_study
 from firth.studies.finetuning import tune_cell
 from firth.vectors.folder import Reading, convert_vectors

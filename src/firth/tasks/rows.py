@@ -39,7 +39,7 @@ class Row:
     """One row: ``ids`` (T,) with special pieces, ``segments`` (T,). ``cut``: a part of its text is in no row.
 
     ``chars`` (T, C): of each token, where the tokens are words that are read by their characters. ``stored`` (T,): the
-    number of each token's vector, where vectors on disk stand in for an encoder (``inference/features.py``).
+    number of each token's vector, where vectors on disk stand in for an encoder (``finetuning/features.py``).
     """
 
     ids: np.ndarray

@@ -18,6 +18,16 @@ from firth.text.records import Choice, Question, Tagged, Text
 
 Scores = dict[str, float]
 
+# The scores of each kind of task that choices can be made by; the first is the one if nothing is said.
+METRICS: dict[str, tuple[str, ...]] = {
+    "classify": ("accuracy", "macro_f1", "mcc", "f1"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
+    "regress": ("spearman", "pearson"),
+    "tag": ("entity_f1", "tag_accuracy", "precision", "recall", "entity_macro_f1", "char_f1", "char_f1_without_o"),
+    "answer": ("squad_f1", "exact_match", "char_f1", "char_exact_match"),
+    "choose": ("accuracy",),
+}
+
 
 def score_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Sequence[str]) -> Scores:
     """``accuracy``, ``macro_f1``, ``mcc``; with two labels also ``f1``, of the second one."""
@@ -66,8 +76,8 @@ def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels:
     gold = [_gold(record.tags, record.where) for record in records]
     predicted = [answer.tags for answer in answers]
     scores = {"tag_accuracy": token_accuracy(gold, predicted)}
-    tags = {tag for sentence in gold for tag in sentence}
-    if any(tag[:2] in ("B-", "I-", "S-", "E-") for tag in tags) or tags == {"O"}:
+    if has_entities(gold):
+        tags = {tag for sentence in gold for tag in sentence}
         found = conlleval(gold, predicted)
         scores |= {"entity_f1": found.f1, "precision": found.precision, "recall": found.recall}
         if tags <= set(KLUE_NER_TAGS) and {tag for sentence in predicted for tag in sentence} <= set(KLUE_NER_TAGS):
@@ -77,6 +87,12 @@ def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels:
             scores["char_f1"] = klue["character_macro_f1"]
             scores["char_f1_without_o"] = klue["character_macro_f1_without_o"]
     return scores
+
+
+def has_entities(sentences: Sequence[Sequence[str]]) -> bool:
+    """Whether gold tags mark entities, in any scheme; parts of speech and the like do not."""
+    tags = {tag for sentence in sentences for tag in sentence}
+    return any(tag[:2] in ("B-", "I-", "S-", "E-") for tag in tags) or tags == {"O"}
 
 
 def _only(sentences: Sequence[Sequence[str]], kept: Sequence[Sequence[bool]]) -> list[list[str]]:

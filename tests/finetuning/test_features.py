@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from firth.errors import CheckpointError
-from firth.inference.features import StoredEncoder, store_features
+from firth.finetuning.features import StoredEncoder, store_features
 from firth.inference.outputs import row_outputs
 from firth.models.awd_lstm import AwdLstm
 from firth.models.awd_lstm_config import AwdLstmConfig

@@ -25,41 +25,25 @@ import torch
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import check_new, file_sha256, lock, recover, write_folder, write_json, write_text
+from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
-from firth.finetuning.labelled import LabelledData, check_metric, kind_of_task, read_labelled, score_task
-from firth.finetuning.recipe import (
-    Finetune,
-    build,
-    combinations,
-    data_config,
-    design_settings,
-    plain_recipe,
-    varied,
-    with_defaults,
-)
+from firth.finetuning.labelled import LabelledData
+from firth.finetuning.recipe import Finetune, combinations, varied
 from firth.finetuning.report import write_finetune_report
-from firth.finetuning.tuning import (
-    RESULT,
-    Base,
-    Run,
-    examples_of,
-    freeze,
-    read_base,
-    rewrite_options,
-    transferred,
-    tune,
-)
-from firth.finetuning.word_vectors import FirstVectors, check_own, find_vectors
+from firth.finetuning.resolve import Resolved, resolve
+from firth.finetuning.train import RESULT, Run, rewrite_options, split_of, tune
 from firth.folder import read_model
+from firth.inference.model import Model, load
 from firth.inference.outputs import row_outputs
+from firth.inference.score import Split, score_split
 from firth.machine import find_machine, reuse_memory
 from firth.memory import check_memory, estimate_memory
 from firth.metrics.bootstrap import mean_interval
 from firth.pretraining.run import RECIPE, deterministic
 from firth.progress import say
+from firth.recipes import Settings, plain_of
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
-from firth.tasks.rows import Example
 
 RESULTS, IDENTITY = "results.json", "identity.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
@@ -67,70 +51,66 @@ _COLLAPSE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
-    """How a fine-tuning ended. ``results``: what ``results.json`` says."""
+class Finetuned:
+    """What a fine-tuning made: its folder, and in ``results`` what ``results.json`` says."""
 
     out: Path
     results: dict[str, Any]
 
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Mean over the seeds of every score, by dev split; of the held-out examples under ``"held_out"``."""
+        splits = {**self.results["dev"], "held_out": self.results["held_out"]}
+        return {split: {name: score["mean"] for name, score in found.items()} for split, found in splits.items()}
 
-def resolve(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> tuple[Finetune, Base, LabelledData]:
-    """A recipe with all that follows from the model and the labelled data filled in."""
-    plain = plain_recipe(data, overrides, where)
-    wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
-    labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
-    base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
-    documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
-    plain["head"] = labelled.options | plain["head"]
-    plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
-    plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
-    check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
-    _read_as_trained(plain["head"], base, labelled.notes)
-    if plain["train"].get("balance"):
-        weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
-        # A resolved recipe has the weights that balance its labels.
-        if weights is None or plain["head"].setdefault("class_weights", weights) != weights:
-            raise ConfigError(f"{where}: train.balance is for --task classify, without other head.class_weights")
-    recipe = build(plain, where)
-    if recipe.kind != labelled.kind:
-        raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
-    for settings in combinations(recipe.grid):
-        check_own(varied(recipe, settings).head.features, base.system_name, base.tokenizer)
-    return recipe, base, labelled
-
-
-def _read_as_trained(head: dict[str, Any], base: Base, notes: list[str]) -> None:
-    """Rows no longer than those of pre-training, unless a length is given: positions beyond them know nothing."""
-    longest = base.trained_length
-    windows = head.setdefault("windows", {})
-    if longest is None or not isinstance(windows, dict):
-        return
-    windows["length"] = windows.get("length") or longest
-    # Said of a resolved recipe too, which has it: a run that goes on says what it said before.
-    if windows["length"] == longest:
-        notes.append(f"rows of at most {longest} tokens, as in pre-training (head.windows.length)")
-
-
-def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
-    """Weights that make all labels count alike: n / (K · n of the label)."""
-    counts = [sum(record.label == label for record in labelled.train) for label in labels]
-    return [len(labelled.train) / (len(labels) * n) if n else 0.0 for n in counts]
+    @property
+    def model(self) -> Model:
+        """The best run's model, loaded."""
+        return load(self.out)
 
 
 def finetune(
-    recipe: Finetune, base: Base, labelled: LabelledData, out: str | Path, tell: Callable[[str], None] = say
-) -> Tuned:
-    """Fine-tune in the new folder ``out``. KeyboardInterrupt when it was asked to stop: ``resume`` goes on."""
+    recipe: Finetune | Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    tell: Callable[[str], None] = say,
+    *,
+    task: str | None = None,
+    model: str | Path | None = None,
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    data: str | Path | None = None,
+    seeds: int | None = None,
+    settings: Settings = (),
+) -> Finetuned:
+    """Fine-tune ``model`` for ``task`` on labelled examples, in the new folder ``out``.
+
+    ``train`` and ``dev``: files of one's own; ``data``: the folder of a published data set that ``task`` names.
+    ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-4}``. ``recipe``: a TOML file or a
+    recipe object, over which all of these are laid. ConfigError and InputError come before anything is written;
+    KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` continues.
+    """
+    if out is None:
+        raise ConfigError("out is missing: give a new folder for the fine-tuning")
+    arguments = {
+        "task": task, "model": model, "data.train": train, "data.dev": dev, "data.folder": data, "train.seeds": seeds,
+    }  # fmt: skip
+    plain, where = plain_of(recipe, arguments)
+    return run_resolved(resolve(plain, settings, where), out, tell)
+
+
+def run_resolved(resolved: Resolved, out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
+    """As ``finetune``, of a recipe that has been resolved."""
     out = Path(out)
     # What a start writes that is killed before it writes the recipe is nothing.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
     with lock(out), deterministic():
-        work = _Finetuning(recipe, base, labelled, out, tell)
+        work = _Finetuning(resolved, out, tell)
         work.check()
         # The recipe comes last: where it is, a stopped fine-tuning can go on.
         try:
-            write_json(out / IDENTITY, identity(to_dict(recipe), base, labelled, work.first_vectors()))
-            write_text(out / RECIPE, to_toml(recipe, comments=True))
+            plain = to_dict(resolved.recipe)
+            write_json(out / IDENTITY, identity(plain, resolved.base, resolved.labelled, work.first_vectors()))
+            write_text(out / RECIPE, to_toml(resolved.recipe, comments=True))
         except BaseException:
             if not (out / RECIPE).is_file():
                 (out / IDENTITY).unlink(missing_ok=True)
@@ -138,16 +118,17 @@ def finetune(
         return work.run()
 
 
-def resume(out: str | Path, tell: Callable[[str], None] = say) -> Tuned:
+def resume(out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
     """Go on with a fine-tuning: runs that are done stay, the one that was stopped goes on where it was."""
     out = Path(out)
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
-    recipe, base, labelled = resolve(with_new_names(plain), [], str(out / RECIPE))
+    resolved = resolve(with_new_names(plain), {}, str(out / RECIPE))
     with lock(out), deterministic():
-        work = _Finetuning(recipe, base, labelled, out, tell)
-        found, now = read_json(out / IDENTITY), identity(plain, base, labelled, work.first_vectors())
+        work = _Finetuning(resolved, out, tell)
+        now = identity(plain, resolved.base, resolved.labelled, work.first_vectors())
+        found = read_json(out / IDENTITY)
         # A folder of an earlier version does not have all hashes, nor its recipe all options.
         changed = [key for key in now if found.get(key, now[key]) != now[key]]
         if changed:
@@ -183,14 +164,15 @@ def identity(
 class _Finetuning:
     """One fine-tuning in its folder: every run of every combination of settings, then the choice."""
 
-    def __init__(self, recipe: Finetune, base: Base, labelled: LabelledData, out: Path, tell: Callable[[str], None]):
-        self.recipe, self.base, self.labelled, self.out, self.tell = recipe, base, labelled, out, tell
+    def __init__(self, resolved: Resolved, out: Path, tell: Callable[[str], None]):
+        recipe, self.base, self.labelled = resolved
+        self.recipe, self.out, self.tell = recipe, out, tell
         self.machine = find_machine(recipe.train.precision)
         reuse_memory()
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
         # Rows of the examples by how texts are read, and by split; those of the last way are kept.
-        self._examples: dict[str, dict[str, list[Example]]] = {}
+        self._examples: dict[str, dict[str, Split]] = {}
         # Word vectors by where they are and their width.
         self._vectors: dict[tuple[str, int], FirstVectors] = {}
 
@@ -214,7 +196,7 @@ class _Finetuning:
             )
             self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
 
-    def run(self) -> Tuned:
+    def run(self) -> Finetuned:
         try:
             runs = [self._tune(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
         finally:
@@ -230,7 +212,7 @@ class _Finetuning:
             write_finetune_report(self.out, self.recipe, results)
         except (FirthError, OSError) as error:
             self.tell(f"no report.html: {error}")
-        return Tuned(self.out, results)
+        return Finetuned(self.out, results)
 
     def _describe(self) -> None:
         data, recipe = self.labelled, self.recipe
@@ -261,7 +243,7 @@ class _Finetuning:
         rows = self._examples_for(recipe)
         features = self.out / "features"
         run = Run(
-            self.base, recipe, seed, rows["train"], rows["held out"], self.labelled.held, self.machine, features,
+            self.base, recipe, seed, rows["train"].examples, rows["held out"], self.machine, features,
             self._vectors_for(recipe),
         )  # fmt: skip
         try:
@@ -270,7 +252,7 @@ class _Finetuning:
             raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
         return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
 
-    def _examples_for(self, recipe: Finetune) -> dict[str, list[Example]]:
+    def _examples_for(self, recipe: Finetune) -> dict[str, Split]:
         """Rows of all examples by split: made once for all runs that read texts alike."""
         features = type(recipe.head.features)()
         key = json.dumps(to_dict(dataclasses.replace(recipe.head, features=features)), sort_keys=True)
@@ -278,8 +260,8 @@ class _Finetuning:
             made = {}
             splits = {"train": self.labelled.train, "held out": self.labelled.held, **self.labelled.dev}
             for name, records in splits.items():
-                made[name], noted = examples_of(self.base, recipe, records)
-                for what, n in noted.items():
+                made[name] = split_of(self.base, recipe, records)
+                for what, n in made[name].noted.items():
                     self.tell(f"{name}, {what}: {n:,}")
             self._examples = {key: made}
         return self._examples[key]
@@ -314,18 +296,19 @@ class _Finetuning:
         model.to(self.machine.device)
         rows = self._examples_for(recipe)
         held = rows["held out"]
-        outputs = row_outputs(model, held, budget_tokens=recipe.train.batch_tokens)
-        options, calibration = calibrate(recipe.kind, model.config, self.labelled.held, held, outputs)
+        outputs = row_outputs(model, held.examples, budget_tokens=recipe.train.batch_tokens)
+        options, calibration = calibrate(recipe.kind, model.config, held, outputs)
         if options != model.config:
             rewrite_options(folder / "model", loaded, options)
-        scores: dict[str, Any] = {"calibration": calibration, "dev": {}, "held_out": {}}
-        labels = getattr(options, "labels", ())
-        answers = recipe.row.answers(self.labelled.held, held, outputs, options)
-        scores["held_out"] = score_task(recipe.task, self.labelled.held, answers, labels)
-        for name, records in self.labelled.dev.items():
-            outputs = row_outputs(model, rows[name], budget_tokens=recipe.train.batch_tokens)
-            answers = recipe.row.answers(records, rows[name], outputs, options)
-            scores["dev"][name] = score_task(recipe.task, records, answers, labels)
+        of_held = score_split(recipe.task, held, outputs, options)
+        scores: dict[str, Any] = {
+            "calibration": calibration, "dev": {}, "held_out": of_held.scores,
+            "breakdown": {"held_out": of_held.breakdown.to_dict()},
+        }  # fmt: skip
+        for name in self.labelled.dev:
+            outputs = row_outputs(model, rows[name].examples, budget_tokens=recipe.train.batch_tokens)
+            scored = score_split(recipe.task, rows[name], outputs, options)
+            scores["dev"][name], scores["breakdown"][name] = scored.scores, scored.breakdown.to_dict()
         write_json(done, scores)
         return run | scores
 
@@ -368,8 +351,10 @@ class _Finetuning:
             "dev": dev,
             "best_seed": best["seed"],
             "calibration": best["calibration"],
+            # A run that an earlier version scored has none.
+            "breakdown": best.get("breakdown", {}),
             "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
-            "scored": scored,
+            "scored": [{key: value for key, value in run.items() if key != "breakdown"} for run in scored],
             "notes": self.labelled.notes,
             "model": file_sha256(self.out / "model" / "model.safetensors"),
         }  # fmt: skip

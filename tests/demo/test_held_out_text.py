@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firth.finetuning.probes import Sentence, commonest_word, fill_blanks, find_alike, new_sentences, of_length
+from firth.demo.held_out_text import Sentence, commonest_word, fill_blanks, find_alike, new_sentences, of_length
 from firth.inference.model import load
 from firth.text.records import Document
 

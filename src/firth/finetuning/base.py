@@ -1,44 +1,28 @@
-"""One fine-tuning run: a base, a recipe, a seed -> a model folder and its scores on held-out examples."""
+"""What a fine-tuning starts from, and what of it learns: an encoder with its weights, and word vectors for the head."""
 
-import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from firth.config import read_json, to_dict
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError
-from firth.files import remove_folder, write_folder, write_json
-from firth.finetuning.calibrate import calibrate
-from firth.finetuning.labelled import score_task
 from firth.finetuning.recipe import AdaptConfig, Finetune
-from firth.finetuning.word_vectors import FirstVectors
-from firth.folder import PRETRAINING, Loaded, read_weights, tensor_names, write_model
+from firth.folder import PRETRAINING, Loaded
 from firth.formats.foreign import open_model
-from firth.inference.features import store_features
-from firth.inference.outputs import row_outputs
-from firth.machine import Machine
 from firth.packed import Encoder
-from firth.systems import SYSTEMS, TASKS, looks_like_path, size_named
+from firth.progress import Progress
+from firth.systems import SYSTEMS, looks_like_path, size_named
 from firth.tasks.model import TaskModel
-from firth.tasks.rows import Example, RowMaker
-from firth.tasks.source import ExampleSource
+from firth.tasks.rows import RowMaker
 from firth.text.published import load_tokenizer
-from firth.text.records import Record
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import list_checkpoints
-from firth.training.config import TrainConfig
 from firth.training.layer_rates import layer_scales
-from firth.training.schedules import rate_of
-from firth.training.trainer import Trainer
-
-RESULT = "result.json"
+from firth.vectors.folder import open_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +117,54 @@ def base_of(loaded: Loaded, from_scratch: bool = False) -> Base:
     return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin, new)
 
 
+@dataclass(frozen=True, slots=True)
+class FirstVectors:
+    """Word vectors ``rows`` for the words ``numbers`` of a vocabulary; ``told``: how many of them, in words."""
+
+    numbers: Int[Tensor, " n"]
+    rows: Float[Tensor, "n width"]
+    told: str
+
+    @torch.no_grad()
+    def put_into(self, table: nn.Embedding) -> None:
+        """The other words stay as they are."""
+        table.weight.index_copy_(0, self.numbers.to(table.weight.device), self.rows.to(table.weight.device))
+
+
+def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
+    """The vectors that a file, or a model of words, has for the words of a vocabulary.
+
+    A word that it does not have takes those of the word in lower case. ConfigError for another width, and where no
+    word has a vector.
+    """
+    file, _ = open_source(path)
+    if file.width != width:
+        raise ConfigError(
+            f"adapt.vectors={path!r} has vectors of width {file.width}, but head.features.own_words={width}: "
+            f"set it to {file.width}"
+        )
+    special = set(tokenizer.special_ids)
+    numbers = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in special}
+    wanted = numbers.keys() | {piece.lower() for piece in numbers}
+    rows: dict[str, Tensor] = {}
+    with Progress("word vectors", None, "words") as progress:
+        for words, block in file.blocks():
+            for word, row in zip(words, block, strict=True):
+                if word in wanted and word not in rows:
+                    rows[word] = torch.tensor(row)
+            progress.advance(len(words))
+    sources = {piece: piece if piece in rows else piece.lower() for piece in numbers}
+    filled = {numbers[piece]: rows[word] for piece, word in sources.items() if word in rows}
+    if not filled:
+        raise ConfigError(
+            f"adapt.vectors={path!r} has no vector for any of the {len(numbers):,} words of the model's vocabulary"
+        )
+    lowered = sum(piece != word and word in rows for piece, word in sources.items())
+    told = f"{path}: vectors for {len(filled):,} of the vocabulary's {len(numbers):,} words"
+    told += f" ({lowered:,} by their lower case)" if lowered else ""
+    return FirstVectors(torch.tensor(list(filled)), torch.stack(list(filled.values())), told)
+
+
 def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | None = None) -> TaskModel:
     """The task's model before the first step: a function of base, recipe, seed, and vectors for the head's words."""
     encoder = base.encoder(seed, recipe.adapt.dropout, recipe.adapt.transferred_groups)
@@ -208,144 +240,3 @@ def gradually(model: TaskModel, steps_per_epoch: int) -> Callable[[int], frozens
         for n_resting in range(len(groups), -1, -1)
     ]
     return lambda step: resting[min(step // steps_per_epoch, len(groups))]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A fine-tuning run to be made: everything but where."""
-
-    base: Base
-    recipe: Finetune
-    seed: int
-    train: Sequence[Example]
-    held: Sequence[Example]
-    held_records: Sequence[Record]
-    machine: Machine
-    features: Path
-    vectors: FirstVectors | None = None
-
-    @property
-    def steps(self) -> int:
-        """Updates: as many whole batches as the epochs hold."""
-        # Fewer examples than a batch holds are one batch.
-        per_epoch = max(len(self.train) / self.recipe.train.batch_examples, 1.0)
-        return max(int(per_epoch * self.recipe.train.epochs), 1)
-
-    @property
-    def per_epoch(self) -> int:
-        """Whole batches of an epoch."""
-        return max(len(self.train) // self.recipe.train.batch_examples, 1)
-
-    def train_config(self) -> TrainConfig:
-        train, per_epoch = self.recipe.train, self.per_epoch
-        looks = train.evaluations_per_epoch
-        return TrainConfig(
-            steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
-            eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=per_epoch,
-            keep_checkpoints=1, log_every=max(per_epoch // 10, 1), compile=train.compile, recompute=train.recompute,
-        )  # fmt: skip
-
-
-def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Train in ``folder``, or go on there; returns what ``result.json`` says. KeyboardInterrupt if asked to stop.
-
-    ``folder/model`` is the best model by the recipe's metric on held-out examples.
-    """
-    if (folder / RESULT).is_file():
-        # A kill may have fallen between the result and the removal of what it no longer needs.
-        remove_folder(folder / "checkpoints")
-        return read_json(folder / RESULT)
-    recipe, head = run.recipe, run.recipe.head
-    full = make_model(run.base, recipe, run.seed, run.vectors)
-    full.to(run.machine.device)
-    light, train, held = full, run.train, run.held
-    if freeze(full, recipe.adapt):
-        light, train, held = with_stored_features(full, run)
-
-    def judge() -> dict[str, float]:
-        outputs = row_outputs(light, held, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
-        options = head
-        if recipe.kind in ("multilabel", "answer"):  # with the threshold that the model would get
-            options, _ = calibrate(recipe.kind, head, run.held_records, held, outputs)
-        answers = recipe.row.answers(run.held_records, held, outputs, options)
-        return score_task(recipe.task, run.held_records, answers, getattr(head, "labels", ()))
-
-    def save_model(place: Path, facts: dict[str, Any]) -> None:
-        origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
-        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin | facts)
-
-    folder.mkdir(parents=True, exist_ok=True)
-    config, resting = run.train_config(), None
-    if recipe.adapt.unfreeze == "gradual":
-        resting = gradually(full, run.per_epoch)
-        if never := len(resting(config.steps - 1)):
-            tell(f"adapt.unfreeze='gradual': {never} tensors of the encoder never learn in so few epochs")
-    trainer = Trainer(
-        objective=light,
-        source=ExampleSource(
-            train, recipe.train.batch_examples, recipe.train.batch_tokens, run.seed, next_tokens="lm" in light.weights
-        ),
-        dev=None, judge=judge if run.held else None, judged_by=recipe.metric, config=config, optim=recipe.optim,
-        rate=rate_of(recipe.optim, config.steps),
-        flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
-        run=folder, save_model=save_model, scales=rate_scales(full, recipe.adapt.layer_decay),
-        resting=resting,
-        dtype=run.machine.dtype, device=run.machine.device, tell=tell,
-        advice="Is there an odd example in that batch?",
-    )  # fmt: skip
-    # A run without a first checkpoint begins anew; one whose checkpoints are all damaged does not.
-    if list_checkpoints(folder / "checkpoints"):
-        trainer.resume(partial(_weights, full, light, run))
-    if not trainer.fit():
-        raise KeyboardInterrupt
-    best = trainer.state
-    result = {"seed": run.seed, "best": best.best, "best_step": best.best_step, "steps": best.step,
-              "elapsed_s": round(best.elapsed_s, 2)}  # fmt: skip
-    write_json(folder / RESULT, result)
-    # Nothing will go on from here: what a finished run needs is its model.
-    remove_folder(folder / "checkpoints")
-    return result
-
-
-def _no_flops(batch: Any) -> float:
-    """With stored features the encoder does not run."""
-    return 0.0
-
-
-def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Example], list[Example]]:
-    """The model with stored vectors in the place of its encoder, and the examples that refer to them.
-
-    The parts that learn are shared with the full model.
-    """
-    every = [*run.train, *run.held]
-    budget = run.recipe.train.batch_tokens
-    stored, referring = store_features(full, every, run.features, dtype=run.machine.dtype, budget_tokens=budget)
-    light = copy.copy(full)
-    light._modules = {**full._modules, "encoder": stored}
-    return light, referring[: len(run.train)], referring[len(run.train) :]
-
-
-def _weights(full: TaskModel, light: TaskModel, run: Run, folder: Path) -> dict[str, Tensor]:
-    """The state of the model that trains, from a checkpoint of the full one."""
-    names = tensor_names(run.base.system_name, run.recipe.kind, run.recipe.head)
-    state = read_weights(folder, full, names, run.base.config)
-    wanted = light.state_dict()
-    return {name: tensor for name, tensor in state.items() if name in wanted}
-
-
-def rewrite_options(folder: Path, loaded: Loaded, options: Any) -> None:
-    """The model folder once more, with options that were fitted after training (a temperature, a threshold)."""
-    model = loaded.objective
-    model.config = options
-
-    def fill(place: Path) -> None:
-        write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, loaded.provenance)
-
-    write_folder(folder, fill)
-
-
-def examples_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> tuple[list[Example], dict[str, int]]:
-    """The examples of records, and how many texts were too long for a row, by what was done with them."""
-    maker = base.maker(recipe.head)
-    examples = TASKS[recipe.kind].examples(records, maker, recipe.head)
-    return examples, dict(maker.noted)

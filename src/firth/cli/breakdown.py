@@ -1,0 +1,32 @@
+"""An evaluation in parts, for the terminal: scores per label, the majority baseline, and a warning."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from firth.cli.shared import print_table
+
+# Labels that a terminal shows: the commonest ones.
+_MOST_LABELS = 20
+
+
+def print_breakdown(found: Mapping[str, Any]) -> None:
+    """``found``: a ``firth.tasks.breakdown.Breakdown`` as plain data."""
+    labels = found["labels"]
+    if labels:
+        shown = sorted(labels, key=lambda label: -labels[label]["examples"])[:_MOST_LABELS]
+        rows = [("label", _cells(found["unit"], "predicted", "precision", "recall", "F1"))]
+        for label in (label for label in labels if label in shown):
+            of = labels[label]
+            shares = (f"{of[name]:.4f}" for name in ("precision", "recall", "f1"))
+            rows.append((label, _cells(f"{of['examples']:,}", f"{of['predicted']:,}", *shares)))
+        print_table(rows)
+        if len(labels) > len(shown):
+            print(f"  … and {len(labels) - len(shown):,} rarer labels: --json has them all")
+    if majority := found["majority"]:
+        print(f"  majority baseline: always {majority['answer']}: {majority['metric']} {majority['score']:.4f}")
+    if found["always"] is not None:
+        print(f"  warning: the model gives the same answer to every example: {found['always']}")
+
+
+def _cells(*texts: str) -> str:
+    return "  ".join(f"{text:>9}" for text in texts)

@@ -1,0 +1,172 @@
+"""One fine-tuning run: a base, a recipe, a seed -> a model folder and its scores on held-out examples."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from firth.config import read_json, to_dict
+from firth.files import remove_folder, write_folder, write_json
+from firth.finetuning.base import Base, FirstVectors, freeze, gradually, make_model, rate_scales
+from firth.finetuning.calibrate import calibrate
+from firth.finetuning.features import store_features
+from firth.finetuning.recipe import Finetune
+from firth.folder import Loaded, read_weights, tensor_names, write_model
+from firth.inference.outputs import row_outputs
+from firth.inference.score import Split, read_split, score_split
+from firth.machine import Machine
+from firth.systems import SYSTEMS
+from firth.tasks.model import TaskModel
+from firth.tasks.rows import Example
+from firth.tasks.source import ExampleSource
+from firth.text.records import Record
+from firth.training.checkpoint import list_checkpoints
+from firth.training.config import TrainConfig
+from firth.training.schedules import rate_of
+from firth.training.trainer import Trainer
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run to be made: everything but where."""
+
+    base: Base
+    recipe: Finetune
+    seed: int
+    train: Sequence[Example]
+    held: Split
+    machine: Machine
+    features: Path
+    vectors: FirstVectors | None = None
+
+    @property
+    def steps(self) -> int:
+        """Updates: as many whole batches as the epochs hold."""
+        # Fewer examples than a batch holds are one batch.
+        per_epoch = max(len(self.train) / self.recipe.train.batch_examples, 1.0)
+        return max(int(per_epoch * self.recipe.train.epochs), 1)
+
+    @property
+    def per_epoch(self) -> int:
+        """Whole batches of an epoch."""
+        return max(len(self.train) // self.recipe.train.batch_examples, 1)
+
+    def train_config(self) -> TrainConfig:
+        train, per_epoch = self.recipe.train, self.per_epoch
+        looks = train.evaluations_per_epoch
+        return TrainConfig(
+            steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
+            eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=per_epoch,
+            keep_checkpoints=1, log_every=max(per_epoch // 10, 1), compile=train.compile, recompute=train.recompute,
+        )  # fmt: skip
+
+
+def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Train in ``folder``, or go on there; returns what ``result.json`` says. KeyboardInterrupt if asked to stop.
+
+    ``folder/model`` is the best model by the recipe's metric on held-out examples.
+    """
+    if (folder / RESULT).is_file():
+        # A kill may have fallen between the result and the removal of what it no longer needs.
+        remove_folder(folder / "checkpoints")
+        return read_json(folder / RESULT)
+    recipe, head = run.recipe, run.recipe.head
+    full = make_model(run.base, recipe, run.seed, run.vectors)
+    full.to(run.machine.device)
+    light, train, held = full, run.train, run.held
+    if freeze(full, recipe.adapt):
+        light, train, held = with_stored_features(full, run)
+
+    def judge() -> dict[str, float]:
+        outputs = row_outputs(
+            light, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype
+        )
+        options = head
+        if recipe.kind in ("multilabel", "answer"):  # with the threshold that the model would get
+            options, _ = calibrate(recipe.kind, head, held, outputs)
+        return score_split(recipe.task, held, outputs, options).scores
+
+    def save_model(place: Path, facts: dict[str, Any]) -> None:
+        origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
+        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin | facts)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config, resting = run.train_config(), None
+    if recipe.adapt.unfreeze == "gradual":
+        resting = gradually(full, run.per_epoch)
+        if never := len(resting(config.steps - 1)):
+            tell(f"adapt.unfreeze='gradual': {never} tensors of the encoder never learn in so few epochs")
+    trainer = Trainer(
+        objective=light,
+        source=ExampleSource(
+            train, recipe.train.batch_examples, recipe.train.batch_tokens, run.seed, next_tokens="lm" in light.weights
+        ),
+        dev=None, judge=judge if run.held.records else None, judged_by=recipe.metric, config=config, optim=recipe.optim,
+        rate=rate_of(recipe.optim, config.steps),
+        flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
+        run=folder, save_model=save_model, scales=rate_scales(full, recipe.adapt.layer_decay),
+        resting=resting,
+        dtype=run.machine.dtype, device=run.machine.device, tell=tell,
+        advice="Is there an odd example in that batch?",
+    )  # fmt: skip
+    # A run without a first checkpoint begins anew; one whose checkpoints are all damaged does not.
+    if list_checkpoints(folder / "checkpoints"):
+        trainer.resume(partial(_weights, full, light, run))
+    if not trainer.fit():
+        raise KeyboardInterrupt
+    best = trainer.state
+    result = {"seed": run.seed, "best": best.best, "best_step": best.best_step, "steps": best.step,
+              "elapsed_s": round(best.elapsed_s, 2)}  # fmt: skip
+    write_json(folder / RESULT, result)
+    # Nothing will go on from here: what a finished run needs is its model.
+    remove_folder(folder / "checkpoints")
+    return result
+
+
+def _no_flops(batch: Any) -> float:
+    """With stored features the encoder does not run."""
+    return 0.0
+
+
+def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Example], Split]:
+    """The model with stored vectors in the place of its encoder, and the examples that refer to them.
+
+    The parts that learn are shared with the full model.
+    """
+    every = [*run.train, *run.held.examples]
+    budget = run.recipe.train.batch_tokens
+    stored, referring = store_features(full, every, run.features, dtype=run.machine.dtype, budget_tokens=budget)
+    light = copy.copy(full)
+    light._modules = {**full._modules, "encoder": stored}
+    return light, referring[: len(run.train)], dataclasses.replace(run.held, examples=referring[len(run.train) :])
+
+
+def _weights(full: TaskModel, light: TaskModel, run: Run, folder: Path) -> dict[str, Tensor]:
+    """The state of the model that trains, from a checkpoint of the full one."""
+    names = tensor_names(run.base.system_name, run.recipe.kind, run.recipe.head)
+    state = read_weights(folder, full, names, run.base.config)
+    wanted = light.state_dict()
+    return {name: tensor for name, tensor in state.items() if name in wanted}
+
+
+def rewrite_options(folder: Path, loaded: Loaded, options: Any) -> None:
+    """The model folder once more, with options that were fitted after training (a temperature, a threshold)."""
+    model = loaded.objective
+    model.config = options
+
+    def fill(place: Path) -> None:
+        write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, loaded.provenance)
+
+    write_folder(folder, fill)
+
+
+def split_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> Split:
+    """The records with their rows, as the recipe's head reads them."""
+    return read_split(recipe.kind, records, base.maker(recipe.head), recipe.head)
