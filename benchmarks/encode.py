@@ -23,7 +23,7 @@ import torch
 import firth
 from firth.bench.measure import Work, rates
 from firth.folder import PRETRAINING, write_model
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.inference.fast import make_fast
 from firth.inference.model import Model
 from firth.models.bert import Bert

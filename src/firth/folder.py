@@ -175,16 +175,17 @@ def find_model(path: str | Path) -> Path:
     raise CheckpointError(f"{path} is not a model folder: it has no config.json")
 
 
-def read_model(path: str | Path) -> Loaded:
+def read_model(path: str | Path, *, unfinished: bool = False) -> Loaded:
     """Load a model folder (or a run's ``model/``), strictly: every tensor named and shaped as expected.
 
-    A run may replace its model at any moment: what was read is of one model, or is read again.
+    A run may replace its model at any moment: what was read is of one model, or is read again. ``unfinished``: the
+    folder is being written, and has no manifest yet.
     """
     for _ in range(_READINGS):
         folder = find_model(path)
         before = _stamp(folder)
         try:
-            loaded = _read_model(folder)
+            loaded = _read_model(folder, unfinished)
         except (FirthError, OSError):
             if _stamp(folder) == before:
                 raise
@@ -214,9 +215,10 @@ def _check(folder: Path) -> None:
         say(f"{folder}: {MANIFEST} does not cover {', '.join(open_to_damage)}: damage to them would go unnoticed")
 
 
-def _read_model(folder: Path) -> Loaded:
+def _read_model(folder: Path, unfinished: bool) -> Loaded:
     about = read_about(folder)
-    _check(folder)
+    if not unfinished:
+        _check(folder)
     try:
         system_name, task = about["system"], about["task"]
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):

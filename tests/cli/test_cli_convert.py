@@ -9,7 +9,7 @@ import torch
 from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish, weights
 
 from firth.folder import PRETRAINING, read_model
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.tasks.config import ClassifyConfig
 
 
@@ -26,7 +26,7 @@ def bare(tmp_path: Path) -> Path:
 
 
 def test_it_says_what_it_found_and_what_comes_next(firth, published: Path, tmp_path: Path) -> None:
-    result = firth("convert", published, "--to", tmp_path / "made")
+    result = firth("convert", published, "--out", tmp_path / "made")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == f"{published}: a model in Hugging Face's layout"
@@ -40,7 +40,7 @@ def test_it_says_what_it_found_and_what_comes_next(firth, published: Path, tmp_p
 
 
 def test_what_is_new_is_said(firth, bare: Path, tmp_path: Path) -> None:
-    result = firth("convert", bare, "--to", tmp_path / "made")
+    result = firth("convert", bare, "--out", tmp_path / "made")
     assert "the pooler: the checkpoint has none, so it begins at random" in result.out
     assert "the masked-LM head: the checkpoint has none" in result.out
     assert result.out.splitlines()[-1].startswith("next: firth finetune --task classify")
@@ -49,16 +49,16 @@ def test_what_is_new_is_said(firth, bare: Path, tmp_path: Path) -> None:
 
 
 def test_json(firth, published: Path, tmp_path: Path) -> None:
-    found = json.loads(firth("convert", published, "--to", tmp_path / "made", "--json").out)
-    assert found["kind"] == "huggingface" and found["out"] == str(tmp_path / "made")
+    found = json.loads(firth("convert", published, "--out", tmp_path / "made", "--json").out)
+    assert found["format"] == "hf" and found["out"] == str(tmp_path / "made")
     assert ["system", "bert"] in found["found"]
 
 
 def test_google_both_ways(firth, shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "tf-bert-fixture" / "bert_model.ckpt"
-    assert firth("convert", source, "--to", tmp_path / "a", "--gelu", "tanh").code == 0
+    assert firth("convert", source, "--out", tmp_path / "a", "--gelu", "tanh").code == 0
     assert read_model(tmp_path / "a").objective.encoder.config.activation == "gelu_tanh"
-    result = firth("convert", tmp_path / "a", "--to-google", tmp_path / "b")
+    result = firth("convert", tmp_path / "a", "--as", "google", "--out", tmp_path / "b")
     assert result.code == 0 and "--do_lower_case=True" in result.out and "next:" not in result.out
     assert {path.name for path in (tmp_path / "b").iterdir()} >= {
         "bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001",
@@ -66,26 +66,48 @@ def test_google_both_ways(firth, shared_data: Path, tmp_path: Path) -> None:
 
 
 def test_sentence_transformers(firth, published: Path, tmp_path: Path) -> None:
-    assert firth("convert", published, "--to-sentence-transformers", tmp_path / "st").code == 0
+    assert firth("convert", published, "--as", "st", "--out", tmp_path / "st").code == 0
     assert (tmp_path / "st" / "modules.json").is_file() and (tmp_path / "st" / "firth.json").is_file()
 
 
-@pytest.mark.parametrize("flags", [(), ("--to", "a", "--to-google", "b")])
-def test_one_target(firth, flags: tuple[str, ...], published: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        ((), "--out"),
+        (("--to", "a"), "firth convert has no --to: use --out DIR"),
+        (("--to-google", "a"), "firth convert has no --to-google: use --as google --out DIR"),
+        (("--to-sentence-transformers=a",), "firth convert has no --to-sentence-transformers: use --as st --out DIR"),
+        (("--to-onnx", "a", "--int8"), "firth convert has no --to-onnx: use --as onnx --out DIR"),
+        (("--as", "fastai", "--out", "a"), "a language model of fastai is read, not written; expected one of"),
+        (("--as", "keras", "--out", "a"), "'keras' is not known; expected one of firth, st, elmo"),
+    ],
+)
+def test_targets_that_are_none(firth, flags: tuple[str, ...], part: str, published: Path) -> None:
     result = firth("convert", published, *flags)
-    assert result.code == 2 and result.complaint.startswith("give one of --to DIR, --to-google DIR")
+    assert result.code == 2 and part in result.complaint, result.complaint
+
+
+def test_hugging_faces_files_alone(firth, published: Path, tmp_path: Path) -> None:
+    """What is written as hf is what was read as hf, and nothing of ours lies beside it."""
+    made = tmp_path / "made"
+    result = firth("convert", published, "--as", "hf", "--out", made)
+    assert result.code == 0 and "firth.json: what Firth alone knows" in result.out
+    assert not (made / "firth.json").exists() and (made / "tokenizer.json").is_file()
+    assert json.loads(firth("convert", made, "--out", tmp_path / "back", "--json").out)["format"] == "hf"
+    ours, theirs = (open_model(path).objective.state_dict() for path in (made, published))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_casing_and_vocabulary_from_the_flags(firth, tmp_path: Path) -> None:
     pieces = [*PIECES[:5], *(chr(0xAC00 + i) for i in range(len(PIECES) - 5))]
     source = publish(tmp_path / "hf", weights(masked()), vocab=None)
-    result = firth("convert", source, "--to", tmp_path / "x")
+    result = firth("convert", source, "--out", tmp_path / "x")
     assert result.code == 1 and "give its vocabulary with firth convert" in result.complaint
     (tmp_path / "v.txt").write_text("\n".join(pieces) + "\n", "utf-8")
-    result = firth("convert", source, "--to", tmp_path / "x", "--vocab", tmp_path / "v.txt")
+    result = firth("convert", source, "--out", tmp_path / "x", "--vocab", tmp_path / "v.txt")
     assert result.code == 2 and "--cased, or --uncased" in result.complaint
     for flag, lowercase in (("--cased", False), ("--uncased", True)):
-        assert firth("convert", source, "--to", tmp_path / flag, "--vocab", tmp_path / "v.txt", flag).code == 0
+        assert firth("convert", source, "--out", tmp_path / flag, "--vocab", tmp_path / "v.txt", flag).code == 0
         assert read_model(tmp_path / flag).tokenizer.lowercase is lowercase
 
 
@@ -94,7 +116,7 @@ def test_no_such_source(firth, source: str, tmp_path: Path, monkeypatch: pytest.
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    result = firth("convert", source, "--to", tmp_path / "x")
+    result = firth("convert", source, "--out", tmp_path / "x")
     assert result.code in (1, 2) and source in result.complaint and not (tmp_path / "x").exists()
 
 
@@ -120,7 +142,8 @@ def test_a_published_classifier_predicts_and_is_scored(firth, tmp_path: Path) ->
 
 
 def test_a_published_model_is_fine_tuned(firth, bare: Path, tmp_path: Path) -> None:
-    lines = [f"{text}\t{label}\n" for text, label in (("the cat", "a"), ("a moon", "b"))] * 10
+    kinds = (("the cat", "a"), ("a moon", "b"))
+    lines = [f"{text} {number}\t{label}\n" for number in range(10) for text, label in kinds]
     (tmp_path / "t.tsv").write_text("".join(lines))
     result = firth(
         "finetune", "--task", "classify", "--model", bare, "--train", tmp_path / "t.tsv", "--columns", "text=0,label=1",

@@ -44,7 +44,7 @@ def test_a_tagger_by_its_name(firth, folder: Path, tmp_path: Path) -> None:
     answered = firth("predict", tmp_path / "run", stdin=b"Ann Lee walked\n")
     assert answered.code == 0 and len(json.loads(answered.out)["tags"]) == 3
     # Other tools cannot express it, and say so by name.
-    refused = firth("convert", tmp_path / "run", "--to-onnx", tmp_path / "model.onnx")
+    refused = firth("convert", tmp_path / "run", "--as", "onnx", "--out", tmp_path / "model.onnx")
     assert refused.code == 2 and "Traceback" not in refused.err
 
 

@@ -92,12 +92,12 @@ def test_no_text_and_other_models(firth, gpt_run: tuple[Path, str], tiny_run: Pa
 
 def test_embedding_and_conversion(firth, gpt_run: tuple[Path, str], tmp_path: Path) -> None:
     assert firth("embed", gpt_run[0], "--out", tmp_path / "v.npy", stdin=b"the queen\nthe mill\n").code == 0
-    result = firth("convert", gpt_run[0], "--to", tmp_path / "made")
+    result = firth("convert", gpt_run[0], "--out", tmp_path / "made")
     assert result.code == 0 and result.out.splitlines()[-1] == f"next: firth generate {tmp_path / 'made'} TEXT"
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("openai-gpt", ["OpenAIGPTLMHeadModel"])
-    shorter = firth("convert", gpt_run[0], "--to", tmp_path / "short", "--max-positions", "20")
+    shorter = firth("convert", gpt_run[0], "--out", tmp_path / "short", "--max-positions", "20")
     assert shorter.code == 0 and "the first 20 are kept" in shorter.out
-    refused = firth("convert", gpt_run[0], "--to-openai", tmp_path / "npy")
+    refused = firth("convert", gpt_run[0], "--as", "openai", "--out", tmp_path / "npy")
     assert refused.code == 1 and "heads of width 16; the released code has 64" in refused.complaint
     assert not (tmp_path / "npy").exists()

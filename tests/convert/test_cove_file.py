@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from firth.convert.cove import is_mtlstm, read_mtlstm
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError
-from firth.formats.foreign import open_model
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model
 from firth.models.mtlstm import MtLstm
 
 
@@ -29,7 +28,7 @@ def written(path: Path, state: dict[str, Any], *, legacy: bool = False) -> Path:
 def test_numbers_are_those_of_the_file(legacy: bool, tmp_path: Path) -> None:
     """The format of 2017 and today's; the encoder computes what PyTorch's module computes."""
     file = written(tmp_path / "wmtlstm-8f474287.pth", released(), legacy=legacy)
-    assert is_mtlstm(file) and recognise(file).kind == "cove"
+    assert is_mtlstm(file) and find_format(file).format.key == "cove"
     config, state = read_mtlstm(file, vocab_size=9)
     assert (config.vocab_size, config.width, config.hidden_width, config.n_layers) == (9, 6, 4, 2)
     assert len(state) == 16
@@ -62,7 +61,7 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], message: str, tmp_pa
 
 def test_a_file_without_words_is_not_a_model_yet(tmp_path: Path) -> None:
     file = written(tmp_path / "x.pth", released())
-    with pytest.raises(CheckpointError, match="no words in it: firth convert .*x.pth --vectors FILE --to DIR"):
+    with pytest.raises(CheckpointError, match="no words in it: firth convert .*x.pth --vectors FILE --out DIR"):
         open_model(file)
 
 
@@ -70,7 +69,7 @@ def test_other_tables_are_not_taken_for_it(tmp_path: Path) -> None:
     file = written(tmp_path / "x.pth", {"weight": torch.zeros(2)})
     assert not is_mtlstm(file) and not is_mtlstm(tmp_path)
     with pytest.raises(CheckpointError, match="is a file"):
-        recognise(file)
+        find_format(file)
     (tmp_path / "y.pth").write_bytes(b"no tensors")
     with pytest.raises(CheckpointError, match="y.pth cannot be read"):
-        recognise(tmp_path / "y.pth")
+        find_format(tmp_path / "y.pth")

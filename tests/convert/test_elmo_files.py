@@ -14,8 +14,7 @@ from firth.convert.elmo import find_files, read_elmo, read_words, write_elmo
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.formats.foreign import open_model
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model
 from firth.models.bilm_config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
@@ -92,7 +91,7 @@ def test_gates_lie_in_the_published_order(tmp_path: Path) -> None:
 def test_a_folder_of_ours_goes_there_and_back(tmp_path: Path) -> None:
     model = convert(written(tmp_path / "e"), tmp_path / "m")
     assert ("weights", "weights.hdf5, float32, with the sizes of options.json") in model.facts
-    assert model.kind == "elmo" and ("new", "the output layer: the checkpoint has none, so it begins at random") in (
+    assert model.format == "elmo" and ("new", "the output layer: the checkpoint has none, so it begins at random") in (
         model.facts
     )
     loaded = read_model(tmp_path / "m")
@@ -106,7 +105,7 @@ def test_a_folder_of_ours_goes_there_and_back(tmp_path: Path) -> None:
 def test_a_model_may_be_named_by_its_folder_or_either_file(tmp_path: Path) -> None:
     folder = written(tmp_path / "e")
     for part in (folder, folder / "options.json", folder / "weights.hdf5"):
-        assert recognise(part).kind == "elmo"
+        assert find_format(part).format.key == "elmo"
         assert open_model(part).system_name == "elmo"
     other = tmp_path / "two"
     other.mkdir()
@@ -170,11 +169,45 @@ def test_broken_weights_are_told(tmp_path: Path) -> None:
         read(folder)
 
 
+@pytest.mark.parametrize(("table", "key"), [("lstm", "n_layers"), ("char_cnn", "n_highway")])
+def test_more_layers_than_the_file_can_have_are_told_before_any_is_made(tmp_path: Path, table: str, key: str) -> None:
+    with pytest.raises(CheckpointError, match=f"says {table}.{key} 99,999,999,999, but weights.hdf5 has 23 arrays"):
+        read(changed(written(tmp_path / "e"), table, **{key: 99999999999}))
+
+
+def test_an_array_larger_than_its_file_is_never_made(tmp_path: Path) -> None:
+    folder = written(tmp_path / "e")
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        file.create_dataset("hollow", shape=(10**6, 10**6), dtype="f4", chunks=(10, 10))
+    with pytest.raises(CheckpointError, match=r"hollow has shape \(1000000, 1000000\), more than a file of"):
+        read(folder)
+
+
+def test_damaged_weights_are_one_line_or_read(tmp_path: Path) -> None:
+    """Bytes changed at seeded places, mostly in what describes the arrays: an error of ours, or a model."""
+    folder = written(tmp_path / "e")
+    whole = (folder / "weights.hdf5").read_bytes()
+    random, told = np.random.default_rng(0), set()
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(int(random.integers(1, 4))):
+            damaged[int(len(whole) * random.random() ** 2)] = int(random.integers(256))
+        (folder / "weights.hdf5").write_bytes(damaged)
+        try:
+            read(folder)
+        except CheckpointError as error:
+            assert str(folder) in str(error) and "\n" not in str(error)
+            told.add(str(error.__context__.__class__.__name__))
+    # The library's own errors, of more than one class.
+    assert {"OSError", "KeyError", "RuntimeError"} & told and len(told) > 2
+
+
 def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(tmp_path / "e")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'firth\[convert\]'"):
-        read(folder)
+    for use in (lambda: open_model(folder), lambda: convert(folder, tmp_path / "x", "elmo")):
+        with pytest.raises(ConfigError, match=r"a published ELMo needs h5py: pip install 'firth\[convert\]'"):
+            use()
 
 
 def test_a_vocabulary_of_theirs(tmp_path: Path) -> None:
@@ -202,7 +235,7 @@ def test_only_elmo_is_written_so(tmp_path: Path) -> None:
     made = row.objective(row.encoder(config), row.objective_config())
     (tmp_path / "b").mkdir()
     write_model(tmp_path / "b", "bert", PRETRAINING, made, Tokenizer.from_vocab(SPECIALS, lowercase=True), {})
-    with pytest.raises(ConfigError, match="is a bert: the layout of ELMo is for elmo"):
+    with pytest.raises(ConfigError, match="is a bert: the format elmo is for elmo"):
         convert(tmp_path / "b", tmp_path / "out", "elmo")
     assert not (tmp_path / "out").exists() and elmo.OPTIONS == "options.json"
 
@@ -221,4 +254,4 @@ def test_one_of_the_two_files_alone(there: str, lacks: str, tmp_path: Path) -> N
     folder = written(tmp_path / "e")
     (folder / lacks).unlink()
     with pytest.raises(CheckpointError, match=f"e has {there}, but no …{lacks}"):
-        recognise(folder)
+        find_format(folder)

@@ -13,8 +13,7 @@ from torch import Tensor
 from firth.convert.fastai import find_fastai, read_fastai, read_words_file
 from firth.errors import CheckpointError
 from firth.export.convert import convert
-from firth.formats.foreign import open_model, read_foreign
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model, read_format
 from firth.models.awd_lstm_config import AwdLstmConfig
 
 SECOND = ["xxunk", "xxpad", "xxbos", "xxeos", "xxfld", "xxrep", "xxwrep", "xxup", "xxmaj", "the", ",", "cat"]
@@ -89,7 +88,7 @@ def test_the_second_generation(tmp_path: Path) -> None:
 
 def test_the_first_generation_and_its_missing_special_words(tmp_path: Path) -> None:
     folder = released(tmp_path / "wt103", first_generation(len(FIRST)), FIRST)
-    foreign = read_foreign(recognise(folder / "fwd_wt103.h5"))
+    foreign = read_format(find_format(folder / "fwd_wt103.h5"))
     facts = dict(foreign.facts)
     assert facts["weights"] == "fwd_wt103.h5, forward by its name" and facts["system"] == "awd-lstm"
     tokenizer, state = foreign.loaded.tokenizer, foreign.loaded.objective.state_dict()
@@ -111,7 +110,7 @@ def test_an_encoder_alone(tmp_path: Path) -> None:
 def test_converting_writes_a_folder_that_reads_alike(tmp_path: Path) -> None:
     folder = released(tmp_path / "wt103", second_generation(len(SECOND)), SECOND)
     converted = convert(folder, tmp_path / "model")
-    assert converted.kind == "fastai"
+    assert converted.format == "fastai"
     ours, theirs = open_model(tmp_path / "model"), open_model(folder)
     assert ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
     for name, tensor in theirs.objective.state_dict().items():
@@ -145,7 +144,7 @@ def test_each_model_has_its_own_words(tmp_path: Path, lists: list[str], taken: d
         (tmp_path / name).write_bytes(content[Path(name).suffix])
     for weights, expected in taken.items():
         torch.save(second_generation(len(SECOND)), tmp_path / weights)
-        foreign = read_foreign(recognise(tmp_path / weights))
+        foreign = read_format(find_format(tmp_path / weights))
         assert foreign.loaded.tokenizer.pieces[len(SECOND) - 1] == expected
         assert dict(foreign.facts)["words"] == expected
 
@@ -267,7 +266,7 @@ def test_weights_without_a_list_of_words_say_so(tmp_path: Path) -> None:
     folder = released(tmp_path / "wt103", first_generation(6), FIRST)
     (folder / "itos_wt103.pkl").unlink()
     with pytest.raises(CheckpointError, match=r"wt103 has fwd_wt103.h5, but no list of words \(itos"):
-        recognise(folder)
+        find_format(folder)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +276,7 @@ def test_weights_of_transformers_are_not_taken_for_fastais(files: list[str], tmp
     for name in files:
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(CheckpointError) as caught:
-        recognise(tmp_path)
+        find_format(tmp_path)
     assert "fastai" not in str(caught.value) and "config.json" in str(caught.value)
 
 

@@ -11,8 +11,7 @@ from published_folders import encoder_alone, masked, publish
 
 from firth.convert.sentence_transformers import read_sentence_model, write_sentence_model
 from firth.errors import CheckpointError
-from firth.formats.foreign import open_model, read_foreign
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model, read_format
 from firth.inference.model import load
 from firth.tasks.config import EmbeddingConfig
 
@@ -102,7 +101,7 @@ def test_a_model_embeds_in_its_own_way_unless_asked(place: str, tmp_path: Path) 
     folder = tmp_path / "st"
     publish(folder / place if place else folder, encoder_alone(objective), architecture="BertModel")
     layout(folder, parts("Transformer", "Pooling", "Normalize", transformer=place), {"pooling_mode_cls_token": True})
-    found = read_foreign(recognise(folder))
+    found = read_format(find_format(folder))
     assert ("embedding", "first, made of length 1") in found.facts
     model = load(folder, device="cpu")
     first = model.embed("the cat", pool="first")

@@ -8,12 +8,11 @@ import pytest
 import torch
 from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish
 
-import firth.export.convert as job
 from firth.errors import CheckpointError, ConfigError
 from firth.export.convert import convert
 from firth.folder import PRETRAINING, Loaded, read_model, write_model
-from firth.formats.foreign import open_model
-from firth.formats.recognise import recognise
+from firth.formats import reading, writing
+from firth.formats.table import find_format, open_model
 from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig, EmbeddingConfig, FeatureConfig, TagConfig
 from firth.text.tokenizer import Tokenizer
@@ -36,12 +35,12 @@ def same(a: Loaded, b: Loaded) -> None:
 def test_a_published_model_becomes_a_model_folder(tmp_path: Path) -> None:
     source = publish(tmp_path / "hf", encoder_alone(masked()), architecture="BertModel")
     done = convert(source, tmp_path / "made")
-    assert (done.kind, done.out) == ("huggingface", str(tmp_path / "made"))
+    assert (done.format, done.out) == ("hf", str(tmp_path / "made"))
     loaded = read_model(tmp_path / "made")
     same(loaded, open_model(source))
     assert loaded.tokenizer.fingerprint == open_model(source).tokenizer.fingerprint
     origin = loaded.provenance["origin"]
-    assert origin["from"] == str(source) and origin["format"] == "huggingface"
+    assert origin["from"] == str(source) and origin["format"] == "hf"
     assert ["weights", "model.safetensors, float32"] in origin["found"]
     assert (tmp_path / "made" / "manifest.json").is_file()
 
@@ -50,7 +49,7 @@ def test_google_there_and_back(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "tf-bert-fixture"
     convert(source, tmp_path / "ours")
     done = convert(tmp_path / "ours", tmp_path / "google", "google")
-    assert recognise(tmp_path / "google").kind == "google"
+    assert find_format(tmp_path / "google").format.key == "google"
     same(open_model(tmp_path / "google"), open_model(source))
     assert ("for Google's code", "--do_lower_case=True: its files do not say it") in done.facts
     assert (tmp_path / "google" / "vocab.txt").read_text() == "".join(
@@ -83,16 +82,16 @@ def test_a_new_vocabulary_in_googles_layout_is_told_apart(tmp_path: Path) -> Non
 
 
 def test_sentence_transformers_files_beside_a_model_folder(tmp_path: Path) -> None:
-    convert(ours(tmp_path / "m"), tmp_path / "st", "sentence-transformers")
+    convert(ours(tmp_path / "m"), tmp_path / "st", "st")
     assert json.loads((tmp_path / "st" / "1_Pooling" / "config.json").read_text())["pooling_mode_mean_tokens"] is True
     same(read_model(tmp_path / "st"), read_model(tmp_path / "m"))
     # Without what is ours it is a folder of theirs.
     (tmp_path / "st" / "firth.json").unlink()
     loaded = open_model(tmp_path / "st")
-    assert recognise(tmp_path / "st").kind == "sentence-transformers" and loaded.embedding == EmbeddingConfig()
+    assert find_format(tmp_path / "st").format.key == "st" and loaded.embedding == EmbeddingConfig()
 
 
-@pytest.mark.parametrize("target", ["google", "sentence-transformers"])
+@pytest.mark.parametrize("target", ["google", "st", "hf"])
 def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
     lstm = SYSTEMS["lstm"]
     objective = lstm.objective(
@@ -127,7 +126,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"vocab": Path("v")}, {"lowercase": True}, {"gelu": "erf"}])
 def test_our_own_models_need_no_hints(options: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a model of Firth, which says all: leave out"):
+    with pytest.raises(ConfigError, match="is a model of Firth, which needs no (vocab|lowercase|gelu): leave out"):
         convert(ours(tmp_path / "m"), tmp_path / "x", **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
 
@@ -141,7 +140,7 @@ def test_a_failure_leaves_nothing(
         raise error
 
     source = ours(tmp_path / "m")
-    monkeypatch.setattr(job, moment, fails)
+    monkeypatch.setattr(writing, moment, fails)
     with pytest.raises((KeyboardInterrupt, CheckpointError)):
         convert(source, tmp_path / "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
@@ -153,8 +152,8 @@ def test_what_does_not_read_as_it_was_written_is_an_error(tmp_path: Path, monkey
         loaded.objective.state_dict()["nsp.bias"].add_(1)
 
     loaded = read_model(ours(tmp_path / "m"))
-    monkeypatch.setattr(job, "read_model", lambda path: loaded if path == tmp_path / "m" else read_model(path))
-    monkeypatch.setattr(job, "write_model", careless)
+    monkeypatch.setattr(reading, "read_model", lambda path, **more: loaded)
+    monkeypatch.setattr(writing, "write_model", careless)
     with pytest.raises(CheckpointError, match=r"nsp\.bias was written, but does not read as it was"):
         convert(tmp_path / "m", tmp_path / "x")
     assert not (tmp_path / "x").exists()

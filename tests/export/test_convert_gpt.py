@@ -14,8 +14,8 @@ from firth.convert.renames import expand, to_theirs
 from firth.errors import CheckpointError, ConfigError
 from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.formats.foreign import SPECIAL_PIECES, open_model
-from firth.formats.recognise import recognise
+from firth.formats.reading import SPECIAL_PIECES
+from firth.formats.table import find_format, open_model
 from firth.models.gpt import Gpt
 from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
@@ -80,11 +80,11 @@ def ids_without_specials() -> list[str]:
     return [*SPECIALS, *(f"p{i}" for i in range(len(BPE) - len(SPECIALS)))]
 
 
-@pytest.mark.parametrize("kind", ["openai", "huggingface"])
+@pytest.mark.parametrize("kind", ["openai", "hf"])
 def test_special_pieces_are_put_behind_all_others(kind: str, tmp_path: Path) -> None:
     made = language_model()
     source = released(tmp_path / "m", made, tmp_path) if kind == "openai" else huggingface(tmp_path / "m", made)
-    assert recognise(source).kind == kind
+    assert find_format(source).format.key == kind
     done = convert(source, tmp_path / "made")
     facts = done.facts
     assert ("new", f"the special pieces {', '.join(NEW)}: the checkpoint has none, so they begin at random") in facts
@@ -110,7 +110,7 @@ def test_a_folder_of_ours_has_its_special_pieces_already(tmp_path: Path) -> None
     (tmp_path / "made" / "firth.json").unlink()
     (tmp_path / "made" / "manifest.json").unlink()
     again = open_model(tmp_path / "made")
-    assert recognise(tmp_path / "made").kind == "huggingface" and again.untrained == ()
+    assert find_format(tmp_path / "made").format.key == "hf" and again.untrained == ()
     assert again.objective.encoder.config.vocab_size == len(BPE) + 3
 
 
@@ -180,11 +180,11 @@ def test_fewer_positions_are_the_first_ones(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("target", ["google", "sentence-transformers"])
+@pytest.mark.parametrize("target", ["google", "st"])
 def test_tools_that_do_not_know_gpt(target: str, tmp_path: Path) -> None:
     source = huggingface(tmp_path / "m", language_model())
-    with pytest.raises(ConfigError, match=f"is a gpt: the layout of {target} is for bert and bert-ltr"):
-        convert(source, tmp_path / "x", target)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"is a gpt: the format {target} is for bert and bert-ltr"):
+        convert(source, tmp_path / "x", target)
     with pytest.raises(ConfigError, match="is a gpt: only models of"):
         convert(source, tmp_path / "x", "onnx")
     assert not (tmp_path / "x").exists()

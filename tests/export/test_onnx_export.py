@@ -1,4 +1,4 @@
-"""``firth convert --to-onnx``: onnxruntime says what Firth says, at any shape, or nothing is written."""
+"""``firth convert --as onnx``: onnxruntime says what Firth says, at any shape, or nothing is written."""
 
 import importlib.util
 import json
@@ -330,7 +330,7 @@ def test_int8_needs_a_score(packages: None, tmp_path: Path) -> None:
         convert(classifier, tmp_path / "x", "onnx", int8=Int8(data="f", task="squad1"))
     with pytest.raises(ConfigError, match="--max-drop 101: expected points from 0 to 100"):
         convert(classifier, tmp_path / "x", "onnx", int8=Int8(data="f", max_drop=101))
-    with pytest.raises(ConfigError, match="int8 is for the target 'onnx'"):
+    with pytest.raises(ConfigError, match="int8 is for the format onnx"):
         convert(classifier, tmp_path / "x", int8=Int8(data="f"))
     assert not (tmp_path / "x").exists()
 
@@ -347,9 +347,8 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name in missing else real(name, *more)
     )
-    monkeypatch.setattr(job, "PACKAGES", ("numpy", *sorted(missing)))
     source = model(tmp_path / "m", "bert", PRETRAINING, masked())
     with pytest.raises(ConfigError) as error:
         convert(source, tmp_path / "x", "onnx")
-    assert str(error.value) == "--to-onnx needs onnxruntime and onnxscript: pip install 'firth[onnx]'"
+    assert str(error.value) == "an ONNX graph needs onnxruntime and onnxscript: pip install 'firth[onnx]'"
     assert not (tmp_path / "x").exists()

@@ -124,7 +124,7 @@ def test_models_of_other_tools_are_converted_first(run: Path, tmp_path: Path) ->
     for name in ("firth.json", "manifest.json"):
         (foreign / name).unlink()
     assert load(foreign).loaded.task == "classify"
-    assert f"firth convert {foreign} --to FOLDER makes one" in refusal(foreign)
+    assert f"firth convert {foreign} --out FOLDER makes one" in refusal(foreign)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from firth.convert.elmo import read_elmo, spaced_words
 from firth.data.rows import pack_words
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.models.bilm import Bilm
 from firth.packed import Carry, Hidden
 from firth.systems import SYSTEMS

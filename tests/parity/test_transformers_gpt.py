@@ -14,7 +14,7 @@ from firth.convert import hf_gpt
 from firth.convert.renames import expand, to_ours, to_theirs
 from firth.data.batch import Batch, Target
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.inference.model import load
 from firth.models.gpt import Gpt
 from firth.models.gpt_config import GptConfig

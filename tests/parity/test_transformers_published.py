@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from firth.folder import Loaded
-from firth.formats.foreign import open_model, read_foreign
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model, read_format
 from firth.packed import Rows, Tokens, to_padded
 from firth.tasks.model import TaskModel
 from firth.text.tokenizer import SPECIALS
@@ -191,7 +190,7 @@ def test_other_types_of_numbers(dtype: torch.dtype, pickled: bool, tmp_path: Pat
     folder = saved(tmp_path / "m", made)
     if pickled:
         as_pickle(folder, unchanged)
-    found = read_foreign(recognise(folder))
+    found = read_format(find_format(folder))
     assert {t.dtype for t in found.loaded.objective.state_dict().values()} == {torch.float32}
     assert any("read as float32" in value for _, value in found.facts)
     same_pretraining(found.loaded, made.float())
@@ -258,7 +257,7 @@ def test_left_to_right(tmp_path: Path) -> None:
 def test_an_output_matrix_of_its_own_is_left_out(tmp_path: Path) -> None:
     """With the embedding in its place the masked-LM head would give other numbers than theirs."""
     made = theirs("BertForMaskedLM", tie_word_embeddings=False)
-    found = read_foreign(recognise(saved(tmp_path / "m", made)))
+    found = read_format(find_format(saved(tmp_path / "m", made)))
     assert "mlm" in found.loaded.untrained
     assert any(name == "left out" and "cls.predictions" in value for name, value in found.facts)
     same_states(found.loaded, made, summary=False)

@@ -15,7 +15,7 @@ from firth.corpus.vocab import build_vocab
 from firth.errors import ConfigError
 from firth.export.convert import convert
 from firth.folder import read_model
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.inference.model import load
 from firth.inference.translation_scores import evaluate_translation
 from firth.inference.word_table import open_table
@@ -230,7 +230,7 @@ def test_the_released_file_over_vectors(folder: Path, tmp_path: Path) -> None:
     module = nn.LSTM(WIDTH, 6, 2, bidirectional=True)
     torch.save(module.state_dict(), tmp_path / "wmtlstm.pth")
     done = convert(tmp_path / "wmtlstm.pth", tmp_path / "cove", vectors=converted(folder))
-    assert done.kind == "cove"
+    assert done.format == "cove"
     loaded = open_model(tmp_path / "cove")
     assert loaded.tokenizer.lowercase and loaded.objective.encoder.config.hidden_width == 6
     table = open_table(converted(folder))

@@ -56,7 +56,7 @@ def run(tokens: Sequence[str]) -> int:
     try:
         return app(list(tokens)) or 0
     except CycloptsError as error:
-        raise UsageError(_explained(error)) from None
+        raise UsageError(_explained(error, tokens)) from None
 
 
 # What earlier versions did by a flag of another command or by several flags: by command and flag, what does it now.
@@ -65,11 +65,24 @@ _MOVED = {
         ("--predictions", "--odds", "--na-prob-file"),
         "firth score --predictions FILE --gold FILE --task KIND [--na-prob-file FILE]",
     ),
-}  # fmt: skip
+    "firth convert": {
+        "--to": "--out DIR",
+        "--to-elmo": "--as elmo --out DIR",
+        "--to-google": "--as google --out DIR",
+        "--to-onnx": "--as onnx --out DIR",
+        "--to-openai": "--as openai --out DIR",
+        "--to-sentence-transformers": "--as st --out DIR",
+    },
+}
 
 
-def _explained(error: CycloptsError) -> str:
+def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
+    # First of all: a command that was right before lacks a flag that is new as well.
+    moved = _MOVED.get(verb, {})
+    for flag in (token.partition("=")[0] for token in tokens):
+        if flag in moved:
+            return f"{verb} has no {flag}: use {moved[flag]}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         message = f"{verb} needs a value for {error.keyword or error.argument.name}."
     elif isinstance(error, UnusedCliTokensError):
@@ -77,8 +90,6 @@ def _explained(error: CycloptsError) -> str:
         message = f"{verb} does not take {' '.join(extra)}."
         if any("=" in token for token in extra):
             message += " Give keys of a recipe as --set KEY=VALUE."
-    elif isinstance(error, UnknownOptionError) and (now := _MOVED.get(verb, {}).get(flag := _flag(error))):
-        return f"{verb} has no {flag}: use {now}"
     elif isinstance(error, UnknownOptionError) and (new := _new_name(error)):
         message = f"{_flag(error)} is now called {new}."
     else:

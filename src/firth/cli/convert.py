@@ -12,43 +12,21 @@ from firth.cli.shared import AtLeastOne, Flag, JsonFlag, on_interrupt, print_jso
 from firth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from firth.export.convert import Converted, Target
-
-_KINDS = {
-    "firth": "a model of Firth",
-    "huggingface": "a model in Hugging Face's layout",
-    "sentence-transformers": "a model of sentence-transformers",
-    "google": "a checkpoint of google-research/bert",
-    "openai": "OpenAI's released GPT",
-    "fastai": "a language model of fastai",
-    "elmo": "a published ELMo",
-    "cove": "the released encoder of CoVe",
-}
-_MADE = {
-    "firth": "a model folder",
-    "google": "bert_config.json, vocab.txt and bert_model.ckpt",
-    "openai": "params_0.npy to params_9.npy, params_shapes.json and the tokenizer",
-    "elmo": "options.json and weights.hdf5",
-    "sentence-transformers": "a model folder, which sentence-transformers reads too",
-    "onnx": "model.onnx and its tokenizer",
-}
+    from firth.export.convert import Converted
 
 
 def convert(
     source: Annotated[str, Parameter(name="SOURCE")],
     /,
     *,
-    to: Path | None = None,
-    to_google: Path | None = None,
-    to_openai: Path | None = None,
-    to_elmo: Path | None = None,
-    to_sentence_transformers: Path | None = None,
-    to_onnx: Path | None = None,
+    target: Annotated[str, Parameter(name="--as")] = "firth",
+    out: Path,
     vocab: Path | None = None,
     vectors: Path | None = None,
     cased: Annotated[bool | None, Parameter(name="--cased", negative="--uncased", show_default=False)] = None,
     gelu: Literal["erf", "tanh"] | None = None,
     max_positions: AtLeastOne = None,
+    allow_unknown_hangul: Flag = False,
     int8: Flag = False,
     data: str | None = None,
     max_drop: float | None = None,
@@ -59,11 +37,11 @@ def convert(
     form: Annotated[str, Parameter(name="--format")] = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn a model of another tool into a model folder, or a model of ours into another tool's.
+    """Convert a model of another tool to a model folder, or any model to another tool's format.
 
-    What SOURCE is, is found out. Every tensor is used or named; what was written is read again and compared.
+    The input format is detected automatically. Every tensor is used or named; the output is read again and compared.
 
-    Example: firth convert uncased_L-12_H-768_A-12/ --to models/bert-base
+    Example: firth convert uncased_L-12_H-768_A-12/ --out models/bert-base
 
     Parameters
     ----------
@@ -72,18 +50,12 @@ def convert(
         bert_model.ckpt), the ten arrays of OpenAI's GPT (their folder), ELMo's options.json and weights.hdf5 (their
         folder, or either of them), fastai's language models (.h5 or .pth with itos beside it), CoVe's encoder (.pth,
         with --vectors), hub:org/name, or a run or model folder of Firth.
-    to
-        The model folder to make; one of BERT or GPT is read by transformers too.
-    to_google
-        The folder to make for google-research/bert.
-    to_openai
-        The folder to make for openai/finetune-transformer-lm.
-    to_elmo
-        The folder to make for allenai/bilm-tf and AllenNLP.
-    to_sentence_transformers
-        The model folder to make with the files of sentence-transformers besides.
-    to_onnx
-        The folder to make with model.onnx, which onnxruntime was seen to compute as PyTorch does.
+    target
+        The output format: firth (a model folder; transformers reads BERT and GPT in it), hf, st
+        (sentence-transformers), google (google-research/bert), openai (openai/finetune-transformer-lm), elmo
+        (allenai/bilm-tf, AllenNLP), onnx (onnxruntime).
+    out
+        The folder to make.
     vocab
         A vocab.txt or tokenizer.json, where SOURCE has none or another one.
     vectors
@@ -93,9 +65,11 @@ def convert(
     gelu
         The form of gelu in a Google checkpoint, which does not say; erf if not given.
     max_positions
-        Keep only the first position embeddings: a model for rows of at most so many tokens.
+        Keep only the first position embeddings: a model for sequences of at most so many tokens.
+    allow_unknown_hangul
+        Convert a model whose tokenizer reads Korean words of its own vocabulary as unknown.
     int8
-        With --to-onnx: model_int8.onnx besides, if it scores as well on --data.
+        With --as onnx: model_int8.onnx besides, if it scores as well on --data.
     data
         With --int8: the file of labelled examples, or the folder of the data set that is named.
     max_drop
@@ -113,10 +87,6 @@ def convert(
     as_json
         Print what was found as one JSON object.
     """
-    target, out = _target({
-        "firth": to, "google": to_google, "openai": to_openai, "elmo": to_elmo,
-        "sentence-transformers": to_sentence_transformers, "onnx": to_onnx,
-    })  # fmt: skip
     _check_int8(target, int8, {
         "--data": data, "--max-drop": max_drop, "--task": task, "--split": None if split == "dev" else split,
         "--columns": columns, "--header": header, "--format": None if form == "auto" else form,
@@ -134,29 +104,18 @@ def convert(
     with on_interrupt("nothing was written"):
         done = job(
             source, out, target, vocab=vocab, vectors=vectors, lowercase=lowercase, gelu=gelu, int8=gate,
-            max_positions=max_positions,
+            max_positions=max_positions, allow_unknown_hangul=allow_unknown_hangul,
         )  # fmt: skip
     if as_json:
-        print_json({"source": done.source, "kind": done.kind, "found": done.facts, "out": done.out})
+        print_json({"source": done.source, "format": done.format, "found": done.facts, "out": done.out})
         return
     _print(done, target)
 
 
-def _target(targets: "Mapping[Target, Path | None]") -> "tuple[Target, Path]":
-    """The one thing that is to be made."""
-    given = [(target, out) for target, out in targets.items() if out is not None]
-    if len(given) != 1:
-        raise ConfigError(
-            "give one of --to DIR, --to-google DIR, --to-openai DIR, --to-elmo DIR, --to-sentence-transformers DIR "
-            "and --to-onnx DIR"
-        )
-    return given[0]
-
-
-def _check_int8(target: "Target", int8: bool, given: Mapping[str, object]) -> None:
+def _check_int8(target: str, int8: bool, given: Mapping[str, object]) -> None:
     """ConfigError unless what belongs to int8 is there with it, and nothing of it without."""
     if int8 and target != "onnx":
-        raise ConfigError("--int8 is for --to-onnx; other folders hold float32, and firth.load makes it int8")
+        raise ConfigError("--int8 is for --as onnx; other folders hold float32, and firth.load makes it int8")
     if int8 and given["--data"] is None:
         raise ConfigError("--int8 needs labelled examples to be scored on: give --data FILE")
     alone = [flag for flag, value in given.items() if value is not None and not int8]
@@ -165,11 +124,13 @@ def _check_int8(target: "Target", int8: bool, given: Mapping[str, object]) -> No
         raise ConfigError(f"{' and '.join(alone)} {belong} to --int8: leave out, or give --int8")
 
 
-def _print(done: "Converted", target: "Target") -> None:
-    print(f"{done.source}: {_KINDS[done.kind]}")
+def _print(done: "Converted", target: str) -> None:
+    from firth.formats.table import BY_KEY
+
+    print(f"{done.source}: {BY_KEY[done.format].title}")
     print_table(done.facts)
     checked = "onnxruntime gives PyTorch's numbers" if target == "onnx" else "read again, every number is equal"
-    print(f"{done.out}: {_MADE[target]}; {checked}")
+    print(f"{done.out}: {BY_KEY[target].made}; {checked}")
     if target in ("google", "openai", "elmo", "onnx"):
         return
     found = dict(done.facts)

@@ -12,7 +12,6 @@ Source: specification of checkpoint formats §4, read off files of the original 
 output layer in these files, and no vocabulary is needed: any word is read by its characters.
 """
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ _KEYS = {
     "lstm": {"cell_clip", "dim", "n_layers", "proj_clip", "projection_dim", "use_skip_connections"},
     "char_cnn": {"activation", "embedding", "filters", "max_characters_per_token", "n_characters", "n_highway"},
 }
+_MOST_RATIO = 1100  # deflate makes a run of zeros a thousandth of its size
 _CELL = "RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell/"
 
 Array = np.ndarray
@@ -76,6 +76,14 @@ def find_files(place: Path) -> tuple[Path, Path] | None:
     return place, _of_one_name(place, sorted(place.parent.glob(f"*{WEIGHTS}")))
 
 
+def missing_half(folder: Path) -> str:
+    """Which of the two files a folder lacks, in words; empty if it has none or both."""
+    for found, other in ((WEIGHTS, OPTIONS), (OPTIONS, WEIGHTS)):
+        if (files := sorted(folder.glob(f"*{found}"))) and not any(folder.glob(f"*{other}")):
+            return f"has {files[0].name}, but no …{other}: ELMo is both files, put the other one beside it"
+    return ""
+
+
 def _of_one_name(file: Path, others: list[Path]) -> Path:
     """The one that belongs to ``file``: the only one, or that with the same beginning."""
     begin = file.name.removesuffix(OPTIONS).removesuffix(WEIGHTS)
@@ -91,6 +99,10 @@ def read_elmo(options: Path, weights: Path, vocab_size: int) -> tuple[BilmConfig
     """The sizes, and the encoder's tensors (our names); CheckpointError names what does not fit."""
     config = _config(options, vocab_size)
     arrays = _read_arrays(weights)
+    # Before anything is made of the sizes: each layer has arrays of its own.
+    for name, n in (("lstm.n_layers", config.n_layers), ("char_cnn.n_highway", config.n_highways)):
+        if n > len(arrays):
+            raise CheckpointError(f"{options} says {name} {n:,}, but {weights.name} has {len(arrays)} arrays in all")
     parts = list(_parts(config))
     known = {part.theirs for part in parts}
     missing, unknown = [p.theirs for p in parts if p.theirs not in arrays], sorted(arrays.keys() - known)
@@ -115,7 +127,8 @@ def read_elmo(options: Path, weights: Path, vocab_size: int) -> tuple[BilmConfig
 
 def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) -> None:
     """The two files of an encoder in an existing folder."""
-    h5py = _h5py()
+    import h5py
+
     filters = [list(pair) for pair in config.filters]
     clips = {"cell_clip": config.cell_clip, "proj_clip": config.projection_clip}
     options = {
@@ -189,7 +202,7 @@ def _config(options: Path, vocab_size: int) -> BilmConfig:
             character_width=int(cnn["embedding"]["dim"]), filters=tuple((int(a), int(b)) for a, b in cnn["filters"]),
             activation=_activation(cnn.get("activation"), where), n_highways=int(cnn.get("n_highway") or 0),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: cannot be read as the options of ELMo: {error!r}") from None
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from None
@@ -246,17 +259,10 @@ def _other_order(x: Array) -> Array:
     return np.concatenate([i, third, second, o])
 
 
-def _h5py() -> Any:
-    if importlib.util.find_spec("h5py") is None:
-        raise ConfigError("files of ELMo need h5py: pip install 'firth[convert]'")
+def _read_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of an HDF5 file, float32. Nothing outside of the file is followed, nothing larger than it is made."""
     import h5py
 
-    return h5py
-
-
-def _read_arrays(path: Path) -> dict[str, Array]:
-    """All arrays of an HDF5 file, float32. Nothing outside of the file is followed."""
-    h5py = _h5py()
     found: dict[str, Array] = {}
 
     def visit(group: Any, prefix: str) -> None:
@@ -269,11 +275,17 @@ def _read_arrays(path: Path) -> dict[str, Array]:
                 continue
             if not isinstance(item, h5py.Dataset) or item.dtype.kind != "f" or item.is_virtual or item.external:
                 raise CheckpointError(f"{path}: {prefix}{name} is no array of real numbers in this file")
+            if item.nbytes > _MOST_RATIO * n_bytes:
+                raise CheckpointError(
+                    f"{path}: {prefix}{name} has shape {item.shape}, more than a file of {n_bytes:,} bytes holds"
+                )
             found[prefix + name] = item[()].astype(np.float32)
 
     try:
+        n_bytes = path.stat().st_size
         with h5py.File(path, "r") as file:
             visit(file, "")
-    except OSError as error:
+    # Of a damaged file the library raises any of these, by where the damage is.
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} cannot be read as HDF5: {error}") from None
     return found

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from firth.convert.huggingface import Facts
-from firth.convert.weights import read_pickle
+from firth.convert.weights import FILES, read_pickle
 from firth.errors import CheckpointError
 from firth.models.awd_lstm_config import AwdLstmConfig
 
 SUFFIXES = (".h5", ".pth")
+_KERAS = "tf_model.h5"  # transformers' weights for TensorFlow, which nothing here reads
 _MOST_BYTES = 2**28  # of a list of words: the largest released one has 5 MB
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -41,6 +42,17 @@ def find_fastai(path: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
+def missing_words(folder: Path) -> str:
+    """What a folder with weights and no list of words lacks, in words; empty for any other."""
+    weights = [file.name for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES and file.name != _KERAS]
+    if not weights or any(folder.glob("*itos*")) or any((folder / file).is_file() for file in FILES):
+        return ""
+    return (
+        f"has {weights[0]}, but no list of words (itos….pkl, .json or .txt): put fastai's beside it; of CoVe's encoder "
+        "give the file itself"
+    )
+
+
 def find_words(weights: Path) -> Path:
     """The list of words of a file of weights: the only one beside it, or the one whose name has most in common with it.
 
@@ -53,7 +65,7 @@ def find_words(weights: Path) -> Path:
         beside = ", ".join(file.name for file in lists) or "none"
         raise CheckpointError(
             f"{weights}: which list of words is its own? Beside it: {beside}; say it with firth convert {weights} "
-            "--vocab FILE --to DIR"
+            "--vocab FILE --out DIR"
         )
     return found[0]
 

@@ -104,6 +104,14 @@ def open_vectors(path: str | Path, glove_vocab: Path | None = None) -> VectorFil
     return _open_text(path, first, rest, header)
 
 
+def looks_like_vectors(path: Path) -> bool:
+    """Whether a file has one of the formats, as far as its beginning shows."""
+    try:
+        return path.is_file() and bool(open_vectors(path))
+    except InputError:
+        return False
+
+
 def distinct(file: VectorFile) -> Iterator[Block]:
     """The blocks of a file without words that came before: the first stays, the others are counted."""
     seen: set[str] = set()

@@ -18,7 +18,7 @@ from firth.data.batch import Objective
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, Loaded, write_model
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.progress import Progress, say
 from firth.systems import TASKS
 from firth.text.corpus import CorpusReader

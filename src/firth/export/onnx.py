@@ -1,4 +1,4 @@
-"""``firth convert --to-onnx``: a model as an ONNX graph that onnxruntime, measured, computes as PyTorch does.
+"""``firth convert --as onnx``: a model as an ONNX graph that onnxruntime, measured, computes as PyTorch does.
 
 model.onnx                 ids, mask and segments of padded rows in, the outputs of the model's heads out
 model_int8.onnx            the same with weights of 8 bits, only where it scores as well on labelled data
@@ -8,7 +8,6 @@ README.md                  the same in words
 """
 
 import importlib.metadata
-import importlib.util
 import json
 import logging
 import warnings
@@ -32,6 +31,7 @@ from firth.files import write_json, write_text
 from firth.finetuning.evaluate import compare, read_gold
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
+from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
 from firth.inference.answering import answer_records, task_model
 from firth.inference.gate import MAX_DROP
 from firth.inference.onnx import open_session, padded_inputs, session_outputs
@@ -43,13 +43,13 @@ from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels
 from firth.tasks.rows import Example, Outputs, Row, RowWords, collate, make_row
 
-GRAPH, INT8_GRAPH, ABOUT = "model.onnx", "model_int8.onnx", "onnx.json"
+GRAPH, ABOUT, INT8_GRAPH = ONNX_GRAPH, ONNX_ABOUT, "model_int8.onnx"
 SYSTEMS = ("bert", "bert-ltr")
 # LayerNorm is one node from 17 on; what reads 18 is two years old and more.
 OPSET = 18
 # Largest difference of any output from PyTorch's, float32.
 TOLERANCE = 1e-4
-PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+PACKAGES = BY_KEY["onnx"].packages
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # A file of protocol buffers holds 2 GiB at most: the weights of larger models go into a file beside it.
 _MOST_BYTES = 2**31 - 2**26
@@ -67,13 +67,6 @@ class Int8:
     task: str = ""
     split: str = "dev"
     max_drop: float = MAX_DROP
-
-
-def check_packages() -> None:
-    """ConfigError unless the extra is installed."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"--to-onnx needs {' and '.join(missing)}: pip install 'firth[onnx]'")
 
 
 def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:

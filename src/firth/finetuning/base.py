@@ -13,7 +13,7 @@ from firth.data.hashing import seed_of
 from firth.errors import ConfigError
 from firth.finetuning.recipe import AdaptConfig, Finetune
 from firth.folder import PRETRAINING, Loaded
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.packed import Encoder
 from firth.progress import Progress
 from firth.systems import SYSTEMS, looks_like_path, size_named

@@ -13,7 +13,7 @@ from firth.files import file_sha256
 from firth.finetuning.labelled import read_file
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast

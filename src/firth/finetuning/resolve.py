@@ -83,5 +83,5 @@ def check_own(features: Any, system_name: str, tokenizer: Tokenizer) -> None:
     if features.own_words and tokenizer.size <= len(tokenizer.special_ids):
         raise ConfigError(
             f"head.features.own_words={features.own_words}: the model has no vocabulary, so that all words would be "
-            "one; give it one with firth convert MODEL --vocab FILE --to DIR, or set it to 0"
+            "one; give it one with firth convert MODEL --vocab FILE --out DIR, or set it to 0"
         )

@@ -11,7 +11,7 @@ from firth.config import read_json, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import file_sha256, write_json
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format
 
 GATE = "int8.json"
 # Points of the task's main score that int8 may cost where nothing else is said.
@@ -34,13 +34,13 @@ class Gate:
 
 def gated_folder(model: str | Path) -> Path:
     """The model folder that a record of int8 belongs into; ConfigError for a model that can have none."""
-    source = recognise(model)
-    if source.kind != "firth":
+    located = find_format(model)
+    if located.format.key != "firth":
         raise ConfigError(
             f"precision='int8': {model} is not a folder of Firth's own, where its scores could be recorded: "
-            f"firth convert {model} --to FOLDER makes one"
+            f"firth convert {model} --out FOLDER makes one"
         )
-    folder = find_model(source.path)
+    folder = find_model(located.path)
     if read_about(folder).get("task") == PRETRAINING:
         raise ConfigError(
             f"precision='int8': {model} has not learnt a task whose score would tell what int8 costs; "

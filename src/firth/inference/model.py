@@ -14,7 +14,7 @@ from torch import Tensor
 from firth.data.rows import pack_lists, pack_words
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.inference.answering import answer_stream, task_model
 from firth.inference.attention_maps import Attention, attention_weights
 from firth.inference.batching import in_batches

@@ -15,8 +15,7 @@ from torch import Tensor
 from firth.config import from_dict, read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import WEIGHTS, Loaded, find_model, read_about
-from firth.formats.foreign import open_model
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model
 from firth.models.vectors import Vectors, ngram_mean
 from firth.models.vectors_config import VectorsConfig
 from firth.text.characters import character_rows
@@ -146,9 +145,9 @@ def open_table(path: str | Path) -> WordTable:
 
     Any model of whole words with an input embedding will do. ConfigError for others.
     """
-    source = recognise(path)
-    if source.kind == "firth" and read_about(find_model(source.path))["system"] == "vectors":
-        return _mapped(find_model(source.path))
+    located = find_format(path)
+    if located.format.key == "firth" and read_about(find_model(located.path))["system"] == "vectors":
+        return _mapped(find_model(located.path))
     return table_of(open_model(path))
 
 

@@ -9,7 +9,7 @@ from firth.config import from_dict, option, required, to_dict
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.recipes import Settings, check_plain
 from firth.systems import SYSTEMS, System, looks_like_path, size_named
 from firth.text.tokenizer import WORDS

@@ -20,7 +20,7 @@ from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
 from firth.files import check_new, lock, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
-from firth.formats.foreign import open_model
+from firth.formats.table import open_model
 from firth.machine import Machine, find_machine, reuse_memory
 from firth.memory import check_memory, estimate_memory
 from firth.models.bert_config import BertConfig

@@ -22,7 +22,7 @@ from firth.convert.word_vectors import NAMES, Block, Subwords, VectorFile, disti
 from firth.errors import ConfigError, InputError
 from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format
 from firth.inference.word_table import open_table
 from firth.models.vectors import UNKNOWN, Vectors
 from firth.models.vectors_config import Unknown, VectorsConfig
@@ -141,10 +141,10 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
 
 def _as_the_folder(reading: Reading, path: Path) -> tuple[Reading, Tensor | None]:
     """What is not asked for is as the model folder has it; and its vectors of unknown words, where they stay."""
-    source = recognise(path)
-    if source.kind != "firth":
+    located = find_format(path)
+    if located.format.key != "firth":
         return reading, None
-    folder = find_model(source.path)
+    folder = find_model(located.path)
     if reading.split is None:
         together = len(Tokenizer.load(folder).ids_many(["a,b"])[0]) == 1
         reading = replace(reading, split="blanks" if together else "words")

@@ -1,4 +1,4 @@
-"""What a path is."""
+"""The table of formats: which row finds what."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +9,7 @@ from published_folders import PIECES, encoder_alone, masked, publish, weights
 
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, write_model
-from firth.formats.foreign import open_model
-from firth.formats.recognise import recognise
+from firth.formats.table import find_format, open_model
 from firth.text.tokenizer import Tokenizer
 
 
@@ -27,14 +26,14 @@ def test_what_a_path_is(tmp_path: Path, shared_data: Path) -> None:
     sentences = publish(tmp_path / "st", encoder_alone(masked()))
     (sentences / "modules.json").write_text("[]")
     google = shared_data / "tf-bert-fixture"
-    assert recognise(model).kind == recognise(tmp_path / "run").kind == "firth"
-    assert (recognise(published).kind, recognise(published).path) == ("huggingface", published)
-    assert recognise(sentences).kind == "sentence-transformers"
+    assert find_format(model).format.key == find_format(tmp_path / "run").format.key == "firth"
+    assert (find_format(published).format.key, find_format(published).path) == ("hf", published)
+    assert find_format(sentences).format.key == "st"
     for path in (google, google / "bert_model.ckpt", google / "bert_model.ckpt.index"):
-        assert (recognise(path).kind, recognise(path).path) == ("google", google / "bert_model.ckpt")
+        assert (find_format(path).format.key, find_format(path).path) == ("google", google / "bert_model.ckpt")
     # A model folder of ours that other tools read as well is still ours.
     (model / "modules.json").write_text("[]")
-    assert recognise(model).kind == "firth"
+    assert find_format(model).format.key == "firth"
 
 
 @pytest.mark.parametrize(

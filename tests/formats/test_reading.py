@@ -12,14 +12,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from published_folders import PIECES, SIZES, encoder_alone, fine_tuned, masked, publish, weights
+from published_folders import PIECES, SIZES, drawn, encoder_alone, fine_tuned, masked, publish, weights
 from safetensors.torch import save_file
 
 from firth.errors import CheckpointError, ConfigError, TokenizerError
+from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.formats.foreign import open_model, read_foreign
-from firth.formats.recognise import recognise
+from firth.formats.reading import ReadOptions
+from firth.formats.table import find_format, open_model, read_format
 from firth.inference.model import load
+from firth.models.bert import Bert
+from firth.objectives.config import MaskedLMConfig
+from firth.objectives.masked_lm import MaskedLM
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -39,7 +43,7 @@ PLAIN = FeatureConfig(dropout=0.25)
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_a_whole_model(next_sentence: bool, tmp_path: Path) -> None:
     objective = masked(next_sentence=next_sentence)
-    found = read_foreign(recognise(publish(tmp_path / "m", weights(objective))))
+    found = read_format(find_format(publish(tmp_path / "m", weights(objective))))
     loaded = found.loaded
     assert (loaded.system_name, loaded.task, loaded.untrained) == ("bert", PRETRAINING, ())
     assert loaded.objective.encoder.config == SIZES and not loaded.objective.training
@@ -57,7 +61,7 @@ def test_parts_that_are_not_there_begin_at_random_the_same_each_time(tmp_path: P
     folder = publish(tmp_path / "m", state, architecture="BertModel")
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    found = read_foreign(recognise(folder))
+    found = read_format(find_format(folder))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert found.loaded.untrained == ("encoder.pooler", "mlm")
     new = [value for name, value in found.facts if name == "new"]
@@ -213,10 +217,10 @@ def test_what_does_not_fit_is_named(
 
 def test_no_vocabulary_or_another_one(tmp_path: Path) -> None:
     folder = publish(tmp_path / "m", weights(masked()), vocab=None)
-    with pytest.raises(CheckpointError, match=r"no tokenizer\.json and no vocab\.txt: .* --vocab FILE --to DIR"):
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json and no vocab\.txt: .* --vocab FILE --out DIR"):
         open_model(folder)
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-    loaded = read_foreign(recognise(folder), vocab=tmp_path / "vocab.txt").loaded
+    loaded = read_format(find_format(folder), ReadOptions(vocab=tmp_path / "vocab.txt")).loaded
     assert loaded.tokenizer.pieces == PIECES
     # The last one's piece too many is a special one.
     for pieces in (PIECES[:-1], [*PIECES, "more"], ["more", *PIECES[len(SPECIALS) :], *SPECIALS]):
@@ -232,7 +236,7 @@ def test_rows_up_to_a_round_number_get_names(tmp_path: Path) -> None:
     word = "bert.embeddings.word_embeddings.weight"
     state[word] = torch.cat([state[word], torch.ones(size - len(PIECES), 8)])
     state["cls.predictions.bias"] = torch.cat([state["cls.predictions.bias"], torch.ones(size - len(PIECES))])
-    found = read_foreign(recognise(publish(tmp_path / "m", state, vocab_size=size)))
+    found = read_format(find_format(publish(tmp_path / "m", state, vocab_size=size)))
     assert found.loaded.tokenizer.pieces[len(PIECES) :] == [f"[row{i}]" for i in range(len(PIECES), size)]
     assert dict(found.facts)["vocabulary"].startswith(f"{size - len(PIECES)} rows of the embedding have no piece")
 
@@ -242,14 +246,54 @@ def test_casing_that_nothing_tells(tmp_path: Path) -> None:
     folder = publish(tmp_path / "m", weights(masked()), vocab=pieces)
     with pytest.raises(TokenizerError, match="--cased, or --uncased"):
         open_model(folder)
-    assert read_foreign(recognise(folder), lowercase=True).loaded.tokenizer.lowercase
+    assert read_format(find_format(folder), ReadOptions(lowercase=True)).loaded.tokenizer.lowercase
+
+
+KOREAN = [*PIECES[:5], *(chr(0xAC00 + 28 * i) + "가" for i in range(395))]
+
+
+def korean(folder: Path, **about: Any) -> Path:
+    """A Korean model, whose pieces are whole syllables."""
+    objective = drawn(MaskedLM(Bert(replace(SIZES, vocab_size=len(KOREAN))), MaskedLMConfig()))
+    publish(folder, weights(objective), vocab=KOREAN, vocab_size=len(KOREAN))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"} | about))
+    return folder
+
+
+def test_a_tokenizer_that_cannot_read_the_models_korean_is_told(tmp_path: Path, capsys: Any) -> None:
+    bad, good = korean(tmp_path / "bad", do_lower_case=True), korean(tmp_path / "good", do_lower_case=False)
+    open_model(good)
+    assert capsys.readouterr().err == ""
+    open_model(bad)
+    said = capsys.readouterr().err
+    assert f"{bad}: its tokenizer reads 100% of the Korean words of its own vocabulary as [UNK]" in said
+    with pytest.raises(ConfigError, match="--cased; --allow-unknown-hangul converts it as it is"):
+        convert(bad, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    facts = convert(bad, tmp_path / "x", allow_unknown_hangul=True).facts
+    assert any(name == "warning" and "[UNK]" in value for name, value in facts)
+    # What mends it: the flag, and the file.
+    assert not any(name == "warning" for name, _ in convert(bad, tmp_path / "y", lowercase=False).facts)
+    convert(korean(tmp_path / "mended", do_lower_case=True, strip_accents=False), tmp_path / "z")
+
+
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"]
+)
+@pytest.mark.parametrize("size", [10**12, 10**30])
+def test_sizes_that_no_machine_holds_are_one_line(tmp_path: Path, key: str, size: int) -> None:
+    for number, state in enumerate((weights(masked()), {"classifier.weight": torch.zeros(2, 8)})):
+        folder = publish(tmp_path / str(number), state, **{key: size})
+        with pytest.raises(CheckpointError) as caught:
+            open_model(folder)
+        assert len(str(caught.value)) < 500
 
 
 def test_gelu_is_asked_of_google_alone(tmp_path: Path, shared_data: Path) -> None:
-    with pytest.raises(ConfigError, match="--gelu is for Google's checkpoints"):
-        read_foreign(recognise(publish(tmp_path / "m", weights(masked()))), gelu="tanh")
-    google = recognise(shared_data / "tf-bert-fixture")
-    found = {gelu: read_foreign(google, gelu=gelu).loaded.objective for gelu in ("erf", "tanh", None)}
+    with pytest.raises(ConfigError, match="is a model in Hugging Face's layout, which needs no gelu"):
+        read_format(find_format(publish(tmp_path / "m", weights(masked()))), ReadOptions(gelu="tanh"))
+    google = find_format(shared_data / "tf-bert-fixture")
+    found = {gelu: read_format(google, ReadOptions(gelu=gelu)).loaded.objective for gelu in ("erf", "tanh", None)}
     assert [found[gelu].encoder.config.activation for gelu in found] == ["gelu", "gelu_tanh", "gelu"]
     a, b = found["erf"].state_dict(), found["tanh"].state_dict()
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -298,7 +342,7 @@ def test_a_google_encoder_without_heads(shared_data: Path, tmp_path: Path) -> No
     folder = google_of(
         shared_data, tmp_path / "m", lambda state: {n: a for n, a in state.items() if not n.startswith("cls/")}
     )
-    found = read_foreign(recognise(folder))
+    found = read_format(find_format(folder))
     assert found.loaded.untrained == ("mlm",)
     expected = open_model(shared_data / "tf-bert-fixture").objective.encoder.state_dict()
     state = found.loaded.objective.encoder.state_dict()
@@ -356,7 +400,7 @@ def test_float16_is_read_as_float32(tmp_path: Path) -> None:
     objective = masked()
     folder = publish(tmp_path / "m", weights(objective))
     save_file({n: t.half() for n, t in weights(objective).items()}, folder / "model.safetensors")
-    found = read_foreign(recognise(folder))
+    found = read_format(find_format(folder))
     for name, tensor in found.loaded.objective.state_dict().items():
         assert torch.equal(tensor, objective.state_dict()[name].half().float())
     assert dict(found.facts)["weights"] == "model.safetensors, float16, read as float32"

@@ -1,4 +1,4 @@
-"""Models of other tools as our own: how each of the layouts that recognise.py tells apart is read."""
+"""Read a model of each format: the readers of the table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firth.config import read_json
+from firth.config import read_json, to_dict
 from firth.convert import google_bert
 from firth.convert.cove import read_mtlstm
 from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
@@ -21,20 +21,21 @@ from firth.convert.sentence_transformers import read_sentence_model
 from firth.convert.tf_bundle import read_bundle
 from firth.convert.weights import find_tensors, read_tensors
 from firth.data.batch import Objective
-from firth.errors import CheckpointError, ConfigError, InputError
+from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, Loaded, read_model, tensor_names
-from firth.formats.recognise import CONFIGS, Source, recognise
 from firth.layers.initialise import truncated_normal_
 from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, MtLstmTranslationConfig, TiedLMConfig
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
 from firth.text.extend import extended
 from firth.text.fastai_words import tokenizer_of_fastai
+from firth.text.hangul import unread_hangul
 from firth.text.published import read_published
 from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, WORDS, Tokenizer
 
 Gelu = Literal["erf", "tanh"]
 _What = tuple[str, str, Any]  # system, task, options
+CONFIGS = ("config.json", "bert_config.json")
 
 # Embeddings are often made a little larger than the vocabulary, up to a round number.
 _MOST_FILLERS = 127
@@ -53,58 +54,51 @@ _PARTS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions:
+    """What a user says of a model of another tool, where its files do not; None where nothing is said.
+
+    ``vocab``: a vocabulary in place of the folder's. ``lowercase``: whether text is lower-cased. ``gelu``: the form in
+    a Google checkpoint; erf if not given, as in every copy in use. ``vectors``: word vectors for an encoder that has
+    none; whoever reads it puts them in (``vectors/fixed_words.py``).
+    """
+
+    vocab: Path | None = None
+    lowercase: bool | None = None
+    gelu: Gelu | None = None
+    vectors: Path | None = None
+
+
+NO_OPTIONS = ReadOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A model of another tool, and what was found out about it, by name."""
+    """A model that was read, what was found out about it, by name, and what is wrong with its tokenizer, if anything.
+    """
 
     loaded: Loaded
     facts: Facts
+    warning: str = ""
 
 
-def open_model(path: str | Path) -> Loaded:
-    """The model at ``path``, whoever wrote it."""
-    source = recognise(path)
-    return read_model(source.path) if source.kind == "firth" else read_foreign(source).loaded
+def read_firth(path: Path, options: ReadOptions) -> Foreign:
+    """A model folder, or the model of a run."""
+    loaded = read_model(path)
+    return Foreign(loaded, describe(loaded.system_name, loaded.task, loaded.objective))
 
 
-def read_foreign(
-    source: Source, *, vocab: Path | None = None, lowercase: bool | None = None, gelu: Gelu | None = None
-) -> Foreign:
-    """Read a model of another tool; every tensor is used, or known to be of no use, or an error.
-
-    ``vocab``: a vocabulary in place of the folder's. ``lowercase``: where the folder does not tell. ``gelu``: the
-    form in a Google checkpoint, which does not say; erf if not given, as in every copy in use.
-    """
-    if gelu is not None and source.kind != "google":
-        raise ConfigError(f"--gelu is for Google's checkpoints: config.json of {source.name} says which form it has")
-    try:
-        if source.kind == "google":
-            return _read_google(source, vocab, lowercase, gelu or "erf")
-        if source.kind == "sentence-transformers":
-            return _read_sentence_model(source, vocab, lowercase)
-        if source.kind == "openai":
-            return _read_openai(source, vocab, lowercase)
-        if source.kind == "fastai":
-            return _read_fastai(source, vocab, lowercase)
-        if source.kind == "elmo":
-            return _read_elmo(source, vocab, lowercase)
-        if source.kind == "cove":
-            raise ConfigError(f"there are no words in it: firth convert {source.name} --vectors FILE --to DIR")
-        return _read_huggingface(source, vocab, lowercase)
-    except (ConfigError, InputError) as error:
-        raise CheckpointError(f"{source.name} cannot be read as a model: {error}") from None
-
-
-def _read_sentence_model(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
-    parts = read_sentence_model(source.path)
-    inner = _read_huggingface(replace(source, path=parts.transformer), vocab, lowercase)
+def read_sentence_transformers(path: Path, options: ReadOptions) -> Foreign:
+    """A folder of sentence-transformers: the transformer in it, and how its tokens become one vector."""
+    parts = read_sentence_model(path)
+    inner = read_huggingface(parts.transformer, options)
     unit = ", made of length 1" if parts.embedding.normalize else ""
     facts = [*inner.facts, ("embedding", parts.embedding.pool + unit), *(("note", note) for note in parts.notes)]
-    return Foreign(replace(inner.loaded, embedding=parts.embedding), facts)
+    return replace(inner, loaded=replace(inner.loaded, embedding=parts.embedding), facts=facts)
 
 
-def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
-    folder = source.path
+def read_huggingface(folder: Path, options: ReadOptions) -> Foreign:
+    """A folder of transformers, of any year."""
     file = next((folder / name for name in CONFIGS if (folder / name).is_file()), folder / CONFIGS[0])
     theirs, where = read_json(file), str(file)
     family = _model_type(theirs, where)
@@ -114,7 +108,7 @@ def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None
     facts = [("weights", f"{weights.name}, {_types(found)}"), *left_out]
     family.check_sizes(config, state, where)
     kind = family.find_kind(theirs, state, where)
-    text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
+    text = _tokenizer(folder, config.vocab_size, options)
     expected = _empty(kind, config).state_dict()
     untrained = family.absent_parts(state, expected)
     wanted = {n: t for n, t in expected.items() if not any(n.startswith(f"{part}.") for part in untrained)}
@@ -122,7 +116,7 @@ def _read_huggingface(source: Source, vocab: Path | None, lowercase: bool | None
     assert names is not None, "what is published is of systems and tasks with foreign names"
     ours = to_ours(state, expand(names, config.n_layers), wanted, str(weights))
     objective = _filled(kind, config, ours, text, untrained, str(weights))
-    return _found(source, kind, objective, text, untrained, facts)
+    return _found(kind, objective, text, untrained, facts)
 
 
 def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
@@ -134,51 +128,56 @@ def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
     return _MODEL_TYPES[name]
 
 
-def _read_openai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
+def read_released_gpt(folder: Path, options: ReadOptions) -> Foreign:
+    """The ten arrays of OpenAI's release."""
     kind: _What = ("gpt", PRETRAINING, TiedLMConfig())
-    config, ours = read_openai(source.path)
-    text = _tokenizer(source.path, config.vocab_size, vocab, lowercase)
-    objective = _filled(kind, config, ours, text, (), str(source.path))
-    return _found(source, kind, objective, text, (), [("weights", "params_0.npy to params_9.npy, float32")])
+    config, ours = read_openai(folder)
+    text = _tokenizer(folder, config.vocab_size, options)
+    objective = _filled(kind, config, ours, text, (), str(folder))
+    return _found(kind, objective, text, (), [("weights", "params_0.npy to params_9.npy, float32")])
 
 
-def _read_elmo(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
-    if lowercase:
+def read_published_elmo(path: Path, options: ReadOptions) -> Foreign:
+    """The two files of ELMo."""
+    if options.lowercase:
         raise ConfigError("ELMo reads text as it is: leave out --uncased")
-    files = find_files(source.path)
+    files = find_files(path)
     assert files is not None
     kind: _What = ("elmo", PRETRAINING, BilmLMConfig())
-    tokenizer = SYSTEMS["elmo"].reads(spaced_words([]) if vocab is None else read_words(vocab))
+    tokenizer = SYSTEMS["elmo"].reads(spaced_words([]) if options.vocab is None else read_words(options.vocab))
     config, ours = read_elmo(*files, tokenizer.size)
     text = _Text(tokenizer, "cased, words as they stand between white space, any of them by its characters")
     untrained = ("softmax",)
     objective = _filled(kind, config, ours, text, untrained, str(files[1]))
     facts = [("weights", f"{files[1].name}, float32, with the sizes of {files[0].name}")]
-    return _found(source, kind, objective, text, untrained, facts)
+    return _found(kind, objective, text, untrained, facts)
 
 
-def read_cove(source: Source, lowercase: bool | None = None) -> Foreign:
-    """The released encoder of CoVe, which has a vector for no word yet (``vectors/fixed_words.py``).
+def read_cove(path: Path, options: ReadOptions) -> Foreign:
+    """The released encoder of CoVe, with a vector for no word yet: ConfigError unless they will be put in.
 
     Text is read in lower case if nothing else is said, and divided at white space alone: the translation was learnt on
     text that was tokenised already, and words of its vectors such as ``n't`` and ``U.S.`` are not to be split.
     """
+    if options.vectors is None:
+        raise ConfigError(f"there are no words in it: firth convert {path} --vectors FILE --out DIR")
     kind: _What = ("cove", PRETRAINING, MtLstmTranslationConfig(decoder=False))
-    low = lowercase is not False
+    low = options.lowercase is not False
     tokenizer = Tokenizer.from_words(WORDS.specials, lowercase=low, keep_accents=low, split="blanks")
-    config, ours = read_mtlstm(source.path, tokenizer.size)
+    config, ours = read_mtlstm(path, tokenizer.size)
     ours["encoder.words"] = torch.zeros(tokenizer.size, config.width)
     text = _Text(tokenizer, f"{'lower-cased' if low else 'cased'}, words as they stand between white space")
-    objective = _filled(kind, config, ours, text, (), str(source.path))
-    return _found(source, kind, objective, text, (), [("weights", f"{source.path.name}, float32, an encoder alone")])
+    objective = _filled(kind, config, ours, text, (), str(path))
+    return _found(kind, objective, text, (), [("weights", f"{path.name}, float32, an encoder alone")])
 
 
-def _read_fastai(source: Source, vocab: Path | None, lowercase: bool | None) -> Foreign:
-    if lowercase is False:
+def read_fastai_model(path: Path, options: ReadOptions) -> Foreign:
+    """The weights of a language model of fastai, and the list of words beside them."""
+    if options.lowercase is False:
         raise ConfigError("fastai's language models read lower-cased text: leave out --cased")
     kind: _What = ("awd-lstm", PRETRAINING, AwdLMConfig())
-    config, ours, facts = read_fastai(source.path)
-    words = vocab or find_words(source.path)
+    config, ours, facts = read_fastai(path)
+    words = options.vocab or find_words(path)
     facts.append(("words", words.name))
     tokenizer, n_new = tokenizer_of_fastai(read_words_file(words), str(words))
     if tokenizer.size - n_new != config.vocab_size:
@@ -191,8 +190,8 @@ def _read_fastai(source: Source, vocab: Path | None, lowercase: bool | None) -> 
         names = ", ".join(tokenizer.pieces[-n_new:])
         facts.append(("new", f"the special words {names}: the model has none, so they begin as the mean of its words"))
     text = _Text(tokenizer, "lower-cased, by fastai's rules")
-    objective = _filled(kind, replace(config, vocab_size=tokenizer.size), ours, text, (), str(source.path))
-    return _found(source, kind, objective, text, (), facts)
+    objective = _filled(kind, replace(config, vocab_size=tokenizer.size), ours, text, (), str(path))
+    return _found(kind, objective, text, (), facts)
 
 
 def _with_means(rows: Tensor, n: int) -> Tensor:
@@ -206,22 +205,23 @@ def _types(tensors: Mapping[str, Tensor]) -> str:
     return " and ".join(names) + ("" if names == ["float32"] else ", read as float32")
 
 
-def _read_google(source: Source, vocab: Path | None, lowercase: bool | None, gelu: Gelu) -> Foreign:
-    folder, where = source.path.parent, str(source.path)
+def read_google(prefix: Path, options: ReadOptions) -> Foreign:
+    """A TensorFlow checkpoint of google-research/bert; ``prefix`` is its path without ``.index``."""
+    folder, where, gelu = prefix.parent, str(prefix), options.gelu or "erf"
     file = folder / "bert_config.json"
     config = google_bert.config_from_google(read_json(file), str(file), "gelu" if gelu == "erf" else "gelu_tanh")
-    state = read_bundle(source.path, google_bert.is_weight)
+    state = read_bundle(prefix, google_bert.is_weight)
     google_bert.check_sizes(config, state, str(file))
     found = google_bert.find_task(state, where)
     kind = _kind_of_google(found, state)
-    text = _tokenizer(folder, config.vocab_size, vocab, lowercase)
+    text = _tokenizer(folder, config.vocab_size, options)
     ours = google_bert.to_ours(state, found, _empty(kind, config).state_dict(), config.n_layers, where)
     untrained = ("mlm",) if found == google_bert.BARE else ()
     objective = _filled(kind, config, ours, text, untrained, where)
-    facts = [("weights", f"{source.path.name}.index, float32, every checksum matches")]
+    facts = [("weights", f"{prefix.name}.index, float32, every checksum matches")]
     if config.activation.startswith("gelu"):
         facts.append(("gelu", f"{gelu}: the checkpoint does not say which; erf is what every copy in use has"))
-    return _found(source, kind, objective, text, untrained, facts)
+    return _found(kind, objective, text, untrained, facts)
 
 
 def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
@@ -240,7 +240,7 @@ def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
 
 
 def _found(
-    source: Source, kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts
+    kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts
 ) -> Foreign:
     """The model and what there is to say of it."""
     system_name, task, _ = kind
@@ -252,8 +252,10 @@ def _found(
         names = ", ".join(text.tokenizer.pieces[-text.n_new :])
         facts.append(("new", f"the special pieces {names}: the checkpoint has none, so they begin at random"))
         untrained = (*untrained, SPECIAL_PIECES)
-    origin = {"from": source.name, "format": source.kind, "found": [list(fact) for fact in facts]}
-    return Foreign(Loaded(system_name, task, objective, text.tokenizer, {"origin": origin}, untrained), facts)
+    warning = unread_hangul(text.tokenizer)
+    if warning:
+        facts.append(("warning", warning))
+    return Foreign(Loaded(system_name, task, objective, text.tokenizer, {}, untrained), facts, warning)
 
 
 def describe(system_name: str, task: str, objective: Objective) -> Facts:
@@ -279,12 +281,12 @@ class _Text:
     n_new: int = 0
 
 
-def _tokenizer(folder: Path, size: int, vocab: Path | None, lowercase: bool | None) -> _Text:
+def _tokenizer(folder: Path, size: int, options: ReadOptions) -> _Text:
     """The tokenizer of a folder, which must have ``size`` pieces, special ones at the end not counted."""
-    advice = f"firth convert {folder} --vocab FILE --to DIR"
+    vocab, advice = options.vocab, f"firth convert {folder} --vocab FILE --out DIR"
     if vocab is None and not any((folder / name).is_file() for name in VOCABULARIES):
         raise CheckpointError(f"{folder} has no tokenizer.json and no vocab.txt: give its vocabulary with {advice}")
-    tokenizer, casing = read_published(folder, vocab=vocab, lowercase=lowercase)
+    tokenizer, casing = read_published(folder, vocab=vocab, lowercase=options.lowercase)
     short = size - tokenizer.size
     # OpenAI GPT's vocabulary is published without them, and gets them as it is read.
     n_own = tokenizer.size - (tokenizer.n_added if tokenizer.kind is OPENAI else 0)
@@ -315,8 +317,12 @@ def _empty(kind: _What, config: Any) -> Objective:
     """The modules without memory: nothing is drawn that would be written over, impossible sizes cost nothing."""
     system_name, task, options = kind
     make: Callable[[Any, Any], Objective] = SYSTEMS[system_name].objective if task == PRETRAINING else TASKS[task].model
-    with torch.device("meta"):
-        return make(SYSTEMS[system_name].encoder(config), options)
+    try:
+        with torch.device("meta"):
+            return make(SYSTEMS[system_name].encoder(config), options)
+    except (RuntimeError, OverflowError) as error:
+        # Even without memory, the number of a tensor's elements has to fit into 64 bits.
+        raise CheckpointError(f"a model of these sizes cannot be made: {to_dict(config)} ({error})") from None
 
 
 def _filled(

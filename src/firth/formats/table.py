@@ -1,0 +1,186 @@
+"""The table of formats: how each is found, read and written. A new format is a row here.
+
+``find_format`` decides by the files that are there, never by a name (but for ``hub:``); the first row that finds a path
+has it. What is written as ONNX, which takes a labelled data set to judge, is in ``export/onnx.py``.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from firth.convert.cove import is_mtlstm
+from firth.convert.elmo import find_files, missing_half
+from firth.convert.fastai import find_fastai, missing_words
+from firth.convert.hub import HUB, fetch_model
+from firth.convert.huggingface import Facts
+from firth.convert.openai_gpt import SHAPES
+from firth.convert.sentence_transformers import MODULES
+from firth.convert.tf_bundle import bundle_prefix
+from firth.convert.weights import FILES
+from firth.convert.word_vectors import looks_like_vectors
+from firth.errors import CheckpointError, ConfigError, InputError
+from firth.folder import Loaded, find_model
+from firth.formats import reading, writing
+from firth.formats.reading import CONFIGS, NO_OPTIONS, Foreign, ReadOptions
+from firth.progress import say
+
+ONNX_ABOUT, ONNX_GRAPH = "onnx.json", "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """A format of models on disk.
+
+    ``key``: its name after ``--as``. ``title``: what a path in it is, in words. ``page``: its page under docs/.
+
+    ``finds(path)``: what ``reads`` takes (a folder, a file, a prefix), or None if the path has another format.
+    ``reads(path, options)``: the model; None where Firth cannot read the format, and ``instead`` says what to do.
+    ``options``: the fields of ``ReadOptions`` that it takes. ``lacks(folder)``: what an unknown folder lacks to be of
+    this format, empty if nothing speaks for it.
+
+    ``writes(folder, loaded)``: write a model into an empty folder, read it again and compare; returns what there is to
+    say of it, and raises ConfigError for a model that the format cannot hold. None where Firth does not write it.
+    ``made``: what is written, in words. ``extra``, ``packages``: the extra that the format needs, and what is in it.
+    """
+
+    key: str
+    title: str
+    page: str
+    finds: Callable[[Path], Path | None]
+    reads: Callable[[Path, ReadOptions], Foreign] | None = None
+    options: tuple[str, ...] = ()
+    instead: str = ""
+    lacks: Callable[[Path], str] = lambda folder: ""
+    writes: Callable[[Path, Loaded], Facts] | None = None
+    made: str = ""
+    extra: str = ""
+    packages: tuple[str, ...] = ()
+
+
+def _has(*names: str) -> Callable[[Path], Path | None]:
+    """Finds a folder with one of these files."""
+    return lambda place: place if any((place / name).is_file() for name in names) else None
+
+
+def _find_google(place: Path) -> Path | None:
+    return None if _has(*FILES)(place) else bundle_prefix(place)
+
+
+_TEXT = ("vocab", "lowercase")
+FORMATS: tuple[Format, ...] = (
+    Format(
+        key="firth", title="a model of Firth", page="verbs/convert.md",
+        finds=_has("firth.json", "model/firth.json", ".model.old/firth.json"), reads=reading.read_firth,
+        options=("vectors",),
+        writes=writing.write_firth, made="a model folder",
+    ),
+    Format(
+        key="st", title="a model of sentence-transformers", page="formats/sentence-transformers.md",
+        finds=_has(MODULES), reads=reading.read_sentence_transformers, options=_TEXT,
+        writes=writing.write_sentence_transformers, made="a model folder that sentence-transformers reads too",
+    ),
+    Format(
+        key="elmo", title="a published ELMo", page="systems/elmo.md", extra="convert", packages=("h5py",),
+        finds=lambda place: place if find_files(place) else None, reads=reading.read_published_elmo, options=_TEXT,
+        lacks=missing_half, writes=writing.write_published_elmo, made="options.json and weights.hdf5",
+    ),
+    Format(
+        key="openai", title="OpenAI's released GPT", page="systems/gpt.md",
+        finds=_has(SHAPES), reads=reading.read_released_gpt, options=_TEXT,
+        writes=writing.write_released_gpt, made="params_0.npy to params_9.npy, params_shapes.json and the tokenizer",
+    ),
+    Format(
+        key="google", title="a checkpoint of google-research/bert", page="formats/google-bert.md",
+        finds=_find_google, reads=reading.read_google, options=(*_TEXT, "gelu"),
+        writes=writing.write_google, made="bert_config.json, vocab.txt and bert_model.ckpt",
+    ),
+    Format(
+        key="onnx", title="an ONNX graph", page="formats/onnx.md", extra="onnx",
+        packages=("onnx", "onnxruntime", "onnxscript"), finds=_has(ONNX_ABOUT, ONNX_GRAPH),
+        instead="a graph cannot be read back: use onnxruntime, or the model folder that it was made from",
+        made="model.onnx and its tokenizer",
+    ),
+    Format(
+        key="hf", title="a model in Hugging Face's layout", page="formats/huggingface.md",
+        finds=_has(*CONFIGS), reads=reading.read_huggingface, options=_TEXT,
+        writes=writing.write_huggingface, made="config.json, model.safetensors and the tokenizer",
+    ),
+    Format(
+        key="fastai", title="a language model of fastai", page="systems/awd-lstm.md",
+        finds=find_fastai, reads=reading.read_fastai_model, options=_TEXT, lacks=missing_words,
+    ),
+    Format(
+        key="cove", title="the released encoder of CoVe", page="systems/cove.md",
+        finds=lambda place: place if is_mtlstm(place) else None, reads=reading.read_cove,
+        options=("lowercase", "vectors"),
+    ),
+    Format(
+        key="vectors", title="a file of word vectors", page="systems/vectors.md",
+        finds=lambda place: place if looks_like_vectors(place) else None,
+        instead="firth vectors convert SOURCE --to DIR makes a model folder of it",
+    ),
+)  # fmt: skip
+BY_KEY = {row.key: row for row in FORMATS}
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A model on disk: its format, ``path`` as the format's reader takes it, and ``name`` as it was given."""
+
+    format: Format
+    path: Path
+    name: str
+
+
+def find_format(path: str | Path) -> Located:
+    """Detect the format of ``path``.
+
+    ConfigError if there is nothing, CheckpointError if it is no model.
+    """
+    name = str(path)
+    place = fetch_model(name) if name.startswith(HUB) else Path(path)
+    for row in FORMATS:
+        if (found := row.finds(place)) is not None:
+            return Located(row, found, name)
+    if place.is_file():
+        raise CheckpointError(f"{name} is a file: give the folder that it lies in")
+    try:
+        return Located(BY_KEY["firth"], find_model(place), name)
+    except CheckpointError:
+        if lacking := next(filter(None, (row.lacks(place) for row in FORMATS)), ""):
+            raise CheckpointError(f"{name} {lacking}") from None
+        raise
+
+
+def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
+    """Read a model of any format; every tensor is used, or known to be of no use, or an error."""
+    row, name = located.format, located.name
+    given = [field.name for field in fields(options) if getattr(options, field.name) is not None]
+    if strange := [option for option in given if option not in row.options]:
+        raise ConfigError(f"{name} is {row.title}, which needs no {' and no '.join(strange)}: leave out")
+    if row.reads is None:
+        raise CheckpointError(f"{name} is {row.title}: {row.instead}")
+    if row.key == "firth":
+        return row.reads(located.path, options)
+    check_packages(row)
+    try:
+        found = row.reads(located.path, options)
+    except (ConfigError, InputError) as error:
+        raise CheckpointError(f"{name} cannot be read as a model: {error}") from None
+    origin = {"from": name, "format": row.key, "found": [list(fact) for fact in found.facts]}
+    return replace(found, loaded=replace(found.loaded, provenance={"origin": origin}))
+
+
+def check_packages(row: Format) -> None:
+    """ConfigError unless the extra of a format is installed."""
+    if missing := [name for name in row.packages if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"{row.title} needs {' and '.join(missing)}: pip install 'firth[{row.extra}]'")
+
+
+def open_model(path: str | Path) -> Loaded:
+    """Load the model at ``path``, whatever its format. What is wrong with its tokenizer is said on stderr."""
+    found = read_format(find_format(path))
+    if found.warning:
+        say(f"{path}: {found.warning}")
+    return found.loaded

@@ -1,0 +1,136 @@
+"""Write a model in each format, read it again and compare: the writers of the table."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firth.convert import elmo, google_bert
+from firth.convert.huggingface import Facts
+from firth.convert.openai_gpt import read_openai, write_openai
+from firth.convert.sentence_transformers import write_sentence_model
+from firth.convert.tf_bundle import read_bundle, write_bundle
+from firth.errors import CheckpointError, ConfigError
+from firth.files import write_json, write_text
+from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
+from firth.formats.reading import NO_OPTIONS, read_huggingface
+from firth.text.tokenizer import Tokenizer
+
+GOOGLE_PREFIX = "bert_model.ckpt"
+_BERTS = ("bert", "bert-ltr")
+
+
+def write_firth(folder: Path, loaded: Loaded) -> Facts:
+    """A model folder, which transformers reads too where it knows the system."""
+    _write_model(folder, loaded)
+    _compare(loaded.objective.state_dict(), read_model(folder, unfinished=True).objective.state_dict())
+    return []
+
+
+def write_huggingface(folder: Path, loaded: Loaded) -> Facts:
+    """The files that transformers reads, and no other."""
+    _check_system("hf", loaded, (*_BERTS, "gpt"))
+    _write_model(folder, loaded)
+    (folder / "firth.json").unlink()
+    again = read_huggingface(folder, NO_OPTIONS).loaded
+    _compare(loaded.objective.state_dict(), again.objective.state_dict())
+    return [("left out", "firth.json: what Firth alone knows, such as how texts are embedded and where it comes from")]
+
+
+def write_sentence_transformers(folder: Path, loaded: Loaded) -> Facts:
+    """A model folder with the files of sentence-transformers beside."""
+    _check_system("st", loaded, _BERTS)
+    facts = write_firth(folder, loaded)
+    write_sentence_model(folder, loaded.embedding, loaded.objective.encoder.widths[-1], loaded.max_length)
+    return facts
+
+
+def write_google(folder: Path, loaded: Loaded) -> Facts:
+    """The files of google-research/bert."""
+    _check_system("google", loaded, _BERTS)
+    if loaded.task not in (PRETRAINING, "classify", "answer"):
+        raise ConfigError(f"this is a model for {loaded.task}, which google-research/bert does not have")
+    config = loaded.objective.encoder.config
+    write_json(folder / "bert_config.json", google_bert.config_to_google(config))
+    write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in loaded.tokenizer.pieces))
+    state, task = loaded.objective.state_dict(), loaded.task
+    if "mlm" in loaded.untrained:
+        state, task = {n: t for n, t in state.items() if n.startswith("encoder.")}, google_bert.BARE
+    arrays = google_bert.to_theirs(state, task, config.n_layers)
+    write_bundle(folder / GOOGLE_PREFIX, arrays)
+    _compare(arrays, read_bundle(folder / GOOGLE_PREFIX))
+    return _google_facts(loaded)
+
+
+def _google_facts(loaded: Loaded) -> Facts:
+    """What Google's files cannot say."""
+    tokenizer = loaded.tokenizer
+    facts = [("for Google's code", f"--do_lower_case={tokenizer.lowercase}: its files do not say it")]
+    google = Tokenizer.from_vocab(tokenizer.pieces, lowercase=tokenizer.lowercase, google=True)
+    if google.fingerprint != tokenizer.fingerprint:
+        facts.append(("note", "Google's code cuts rare characters, and lower-cased Hangul, in another way"))
+    if loaded.objective.encoder.config.activation == "gelu":
+        facts.append(("note", "their last code computes gelu by the tanh form, this model by erf: 5e-4 apart at most"))
+    return facts
+
+
+def write_released_gpt(folder: Path, loaded: Loaded) -> Facts:
+    """The arrays of OpenAI's release, and the tokenizer."""
+    _check_system("openai", loaded, ("gpt",))
+    config, tokenizer = loaded.objective.encoder.config, loaded.tokenizer
+    # Special pieces behind all others are made anew by their code, which has no place for them in the files.
+    n_pieces = config.vocab_size
+    while n_pieces - 1 in tokenizer.special_ids:
+        n_pieces -= 1
+    state = loaded.objective.state_dict()
+    write_openai(folder, config, state, n_pieces)
+    tokenizer.save(folder, max_length=loaded.max_length)
+    _, again = read_openai(folder)
+    _compare({name: tensor[: len(again[name])] for name, tensor in state.items()}, again)
+    facts = [("for OpenAI's code", "it reads encoder_bpe_40000.json and vocab_40000.bpe: put the model's own there")]
+    if left := tokenizer.pieces[n_pieces:]:
+        facts.append(("left out", f"the special pieces {', '.join(left)}: the released code makes its own"))
+    return facts
+
+
+def write_published_elmo(folder: Path, loaded: Loaded) -> Facts:
+    """The published files of ELMo."""
+    if loaded.system_name != "elmo":
+        raise ConfigError(f"this is a {loaded.system_name}: the format elmo is for elmo")
+    config, where = loaded.objective.encoder.config, (folder / elmo.OPTIONS, folder / elmo.WEIGHTS)
+    state = {name: t for name, t in loaded.objective.state_dict().items() if name.startswith("encoder.")}
+    elmo.write_elmo(folder, config, state)
+    found, again = elmo.read_elmo(*where, config.vocab_size)
+    if replace(found, dropout=config.dropout) != config:
+        raise CheckpointError(f"{where[0]} was written, but does not read as it was: is the disk failing?")
+    _compare(state, again)
+    return [("left out", "the vocabulary and all that stands on the encoder: these files have no place for them")]
+
+
+def _write_model(folder: Path, loaded: Loaded) -> None:
+    write_model(
+        folder, loaded.system_name, loaded.task, loaded.objective, loaded.tokenizer, loaded.provenance,
+        untrained=loaded.untrained, embedding=loaded.embedding,
+    )  # fmt: skip
+
+
+def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
+    """ConfigError for a model that another tool cannot hold."""
+    options: Any = loaded.objective.config
+    if loaded.system.huggingface is not None and loaded.system_name not in systems:
+        raise ConfigError(f"this is a {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
+    if tensor_names(loaded.system_name, loaded.task, options) is None:
+        raise ConfigError(f"this is a {loaded.system_name} for {loaded.task} with parts that only Firth has")
+
+
+def _compare(written: Mapping[str, Any], again: Mapping[str, Any]) -> None:
+    """CheckpointError unless all that was written reads as the same numbers."""
+    for name, tensor in written.items():
+        read = again[name]
+        same = torch.equal(read, tensor) if isinstance(tensor, Tensor) else np.array_equal(read, tensor)
+        if not same:
+            raise CheckpointError(f"{name} was written, but does not read as it was: is the disk failing?")
