@@ -15,6 +15,7 @@ holds it) from what another process is writing, and removes the first.
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from firth.errors import CheckpointError, ConfigError, FirthError
 
@@ -238,6 +239,19 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
         os.replace(file.name, path)
         _sync(path.parent)
+
+
+@contextmanager
+def as_text(file: BinaryIO) -> Iterator[TextIO]:
+    """Write UTF-8 text to an open file, which stays open."""
+    stream = io.TextIOWrapper(file, "utf-8")
+    try:
+        yield stream
+        stream.flush()
+    finally:
+        # A full disk was an error before; what is left to write then is not wanted.
+        with suppress(OSError):
+            stream.detach()
 
 
 def write_text(path: Path, text: str) -> None:

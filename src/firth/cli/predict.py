@@ -1,7 +1,6 @@
 """``firth predict``."""
 
 import dataclasses
-import io
 import json
 import math
 import sys
@@ -27,7 +26,7 @@ from firth.cli.shared import (
     on_interrupt,
 )
 from firth.errors import ConfigError, InputError
-from firth.files import check_new_file, new_file
+from firth.files import as_text, check_new_file, new_file
 from firth.progress import Progress
 
 if TYPE_CHECKING:
@@ -133,8 +132,8 @@ def predict(
         with on_interrupt("no submission was written"):
             _submit(published, _shown(answers), submission)
     elif out is not None:
-        with on_interrupt("no answers were written"), new_file(out) as target:
-            n_answers = _write(_shown(answers), io.TextIOWrapper(target, "utf-8", write_through=True), AT_ONCE)
+        with on_interrupt("no answers were written"), new_file(out) as target, as_text(target) as stream:
+            n_answers = _write(_shown(answers), stream, AT_ONCE)
         print(f"{out}: {counted(n_answers, 'answer')}")
     else:
         with on_interrupt("the answers so far are complete"):

@@ -1,6 +1,5 @@
 """Text -> word vectors, by gensim -> a model folder of the system ``vectors``."""
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
 from firth.convert.word_vectors import Block, Subwords, VectorFile
 from firth.errors import ConfigError, InputError
-from firth.files import check_new, temporary_file
+from firth.files import as_text, check_new, temporary_file
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
@@ -67,10 +66,10 @@ def train_vectors(
     place = Path(out).parent
     check_new(Path(out))
     place.mkdir(parents=True, exist_ok=True)
-    with temporary_file(Path(f"{out}.words")) as file, io.TextIOWrapper(file, "utf-8") as words:
+    with temporary_file(Path(f"{out}.words")) as file, as_text(file) as words:
         n_words = _write_words(texts, training.lowercase, split, words)
         words.flush()
-        vectors = _train(gensim, Path(words.name), n_words, training)
+        vectors = _train(gensim, Path(file.name), n_words, training)
     return write_vectors(_as_file(vectors, training), out, reading, {"texts": [str(t) for t in texts],
                                                                      "training": to_dict(training)})  # fmt: skip
 
