@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
-from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.errors import CheckpointError, ConfigError, FirthError, SaveError
 
 MANIFEST = "manifest.json"
 # What a manifest leaves out: the model card is for its owner to edit, and the record of an evaluation in 8-bit
@@ -344,7 +344,7 @@ def _refuse_second_writer(path: Path) -> None:
 def _not_written(path: Path, error: OSError) -> FirthError:
     """A disk that fails in the middle, or a place that was never one to write to."""
     if error.errno in _FULL:
-        return CheckpointError(_why(path, error))
+        return SaveError(_why(path, error))
     return ConfigError(f"{path} cannot be written: {_reason(error)}")
 
 
@@ -358,7 +358,7 @@ def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
             fill(temporary)
             _write_manifest(temporary)
         except OSError as error:
-            raise CheckpointError(_why(path, error)) from None
+            raise SaveError(_why(path, error)) from None
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -375,7 +375,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
             _sync_all(temporary)
             _swap(temporary, path)
     except OSError as error:
-        raise CheckpointError(_why(path, error)) from None
+        raise SaveError(_why(path, error)) from None
 
 
 def _why(path: Path, error: OSError) -> str:

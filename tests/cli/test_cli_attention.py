@@ -15,7 +15,7 @@ def test_a_picture_is_written(firth, tiny_run: Path, tmp_path: Path) -> None:
     result = firth("attention", tiny_run, "The old farmer.", "--second", "A mill?", "--out", out)
     n_pieces = len(load(tiny_run).attention("The old farmer.", "A mill?").pieces)
     assert (result.code, result.err) == (0, "")
-    assert result.out == f"{out}: 2 layers with 2 heads each over {n_pieces} pieces\n"
+    assert result.out == f"{out}: 2 layers with 2 heads each over {n_pieces} tokens\n"
     assert out.read_bytes().startswith(b"\x89PNG")
 
 

@@ -17,8 +17,8 @@ def test_a_table_of_rates(firth, tiny_run: Path) -> None:
     result = firth("bench", "--model", tiny_run, "--repeats", 1)
     assert result.code == 0
     head, names, *lines = result.out.splitlines()
-    assert head.startswith(f"{tiny_run} on ") and "processors in use; torch " in head
-    assert names.split() == ["tokens/s", "FLOP/s", "of", "the", "limit", "spread"]
+    assert head.startswith(f"{tiny_run} on ") and "CPU cores in use; torch " in head
+    assert names.split() == ["tokens/s", "FLOP/s", "%", "of", "peak", "spread"]
     assert any(line.startswith("  encode  ") and line.count("%") == 3 for line in lines)
     assert lines[-1].startswith("  loader, one thread  ")
 

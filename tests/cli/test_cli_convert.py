@@ -102,7 +102,7 @@ def test_casing_and_vocabulary_from_the_flags(firth, tmp_path: Path) -> None:
     pieces = [*PIECES[:5], *(chr(0xAC00 + i) for i in range(len(PIECES) - 5))]
     source = publish(tmp_path / "hf", weights(masked()), vocab=None)
     result = firth("convert", source, "--out", tmp_path / "x")
-    assert result.code == 1 and "give its vocabulary with firth convert" in result.complaint
+    assert result.code == 2 and "give its vocabulary with firth convert" in result.complaint
     (tmp_path / "v.txt").write_text("\n".join(pieces) + "\n", "utf-8")
     result = firth("convert", source, "--out", tmp_path / "x", "--vocab", tmp_path / "v.txt")
     assert result.code == 2 and "--cased, or --uncased" in result.complaint

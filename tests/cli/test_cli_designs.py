@@ -37,7 +37,7 @@ def test_a_tagger_by_its_name(firth, folder: Path, tmp_path: Path) -> None:
     data = ["--task", "tag", "--model", folder / "lm", "--train", folder / "t.conll", "--epochs", "1"]
     vectors = f"--set=adapt.vectors={folder / 'v.txt'}"
     done = firth("finetune", "--design", "taglm", *data, *FAST, vectors, "--out", tmp_path / "run")
-    assert done.code == 0 and "tag learnt from" in done.out
+    assert done.code == 0 and "tag fine-tuned on" in done.out
     assert "vectors for 2 of the vocabulary's 2 words (1 by their lower case)" in done.err
     about = json.loads((tmp_path / "run" / "model" / "firth.json").read_text())
     assert about["options"]["scheme"] == "BIOES" and about["options"]["features"]["join"] == "first"

@@ -47,7 +47,7 @@ def test_it_says_what_changed_and_what_comes_next(firth, tiny_run: Path, text: P
     assert result.code == 0
     tokenizer = read_model(tmp_path / "new").tokenizer
     n = tokenizer.size - 300
-    assert f"{tmp_path / 'new'}: {n} new pieces, {tokenizer.size} in all" in result.out
+    assert f"{tmp_path / 'new'}: {n} new tokens, {tokenizer.size} in all" in result.out
     assert f"{n} new pieces are of use to this text, not 900: these are taken" in result.err
     for part in ("on the text (", "on held-out text (", "pieces per word", " → 1.", "myocardium", "that are [UNK]"):
         assert part in result.out
@@ -93,7 +93,7 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(firth, base: Path, text: Pat
         result = firth("extend", *tokens)
         assert result.code == 2 and result.out == ""
         assert [part for part in parts if part not in result.complaint] == []
-    assert firth("extend", tmp_path / "out", text, "--out", new).code == 1
+    assert firth("extend", tmp_path / "out", text, "--out", new).code == 2
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -106,5 +106,5 @@ def test_an_interruption_says_what_to_do(
     monkeypatch.setattr(job, "choose_pieces", interrupted)
     result = firth("extend", base, text, "--out", tmp_path / "new")
     assert result.code == 130
-    assert result.complaint == "interrupted: no model was written; start again with the same command"
+    assert result.complaint == "interrupted: no model was written; run the same command again"
     assert list(tmp_path.iterdir()) == [text]

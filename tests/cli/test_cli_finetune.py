@@ -72,7 +72,7 @@ def test_the_end_says_scores_where_things_are_and_what_is_next(tuned: tuple[Path
     out, printed = tuned
     results = json.loads((out / "results.json").read_text())
     first, dev, held, *rest = printed.splitlines()
-    assert first == f"{out}: classify learnt from 18 examples; the model is in {out}/model"
+    assert first == f"{out}: classify fine-tuned on 18 examples; the model is in {out}/model"
     names = list(results["dev"]["dev"])
     assert sorted(names) == ["accuracy", "f1", "macro_f1", "mcc"]
     score = results["dev"]["dev"]["accuracy"]
@@ -109,7 +109,7 @@ def test_the_scores_of_the_task_come_first_and_one_seed_has_no_deviation(
 ) -> None:
     _report(Finetuned(tmp_path, results_of()), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
-        f"{tmp_path}: squad2 learnt from 1,200 examples; the model is in {tmp_path}/model",
+        f"{tmp_path}: squad2 fine-tuned on 1,200 examples; the model is in {tmp_path}/model",
         "  held out, 1 example  squad_f1 0.5000, exact_match 0.5000, char_f1 0.5000",
         f"next: firth evaluate {tmp_path} --data FILE",
     ]
@@ -309,7 +309,7 @@ def test_bad_rows_are_left_out_and_listed_on_demand(firth, tiny_run: Path, tmp_p
         "finetune", "--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run",
         "--epochs", 0.1, "--skip-bad", *FAST,
     )  # fmt: skip
-    assert result.code == 0 and "learnt from 18 examples" in result.out
+    assert result.code == 0 and "fine-tuned on 18 examples" in result.out
     assert "bad rows left out: 2; the first 2:" in result.err
     assert "t.tsv:22: found 1 columns" in result.err and "t.tsv:23: found 3 columns" in result.err
     notes = json.loads((tmp_path / "run" / "results.json").read_text())["notes"]
@@ -378,7 +378,7 @@ def test_an_interruption_says_how_to_go_on_and_leads_to_the_same_results(
         patch.setattr(trainer, "StopRequest", Stop)
         result = firth("finetune", *tokens, "--out", out, "--seeds", 2, "--epochs", 1, *FAST)
     assert result.code == 130
-    message, _, command = result.complaint.rpartition("; to go on: ")
+    message, _, command = result.complaint.rpartition("; to resume: ")
     assert message == "interrupted: what is done is saved" and shlex.split(command)[-1] == str(out)
     again = firth(*shlex.split(command)[1:])
     assert again.code == 0 and again.out == tuned[1].replace(str(tuned[0]), str(out))
@@ -401,7 +401,7 @@ def test_an_interruption_before_anything_is_written(
     monkeypatch.setattr("firth.finetuning.finetune.split_of", interrupt)
     tokens = ["--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run"]
     result = firth("finetune", *tokens)
-    assert result.code == 130 and result.complaint == "interrupted: nothing had been written"
+    assert result.code == 130 and result.complaint == "interrupted: nothing was written"
     assert not (tmp_path / "run").exists()
 
 
@@ -411,7 +411,7 @@ def test_changed_data_are_refused_when_going_on(firth, tiny_run: Path, data: Pat
     assert firth("finetune", *tokens, *FAST).code == 0
     write(train, train.read_text().replace("river 3", "river 33"))
     result = firth("finetune", "--resume", tmp_path / "run")
-    assert result.code == 1 and "the labelled data changed since the run began" in result.complaint
+    assert result.code == 2 and "the labelled data changed since the run began" in result.complaint
 
 
 # -- evaluate ------------------------------------------------------------------------------------------------

@@ -99,5 +99,5 @@ def test_embedding_and_conversion(firth, gpt_run: tuple[Path, str], tmp_path: Pa
     shorter = firth("convert", gpt_run[0], "--out", tmp_path / "short", "--max-positions", "20")
     assert shorter.code == 0 and "the first 20 are kept" in shorter.out
     refused = firth("convert", gpt_run[0], "--as", "openai", "--out", tmp_path / "npy")
-    assert refused.code == 1 and "heads of width 16; the released code has 64" in refused.complaint
+    assert refused.code == 2 and "heads of width 16; the released code has 64" in refused.complaint
     assert not (tmp_path / "npy").exists()

@@ -72,7 +72,7 @@ def test_vocab_leaves_nothing(tmp_path: Path, number: int) -> None:
     os.mkfifo(pipe)
     with started("vocab", pipe, "--out", tmp_path / "vocab") as process:
         wait_for(lambda: any(path.name.endswith(".tmp") for path in tmp_path.iterdir()), process)
-        assert "start again with the same command" in interrupt(process, number)
+        assert "run the same command again" in interrupt(process, number)
     assert list(tmp_path.iterdir()) == [pipe]
 
 
@@ -82,7 +82,7 @@ def test_prepare_goes_on_to_the_same_corpus(tiny_text: Path, tiny_vocab: Path, t
     finish(*command, tmp_path / "whole")
     with started(*command, out) as process:
         wait_for(lambda: (out / "progress.jsonl").is_file(), process)
-        assert "the same command goes on" in interrupt(process)
+        assert "the same command resumes" in interrupt(process)
     assert not (out / "manifest.json").exists()
     finish(*command, out)
     assert contents(out) == contents(tmp_path / "whole")
@@ -101,7 +101,7 @@ def test_pretrain_goes_on_to_the_same_model(firth, tiny_corpus: Path, tmp_path: 
         wait_for(lambda: (run / "log.jsonl").is_file() and (run / "log.jsonl").stat().st_size > 0, process)
         message = interrupt(process)
     again = f"firth pretrain --resume {run}"
-    assert "everything is saved" in message and message.endswith(again)
+    assert "checkpoint saved" in message and message.endswith(again)
     finish(*shlex.split(again)[1:], "--threads", 1)
     assert firth(*command, tmp_path / "whole").code == 0
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (run, tmp_path / "whole")]

@@ -10,7 +10,7 @@ import pytest
 
 import firth.cli.app
 from firth.cli import main
-from firth.errors import CheckpointError, ConfigError
+from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError
 
 VERBS = [
     "demo", "vocab", "prepare", "pretrain", "extend", "probe", "finetune", "evaluate", "predict", "fill-mask", "embed",
@@ -30,7 +30,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     return main([])
 
 
-def test_help_lists_the_verbs_in_the_order_of_the_road(firth) -> None:
+def test_help_lists_the_commands_in_the_order_of_a_pipeline(firth) -> None:
     text = firth("--help").out
     places = [text.index(f" {verb} ") for verb in VERBS]
     assert places == sorted(places)
@@ -104,10 +104,12 @@ def test_wrong_usage_is_one_line_that_names_the_flag(
     ("error", "code", "message"),
     [
         (ConfigError("a is wrong\nuse b"), 2, "firth: a is wrong use b\n"),
-        (CheckpointError("damaged"), 1, "firth: damaged\n"),
+        (CheckpointError("damaged"), 2, "firth: damaged\n"),
+        (SaveError("full"), 1, "firth: full\n"),
+        (TrainingError("nan"), 1, "firth: nan\n"),
         (KeyboardInterrupt(), 130, "firth: interrupted\n"),
         (KeyboardInterrupt("go on so"), 130, "firth: interrupted: go on so\n"),
-        (PermissionError(13, "Permission denied", "x/y"), 1, "firth: x/y: Permission denied\n"),
+        (PermissionError(13, "Permission denied", "x/y"), 2, "firth: x/y: Permission denied\n"),
         (OSError(28, "No space left on device"), 1, "firth: the disk is full\n"),
         (BrokenPipeError(), 1, ""),
     ],

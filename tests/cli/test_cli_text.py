@@ -88,7 +88,7 @@ def test_bad_text_is_one_line_and_leaves_nothing(
 def test_vocab_reports_and_says_what_comes_next(firth, tiny_text: Path, tmp_path: Path) -> None:
     result = firth("vocab", tiny_text, "--size", 250, "--out", tmp_path / "v", "--lowercase")
     assert (result.code, result.err) == (0, "")
-    assert "250 word pieces" in result.out and "[UNK] among pieces" in result.out
+    assert "250 WordPiece tokens" in result.out and "[UNK] rate among tokens" in result.out
     assert f"next: firth prepare {tiny_text} --tokenizer {tmp_path / 'v'}" in result.out
     assert (tmp_path / "v" / "vocab.txt").is_file()
 
@@ -101,7 +101,7 @@ def test_vocab_report_as_json_with_bad_bytes(firth, tiny_text: Path, tmp_path: P
     offset = tiny_text.stat().st_size + 6
     assert report["size"] == 250 and report["bad_places"] == [[str(text), offset]]
     readable = firth("vocab", text, "--size", 250, "--out", tmp_path / "w").out
-    assert f"warning: 1 place not UTF-8, read as U+FFFD and dropped: {text} at byte {offset:,}" in readable
+    assert f"warning: 1 place not UTF-8, replaced by U+FFFD and dropped: {text} at byte {offset:,}" in readable
     strict = firth("vocab", text, "--size", 250, "--out", tmp_path / "x", "--errors", "strict")
     assert strict.code == 2 and f"{text}: not UTF-8 at byte {offset}" in strict.complaint
     assert not (tmp_path / "x").exists()
@@ -117,7 +117,7 @@ def test_vocab_larger_than_the_text_supports_names_the_size_that_works(firth, ti
 def test_vocab_of_byte_pairs_and_a_corpus_made_with_it(firth, tiny_text: Path, tmp_path: Path) -> None:
     result = firth("vocab", tiny_text, "--kind", "bpe", "--size", 200, "--out", tmp_path / "v")
     assert (result.code, result.err) == (0, "")
-    assert "200 BPE pieces" in result.out and "<unk> among pieces" in result.out and "[UNK]" not in result.out
+    assert "200 BPE tokens" in result.out and "<unk> rate among tokens" in result.out and "[UNK]" not in result.out
     assert f"next: firth prepare {tiny_text} --tokenizer {tmp_path / 'v'}" in result.out
     result = firth("prepare", tiny_text, "--tokenizer", tmp_path / "v", "--out", tmp_path / "c", "--workers", 1)
     assert result.code == 0 and "next: firth pretrain --model gpt-mini --corpus" in result.out

@@ -19,7 +19,7 @@ def model(firth, tmp_path: Path) -> Path:
     write_text(tmp_path / "glove.txt", [*ROWS, ROWS[0]])
     result = firth("vectors", "convert", tmp_path / "glove.txt", "--to", tmp_path / "m", "--unknown", "shapes")
     assert result.code == 0
-    assert "4 words, 3 numbers each" in result.out
+    assert "4 words, 3 dimensions" in result.out
     assert "one of 12 vectors, by its shape" in result.out
     assert "warning: 1 word stood there again" in result.out
     assert f"next: firth vectors nearest {tmp_path / 'm'} WORD" in result.out

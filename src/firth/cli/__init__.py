@@ -1,4 +1,4 @@
-"""The command line: one thin file per verb; this one turns what happens into messages and exit codes.
+"""The command line: one thin file per command; this one maps outcomes to messages and exit codes.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage or
 input, 130 interrupted.
@@ -18,6 +18,7 @@ from typing import NoReturn
 from firth.errors import FirthError
 
 INTERRUPTED = 130
+_WRONG_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
@@ -30,7 +31,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
     with _terminate_like_interrupt():
         try:
-            # Not above: worker processes import this module when they start, and need none of the verbs.
+            # Not above: worker processes import this module when they start, and need none of the commands.
             from firth.cli.app import run
 
             code = run(sys.argv[1:] if tokens is None else tokens)
@@ -48,7 +49,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
             return 1
         except OSError as error:
             _drop_stdout()
-            return _fail(_reason(error), 1)
+            return _fail(_reason(error), 2 if isinstance(error, _WRONG_PATHS) else 1)
 
 
 def _fail(message: str, code: int) -> int:

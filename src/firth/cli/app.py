@@ -1,6 +1,7 @@
-"""The verbs as one application."""
+"""All commands as one application."""
 
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
@@ -16,6 +17,7 @@ from firth.cli.extend import extend
 from firth.cli.fill_mask import fill_mask
 from firth.cli.finetune import finetune
 from firth.cli.generate import generate
+from firth.cli.labelled import LabelledFlags
 from firth.cli.predict import predict
 from firth.cli.prepare import prepare
 from firth.cli.pretrain import pretrain
@@ -30,7 +32,7 @@ from firth.errors import UsageError
 
 app = App(
     name="firth",
-    help="Pre-train BERT and its predecessors on your own text, and use them, on the machine you have.",
+    help="BERT and its predecessors: pre-training on your own text, fine-tuning and inference, on CPU or GPU.",
     help_format="plaintext",
     version=lambda: importlib.metadata.version("firth"),
     result_action="return_value",
@@ -39,20 +41,42 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=""),
 )
-_VERBS: tuple[Callable[..., int | None] | App, ...] = (  # as the road goes
+_COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a pipeline
     demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, score, predict, fill_mask, generate, embed,
     attention, translate, vectors, average, convert, study, bench,
 )  # fmt: skip
-for _number, _verb in enumerate(_VERBS):
-    if isinstance(_verb, App):  # verbs of its own
-        _verb.sort_key = _number
-        app.command(_verb)
+
+
+def _unwrapped(text: str | None) -> str | None:
+    """A docstring whose sentences go on over line ends as one line each: help wraps them to the terminal's width."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(text or "").split("\n"):
+        before = lines[-1] if lines else ""
+        indent = len(line) - len(line.lstrip())
+        same = before and line.strip() and indent == len(before) - len(before.lstrip())
+        if same and not before.endswith((".", ":")) and "---" not in (before[:3], line[:3]):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return "\n".join(lines) or None
+
+
+for _number, _command in enumerate(_COMMANDS):
+    if isinstance(_command, App):  # with commands of its own
+        _command.sort_key = _number
+        app.command(_command)
+        _functions = [_command[name].default_command for name in _command]
     else:
-        app.command(_verb, sort_key=_number)
+        app.command(_command, sort_key=_number)
+        _functions = [_command]
+    for _function in _functions:
+        if inspect.isfunction(_function):
+            _function.__doc__ = _unwrapped(_function.__doc__)
+LabelledFlags.__doc__ = _unwrapped(LabelledFlags.__doc__)
 
 
 def run(tokens: Sequence[str]) -> int:
-    """Run the verb that ``tokens`` name and return its exit code; UsageError if they make no command."""
+    """Run the command in ``tokens`` and return its exit code; UsageError for wrong usage."""
     try:
         return app(list(tokens)) or 0
     except CycloptsError as error:
@@ -89,7 +113,7 @@ def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
         extra = error.unused_tokens or []
         message = f"{verb} does not take {' '.join(extra)}."
         if any("=" in token for token in extra):
-            message += " Give keys of a recipe as --set KEY=VALUE."
+            message += " Recipe keys are given as --set KEY=VALUE."
     elif isinstance(error, UnknownOptionError) and (new := _new_name(error)):
         message = f"{_flag(error)} is now called {new}."
     else:

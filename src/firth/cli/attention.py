@@ -20,27 +20,27 @@ def attention(
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what the heads of a Transformer look at in a text.
+    """Plot the attention weights of each head for a text.
 
     Example: firth attention runs/a "The capital of France is Paris." --out attention.png
 
     Parameters
     ----------
     model
-        The folder of a run or of a model, also of another tool, or hub:org/name.
+        Run or model folder, also of another tool, or hub:org/name.
     text
-        A text no longer than the model reads.
+        Text, at most as long as the model's maximum length.
     second
-        A second text, to be read with the first as a pair.
+        Second text of a pair.
     out
-        A new .png file: a heat map for each head of each layer.
+        Output .png file, must be new: a heat map per layer and head.
     precision
-        What the encoder computes in; auto is bfloat16 where the machine multiplies in it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it.
     as_json
-        Print pieces and weights (layers, heads, pieces, pieces) instead, as one JSON object.
+        Print tokens and weights (layers, heads, tokens, tokens) as one JSON object instead.
     """
     if out is None and not as_json:
-        raise ConfigError("--out is missing: give a new file for the picture, such as --out attention.png, or --json")
+        raise ConfigError("--out is missing: give a file for the plot, such as --out attention.png, or --json")
     if out is not None and as_json:
         raise ConfigError("--json prints numbers instead of the picture: leave out --out, or --json")
     if out is not None and (out.suffix.lower() != ".png" or out.exists() or not out.parent.is_dir()):
@@ -55,4 +55,4 @@ def attention(
 
     write_attention_picture(found, out)
     n_layers, n_heads, n_pieces, _ = found.weights.shape
-    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_pieces} pieces")
+    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_pieces} tokens")

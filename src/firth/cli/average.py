@@ -13,20 +13,20 @@ def average(
     out: Path,
     last: AtLeastOne = None,
 ) -> None:
-    """Make one model whose weights are the mean of a run's last checkpoints, or of several models.
+    """Average the weights of a run's last checkpoints, or of several models.
 
-    A run keeps as many as train.keep_checkpoints says, one each train.save_every steps.
+    A run keeps train.keep_checkpoints checkpoints, one every train.save_every steps.
 
     Example: firth average runs/t --last 5 --out runs/t-average
 
     Parameters
     ----------
     models
-        The folder of a run; or several folders of models of the same sizes, tokenizer and task.
+        Run folder; or several model folders of the same size, tokenizer and task.
     out
-        The model folder to make.
+        Output model folder.
     last
-        With a run: how many of its checkpoints, the newest ones; 5 if not given.
+        With a run: number of newest checkpoints to average (default 5).
     """
     from firth.errors import ConfigError
     from firth.folder import read_about

@@ -10,32 +10,33 @@ if TYPE_CHECKING:
 
 
 def bench(*, model: str = "bert-mini", repeats: AtLeastOne = 5, as_json: JsonFlag = False) -> None:
-    """Measure what this machine does with a model, beside the fastest matrix product that it can do.
+    """Measure training and inference speed on this machine, and the share of peak.
 
-    Half a minute for the default. Texts are made up, with lengths of real ones; nothing is written.
+    Takes about half a minute. Peak is the fastest matrix product of the same run. Uses synthetic
+    texts with realistic lengths; writes nothing.
 
     Example: firth bench --model bert-base
 
     Parameters
     ----------
     model
-        A size, such as bert-mini or bert-base; or the folder of a run or of a model.
+        Size such as bert-mini or bert-base; or a run or model folder.
     repeats
-        Times that each part is measured, in turn with the others; the median counts.
+        Measurements per part, interleaved; the median is reported.
     as_json
-        Print every measurement and the facts of the machine as one JSON object.
+        Print every measurement and the machine's facts as one JSON object.
     """
     from firth.bench.run import bench as job
 
-    with on_interrupt("nothing was kept"):
+    with on_interrupt("no result"):
         result = job(model, repeats=repeats or 5)
     if as_json:
         print_json(result.facts())
         return
     machine = result.machine
-    place = machine["card"] or f"{machine['processor']}, {machine['threads']} of {machine['cores']} processors in use"
+    place = machine["card"] or f"{machine['processor']}, {machine['threads']} of {machine['cores']} CPU cores in use"
     print(f"{model} on {place}; torch {machine['torch']}")
-    print(_line("", "tokens/s", "FLOP/s", "of the limit", "spread"))
+    print(_line("", "tokens/s", "FLOP/s", "% of peak", "spread"))
     for rate in result.rates:
         print(_line(*_cells(rate)))
 

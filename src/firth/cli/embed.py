@@ -26,27 +26,27 @@ def embed(
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
-    """Turn lines of text into vectors, one a line (an empty line has one too).
+    """Embed lines of text: one vector per line, empty lines included.
 
     Example: firth embed runs/a --layer -2 --pool mean --out vectors.npy < lines.txt
 
     Parameters
     ----------
     model
-        The folder of a run or of a model, also of another tool, or hub:org/name.
+        Run or model folder, also of another tool, or hub:org/name.
     layer
-        0 is the embedding output, -1 the top.
+        Layer: 0 is the embedding output, -1 the top layer.
     pool
-        How the vectors of a line's pieces become one; mean if the model does not say.
+        Pooling over tokens; default: the model's own, else mean.
     out
-        A new .npy file, float32, a row a line; without it, JSONL goes to stdout.
+        Output .npy file (float32, one row per line), must be new; default: JSONL on stdout.
     file
-        The file of lines; stdin if not given.
+        Input file; default stdin.
     precision
-        What the encoder computes in; auto is bfloat16 where the machine multiplies in it, int8 wants
-        firth evaluate --precision int8 first.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it. int8 must first pass
+        the quality gate of firth evaluate.
     compile
-        Compile the encoder: the first lines take about a minute longer, the others less.
+        Compile the encoder with torch.compile: about a minute of warm-up, then faster.
     """
     if out is not None:
         check_new_file(out)

@@ -35,14 +35,14 @@ def evaluate(
     length_penalty: float | None = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Score a model on labelled examples or translations.
+    """Evaluate a model on labelled examples or reference translations.
 
     Example: firth evaluate runs/b --data test.tsv
 
     Parameters
     ----------
     model
-        The folder of a fine-tuning, or of a model.
+        Fine-tuning or model folder, also of another tool, or hub:org/name.
     data
         The file of labelled examples; with --task NAME the folder of a data set; for a model that translates, lines.
     task
@@ -50,27 +50,26 @@ def evaluate(
     split
         Of the data set; dev if not given.
     columns
-        Which column is what, such as text=2,label=0.
+        Columns by number or name, such as text=2,label=0.
     header
-        Whether the first line names the columns; found out if not given.
+        Whether the first line names the columns; detected automatically if not given.
     form
-        Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+        File format: tsv, csv, jsonl, conll, conllu, squad; by file name if not given.
     skip_bad
-        Leave bad rows out and list them; without it, the first one is an error.
+        Skip malformed rows and list them; otherwise the first one stops the run.
     gold
         With a model that translates: reference translations, line by line.
     others
-        Another model of the same task and labels: what is scored is the mean of their probabilities; may be given
-        several times.
+        Another model of the same task and labels: their mean probabilities are scored; repeatable.
     precision
-        What the encoder computes in; auto is bfloat16 where the machine multiplies in it. int8 is compared with
-        float32, and allowed to other verbs from then on.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it. Quality gate: int8 is refused by other
+        commands until this evaluation shows that it matches float32.
     max_drop
-        Compare with float32: by how many points the main score may be below it. 0.5 for int8 if not given.
+        Largest allowed drop of the main score against float32, in points; default 0.5 for int8.
     beam
-        Of translations: how many beginnings are followed at once; 4 if not given, 1 is the greedy search.
+        Beam width for translation (default 4; 1 is greedy).
     length_penalty
-        Of translations: of the length penalty; 0.6 if not given.
+        Length penalty exponent for translation (default 0.6).
     as_json
         Print one JSON object.
     """

@@ -32,32 +32,32 @@ def extend(
     errors: Errors = "replace",
     as_json: JsonFlag = False,
 ) -> None:
-    """Add the words of a domain to the vocabulary of a model.
+    """Extend a model's vocabulary with frequent words of a domain.
 
-    Old pieces keep their ids and weights; a new one begins as the mean of the pieces that stood for it. Go on
-    training afterwards: so far the model only guesses what the new pieces mean.
+    Existing tokens keep ids and weights; a new token's embedding is initialised as the mean of
+    the tokens it replaces. Continue pre-training afterwards to train the new embeddings.
 
     Example: firth extend runs/a papers/*.txt --pieces 2000 --out extended/
 
     Parameters
     ----------
     model
-        The folder of a run or of a model, also of another tool, or hub:org/name.
+        Run or model folder, also of another tool, or hub:org/name.
     texts
-        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
     out
-        The model folder to make.
+        Output model folder.
     pieces
-        Word pieces to add; fewer are added where no more are of use.
+        Number of tokens to add; fewer if no more are useful.
     errors
-        Bytes that are not UTF-8 are replaced and reported, or are an error.
+        Invalid UTF-8: replace and report, or stop with an error (strict).
     as_json
         Print the report as one JSON object.
     """
     from firth.corpus.extend import extend as extend_model
     from firth.folder import PRETRAINING
 
-    with on_interrupt("no model was written; start again with the same command"):
+    with on_interrupt("no model was written; run the same command again"):
         report = extend_model(model, texts, out, pieces=pieces, errors=errors)
     if as_json:
         print_json(report)
@@ -75,7 +75,7 @@ def extend(
 
 
 def _print_report(out: Path, report: "ExtendReport") -> None:
-    print(f"{out}: {counted(report.added, 'new piece')}, {report.size_after:,} in all")
+    print(f"{out}: {counted(report.added, 'new token')}, {report.size_after:,} in all")
     words = counted(report.text.before.words, "word")
     print(f"on the text ({counted(report.documents, 'document')}, {words}), before and after:")
     print_table(_change(report.text))
@@ -84,8 +84,8 @@ def _print_report(out: Path, report: "ExtendReport") -> None:
         print(f"on held-out text ({counted(report.held_documents, 'document')}, {words}):")
         print_table(_change(report.held_out))
     else:
-        print("no document was held out: the text has too few")
-    print("most frequent new pieces, and what they were:")
+        print("no held-out documents: too little text")
+    print("most frequent new tokens, and their former tokenization:")
     print_table([(new.piece, f"{new.count:,} ×  {' '.join(new.before)}") for new in report.frequent[:_SHOWN]])
 
 

@@ -26,22 +26,22 @@ def fill_mask(
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the words for the blanks of a text.
+    """Predict the masked tokens of a text.
 
     Example: firth fill-mask runs/a "The capital of France is [MASK]."
 
     Parameters
     ----------
     model
-        The folder of a run or of a model, also of another tool, or hub:org/name.
+        Run or model folder, also of another tool, or hub:org/name.
     texts
         Texts with one or more [MASK]; lines of stdin if none is given.
     top_k
-        Candidates for each blank.
+        Candidates per mask.
     precision
-        What the encoder computes in; auto is bfloat16 where the machine multiplies in it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it.
     as_json
-        Print one JSON object a text.
+        Print one JSON object per text.
     """
     for text in texts:
         check_text(text, "TEXT")
@@ -67,6 +67,6 @@ def _readable(text: str, blanks: "Iterable[Blank]") -> Iterator[str]:
     blanks = list(blanks)
     for number, blank in enumerate(blanks, start=1):
         if len(blanks) > 1:
-            yield f"  blank {number}"
+            yield f"  mask {number}"
         for candidate in blank.candidates:
             yield f"  {candidate.probability:7.2%}  {candidate.piece}"

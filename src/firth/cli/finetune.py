@@ -36,43 +36,43 @@ def finetune(
     as_json: JsonFlag = False,
     resume: Path | None = None,
 ) -> None:
-    """Teach a pre-trained model a task from labelled examples.
+    """Fine-tune a pre-trained model on labelled examples.
 
-    All choices are made on held-out training examples; the dev file is scored once.
-    Ctrl-C saves everything; --resume then goes on.
+    Model selection uses a held-out part of the training data; the dev file is scored once.
+    Ctrl-C saves a checkpoint; --resume continues.
 
     Example: firth finetune --task classify --model runs/a --train t.tsv --out b
 
     Parameters
     ----------
     recipe
-        A recipe file (.toml); the flags are laid over it.
+        Recipe file (.toml); flags override it.
     skip_bad
-        Leave bad rows out and list them; without it, the first one is an error.
+        Skip malformed rows and list them; otherwise the first one stops the run.
     design
-        Published settings by name: taglm, elmo or bilstm-crf for taggers, bcn for labels of texts.
+        Published head preset: taglm, elmo or bilstm-crf for token classification, bcn for text classification.
     tokenizer
-        The folder of a tokenizer, where the model is only a size such as bert-mini, to start without pre-training.
+        Tokenizer folder, if --model is a size such as bert-mini (training without pre-training).
     from_scratch
-        Start from new weights of the model's sizes, to see what pre-training is worth.
+        Random initialisation at the model's size, to measure what pre-training adds.
     out
-        The folder for the fine-tuning; must be new.
+        Output folder; must be new.
     seeds
-        Runs that differ in the seed alone; scores are their means.
+        Number of runs with different seeds; scores are mean ± standard deviation.
     seed
-        Of the first run.
+        Seed of the first run.
     grid
         A recipe key and its values, such as optim.learning_rate=1e-4,3e-4; repeatable: every combination is tried.
     epochs
-        Times that the training examples are read.
+        Passes over the training examples.
     settings
-        Any other key of the recipe, such as --set head.features.mix=weighted; may be given several times.
+        Any other recipe key, such as --set head.features.mix=weighted; repeatable.
     show_recipe
-        Print the recipe with all keys and their meaning, and train nothing.
+        Print the resolved recipe with a comment for each key, and exit.
     as_json
         Print results.json.
     resume
-        Go on with the fine-tuning in this folder.
+        Resume the fine-tuning in this folder.
     """
     keys: Keys = {
         **labelled.keys(), "--skip-bad": ("data.skip_bad", skip_bad or None), "--design": ("design", design),
@@ -85,7 +85,7 @@ def finetune(
         given = [flag for flag, (_, value) in keys.items() if value is not None]
         given += [flag for flag, value in others.items() if value is not None]
         if given:
-            raise ConfigError(f"--resume goes on with the recipe of the run: leave out {', '.join(given)}")
+            raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
         _resume(resume, as_json)
         return
     if not show_recipe and out is None:
@@ -121,8 +121,8 @@ def _resume(out: Path, as_json: bool) -> None:
 
 def _how_to_go_on(out: Path) -> str:
     if not (out / "recipe.toml").is_file():
-        return "nothing had been written"
-    return f"what is done is saved; to go on: {shell('firth', 'finetune', '--resume', out)}"
+        return "nothing was written"
+    return f"what is done is saved; to resume: {shell('firth', 'finetune', '--resume', out)}"
 
 
 def _report(tuned: "Finetuned", as_json: bool) -> None:
@@ -132,7 +132,8 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
         print_json(results)
         return
     examples = results["examples"]
-    print(f"{out}: {results['task']} learnt from {counted(examples['train'], 'example')}; the model is in {out}/model")
+    n_train = counted(examples["train"], "example")
+    print(f"{out}: {results['task']} fine-tuned on {n_train}; the model is in {out}/model")
     # Where choices were made on the dev file, it is the held-out set.
     on_dev = results["chosen_on"] == "the dev file"
     splits = results["dev"] if on_dev else {**results["dev"], "held out": results["held_out"]}
@@ -148,7 +149,7 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
     if on_dev:
-        print("  warning: all choices were made on the dev file, so its scores flatter")
+        print("  warning: the dev file was used for model selection, so its scores are optimistic")
     for run in results["runs"]:
         if run["collapsed"]:
             name = ", ".join([*run["settings"], f"seed {run['seed']}"])

@@ -36,37 +36,36 @@ def generate(
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Go on with a text.
+    """Continue a text with a left-to-right language model.
 
     Example: firth generate runs/gpt "The old farmer walked to" --max-new-tokens 30
 
     Parameters
     ----------
     model
-        The folder of a run or of a model that was pre-trained from left to right (gpt), also of another tool, or
-        hub:org/name.
+        Run or model folder of a left-to-right model (gpt), also of another tool, or hub:org/name.
     prompts
-        Texts to go on with; lines of stdin if none is given.
+        Prompts; lines of stdin if none is given.
     max_new_tokens
-        Pieces to write; 50 if not given. With those of the text at most as many as the model reads.
+        Tokens to generate (default 50); prompt and output together must fit the model's maximum length.
     sample
-        Draw each piece by chance, as likely as the model finds it: what happens if nothing is said.
+        Sample from the model's distribution (the default).
     greedy
-        Take the likeliest piece each time.
+        Take the most probable token at each step.
     beam
-        Search for the likeliest text, with so many beginnings kept.
+        Beam search with this beam width.
     temperature
-        Of drawing: below 1 likely pieces become likelier.
+        Sampling temperature (default 1); lower is more conservative.
     top_k
-        Of drawing: only the likeliest so many pieces; 0 for all.
+        Sample only from the k most probable tokens; 0: all.
     top_p
-        Of drawing: only the fewest pieces that hold this share of the probability; 0.9 if not given.
+        Nucleus sampling: the smallest set of tokens with this probability (default 0.9).
     seed
-        Of drawing: the same seed gives the same text; 0 if not given.
+        Sampling seed (default 0); the same seed gives the same text.
     precision
-        What the encoder computes in; auto is bfloat16 where the machine multiplies in it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it.
     as_json
-        Print one JSON object a text.
+        Print one JSON object per prompt.
     """
     for prompt in prompts:
         check_text(prompt, "TEXT")

@@ -1,4 +1,4 @@
-"""The flags of every verb that teaches a task: which task, which model, which labelled examples."""
+"""Flags of the commands that train on labelled data: task, model, data files."""
 
 import json
 from dataclasses import dataclass
@@ -20,28 +20,29 @@ Keys = dict[str, tuple[str, Any]]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class LabelledFlags:
-    """What is learnt, by what, from what. None where a flag is not given.
+    """Task, model and labelled data. None where a flag is not given.
 
     Parameters
     ----------
     task
-        A kind (classify, multilabel, regress, tag, answer, choose), or a data set such as glue/sst2, squad1, klue/ner.
+        Kind of task: classify, multilabel, regress, tag (token classification), answer (question answering), choose
+        (multiple choice); or a data set such as glue/sst2, squad1, klue/ner.
     model
-        The folder of a run, or of a model.
+        Pre-trained model: run or model folder, also of another tool, or hub:org/name.
     train
-        The file to learn from, for a task that is a kind.
+        Training file, if --task is a kind.
     dev
-        The file that is scored at the end.
+        Evaluation file, scored once at the end.
     columns
-        Which column is what, such as text=2,label=0 or text=sentence,label=gold.
+        Columns by number or name, such as text=2,label=0 or text=sentence,label=gold.
     header
-        Whether the first line names the columns; found out if not given.
+        Whether the first line names the columns; detected automatically if not given.
     form
-        Such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+        File format: tsv, csv, jsonl, conll, conllu, squad; by file name if not given.
     data
-        The folder with the files of the data set, for a task that names one.
+        Folder of the data set, if --task names one.
     limit
-        Learn from so many examples, drawn by hash.
+        Use only this many training examples, sampled by hash.
     """
 
     task: str | None = None

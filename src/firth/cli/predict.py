@@ -58,42 +58,41 @@ def predict(
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
-    """Let a fine-tuned model answer, one JSON object a text, in the order of the input.
+    """Run a fine-tuned model: one JSON line per input, in order.
 
-    Models for texts and tags read lines, or with --format jsonl objects of "text" and
-    "second". Models for answer read objects of "question" and "context", models for
-    choose those of "text", "question" and "choices".
+    Text and token classifiers read lines, or with --format jsonl objects with "text" and
+    "second". Question answering reads objects with "question" and "context"; multiple
+    choice "text", "question" and "choices".
 
     Example: firth predict runs/b < lines.txt > answers.jsonl
 
     Parameters
     ----------
     model
-        The folder of a fine-tuning or of a model, also of another tool, or hub:org/name.
+        Fine-tuning or model folder, also of another tool, or hub:org/name.
     texts
-        What to answer; stdin if none is given.
+        Input texts; stdin if none is given.
     file
-        A file in place of stdin; labels in it are not looked at.
+        Input file instead of stdin; labels in it are ignored.
     form
-        lines, jsonl, or for --input tsv, csv, conll, conllu, squad …; by the file's name if not given.
+        lines, jsonl, or with --input tsv, csv, conll, conllu, squad …; by file name if not given.
     columns
-        Which column of --input is what, such as text=2 or text=sentence1,second=sentence2.
+        Columns of --input by number or name, such as text=2 or text=sentence1,second=sentence2.
     header
-        Whether the first line of --input names the columns; found out if not given.
+        Whether the first line of --input names the columns; detected automatically if not given.
     out
-        A new file for the answers; without it, they go to stdout.
+        Output file, must be new; default stdout.
     task
-        The data set that the input is the test file of, such as glue/sst2; in a submission, the model's if not given.
+        Data set that --input is the test file of, such as glue/sst2; for a submission, default: the model's.
     submission
-        Write the file of a GLUE submission to this folder.
+        Write a GLUE submission file to this folder.
     others
-        Another model of the same task and labels, whose probabilities are averaged with the first one's; may be
-        given several times.
+        Another model of the same task and labels, averaged with the first one's probabilities; repeatable.
     precision
-        What the encoder computes in; auto is bfloat16 where the machine multiplies in it, int8 wants
-        firth evaluate --precision int8 first.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it. int8 must first pass
+        the quality gate of firth evaluate.
     compile
-        Compile the encoder: the first lines take about a minute longer, the others less.
+        Compile the encoder with torch.compile: about a minute of warm-up, then faster.
     """
     about_a_file = {"--columns": columns, "--header": header, "--task": task, "--submission": submission}
     _check(texts, file, [flag for flag, value in about_a_file.items() if value is not None])

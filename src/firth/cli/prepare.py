@@ -33,9 +33,9 @@ def prepare(
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a corpus from text: sentences of word pieces, ready to train on.
+    """Preprocess text into a corpus of token shards for pre-training.
 
-    Interrupted, it goes on where it was when the same command is given again.
+    After an interruption the same command resumes.
 
     Example: firth prepare wiki/*.txt.xz --tokenizer vocab/ --out corpus/
 
@@ -66,7 +66,7 @@ def prepare(
     """
     from firth.corpus.prepare import prepare as make_corpus
 
-    with on_interrupt("what is finished is kept; the same command goes on from there"):
+    with on_interrupt("what is finished is kept; the same command resumes"):
         report = make_corpus(
             texts, tokenizer, out, lines=lines, holdout=holdout, dev=dev or (), second=second or (),
             dev_second=dev_second or (), errors=errors, workers=workers,

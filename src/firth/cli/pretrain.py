@@ -36,36 +36,37 @@ def pretrain(
 ) -> int:
     """Pre-train a model on a corpus.
 
-    Ctrl-C saves everything; --resume then goes on, bit for bit as if nothing had happened.
+    Ctrl-C saves a checkpoint; --resume continues bit-identically.
 
     Example: firth pretrain --model bert-mini --corpus corpus/ --out runs/a --steps 2000
 
     Parameters
     ----------
     recipe
-        A recipe file (.toml); the flags are laid over it.
+        Recipe file (.toml); flags override it.
     model
-        A size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model to go on from, also of another tool.
+        Size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model folder to continue pre-training from, also
+        of another tool.
     vectors
-        Word vectors that a cove reads: a model folder of firth vectors, or a file of GloVe, word2vec or fastText.
+        CoVe: word vectors, a folder made by firth vectors or a GloVe, word2vec or fastText file.
     corpus
-        The folder made by firth prepare; with --resume, where it is now.
+        Corpus folder made by firth prepare; with --resume, its new place if it was moved.
     out
-        The folder for the run; must be new.
+        Output folder for the run; must be new.
     steps
         Optimizer steps.
     seed
-        Of initial weights, data and dropout.
+        Random seed of initial weights, data order and dropout.
     settings
-        Any other key of the recipe, such as --set optim.learning_rate=5e-4; may be given several times.
+        Any other recipe key, such as --set optim.learning_rate=5e-4; repeatable.
     show_recipe
-        Print the recipe with all keys and their meaning, and train nothing.
+        Print the resolved recipe with a comment for each key, and exit.
     resume
-        Go on with the run in this folder.
+        Resume the run in this folder.
     replay
-        With --resume: print the rows, labels and losses of one micro-batch (phase:epoch:group:batch) as JSON.
+        With --resume: print sequences, labels and losses of one micro-batch (phase:epoch:group:batch) as JSON.
     threads
-        Processor threads for the arithmetic.
+        CPU threads.
     """
     flags = {
         "RECIPE": recipe, "--model": model, "--vectors": vectors, "--out": out, "--steps": steps, "--seed": seed,
@@ -73,9 +74,9 @@ def pretrain(
     }  # fmt: skip
     given = [name for name, value in flags.items() if value is not None]
     if resume is not None and given:
-        raise ConfigError(f"--resume goes on with the recipe of the run: leave out {', '.join(given)}")
+        raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
     if replay is not None and resume is None:
-        raise ConfigError("--replay looks into a run: say which with --resume RUN")
+        raise ConfigError("--replay needs the run: give --resume RUN")
     if threads is not None:
         import torch
 
@@ -128,8 +129,8 @@ def _replay(run: Path, place: str) -> int:
 
 def _how_to_go_on(run: Path) -> str:
     if not (run / "recipe.toml").is_file():
-        return "nothing had been written"
-    return f"to go on from the last checkpoint: {shell('firth', 'pretrain', '--resume', run)}"
+        return "nothing was written"
+    return f"to resume from the last checkpoint: {shell('firth', 'pretrain', '--resume', run)}"
 
 
 def _report(outcome: "Outcome", recipe: "Pretrain") -> int:
@@ -139,11 +140,11 @@ def _report(outcome: "Outcome", recipe: "Pretrain") -> int:
     if not outcome.finished:
         again = shell("firth", "pretrain", "--resume", outcome.run)
         say(
-            f"firth: interrupted: stopped after step {outcome.step} of {recipe.train.steps}, everything is saved; "
-            f"to go on: {again}"
+            f"firth: interrupted: stopped after step {outcome.step} of {recipe.train.steps}; checkpoint saved; "
+            f"to resume: {again}"
         )
         return INTERRUPTED
-    score = "" if outcome.best is None else f", the best on held-out text with a loss of {outcome.best:.3f}"
+    score = "" if outcome.best is None else f", best held-out loss {outcome.best:.3f}"
     print(f"{outcome.run}: {counted(outcome.step, 'step')} done; the model is in {outcome.run / 'model'}{score}")
     if recipe.row.predict == "masked":
         print_next("firth", "fill-mask", outcome.run, "The capital of France is [MASK].")

@@ -21,22 +21,22 @@ def probe(
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the layer of a model, or the mix of layers, that suits labelled examples best.
+    """Find the layer of a frozen encoder, or the scalar mix of layers, that suits a task best.
 
-    A linear head learns on each of them while the model stays as it is. Ends with a table and a plot.
+    Trains a linear head on each while the encoder stays frozen. Writes a table and a plot.
 
     Example: firth probe --task ud-pos --data ud-english-ewt/ --model runs/a --out runs/probe
 
     Parameters
     ----------
     recipe
-        A recipe file of a fine-tuning (.toml); the flags are laid over it.
+        Fine-tuning recipe file (.toml); flags override it.
     out
-        The folder for the table and the report; must be new.
+        Output folder for table and report; must be new.
     seeds
-        Heads that differ in the seed alone; scores are their means.
+        Number of heads with different seeds; scores are means.
     settings
-        Any other key of the recipe, such as --set head.features.words=mean; may be given several times.
+        Any other recipe key, such as --set head.features.words=mean; repeatable.
     as_json
         Print probe.json.
     """
@@ -45,12 +45,12 @@ def probe(
     from firth.finetuning.probe import probe as job
     from firth.finetuning.probe import shown
 
-    with on_interrupt(f"nothing is left to go on with; delete {out} and start again"):
+    with on_interrupt(f"nothing can be resumed; delete {out} and start again"):
         result = job(plain, [*laid_over, *(settings or [])], str(recipe or "flags"), out)
     if as_json:
         print_json(result)
         return
-    print(f"{out}: {result['metric']} of a linear head by what it reads, on held-out training examples")
+    print(f"{out}: {result['metric']} of a linear head per layer, on held-out training examples")
     print_table([
         (name, shown(row["held_out"]) + " best" * (name == result["best"]))
         for name, row in result["readings"].items()

@@ -1,4 +1,4 @@
-"""What several verbs need: messages, reports, lines of text, and what to say when interrupted."""
+"""Shared by the commands: messages, tables, lines of text, and what to print on Ctrl-C."""
 
 import dataclasses
 import io
@@ -30,7 +30,7 @@ CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile
 
 
 def load_model(model: Path, precision: Precision, compile: bool = False) -> "Model":
-    """``firth.load``; what the model computes in is said where it is not the default."""
+    """``firth.load``; the dtype is printed if it is not the default."""
     from firth.inference.model import load
 
     loaded = load(model, precision=precision, compile=compile)
@@ -45,31 +45,31 @@ def print_json(data: Any) -> None:
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Indented lines of a name and a value."""
+    """Print indented lines of name and value."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"  {name:{width}}  {value}")
 
 
 def print_next(*command: str | Path) -> None:
-    """The command that the road goes on with."""
+    """Print the command that usually comes next."""
     print(f"next: {shell(*command)}")
 
 
 def shell(*command: str | Path) -> str:
-    """A command as it is typed; TEXT and the like stay bare."""
+    """A command line, quoted for the shell; placeholders such as TEXT stay bare."""
     return shlex.join(map(str, command))
 
 
 def print_warnings(bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_lines: int, cut_documents: int) -> None:
-    """What the reader of the text met that a person should know."""
+    """Print problems found in the text: invalid UTF-8, and lines or documents that were too long."""
     if bad_bytes:
         places = ", ".join(f"{path} at byte {offset:,}" for path, offset in bad_places)
-        print(f"  warning: {counted(bad_bytes, 'place')} not UTF-8, read as U+FFFD and dropped: {places}")
+        print(f"  warning: {counted(bad_bytes, 'place')} not UTF-8, replaced by U+FFFD and dropped: {places}")
     if cut_lines:
-        print(f"  warning: {counted(cut_lines, 'line')} too long for one paragraph, read as several")
+        print(f"  warning: {counted(cut_lines, 'line')} too long for one paragraph, split")
     if cut_documents:
-        print(f"  warning: {counted(cut_documents, 'document')} too long, read as several (blank lines end one)")
+        print(f"  warning: {counted(cut_documents, 'document')} too long, split (a blank line ends a document)")
 
 
 def counted(n: int, noun: str) -> str:
@@ -79,7 +79,7 @@ def counted(n: int, noun: str) -> str:
 
 @contextmanager
 def on_interrupt(advice: str) -> Iterator[None]:
-    """Inside, an interruption carries ``advice`` on what to do next."""
+    """Add ``advice`` on what to do next to an interruption."""
     try:
         yield
     except KeyboardInterrupt:
@@ -90,7 +90,7 @@ def lines_from(path: Path | None) -> Iterator[str]:
     """The lines of a UTF-8 file, or of stdin, without their ends."""
     if path is None:
         if sys.stdin.isatty():
-            say("reading lines from the terminal; Ctrl-D ends them")
+            say("reading lines from the terminal; end with Ctrl-D")
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline=None)
         yield from _checked(sys.stdin, "stdin")

@@ -21,30 +21,30 @@ def study(
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a study: many trainings, their tables and plots.
+    """Run a study: many training runs, with tables and plots.
 
-    What is done is kept: the same command goes on where it was.
+    Finished parts are kept: the same command resumes.
 
     Example: firth study finetuning --data data/ --models models/ --out studies/finetuning
 
     Parameters
     ----------
     name
-        finetuning: what pre-training is worth on a dozen tasks, frozen features, and numbers of labels.
-        directionality: BERT, BERT left to right and GPT at equal size and tokens, on four tasks.
-        translation: the Transformer on Multi30k, with and without beam search and averaged checkpoints.
-        unknown-words: names found on word vectors, by the rule for words that have none.
-        representations: word vectors to BERT, the same minutes of pre-training each, on four tasks.
+        finetuning: pre-training against from scratch on a dozen tasks; frozen features; label counts.
+        directionality: BERT, left-to-right BERT and GPT at equal size and tokens, on four tasks.
+        translation: Transformer on Multi30k, with and without beam search and checkpoint averaging.
+        unknown-words: named entity recognition on word vectors, by the rule for unknown words.
+        representations: word vectors to BERT, equal pre-training minutes each, on four tasks.
     data
-        The folder of the data sets, each in the folder that docs/verbs/study.md names.
+        Folder of the data sets; docs/verbs/study.md names their subfolders.
     models
-        The folder that make models fills, with text and models.
+        Folder filled by make models, with text and models.
     out
-        The folder of the study; studies/NAME if not given.
+        Output folder; default studies/NAME.
     only
-        Parts of names: only cells that have one of them.
+        Run only cells whose names contain one of these strings.
     workers
-        Trainings at a time; all processors if not given.
+        Parallel training runs; default: all CPU cores.
     as_json
         Print study.json.
     """
@@ -71,7 +71,7 @@ def study(
     }
     job, write_report = studies[name]
     place = out or Path("studies") / name
-    with on_interrupt("what is done is kept; the same command goes on from there"):
+    with on_interrupt("finished parts are kept; the same command resumes"):
         found = job(data, models, place, only=only or (), workers=workers or cpu_count())
     if as_json:
         print_json(found)

@@ -32,31 +32,31 @@ def translate(
     extra: AtLeastOne = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Translate lines of text, one translation a line, in their order (an empty line stays empty).
+    """Translate text: one translation per line, in order; empty lines stay empty.
 
     Example: firth translate runs/t < english.txt > german.txt
 
     Parameters
     ----------
     model
-        The folder of a run or of a model.
+        Run or model folder.
     texts
-        What to translate; stdin if none is given.
+        Texts to translate; stdin if none is given.
     file
-        A file of lines in place of stdin.
+        Input file instead of stdin.
     beam
-        How many beginnings are followed at once; 4 if not given.
+        Beam width (default 4; 1 is greedy).
     length_penalty
-        Of the length penalty: 0 is none, more prefers longer translations; 0.6 if not given.
+        Exponent of the length penalty (default 0.6); 0 is none, larger prefers longer translations.
     greedy
-        Take the likeliest piece at each step, which is a beam of 1.
+        Greedy search, the same as --beam 1.
     extra
-        Most pieces that a translation may have more than its line, the end piece of each counted; 50 if not given.
+        Maximum output length: source length plus this many tokens, end token included (default 50).
     as_json
-        One JSON object a line: translation, score, log_prob, pieces, and whether it ended.
+        Print one JSON object per line: translation, score, log_prob, pieces (tokens), ended.
     """
     if greedy and (beam or length_penalty is not None):
-        raise ConfigError("--greedy follows one beginning and ranks none: leave out --beam and --length-penalty")
+        raise ConfigError("--greedy keeps a single hypothesis: leave out --beam and --length-penalty")
     if texts and file is not None:
         raise ConfigError("give TEXT or --input FILE, not both")
     from firth.inference.translating import AT_ONCE, Search, trained_length
@@ -76,8 +76,8 @@ def translate(
         for number, translated in enumerate(found, 1):
             if known is not None and translated.read > known:
                 progress.message(
-                    f"note: line {number} has {translated.read:,} pieces, and in training none had more than {known:,} "
-                    "(data.length): of such lines the rest is translated by guess; cut them into sentences"
+                    f"note: line {number} has {translated.read:,} tokens, more than any training sequence "
+                    f"({known:,}, data.length): quality drops beyond that length; split the text into sentences"
                 )
                 known = None  # said once
             if as_json:

@@ -1,4 +1,4 @@
-"""``firth vectors``: word vectors read, trained, looked up and tested."""
+"""``firth vectors``: convert, train, query and evaluate word vectors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -32,11 +32,11 @@ Several = Annotated[list[str] | None, Parameter(name="--set", show_default=False
 ModelPath = Annotated[Path, Parameter(name="MODEL")]
 First = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-_NOTHING = "no model was written; start again with the same command"
+_NOTHING = "no model was written; run the same command again"
 
 vectors = App(
     name="vectors",
-    help="Read, train, look up and test word vectors: word2vec, GloVe, fastText.\n\n"
+    help="Convert, train, query and evaluate word vectors: word2vec, GloVe, fastText.\n\n"
     "Example: firth vectors nearest models/glove Stockholm",
 )
 
@@ -58,42 +58,40 @@ def convert(
     glove_vocab: Path | None = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn a file of word vectors into a model folder.
+    """Convert a file of word vectors into a model folder.
 
-    What SOURCE is, is found out: text of GloVe, word2vec or fastText, word2vec's binary file, fastText's .bin.
+    The format is detected automatically: GloVe, word2vec or fastText text, word2vec binary, fastText .bin.
 
     Example: firth vectors convert glove.6B.100d.txt --to models/glove
 
     Parameters
     ----------
     source
-        The file, which may be packed as .gz or .xz (fastText's .bin may not); or a model folder of this kind, to make
-        one of fewer words or with another rule for unknown ones.
+        The file, also as .gz or .xz (except fastText's .bin); or a model folder of word vectors, to keep fewer words or
+        change the rule for unknown ones.
     to
-        The model folder to make.
+        Output model folder.
     texts
-        Keep only words that occur in these texts. All words of the file are kept if none are given: then words that
-        no training text has still have their vectors.
+        Keep only words that occur in these texts; default: all words of the file.
     min_count
-        With --texts: how often a word must occur there.
+        With --texts: minimum word count.
     max_words
-        Keep only so many words, the first ones; 0: all.
+        Keep only the first N words; 0: all.
     unknown
-        A word outside the vocabulary has: one vector for all; one for its shape (number, capitals, …); one at random
-        for its hash; or the mean of its n-grams'. If not given: ngrams where the file has them, else one; of a model
-        folder its own rule, with its vectors.
+        Vector of an unknown word: one shared vector; one per shape (number, capitals, …); a random one by hash; or the
+        mean of its n-grams. Default: ngrams if the file has them, else one; a model folder keeps its rule.
     stand_in
-        The one vector: the mean of the 100 rarest words, the mean of all, or zeros. If not given: the file's own <unk>,
-        or else that of its rarest words.
+        The shared vector: mean of the 100 rarest words, mean of all, or zeros. Default: the file's own <unk>, else
+        rarest.
     buckets
-        With --unknown hashed: how many vectors there are; if not given, as many as the model folder has, else 1000.
+        With --unknown hashed: number of vectors; default: as the model folder has, else 1000.
     cased
-        Whether text keeps its capital letters; if not given, whether words of the file have any.
+        Whether text stays cased; default: whether words of the file have capitals.
     split
-        Text is split at blanks and punctuation (words), or at blanks alone, where it is tokenised as the vectors were.
-        If not given: words, or what a model folder has.
+        Split text at white space and punctuation (words), or at white space only (blanks), for tokenized text.
+        Default: words, or as the model folder has it.
     glove_vocab
-        The words of GloVe's binary file, which it does not hold itself.
+        GloVe's vocabulary file, which its binary vectors need.
     as_json
         Print the report as one JSON object.
     """
@@ -127,40 +125,40 @@ def train(
     settings: Several = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Learn word vectors from text, with gensim.
+    """Train word vectors on text, with gensim.
 
     Example: firth vectors train wiki/*.txt.xz --kind fasttext --out runs/vectors
 
     Parameters
     ----------
     texts
-        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
     out
-        The model folder to make.
+        Output model folder.
     kind
-        fasttext: with n-grams of characters, of which words outside the vocabulary are made.
+        fasttext adds character n-grams, which give unknown words a vector.
     algorithm
-        A word predicts those around it, or the reverse.
+        skip-gram: a word predicts its context; cbow: the reverse.
     width
-        Numbers of a vector.
+        Vector dimension.
     window
-        Words on either side, at most.
+        Maximum context words on each side.
     epochs
-        Times that the text is read.
+        Passes over the text.
     min_count
-        Times that a word must occur.
+        Minimum word count.
     lowercase
-        Read text in lower case.
+        Lower-case the text.
     workers
-        Threads; 0: all processors. Only with 1 are two runs the same.
+        Threads; 0: all CPU cores. Only 1 is deterministic.
     unknown
-        What a word outside the vocabulary has, as for firth vectors convert.
+        Vector of an unknown word, as for firth vectors convert.
     stand_in
-        The one vector of unknown words, as for firth vectors convert.
+        The shared vector of unknown words, as for firth vectors convert.
     buckets
-        With --unknown hashed: how many vectors there are; 1000 if not given.
+        With --unknown hashed: number of vectors (default 1000).
     split
-        Text is split at blanks and punctuation, or at blanks alone, where it is tokenised already.
+        Split text at white space and punctuation (words), or at white space only (blanks), for tokenized text.
     settings
         Another option, such as --set negative=10: negative, sample, learning_rate, seed, n_buckets, shortest_ngram,
         longest_ngram.
@@ -189,7 +187,7 @@ def _report(report: "VectorsReport", as_json: bool) -> None:
         "hashed": f"one of {report.n_unknown:,} vectors, by its hash",
         "ngrams": f"the mean of its n-grams, of {report.n_unknown:,} vectors",
     }[report.unknown]  # fmt: skip
-    print(f"{report.out}: {counted(report.words, 'word')}, {report.width} numbers each")
+    print(f"{report.out}: {counted(report.words, 'word')}, {report.width} dimensions")
     facts = [
         ("from", f"{report.source}, {report.format}"),
         ("text", "lower-cased" if report.lowercase else "cased"),
@@ -217,20 +215,20 @@ def nearest(
     top_k: Count = 10,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the words whose vectors are nearest, by the cosine.
+    """Find the nearest words by cosine similarity.
 
     Example: firth vectors nearest models/glove Stockholm
 
     Parameters
     ----------
     model
-        The folder of a model of whole words.
+        Model folder of word vectors.
     words
-        Words; lines of stdin if none is given, of which unknown ones are named on stderr, and the exit code is then 1.
+        Words; lines of stdin if none is given. Unknown ones are named on stderr, with exit code 1.
     top_k
-        How many for each.
+        Neighbours per word.
     as_json
-        Print one JSON object a word.
+        Print one JSON object per word.
     """
     from firth.inference.word_table import open_table
 
@@ -277,20 +275,20 @@ def analogy(
     first: First = 0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Answer questions such as: Athens is to Greece as Baghdad is to what?
+    """Evaluate on analogy questions: Athens is to Greece as Baghdad is to what?
 
     Example: firth vectors analogy models/glove --questions questions-words.txt --ignore-case
 
     Parameters
     ----------
     model
-        The folder of a model of whole words.
+        Model folder of word vectors.
     questions
-        A file of four words a line, with lines such as ": currency" between sections.
+        File with four words per line, and lines such as ": currency" between sections.
     ignore_case
-        Take small and capital letters for the same, as word2vec's own test does.
+        Ignore case, as word2vec's own evaluation does.
     first
-        Know only so many words, the most frequent ones (word2vec's own test: 30000); 0: all.
+        Use only the N most frequent words (word2vec's own evaluation: 30000); 0: all.
     as_json
         Print one JSON object.
     """
@@ -319,20 +317,20 @@ def similarity(
     ignore_case: Flag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare cosines with how alike people find two words (Spearman's correlation).
+    """Evaluate on word similarity: Spearman correlation of cosine and human judgement.
 
     Example: firth vectors similarity models/glove wordsim353.tsv simlex999.txt
 
     Parameters
     ----------
     model
-        The folder of a model of whole words.
+        Model folder of word vectors.
     pairs
-        Files of two words and a number a line, between tabs or blanks.
+        Files with two words and a score per line, separated by tabs or spaces.
     ignore_case
-        Take small and capital letters for the same.
+        Ignore case.
     as_json
-        Print one JSON object a file.
+        Print one JSON object per file.
     """
     from firth.inference.word_table import open_table
     from firth.vectors.scores import read_pairs

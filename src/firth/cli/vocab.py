@@ -30,38 +30,38 @@ def vocab(
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Learn a vocabulary from text.
+    """Train a tokenizer on text: WordPiece, BPE or whole words.
 
     Example: firth vocab wiki/*.txt.xz --size 30000 --out vocab/
 
     Parameters
     ----------
     texts
-        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
     out
-        The tokenizer folder to make.
+        Output folder for the tokenizer.
     size
-        Pieces in the vocabulary, the special ones included (5 of WordPiece, 4 of the others).
+        Vocabulary size, special tokens included (5 for WordPiece, 4 for the others).
     lowercase
-        Read A as a, and é as e.
+        Lower-case text and strip accents (É becomes e).
     keep_accents
-        With --lowercase: read É as é.
+        With --lowercase: keep accents (É becomes é).
     kind
-        WordPiece as in BERT, byte-pair encoding as in GPT and the Transformer, which keeps white space, or whole
-        words as in AWD-LSTM.
+        wordpiece (BERT); bpe: byte-pair encoding that keeps white space (GPT, Transformer); words: whole words (LSTM,
+        AWD-LSTM, CoVe).
     score
-        Of WordPiece: join the most frequent pair of pieces (the default), or the most telling one (count of the
-        pair over both counts).
+        WordPiece merge criterion: frequency of the pair (default), or likelihood (count of the pair over both
+        counts).
     errors
-        Bytes that are not UTF-8 are replaced and reported, or are an error.
+        Invalid UTF-8: replace and report, or stop with an error (strict).
     workers
-        Processes that count words; all processors if not given.
+        Worker processes; default: all CPU cores.
     as_json
         Print the report as one JSON object.
     """
     from firth.corpus.vocab import build_vocab
 
-    with on_interrupt("no vocabulary was written; start again with the same command"):
+    with on_interrupt("no vocabulary was written; run the same command again"):
         report = build_vocab(
             texts, out, size=size, lowercase=lowercase, keep_accents=keep_accents, kind=kind, score=score,
             errors=errors, workers=workers,
@@ -69,15 +69,15 @@ def vocab(
     if as_json:
         print_json(report)
         return
-    name = {"wordpiece": "word pieces", "bpe": "BPE pieces", "words": "words"}[kind]
+    name = {"wordpiece": "WordPiece tokens", "bpe": "BPE tokens", "words": "words"}[kind]
     unknown = "[UNK]" if kind == "wordpiece" else "<unk>"
     print(f"{out}: {report.size:,} {name}")
     documents, words = counted(report.documents, "document"), counted(report.words, "word")
     print_table([
-        ("learnt from", f"{documents}, {words}, {report.word_types:,} different"),
+        ("trained on", f"{documents}, {words}, {report.word_types:,} distinct"),
         (f"words without {unknown}", f"{report.coverage:.3%}"),
-        (f"{unknown} among pieces", f"{report.unk_rate:.3%}"),
-        ("pieces per word", f"{report.pieces_per_word:.2f}"),
+        (f"{unknown} rate among tokens", f"{report.unk_rate:.3%}"),
+        ("tokens per word", f"{report.pieces_per_word:.2f}"),
     ])  # fmt: skip
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     print_next("firth", "prepare", *texts, "--tokenizer", out, "--out", "corpus/")

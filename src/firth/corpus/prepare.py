@@ -32,7 +32,7 @@ from firth.data.shards import (
     write_manifest,
     write_shard,
 )
-from firth.errors import ConfigError, CorpusError, InputError
+from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, check_new, file_sha256, lock, write_text
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
@@ -271,7 +271,7 @@ def _make_all(
                 finish(future)
         raise
     except BrokenProcessPool:
-        raise CorpusError(
+        raise FirthError(
             f"a worker process of firth prepare was killed (out of memory?): run the same command again to go on, "
             f"with fewer --workers than {workers}"
         ) from None

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from firth.errors import CheckpointError, ConfigError
+from firth.errors import CheckpointError, ConfigError, SaveError
 from firth.files import append_to
 
 # Fields that differ from run to run on the same machine; all else is bit-equal after a resume.
@@ -42,7 +42,7 @@ class Log:
             self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             self._file.flush()
         except OSError as error:
-            raise CheckpointError(
+            raise SaveError(
                 f"{self._file.name} could not be written: {error.strerror}. "
                 f"Make room, then resume: checkpoints are whole"
             ) from None
