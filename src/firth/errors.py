@@ -14,11 +14,42 @@
 A message says what was given, what was expected, and what to do. ``assert`` is for our own mistakes.
 """
 
+import re
+
+# Characters that a terminal obeys or that turn text around, and those that cannot be written: all but the newline.
+_UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A field of a message: a run without blanks, or what stands in quotes.
+_LONG_RUN = re.compile(r"\S{300,}")
+_LONG_QUOTE = re.compile("'[^'\n]{300,}'|\"[^\"\n]{300,}\"")
+_KEPT_BEGIN, _KEPT_END = 200, 60
+# Messages up to this length are shown with all their quotations, longer ones than the second are cut.
+_SHORT, _LONGEST = 600, 2_000
+
+
+def printable(text: str) -> str:
+    """Make text from files of others safe to print: control characters escaped, overlong fields shortened.
+
+    Newlines stay. All that the command line says to people goes through here; JSON output does not.
+    """
+    text = _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    text = _LONG_RUN.sub(lambda match: _shortened(match[0]), text)
+    if len(text) > _SHORT:
+        text = _LONG_QUOTE.sub(lambda match: _shortened(match[0]), text)
+    return _shortened(text, _LONGEST - _KEPT_END) if len(text) > _LONGEST else text
+
+
+def _shortened(text: str, begin: int = _KEPT_BEGIN) -> str:
+    return f"{text[:begin]} … ({len(text):,} characters) … {text[-_KEPT_END:]}"
+
 
 class FirthError(Exception):
     """Base of all errors that Firth raises on purpose."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """The message, safe to print."""
+        return printable(super().__str__())
 
 
 class UsageError(FirthError):

@@ -5,13 +5,15 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from firth.errors import printable
+
 _PLAIN_EVERY_S = 10.0
 _QUIET_FOR_S = 2.0
 
 
 def say(text: str) -> None:
-    """Print a message for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a message for the user on stderr, safe for a terminal whatever files it quotes."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def format_duration(seconds: float) -> str:

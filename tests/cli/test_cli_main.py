@@ -170,3 +170,14 @@ sys.exit(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "firth: interrupted: all is saved\n")
+
+
+def test_what_files_say_does_not_reach_the_terminal_raw(firth, tmp_path: Path) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_text(f"a\x1b[2J\x9b\u202eb\t{'z' * 50_000}\nx\ty\n", "utf-8")
+    result = firth(
+        "finetune", "--task", "classify", "--model", "bert-tiny", "--train", table, "--columns", "text=0,label=nope",
+        "--out", tmp_path / "o",
+    )  # fmt: skip
+    assert result.code == 2 and len(result.err) < 1_500
+    assert result.err.replace("\n", "").isprintable() and "x1b" in result.err

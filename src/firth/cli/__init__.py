@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from firth.errors import FirthError
+from firth.errors import FirthError, printable
 
 INTERRUPTED = 130
 _WRONG_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -54,7 +54,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 def _fail(message: str, code: int) -> int:
     """Say what is wrong in one line; returns the exit code."""
-    print("firth: " + " ".join(message.split("\n")), file=sys.stderr, flush=True)
+    print("firth: " + " ".join(printable(message).split("\n")), file=sys.stderr, flush=True)
     return code
 
 

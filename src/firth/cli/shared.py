@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, validators
 
-from firth.errors import InputError
+from firth.errors import InputError, printable
 from firth.progress import say
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ def print_json(data: Any) -> None:
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     """Print indented lines of name and value."""
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
+    shown = [(printable(name), printable(value)) for name, value in rows]
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
         print(f"  {name:{width}}  {value}")
 
 
