@@ -20,6 +20,9 @@ from firth.errors import LengthError
 # Recurrent state between the batches of one stream, by name.
 Carry = dict[str, Tensor]
 
+# Linear layers that hold several projections, one above the other, by the last part of their name.
+JOINT_PROJECTIONS = {"query_key_value": 3, "key_value": 2}
+
 # Ceilings of ``Rows.max_length``: kernels and compiled graphs see few different values.
 LENGTH_BUCKETS = (32, 64, 128, 256, 512)
 # Rows share a rectangle in the plan if they are of one length, or above SHORT_ROW if their lengths round up to the same

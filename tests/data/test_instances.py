@@ -12,6 +12,7 @@ from firth.data.instances import (
     _heads,
     _targets,
     _truncate,
+    mixed_rooms,
     plan_copies,
     plan_documents,
     plan_pairs,
@@ -305,3 +306,24 @@ def test_varied_windows_are_those_of_the_recipe() -> None:
     assert abs(sizes[halves].mean() - 34.5) < 0.6 and abs(sizes[halves].std() - 5) < 0.5
     short = np.diff(plan_windows(200_000, 8, seed=1))[:-1]
     assert short.min() == 5 and (short == 5).mean() > 0.2
+
+
+def test_documents_may_have_rooms_of_their_own() -> None:
+    bounds = np.array([0, 30, 31, 80, 80, 200])
+    rooms = mixed_rooms(5, 8, 16, 0.5, seed=3, epoch=0)
+    assert set(rooms.tolist()) == {8, 16}
+    plan = plan_documents(bounds, rooms, 3, 0)
+    seen = np.concatenate([np.arange(a, b) for a, b in plan.a])
+    assert sorted(seen) == list(range(200))
+    document = np.searchsorted(bounds, plan.a[:, 0], side="right") - 1
+    assert (plan.lengths <= rooms[document]).all()
+    for number in (0, 4):
+        assert plan.lengths[document == number].max() == rooms[number]
+
+
+def test_one_room_for_all_is_as_before() -> None:
+    bounds = np.array([0, 30, 31, 200])
+    one, each = plan_documents(bounds, 8, 3, 1), plan_documents(bounds, np.full(3, 8), 3, 1)
+    assert (one.a == each.a).all()
+    assert set(mixed_rooms(100, 8, 16, 0.0, 1, 1).tolist()) == {8}
+    assert set(mixed_rooms(100, 8, 16, 1.0, 1, 1).tolist()) == {16}

@@ -12,7 +12,13 @@ from firth.models.bert_config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.training.config import OptimConfig
-from firth.training.optim import decays, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from firth.training.optim import (
+    decays,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    orthogonalized,
+)
 
 CONFIG = {"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "decay": 0.05}
 
@@ -196,3 +202,81 @@ def test_state_of_an_unknown_parameter_is_not_swallowed() -> None:
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"optim.*{next(iter(options))}"):
         OptimConfig(**options)
+
+
+def blocks(seed: int = 0) -> MaskedLM:
+    torch.manual_seed(seed)
+    sizes = BertConfig(vocab_size=40, width=16, n_layers=2, n_heads=2, feed_forward_width=32, max_positions=16)
+    return MaskedLM(Bert(sizes), MaskedLMConfig(next_sentence=False))
+
+
+def some_gradients(module: nn.Module, seed: int) -> None:
+    torch.manual_seed(seed)
+    for p in module.parameters():
+        p.grad = torch.randn_like(p)
+
+
+def test_orthogonalized_matrices_keep_their_directions_and_lose_their_scale() -> None:
+    torch.manual_seed(0)
+    matrices = [torch.randn(8, 24), torch.randn(24, 8), torch.randn(8, 8), torch.randn(24, 8)]
+    for matrix, found in zip(matrices, orthogonalized(matrices), strict=True):
+        left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+        turned = left.T @ found @ right.T / max(matrix.shape) ** 0.5
+        # The iteration is built to end near 1, not at it: 0.7 to 1.2.
+        assert turned.diagonal().min() > 0.6
+        assert turned.diagonal().max() < 1.3
+        assert (turned - turned.diagonal().diag()).abs().max() < 0.05
+
+
+def test_muon_updates_matrices_of_blocks_and_leaves_the_rest_to_adamw() -> None:
+    ours, plain = blocks(), blocks()
+    options = CONFIG | {"learning_rate": 0.01}
+    for module, kind in ((ours, "muon"), (plain, "adamw")):
+        optimizer = make_optimizer(module, OptimConfig(kind=kind, matrix_scale=2.0, **options))
+        for seed in (1, 2):
+            some_gradients(module, seed)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * group["scale"]
+            optimizer.step()
+    expected = dict(plain.named_parameters())
+    matrices = {name for name, p in ours.named_parameters() if ".blocks." in name and p.dim() == 2}
+    assert len(matrices) == 2 * 4
+    for name, p in ours.named_parameters():
+        assert torch.equal(p, expected[name]) != (name in matrices)
+
+
+def test_one_update_of_muon_by_hand() -> None:
+    module = blocks()
+    weight = module.encoder.blocks[0].attention.query_key_value.weight
+    before = weight.detach().clone()
+    optimizer = make_optimizer(module, OptimConfig(kind="muon", learning_rate=0.01, momentum=0.9, decay=0.5))
+    some_gradients(module, 1)
+    assert weight.grad is not None
+    gradient = weight.grad.clone()
+    optimizer.step()
+    nesterov = gradient.lerp(0.1 * gradient, 0.9)
+    update = torch.cat(orthogonalized(list(nesterov.chunk(3))))
+    assert torch.allclose(weight, before * (1 - 0.005) - 0.2 * 0.01 * update, atol=1e-7)
+
+
+def test_muon_goes_on_from_its_state_bit_for_bit() -> None:
+    config = OptimConfig(kind="muon", learning_rate=0.01)
+    whole, first = blocks(), blocks()
+    for module, seeds in ((whole, (1, 2, 3)), (first, (1, 2))):
+        optimizer = make_optimizer(module, config)
+        for seed in seeds:
+            some_gradients(module, seed)
+            optimizer.step()
+    tensors = {name: t.clone() for name, t in optimizer_tensors(first, optimizer).items()}
+    second = blocks(seed=5)
+    second.load_state_dict(first.state_dict())
+    after = make_optimizer(second, config)
+    load_optimizer_tensors(second, after, tensors)
+    some_gradients(second, 3)
+    after.step()
+    assert all(torch.equal(p, q) for p, q in zip(second.parameters(), whole.parameters(), strict=True))
+
+
+def test_muon_without_blocks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="optim.kind=muon updates the matrices of Transformer blocks"):
+        make_optimizer(model(), OptimConfig(kind="muon"))

@@ -53,7 +53,10 @@ class DataConfig:
     long_length: int = option(
         0, "row length of the last part of training; 0: one length throughout (paper: 512)", AMOUNT
     )
-    long_share: float = option(0.1, "share of the steps at long_length", SHARE)
+    long_share: float = option(0.1, "share of the steps (mixed_lengths: of the documents) at long_length", SHARE)
+    mixed_lengths: bool = option(
+        False, "True: rows of both lengths throughout, by document, so that late positions are learned from the start"
+    )
     short_share: float = option(0.1, "of documents are cut to a random shorter target (pairs)", SHARE)
     duplicates: int = option(0, "0: new pairs and masks every epoch; n: n fixed copies, as in the paper (10)", AMOUNT)
     workers: int = option(1, "threads that make batches; the stream is the same for any number", AMOUNT)
@@ -68,10 +71,16 @@ class DataConfig:
             raise ConfigError(f"data.varied_windows=true is for data.instances='streams', not {self.instances!r}")
         if self.restart_every and self.instances != "streams":
             raise ConfigError(f"data.restart_every={self.restart_every} is for data.instances='streams'")
+        if self.mixed_lengths and (self.instances != "documents" or not self.long_length):
+            raise ConfigError(
+                "data.mixed_lengths=true is for data.instances='documents' and two lengths: give data.long_length"
+            )
         if self.instances == "streams" and self.long_length:
             raise ConfigError("data.long_length is for rows; a stream has one length")
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Row length of each phase."""
+        """Row length of each phase; of mixed lengths the longer one."""
+        if self.mixed_lengths:
+            return (self.long_length,)
         return (self.length, self.long_length) if self.long_length else (self.length,)

@@ -39,22 +39,31 @@ class Instances:
         return Instances(spans, np.zeros_like(spans), None, self.key)
 
 
-def plan_documents(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
+def plan_documents(
+    document_tokens: np.ndarray, room: int | np.ndarray, seed: int, epoch: int
+) -> Instances:
     """Windows of at most ``room`` tokens that never cross a document's border; every token once.
 
-    A document longer than the room begins with a window of random length, so that the cuts fall
-    elsewhere in each epoch.
+    ``room`` is one number, or one for each document. A document longer than its room begins with a window of random
+    length, so that the cuts fall elsewhere in each epoch.
     """
     starts, sizes = document_tokens[:-1], np.diff(document_tokens)
+    rooms = np.broadcast_to(np.asarray(room, np.int64), sizes.shape)
     bits = draw(seed_of(seed, epoch, "window"), np.arange(len(starts)))
-    first = np.where(sizes > room, 1 + below(bits, room), sizes)
-    n_windows = 1 + -(-(sizes - first) // room)
+    first = np.where(sizes > rooms, 1 + below(bits, rooms), sizes)
+    n_windows = 1 + -(-(sizes - first) // rooms)
     document = np.repeat(np.arange(len(starts)), n_windows)
     number = np.arange(len(document)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)
-    begin = np.where(number == 0, 0, first[document] + (number - 1) * room)
-    end = np.minimum(first[document] + number * room, sizes[document])
+    begin = np.where(number == 0, 0, first[document] + (number - 1) * rooms[document])
+    end = np.minimum(first[document] + number * rooms[document], sizes[document])
     a = starts[document, None] + np.stack((begin, end), 1)
     return Instances(a, np.zeros_like(a), None, np.arange(len(a)))
+
+
+def mixed_rooms(n_documents: int, short: int, long: int, long_share: float, seed: int, epoch: int) -> np.ndarray:
+    """A room for each document: ``long`` for a random ``long_share`` of them, ``short`` for the others."""
+    chance = uniform(draw(seed_of(seed, epoch, "room"), np.arange(n_documents)))
+    return np.where(chance < long_share, long, short)
 
 
 def plan_copies(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:

@@ -18,7 +18,7 @@ from firth.data.batch import Batch
 from firth.data.both_ways import BothWaysBatches
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.hashing import permutation, seed_of
-from firth.data.instances import Instances, plan_copies, plan_documents, plan_pairs, plan_translations
+from firth.data.instances import Instances, mixed_rooms, plan_copies, plan_documents, plan_pairs, plan_translations
 from firth.data.masking import Masker
 from firth.data.rows import (
     Batches,
@@ -270,9 +270,17 @@ class Loader:
         """What each word of the vocabulary is spelled with."""
         return vocabulary_characters(self.corpus.tokenizer)
 
+    def _rooms(self, shard: Shard, length: int, seed: int, epoch: int) -> int | np.ndarray:
+        """Tokens that fit between the special ones: one number, or of mixed lengths one for each document."""
+        room = length - self.layout.n_special
+        if not self.data.mixed_lengths:
+            return room
+        short = self.data.length - self.layout.n_special
+        return mixed_rooms(len(shard.documents) - 1, short, room, self.data.long_share, seed, epoch)
+
     def _plan(self, shard: Shard, length: int, seed: int, epoch: int) -> Instances:
         if self.data.instances == "documents":
-            return plan_documents(shard.document_tokens, length - self.layout.n_special, seed, epoch)
+            return plan_documents(shard.document_tokens, self._rooms(shard, length, seed, epoch), seed, epoch)
         if self.data.instances == "copies":
             return plan_copies(shard.document_tokens, length - self.layout.n_special_pair, seed, epoch)
         if self.data.instances == "translations":

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from firth.packed import JOINT_PROJECTIONS
+
 
 def normal_(module: nn.Module, std: float) -> None:
     """GPT's: matrices and embeddings from N(0, std²), biases 0, norms 1 and 0.
@@ -41,18 +43,16 @@ def uniform_(module: nn.Module, bound: float) -> None:
         nn.init.uniform_(parameter, -bound, bound)
 
 
-# Linear layers that are several matrices in one, by name: each begins as if it stood alone.
-_JOINT = {"query_key_value": 3, "key_value": 2}
-
-
 def xavier_(module: nn.Module) -> None:
     """The Transformer's: matrices uniform, as wide as their inputs and outputs say, biases 0, norms 1 and 0.
+
+    Each projection of a joint layer is initialised as if it stood alone.
 
     Source: Glorot and Bengio 2010, eq. 16; as harvardnlp/annotated-transformer has it.
     """
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
-            for matrix in part.weight.data.chunk(_JOINT.get(name.rpartition(".")[2], 1)):
+            for matrix in part.weight.data.chunk(JOINT_PROJECTIONS.get(name.rpartition(".")[2], 1)):
                 nn.init.xavier_uniform_(matrix)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)

@@ -10,6 +10,7 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING
 from firth.formats.table import open_model
+from firth.pretraining.config import InitConfig
 from firth.recipes import Settings, check_plain
 from firth.systems import SYSTEMS, System, looks_like_path, size_named
 from firth.text.tokenizer import WORDS
@@ -25,6 +26,7 @@ class Pretrain:
     system: str = required("row of the table of systems; follows from the model")
     data: DataConfig = option(DataConfig(), "from shards to rows")
     masking: MaskingConfig = option(MaskingConfig(), "what is predicted")
+    init: InitConfig = option(InitConfig(), "how a model that learns from scratch starts")
     objective: Any = required("the system's objective")
     encoder: Any = required("the system's sizes")
     optim: OptimConfig = option(OptimConfig(), "optimiser")
@@ -58,7 +60,7 @@ class Pretrain:
         return SYSTEMS[self.system]
 
 
-_TABLES = ("data", "masking", "objective", "encoder", "optim", "train")
+_TABLES = ("data", "masking", "init", "objective", "encoder", "optim", "train")
 _NEEDED = {"model": "give a size such as --model bert-mini"}
 
 

@@ -25,6 +25,7 @@ from firth.machine import Machine, find_machine, reuse_memory
 from firth.memory import check_memory, estimate_memory
 from firth.models.bert_config import BertConfig
 from firth.models.mtlstm import MtLstm
+from firth.pretraining.initialization import initialize
 from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words
 from firth.pretraining.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
 from firth.pretraining.report import write_run_report
@@ -234,7 +235,8 @@ def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
 def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
     data = dataclasses.replace(
-        recipe.data, length=recipe.data.lengths[-1], long_length=0, varied_windows=False, restart_every=0
+        recipe.data, length=recipe.data.lengths[-1], long_length=0, mixed_lengths=False, varied_windows=False,
+        restart_every=0,
     )
     return _loader(recipe, corpus, data, "dev")
 
@@ -326,6 +328,8 @@ def assemble(
     if not has_begun(run):
         if looks_like_path(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
+        else:
+            initialize(objective, corpus, recipe.init, tell)
         if isinstance(objective.encoder, MtLstm):
             _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
     dev = None

@@ -11,9 +11,10 @@ from firth.errors import ConfigError
 class OptimConfig:
     """The optimiser and its rate over time."""
 
-    kind: Literal["bert_adam", "gpt_adam", "adamw", "adagrad", "sgd"] = option(
+    kind: Literal["bert_adam", "gpt_adam", "adamw", "muon", "adagrad", "sgd"] = option(
         "bert_adam",
-        "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; adagrad; sgd",
+        "bert_adam: without bias correction; gpt_adam: with it on the decay too; adamw: the standard one; muon: "
+        "orthogonalized momentum for the matrices of Transformer blocks, adamw for the rest; adagrad; sgd",
     )
     learning_rate: float = option(1e-4, "peak learning rate", POSITIVE)
     schedule: Literal["linear", "gpt_linear", "cosine", "constant", "inverse_sqrt", "slanted"] = option(
@@ -36,6 +37,8 @@ class OptimConfig:
     beta1: float = option(0.9, "of the running mean of gradients", RATE)
     beta2: float = option(0.999, "of the running mean of their squares", RATE)
     epsilon: float = option(1e-6, "added to the root of the mean square", AMOUNT)
+    momentum: float = option(0.95, "muon: of the running mean of a matrix's gradients", RATE)
+    matrix_scale: float = option(1.0, "muon: learning rate of matrices, as a multiple of the others'", POSITIVE)
     accumulated: float = option(0.0, "adagrad: what the sum of squares begins with", AMOUNT)
     clip_norm: float = option(1.0, "gradients are scaled down to this global norm; 0: never", AMOUNT)
 

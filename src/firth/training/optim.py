@@ -2,18 +2,21 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from firth.errors import ConfigError
+from firth.packed import JOINT_PROJECTIONS, Encoder
 from firth.training.config import OptimConfig
 
 # A count of steps after which Adam's bias corrections are 1 in any precision.
 _BEYOND_CORRECTION = 1e9
 _UPDATES = "updates"
 _AVERAGE = "average"
+_MOMENTUM = "momentum"
 
 
 class BertAdam(torch.optim.AdamW):
@@ -59,6 +62,70 @@ class GptAdam(BertAdam):
         for state in updates:
             state[_UPDATES] = state.get(_UPDATES, torch.zeros((), dtype=torch.int64)) + 1
         return max((int(state[_UPDATES]) for state in updates), default=1)
+
+
+class Muon(torch.optim.AdamW):
+    """Momentum with orthogonalized updates for matrices; AdamW for all other parameters.
+
+    ``p -= rate · (0.2 · √max(rows, columns) · O(m) + decay · p)``, where O(m) has the singular vectors of the Nesterov
+    momentum m and singular values near 1. The factor gives updates the root mean square of AdamW's, so one learning
+    rate serves both. Groups with ``projections`` hold matrices; each is that many projections, orthogonalized one by
+    one.
+
+    Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the factor is that of Liu et
+    al. 2025 (arXiv 2502.16982), §2.2.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float, momentum: float
+    ):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
+        self.momentum = momentum
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
+        matrices = [group for group in self.param_groups if group["projections"]]
+        updates: list[tuple[nn.Parameter, dict[str, Any], Tensor]] = []
+        for group in matrices:
+            for p in group["params"]:
+                if p.grad is not None:
+                    mean = self.state[p].setdefault(_MOMENTUM, torch.zeros_like(p))
+                    mean.lerp_(p.grad, 1 - self.momentum)
+                    updates.append((p, group, p.grad.lerp(mean, self.momentum)))
+        pieces = [piece for _, group, update in updates for piece in update.chunk(group["projections"])]
+        directions = iter(orthogonalized(pieces))
+        for p, group, _ in updates:
+            parts = [next(directions) for _ in range(group["projections"])]
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+            p.add_(torch.cat(parts) if len(parts) > 1 else parts[0], alpha=-0.2 * group["lr"])
+            # The matrices are done: AdamW skips parameters without a gradient.
+            p.grad = None
+        super().step(closure)
+
+
+# Of the quintic iteration. Source: Jordan et al. 2024.
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+
+
+def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Each matrix (R, C) with its singular values moved near 1, times √max(R, C); one batched product per shape."""
+    a, b, c = _QUINTIC
+    found: list[Tensor] = [torch.empty(0)] * len(matrices)
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for number, matrix in enumerate(matrices):
+        shapes.setdefault((min(matrix.shape), max(matrix.shape)), []).append(number)
+    for (_, longest), numbers in shapes.items():
+        wide = [m if m.shape[0] <= m.shape[1] else m.T for m in (matrices[i] for i in numbers)]
+        x = torch.stack(wide).bfloat16()
+        x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+        for _ in range(_ITERATIONS):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        for number, direction in zip(numbers, x.float() * math.sqrt(longest), strict=True):
+            tall = matrices[number].shape[0] > matrices[number].shape[1]
+            found[number] = (direction.T if tall else direction).to(matrices[number].dtype)
+    return found
 
 
 class AveragedSgd(torch.optim.SGD):
@@ -124,14 +191,19 @@ def make_optimizer(
 
     ``scales``: of the rate, by parameter name; 1 where none is given. Each group has its ``scale``.
     """
-    members: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    projections = _hidden_matrices(model) if config.kind == "muon" else {}
+    members: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
     for name, p in model.named_parameters():
         if p.requires_grad:
-            members.setdefault((decays(name, p), (scales or {}).get(name, 1.0)), []).append(p)
+            key = (decays(name, p), (scales or {}).get(name, 1.0), projections.get(id(p), 0))
+            members.setdefault(key, []).append(p)
     groups = [
-        {"params": params, "weight_decay": config.decay if decay else 0.0, "scale": scale}
-        for (decay, scale), params in sorted(members.items(), key=lambda item: (-item[0][1], not item[0][0]))
-    ]
+        {
+            "params": params, "weight_decay": config.decay if decay else 0.0, "projections": count,
+            "scale": scale * (config.matrix_scale if count else 1.0),
+        }
+        for (decay, scale, count), params in sorted(members.items(), key=lambda item: (-item[0][1], not item[0][0]))
+    ]  # fmt: skip
     betas = (config.beta1, config.beta2)
     if config.kind in _OURS:
         optimizer: torch.optim.Optimizer = _OURS[config.kind](
@@ -142,9 +214,25 @@ def make_optimizer(
         return torch.optim.Adagrad(
             groups, lr=config.learning_rate, initial_accumulator_value=config.accumulated, eps=config.epsilon
         )
+    if config.kind == "muon":
+        return Muon(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, momentum=config.momentum)
     if config.kind == "sgd":
         return AveragedSgd(groups, lr=config.learning_rate)
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
+
+
+def _hidden_matrices(model: nn.Module) -> dict[int, int]:
+    """The weights of the linear layers of an encoder's blocks, by id: how many projections each holds."""
+    encoder = getattr(model, "encoder", None)
+    blocks = encoder.regions() if isinstance(encoder, Encoder) else []
+    if not blocks:
+        raise ConfigError("optim.kind=muon updates the matrices of Transformer blocks, and this model has none: adamw")
+    return {
+        id(part.weight): JOINT_PROJECTIONS.get(name.rpartition(".")[2], 1)
+        for block in blocks
+        for name, part in block.named_modules()
+        if isinstance(part, nn.Linear)
+    }
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

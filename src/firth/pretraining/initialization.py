@@ -1,0 +1,133 @@
+"""Weights to start from that the training text already says: what tokens mean, how frequent they are, what is near.
+
+A small BERT that starts at random spends its first millions of tokens on a plateau at the frequencies of the tokens,
+until attention has found positions. It need not: see docs/learning.md.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.data.batch import Objective
+from firth.data.shards import Corpus
+from firth.errors import ConfigError
+from firth.layers.attention import SelfAttention
+from firth.layers.blocks import PostNormBlock
+from firth.models.bert import Bert
+from firth.models.gpt import Gpt
+from firth.packed import Encoder
+from firth.pretraining.config import InitConfig
+from firth.pretraining.cooccurrence import cooccurrence_vectors, token_counts
+
+# Angular frequencies of sinusoidal positions, in radians per token, from the fastest to the slowest.
+_FASTEST, _SLOWEST = 1.6, 2 * math.pi / 1024
+
+
+@torch.no_grad()
+def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: Callable[[str], None]) -> None:
+    """Overwrite the random weights that ``config`` names, in place; the others stay as they are.
+
+    Sinusoidal positions take as many dimensions as a head has; token vectors are 0 there. ConfigError for parts that
+    the model does not have.
+    """
+    counts = None
+    if config.embeddings == "cooccurrence" or config.output_bias == "frequencies":
+        counts = token_counts(corpus)
+    n_dimensions = _head_width(objective.encoder) if config.positions == "sinusoids" else 0
+    if n_dimensions:
+        _set_positions(objective.encoder, n_dimensions, config.embedding_deviation)
+    if config.embeddings == "cooccurrence":
+        assert counts is not None
+        table = _table(objective, corpus.tokenizer.size)
+        tell("counting which tokens occur together")
+        vectors = cooccurrence_vectors(corpus, counts, table.shape[1] - n_dimensions)
+        table[:, n_dimensions:] = _of_deviation(vectors, config.embedding_deviation)
+    if n_dimensions:
+        # A constant beside the sinusoids would move the peak of their products to another position.
+        _table(objective, corpus.tokenizer.size)[:, :n_dimensions] = 0
+        if isinstance(objective.encoder, Bert):
+            objective.encoder.embeddings.segments.weight[:, :n_dimensions] = 0
+    if config.output_bias == "frequencies":
+        assert counts is not None
+        shares = torch.from_numpy((counts + 1) / (counts + 1).sum())
+        _output_bias(objective, corpus.tokenizer.size).copy_(shares.log())
+    if config.neighbour_heads:
+        if not n_dimensions:
+            raise ConfigError("init.neighbour_heads finds neighbours by init.positions='sinusoids': set that too")
+        _set_neighbour_heads(objective.encoder, config.neighbour_heads, config.neighbour_gain)
+
+
+def _table(objective: Objective, n_tokens: int) -> Tensor:
+    """The matrix with a row per token: the input embedding, or the softmax of a model that reads characters."""
+    for p in objective.parameters():
+        if p.dim() == 2 and len(p) == n_tokens:
+            return p
+    raise ConfigError("init.embeddings: the model has no embedding of tokens: set it to 'random'")
+
+
+def _output_bias(objective: Objective, n_tokens: int) -> Tensor:
+    for p in objective.parameters():
+        if p.dim() == 1 and len(p) == n_tokens:
+            return p
+    raise ConfigError("init.output_bias: the model's softmax has no bias: set it to 'zero'")
+
+
+def _of_deviation(vectors: Tensor, deviation: float) -> Tensor:
+    """Centred over the vocabulary, then each vector scaled."""
+    vectors = vectors - vectors.mean(0)
+    return vectors * (deviation / vectors.pow(2).mean(1, keepdim=True).sqrt().clamp(min=1e-6))
+
+
+def _reader(encoder: Encoder) -> tuple[nn.Embedding, SelfAttention]:
+    """The position embeddings of a model that learns them, and its first layer's self-attention."""
+    if not isinstance(encoder, (Bert, Gpt)):
+        raise ConfigError("init.positions='sinusoids' is for BERT and GPT, which learn positions: set it to 'random'")
+    block = encoder.blocks[0]
+    assert isinstance(block, PostNormBlock)
+    return encoder.embeddings.positions, block.attention
+
+
+def _head_width(encoder: Encoder) -> int:
+    return encoder.widths[0] // _reader(encoder)[1].n_heads
+
+
+def _frequencies(n_dimensions: int) -> np.ndarray:
+    return np.geomspace(_FASTEST, _SLOWEST, n_dimensions // 2)
+
+
+def _set_positions(encoder: Encoder, n_dimensions: int, deviation: float) -> None:
+    """Position p gets ±sin(ω p) and ±cos(ω p) in dimensions 2f and 2f + 1, and zeros beyond ``n_dimensions``.
+
+    Signs alternate from frequency to frequency: the mean, which LayerNorm takes away, then hardly depends on p.
+    """
+    table = _reader(encoder)[0].weight
+    angles = np.outer(np.arange(len(table)), _frequencies(n_dimensions))
+    amplitudes = deviation * math.sqrt(2) * (-1.0) ** np.arange(n_dimensions // 2)
+    table.zero_()
+    table[:, 0:n_dimensions:2] = torch.from_numpy(np.sin(angles) * amplitudes).to(table.dtype)
+    table[:, 1:n_dimensions:2] = torch.from_numpy(np.cos(angles) * amplitudes).to(table.dtype)
+
+
+def _set_neighbour_heads(encoder: Encoder, offsets: tuple[int, ...], gain: float) -> None:
+    """Head h starts with queries that match the key at position p + ``offsets[h]`` best.
+
+    Keys read the sinusoids of their position, queries the same turned by the angles of the offset: their product is
+    Σ cos(ω (p + offset - p')), which is highest at p' = p + offset.
+    """
+    attention, width = _reader(encoder)[1], _head_width(encoder)
+    if len(offsets) > attention.n_heads:
+        raise ConfigError(f"init.neighbour_heads={list(offsets)}: a layer has {attention.n_heads} heads")
+    queries, keys, _ = attention.query_key_value.weight.chunk(3)
+    even = torch.arange(0, 2 * (width // 2), 2)
+    for head, offset in enumerate(offsets):
+        angles = torch.from_numpy(_frequencies(width) * offset).to(queries.dtype)
+        cosine, sine = angles.cos() * gain, angles.sin() * gain
+        query, key = (part[head * width : (head + 1) * width] for part in (queries, keys))
+        query.zero_()
+        key.zero_()
+        query[even, even], query[even, even + 1] = cosine, sine
+        query[even + 1, even + 1], query[even + 1, even] = cosine, -sine
+        key[even, even] = key[even + 1, even + 1] = torch.full_like(cosine, gain)
