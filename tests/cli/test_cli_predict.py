@@ -468,3 +468,23 @@ def test_refusals_are_one_line(
     assert result.code == 2
     assert [part for part in parts if part not in result.complaint] == [], result.complaint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_answer_texts_as_the_published_code_recovers_them(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    """The same spans, their texts by whole words of the context wherever the tokens are not found in these."""
+    file = models["answer"].parent / FILES["answer"][0]
+    exact, published = (
+        rows(firth("predict", models["answer"], "--input", file, *flags).out)
+        for flags in ((), ("--recover-text", "published"))
+    )
+    assert [row["no_answer_score"] for row in exact] == [row["no_answer_score"] for row in published]
+    gold = {row["id"]: row for row in exact}
+    assert all(gold[row["id"]]["probability"] == row["probability"] for row in published)
+    out = tmp_path / "p.jsonl"
+    firth("predict", models["answer"], "--input", file, "--recover-text", "published", "--out", out)
+    said = firth("score", "--predictions", out, "--gold", file, "--task", "answer", "--json")
+    asked = firth("evaluate", models["answer"], "--data", file, "--recover-text", "published", "--json")
+    assert json.loads(said.out)["scores"] == pytest.approx(json.loads(asked.out)["scores"])
+    for verb in (("predict", models["classify"], "x"), ("evaluate", models["classify"], "--data", file)):
+        refused = firth(*verb, "--recover-text", "published")
+        assert refused.code == 2 and "--recover-text is for question answering" in refused.complaint

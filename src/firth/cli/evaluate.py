@@ -9,7 +9,17 @@ from cyclopts import Parameter
 from firth.cli.breakdown import print_breakdown
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, Others, Precision, counted, print_json, print_table
+from firth.cli.shared import (
+    AtLeastOne,
+    Flag,
+    JsonFlag,
+    Others,
+    Precision,
+    RecoverText,
+    counted,
+    print_json,
+    print_table,
+)
 from firth.errors import ConfigError
 from firth.progress import say
 
@@ -29,6 +39,7 @@ def evaluate(
     skip_bad: Flag = False,
     gold: str | None = None,
     others: Others = None,
+    recover_text: RecoverText = "exact",
     precision: Precision = "float32",
     max_drop: float | None = None,
     beam: AtLeastOne = None,
@@ -59,6 +70,8 @@ def evaluate(
         Skip malformed rows and list them; otherwise the first one stops the run.
     gold
         With a model that translates: reference translations, line by line.
+    recover_text
+        Question answering: published gives answer texts as google-research/bert recovers them from tokens.
     others
         Another model of the same task and labels: their mean probabilities are scored; repeatable.
     precision
@@ -78,6 +91,7 @@ def evaluate(
             "--task": None if task == TRANSLATE else task, "--split": split, "--columns": columns, "--header": header,
             "--format": None if form == "auto" else form, "--skip-bad": skip_bad or None,
             "--precision": None if precision == "float32" else precision, "--max-drop": max_drop, "--with": others,
+            "--recover-text": None if recover_text == "exact" else recover_text,
         }  # fmt: skip
         _refuse(given, "labelled examples")
         return _evaluate_translations(model, data, gold, beam, length_penalty, as_json)
@@ -93,7 +107,8 @@ def evaluate(
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
     found = job.evaluate(
-        model, data, config, task=task or "", split=split, precision=precision, max_drop=max_drop, others=others or ()
+        model, data, config, task=task or "", split=split, precision=precision, max_drop=max_drop, others=others or (),
+        published_text=recover_text == "published",
     )
     if precision != "float32":
         say(found["path"])

@@ -19,6 +19,7 @@ from firth.cli.shared import (
     InputFile,
     Others,
     Precision,
+    RecoverText,
     check_text,
     counted,
     lines_from,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from firth.tasks.predictions import Prediction
     from firth.tasks.readers.files import Problems
     from firth.text.records import Record
+    from firth.text.tokenizer import Tokenizer
 
 Answer = tuple["Record", "Prediction"]
 _PLAIN = ("lines", "jsonl")
@@ -55,6 +57,7 @@ def predict(
     task: str | None = None,
     submission: Path | None = None,
     others: Others = None,
+    recover_text: RecoverText = "exact",
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
@@ -86,6 +89,8 @@ def predict(
         Data set that --input is the test file of, such as glue/sst2; for a submission, default: the model's.
     submission
         Write a GLUE submission file to this folder.
+    recover_text
+        Question answering: published gives answer texts as google-research/bert recovers them from tokens.
     others
         Another model of the same task and labels, averaged with the first one's probabilities; repeatable.
     precision
@@ -120,6 +125,8 @@ def predict(
         records: Iterable[Record] = _plain_records(loaded, texts, file, form)
     else:
         records = _file_records(loaded, file, form, columns, header, published, problems)
+    if recover_text == "published" and loaded.loaded.task != "answer":
+        raise ConfigError(f"--recover-text is for question answering, this is a model for {loaded.loaded.task}")
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
@@ -127,6 +134,8 @@ def predict(
         answers = ensemble_stream(members, _some(records, file), at_once=at_once, noted=noted)
     else:
         answers = answer_stream(loaded.loaded, _some(records, file), at_once=at_once, noted=noted)
+    if recover_text == "published":
+        answers = _as_published(answers, loaded.loaded.tokenizer)
     if submission is not None:
         with on_interrupt("no submission was written"):
             _submit(published, _shown(answers), submission)
@@ -138,6 +147,14 @@ def predict(
         with on_interrupt("the answers so far are complete"):
             _write(answers, sys.stdout, at_once)
     say_notes([*problems.report(), *(f"{what}: {counted(n, 'example')}" for what, n in noted.items())])
+
+
+def _as_published(answers: Iterable[Any], tokenizer: "Tokenizer") -> Iterator[Any]:
+    """The same records, their answers with the texts that google-research/bert gives."""
+    from firth.tasks.published_text import recover_published
+
+    for record, answer in answers:
+        yield record, recover_published([record], [answer], tokenizer)[0]
 
 
 def _check(texts: tuple[str, ...], file: Path | None, about_a_file: list[str]) -> None:

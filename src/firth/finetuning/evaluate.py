@@ -18,12 +18,14 @@ from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
-from firth.inference.score import score_records
+from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.systems import kind_of_task, metrics_of
 from firth.tasks.datasets import DATASETS
+from firth.tasks.published_text import recover_published
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files
+from firth.text.tokenizer import Tokenizer
 
 # Format, columns and header as the file shows them.
 _AS_FOUND = LabelledConfig()
@@ -39,6 +41,7 @@ def evaluate(
     precision: Precision = "float32",
     max_drop: float | None = None,
     others: Sequence[str | Path] = (),
+    published_text: bool = False,
 ) -> dict[str, Any]:
     """Scores of a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
 
@@ -48,7 +51,8 @@ def evaluate(
     ``precision``: what the encoder computes in. With ``max_drop``, and for int8 in any case, float32 is scored too:
     ``compared`` then has its scores, and by how many points the score that the task is known by is below it. int8
     within ``max_drop`` is recorded in the model folder, which is what ``firth.load`` asks for. ``others``: models whose
-    answers are averaged with this one's (``firth.Ensemble``).
+    answers are averaged with this one's (``firth.Ensemble``). ``published_text``: answers to questions get the
+    texts that google-research/bert recovers.
     """
     data = str(data)
     if max_drop is not None:
@@ -66,6 +70,8 @@ def evaluate(
     check_members(members, [str(name) for name in (model, *others)])
     if task and kind_of_task(task) != loaded.task:
         raise ConfigError(f"{model} is a model for {loaded.task}, but {task} is a task of kind {kind_of_task(task)}")
+    if published_text and loaded.task != "answer":
+        raise ConfigError(f"--recover-text is for question answering, {model} is a model for {loaded.task}")
     problems = Problems(skip_bad=config.skip_bad)
     records = read_gold(task or loaded.task, data, config, problems, split)
     objective = task_model(loaded)
@@ -75,7 +81,9 @@ def evaluate(
     device = torch.device("cpu") if precision == "int8" else find_machine("float32").device
     objective.to(device)
     task = task or loaded.task
-    answer = partial(ensemble_records, members)
+    answer: Answer = partial(ensemble_records, members)
+    if published_text:
+        answer = partial(_published, answer, loaded.tokenizer)
     plain: dict[str, float] | None = None
     if precision == "int8" or max_drop is not None:
         # Of a copy, and first: what this machine cannot do is said before the longer pass.
@@ -101,6 +109,12 @@ def evaluate(
         )  # fmt: skip
         record_gate(folder, gate, passed=compared["passed"])
     return result | {"compared": compared}
+
+
+def _published(answer: Answer, tokenizer: Tokenizer, records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
+    """Answers to questions with the texts that google-research/bert gives, and what was noted."""
+    found, noted = answer(records)
+    return list(recover_published(records, found, tokenizer)), dict(noted)
 
 
 def _check_drop(precision: Precision, max_drop: float) -> None:
