@@ -427,3 +427,42 @@ def test_numbers_outside_their_bounds_are_named(
     for value in outside:
         with pytest.raises(ConfigError, match=re.escape(f"optim.x={value}: expected {bounds.text}")):
             checked(value)
+
+
+DIGITS = "9" * 5000
+BRACKETS = "[" * 2000 + "]" * 2000
+
+
+@pytest.mark.parametrize("text", [f"model = {BRACKETS}", f"seed = {DIGITS}", f"a = {'[' * 100}{']' * 100}"])
+def test_nesting_and_digits_of_a_file_are_bounded(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"recipe\.toml: not valid TOML: (nested more than|Exceeds the limit)"):
+        read_toml(path)
+
+
+@pytest.mark.parametrize("text", [f"model={BRACKETS}", f"train.seed={DIGITS}"])
+def test_nesting_and_digits_of_a_setting_are_bounded(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set (model|train\.seed): (nested more than|Exceeds the limit)"):
+        parse_override(text)
+
+
+@pytest.mark.parametrize("text", [f'{{"a": {BRACKETS}}}', f'{{"a": {DIGITS}}}', f'{{"a": {"[" * 100}{"]" * 100}}}'])
+def test_nesting_and_digits_of_json_are_bounded(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"config\.json: cannot be read as JSON"):
+        read_json(path)
+
+
+@pytest.mark.parametrize("key", ["width", "n_layers", "init_range", "norm_epsilon"])
+@pytest.mark.parametrize("number", [9999999999999999999998, -(10**25)])
+def test_numbers_that_no_machine_has_are_named(key: str, number: int) -> None:
+    with pytest.raises(ConfigError, match=f"test: {key}: expected a whole number below 2"):
+        from_dict(BertConfig, {"vocab_size": 10, key: number}, "test")
+
+
+@pytest.mark.parametrize("setting", [{"width": 10**12}, {"n_layers": 99999999999}, {"feed_forward_width": 10**7}])
+def test_sizes_are_bounded_so_that_the_memory_of_a_model_can_be_told(setting: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="expected at least 1 and at most"):
+        from_dict(BertConfig, {"vocab_size": 10, **setting}, "test")

@@ -305,6 +305,32 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
     assert all(torch.equal(found[name], tensor) for name, tensor in models[1].state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": 10**12}, "at most 1,000,000"),
+        ({"num_hidden_layers": 99999999999}, "at most 1,000"),
+        ({"hidden_size": 100_000, "num_attention_heads": 1}, r"config\.json speaks of [\d,]+ numbers"),
+        ({"vocab_size": 2_000_000_000}, "vocab_size|pieces"),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_are_refused_before_anything_is_made(
+    tmp_path: Path, change: dict[str, int], message: str
+) -> None:
+    folder = written(tmp_path / "m")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        read_model(folder)
+
+
+def test_a_model_beyond_the_free_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "m")
+    monkeypatch.setattr(folder_module, "free_memory", lambda device: 100.0)
+    with pytest.raises(CheckpointError, match="needs 0.0 GB of memory, and 0.0 GB are free"):
+        read_model(folder)
+
+
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such model folder"):
         read_model(tmp_path / "nowhere")

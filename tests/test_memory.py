@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from firth import costs, memory
+from firth import costs, machine, memory
 from firth.errors import ConfigError
-from firth.machine import Machine
-from firth.memory import Memory, check_memory, estimate_memory, free_memory
+from firth.machine import Machine, free_memory
+from firth.memory import Memory, check_memory, estimate_memory
 from firth.models.bert_config import BertConfig
 from firth.pretraining.run import pretrain, resolve
 from firth.systems import SYSTEMS
@@ -76,13 +76,13 @@ def test_it_is_refused_before_anything_is_written(
 
 
 def test_without_anybody_who_knows_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_available", lambda: None)
-    monkeypatch.setattr(memory, "_limit_of_group", lambda: None)
-    assert free_memory(CPU) is None
+    for name in ("_available", "_left_to_group", "_left_to_process"):
+        monkeypatch.setattr(machine, name, lambda: None)
+    assert free_memory(CPU.device) is None
     assert "free" not in check_memory(Memory(1e15, 1e15), CPU, 4096, recompute=False)
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says what is free")
 def test_this_machine_has_memory() -> None:
-    free = free_memory(CPU)
+    free = free_memory(CPU.device)
     assert free is not None and 1e7 < free < 1e15

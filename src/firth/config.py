@@ -25,6 +25,12 @@ from firth.errors import ConfigError, InputError
 
 C = TypeVar("C")
 
+# How deeply the tables and lists of a file may be nested. Ours have four levels.
+_DEPTH = 64
+_TOO_DEEP = f"nested more than {_DEPTH} levels deep"
+# What a tensor library can count with.
+_INTEGERS = 1 << 63
+
 # What other tools call it -> what it is called here. Only ever used in error messages.
 _FOREIGN = {
     "adam_beta1": "optim.beta1",
@@ -125,7 +131,11 @@ class Bounds:
     holds: Callable[[float], bool]
 
 
-COUNT = Bounds("at least 1", lambda x: x >= 1)
+COUNT = Bounds("at least 1 and less than 2^31", lambda x: 1 <= x < 1 << 31)
+# Of what is built one by one, or whose product is the size of a matrix: so that a size can be computed before
+# anything is made.
+DEPTH = Bounds("at least 1 and at most 1,000", lambda x: 1 <= x <= 1000)
+WIDTH = Bounds("at least 1 and at most 1,000,000", lambda x: 1 <= x <= 1_000_000)
 AMOUNT = Bounds("0 or more", lambda x: 0 <= x < math.inf)
 POSITIVE = Bounds("more than 0", lambda x: 0 < x < math.inf)
 SHARE = Bounds("a share, 0 to 1", lambda x: 0 <= x <= 1)
@@ -179,6 +189,8 @@ def _type_name(kind: Any) -> str:
 def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, str]) -> Any:
     """``value`` as a ``kind``, or a ConfigError that names the key and what was expected."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(value, int) and abs(value) >= _INTEGERS:
+        raise ConfigError(f"{where}: {key}: expected a whole number below 2^63")
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if isinstance(value, kind):
             return value
@@ -285,13 +297,40 @@ def to_dict(config: Any) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data; a ConfigError names the file and the line where it breaks."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return _parse_toml(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe file") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder, expected a recipe file (.toml)") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Plain data of bounded depth and numbers; ValueError, which for text that is no TOML is a TOMLDecodeError."""
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(data)
+    return data
+
+
+def _check_depth(data: Any) -> None:
+    """ValueError for plain data that is nested so deeply that printing or copying it could fail."""
+    level = [data]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, (dict, list))
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def to_toml(config: Any, *, comments: bool = False) -> str:
@@ -327,9 +366,11 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: expected key=value, for example --set train.steps=100")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        value = _parse_toml(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
+    except ValueError as error:
+        raise ConfigError(f"--set {key}: {error}") from None
     return key.strip().split("."), value
 
 
@@ -357,9 +398,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, maybe behind a byte order mark; InputError if it is not there or not one."""
     try:
         data = json.loads(path.read_text("utf-8-sig"))
+        _check_depth(data)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InputError(f"{path}: cannot be read as JSON: {_TOO_DEEP}") from None
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(data).__name__}")

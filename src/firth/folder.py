@@ -23,6 +23,7 @@ from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.files import MANIFEST, check_folder, covered_files
+from firth.machine import free_memory
 from firth.progress import say
 from firth.systems import SYSTEMS, TASKS, System
 from firth.tasks.config import EmbeddingConfig
@@ -36,6 +37,8 @@ WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
 # Each changes what a model answers, so the manifest of a folder must cover it.
 _READ = (WEIGHTS, "config.json", "firth.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+# How many names a stored tensor has at most.
+_SHARED = 2
 # A model is replaced once in an evaluation at most; reading it takes a second or so.
 _READINGS = 5
 _MEAN = EmbeddingConfig()
@@ -246,10 +249,33 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         )
     # Weights come from the file at once: making the modules draws nothing that counts.
     make: Callable[[Any, Any], Objective] = system.objective if task == PRETRAINING else TASKS[task].model
+    _check_size(folder, lambda: system.encoder(config))
     objective = make(system.encoder(config), options)
     objective.load_state_dict(read_weights(folder, objective, names, config))
     objective.eval()
     return Loaded(system_name, task, objective, tokenizer, about.get("provenance", {}), untrained, embedding)
+
+
+def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
+    """CheckpointError for an encoder that the weights are too few for, or the machine has no room for.
+
+    Nothing is made to find out.
+    """
+    with torch.device("meta"):
+        n_parameters = sum(tensor.numel() for tensor in make().state_dict().values())
+    weights = folder / WEIGHTS
+    # A number has a byte at least, and what two names share is stored once.
+    if weights.is_file() and n_parameters > _SHARED * weights.stat().st_size:
+        raise CheckpointError(
+            f"{folder / 'config.json'} speaks of {n_parameters:,} numbers, but {WEIGHTS} has "
+            f"{weights.stat().st_size:,} bytes: they are not of one model"
+        )
+    free = free_memory(torch.device("cpu"))
+    if free is not None and 4 * n_parameters > free:
+        raise CheckpointError(
+            f"{folder} needs {4e-9 * n_parameters:.1f} GB of memory, and {1e-9 * free:.1f} GB are free: use a smaller "
+            "model, or free some"
+        )
 
 
 def read_about(folder: Path) -> dict[str, Any]:

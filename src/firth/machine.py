@@ -1,7 +1,10 @@
 """What this machine can do, found out in one place."""
 
 import ctypes
+import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 import torch
 
@@ -71,3 +74,66 @@ def reuse_memory() -> None:
     trim_threshold, mmap_max = -1, -4  # names and numbers of malloc.h
     mallopt(trim_threshold, -1)
     mallopt(mmap_max, 0)
+
+
+def free_memory(device: torch.device) -> float | None:
+    """Bytes that this process can still have on a device, or None where nobody says.
+
+    On the CPU: what the system has, and what the limits of its control group and of the process itself leave.
+    """
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    found = [value for value in (_available(), _left_to_group(), _left_to_process()) if value is not None]
+    return min(found, default=None)
+
+
+def _available() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kilobytes = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return float(kilobytes["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in kilobytes else None
+
+
+def _left_to_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """What a container's limit leaves: the least of the process's own group and those above it."""
+    found = []
+    for limit, used in _group_files(root, own):
+        try:
+            text = limit.read_text().strip()
+            if text != "max":
+                found.append(float(text) - float(used.read_text()))
+        except (OSError, ValueError):
+            continue
+    return min(found, default=None)
+
+
+def _group_files(root: Path, own: Path) -> Iterator[tuple[Path, Path]]:
+    """Files with the limit and the use of each group, in version 2 and version 1 of control groups."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    groups = {(controllers, PurePosixPath(path)) for _, controllers, path in (line.split(":", 2) for line in lines)}
+    for controllers, path in [*groups, ("", PurePosixPath("/")), ("memory", PurePosixPath("/"))]:
+        if controllers not in ("", "memory"):
+            continue
+        base, names = root, ("memory.max", "memory.current")
+        if controllers:
+            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        for place in (path, *path.parents):
+            folder = base / place.relative_to("/")
+            yield folder / names[0], folder / names[1]
+
+
+def _left_to_process() -> float | None:
+    """What ``ulimit -v`` leaves: of addresses, not of memory, so that it is the first to run out."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(limit - pages * resource.getpagesize(), 0.0)

@@ -1,14 +1,13 @@
 """What a training run will need in memory, told before it starts, and refused when there is not as much."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from firth.errors import ConfigError
-from firth.machine import Machine
+from firth.machine import Machine, free_memory
 from firth.systems import System
 
 # Bytes a parameter in float32: itself, its gradient, the two running means of Adam.
@@ -34,7 +33,7 @@ class Memory:
 def estimate_memory(
     model: nn.Module, system: System, config: Any, dtype: torch.dtype, tokens: int, *, recompute: bool
 ) -> Memory:
-    """The peak of a training step with micro-batches of ``tokens``, to a third.
+    """The peak of a training step with micro-batches of ``tokens``, to a third. ``model`` may be on the meta device.
 
     Measured against the truth by benchmarks/training_memory.py.
     """
@@ -46,36 +45,9 @@ def estimate_memory(
     return Memory(_PARAMETER_BYTES * trained + 4 * frozen, casts + _FIXED_BYTES + tokens * kept)
 
 
-def free_memory(machine: Machine) -> float | None:
-    """Bytes that a run can have on this machine, or None where nobody says."""
-    if machine.device.type == "cuda":
-        return float(torch.cuda.mem_get_info(machine.device)[0])
-    found = [value for value in (_available(), _limit_of_group()) if value is not None]
-    return min(found, default=None)
-
-
-def _available() -> float | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    kilobytes = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    return float(kilobytes["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in kilobytes else None
-
-
-def _limit_of_group() -> float | None:
-    """What a container's limit leaves."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else float(limit) - used
-
-
 def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:
     """What the run needs and what there is, in words; ConfigError when it will not fit, however one estimates."""
-    free = free_memory(machine)
+    free = free_memory(machine.device)
     words = f"memory: about {_shown(need.total)} ({_shown(need.parameters)} of it weights, gradients and optimiser)"
     if free is None:
         return words

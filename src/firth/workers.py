@@ -8,6 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from firth.errors import ConfigError
+
+# A process may wait for the disk while another works.
+WORKERS_EACH = 4
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -15,6 +19,13 @@ R = TypeVar("R")
 def cpu_count() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processors(option: str, number: int, each: int = 1) -> None:
+    """ConfigError for more threads or processes than ``each`` times the processors that this process may use."""
+    most = each * cpu_count()
+    if number > most:
+        raise ConfigError(f"{option}={number}: expected at most {most}, with {cpu_count()} processors here")
 
 
 def make_pool(workers: int, start: Callable[..., None], *arguments: object) -> ProcessPoolExecutor:

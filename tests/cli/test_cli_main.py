@@ -181,3 +181,47 @@ def test_what_files_say_does_not_reach_the_terminal_raw(firth, tmp_path: Path) -
     )  # fmt: skip
     assert result.code == 2 and len(result.err) < 1_500
     assert result.err.replace("\n", "").isprintable() and "x1b" in result.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("command", "helps"), [("pretrain", "train.batch_tokens"), ("predict", "--precision bfloat16")]
+)
+def test_too_little_memory_is_one_line(firth, monkeypatch, error, command, helps) -> None:  # type: ignore[no-untyped-def]
+    def fail(tokens: object) -> int:
+        raise error
+
+    monkeypatch.setattr("firth.cli.app.run", fail)
+    result = firth(command)
+    assert result.code == 1
+    assert result.complaint.startswith("there is not enough memory") and helps in result.complaint
+
+
+def test_other_errors_of_the_interpreter_are_not_hidden(firth, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def fail(tokens: object) -> int:
+        raise RuntimeError("our own mistake")
+
+    monkeypatch.setattr("firth.cli.app.run", fail)
+    with pytest.raises(RuntimeError, match="our own mistake"):
+        firth("predict")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pretrain", "--model", "bert-tiny", "--threads", "9999"],
+        ["prepare", "x.txt", "--tokenizer", "v", "--out", "c", "--workers", "9999"],
+        ["vocab", "x.txt", "--out", "c", "--workers", "9999"],
+    ],
+)
+def test_threads_and_workers_are_bounded_by_the_processors(firth, command: list[str]) -> None:  # type: ignore[no-untyped-def]
+    result = firth(*command)
+    assert result.code == 2 and "=9999: expected at most" in result.complaint

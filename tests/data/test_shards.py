@@ -142,3 +142,14 @@ def test_a_folder_that_is_no_corpus_is_refused(tmp_path: Path) -> None:
 def test_whole_corpus_opens(tmp_path: Path) -> None:
     sizes = [len(ids) for ids in open_all(write_corpus(tmp_path / "corpus"))]
     assert len(sizes) == 5 and sizes[2] == 0 and min(sizes[:2]) > 0
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/b", "..", ""])
+def test_a_shard_lies_in_the_corpus_folder(tmp_path: Path, name: str) -> None:
+    folder = write_corpus(tmp_path / "corpus")
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["train"][0]["name"] = name
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CorpusError, match=r"manifest\.json: a shard is named"):
+        Corpus(folder)

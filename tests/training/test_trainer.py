@@ -1,16 +1,21 @@
 """The one trainer: what a step computes, what is evaluated, kept and logged. Resuming is in the contract."""
 
+import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from guessing import batch_of, trainer_of
+from guessing import Guess, batch_of, trainer_of
 
 from firth.data.batch import Batch, Objective, Step
+from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, TrainingError
-from firth.training.checkpoint import list_checkpoints
+from firth.files import write_folder
+from firth.training.checkpoint import list_checkpoints, save_tensors
 from firth.training.config import TrainConfig
 from firth.training.log import read_log
 from firth.training.trainer import Trainer
@@ -208,3 +213,126 @@ def test_an_infinite_gradient_stops_with_advice(tmp_path: Path) -> None:
 def test_nothing_to_do_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"train\.{setting}=0: expected at least 1"):
         TrainConfig(**{setting: 0})
+
+
+class AsksToStop(Objective):
+    """A guess whose forward pass sends this process SIGTERM, from the third on; with running means if asked."""
+
+    def __init__(self, changes: bool = False) -> None:
+        super().__init__()
+        self.guess = Guess()
+        self.weights = {"guess": 1.0}
+        self.n_forwards, self.changes = 0, changes
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, batch: Batch, carry: Any = None) -> Step:
+        self.n_forwards += 1
+        if self.changes:
+            self.mean += 1
+        if self.n_forwards == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self.guess(batch, carry)
+
+
+@pytest.mark.parametrize(("changes", "n_forwards", "step"), [(False, 3, 0), (True, 5, 1)])
+def test_a_long_step_ends_with_the_micro_batch_in_hand(
+    tmp_path: Path, changes: bool, n_forwards: int, step: int
+) -> None:
+    """Unless its forward passes have changed what a resumed run could not take back."""
+    objective = AsksToStop(changes)
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)] * 5, objective=objective)
+    assert not trainer.fit()
+    assert (objective.n_forwards, trainer.state.step) == (n_forwards, step)
+    assert [number for number, _ in list_checkpoints(tmp_path / "run" / "checkpoints")] == [step]
+    assert bool(objective.guess.numbers.grad is not None and not step) == (not step)
+
+
+class NeverReady:
+    """Micro-batches that take for ever to make; a stop is asked for meanwhile."""
+
+    def steps(self, start: Place, *, step: int, rank: int, world: int) -> Any:
+        yield [batch_of([0], 1)], start
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            signal.pause()
+
+
+def test_a_run_stops_while_its_batches_are_made(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)])
+    trainer.source = NeverReady()
+    assert not trainer.fit()
+    assert [number for number, _ in list_checkpoints(tmp_path / "run" / "checkpoints")] == [1]
+
+
+def test_what_a_step_holds_in_memory_is_bounded() -> None:
+    with pytest.raises(ConfigError, match=r"micro_batches=2000000000 .*at most 67,108,864 tokens in a step"):
+        TrainConfig(micro_batches=2_000_000_000)
+
+
+def checkpoint_of(tmp_path: Path) -> Path:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"steps": 1})
+    assert trainer.fit()
+    return list_checkpoints(tmp_path / "run" / "checkpoints")[-1][1]
+
+
+def sealed(checkpoint: Path) -> None:
+    """A manifest that is right for what is there now."""
+    inside = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+
+    def fill(folder: Path) -> None:
+        for path, data in inside.items():
+            target = folder / path.relative_to(checkpoint)
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(data)
+
+    write_folder(checkpoint, fill)
+
+
+def resumed(tmp_path: Path) -> None:
+    trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"steps": 1}).resume(
+        lambda folder: {"numbers": torch.zeros(8)}
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "1"}, {"step": -1}, {"step": True}, {"place": 3}, {"place": "x"}, {"scores": [None]},
+        {"identity": []}, {"unknown": 1}, {"pending": {"a": "b"}}, {"best": "nan"}, {"log_offset": 1.5},
+    ],
+)  # fmt: skip
+def test_a_state_that_no_run_has_written_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    checkpoint = checkpoint_of(tmp_path)
+    path = checkpoint / "train" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    sealed(checkpoint)
+    with pytest.raises(CheckpointError, match=r"state\.json is not what this run writes"):
+        resumed(tmp_path)
+
+
+OPTIMIZERS: list[dict[str, torch.Tensor]] = [
+    {"other/exp_avg": torch.zeros(8)},
+    {"numbers": torch.zeros(8)},
+    {"numbers/exp_avg": torch.zeros(3)},
+    {"numbers/exp_avg": torch.zeros(8)},
+    {"numbers/step": torch.zeros(8), "numbers/exp_avg": torch.zeros(8), "numbers/exp_avg_sq": torch.zeros(8)},
+    {"numbers/exp_avg": torch.zeros(8, dtype=torch.int64)},
+]
+
+
+@pytest.mark.parametrize("tensors", OPTIMIZERS)
+def test_an_optimizer_of_something_else_is_named(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    checkpoint = checkpoint_of(tmp_path)
+    save_tensors(checkpoint / "train" / "optimizer.safetensors", tensors)
+    sealed(checkpoint)
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is not what this run writes"):
+        resumed(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["hidden", "x/hidden", "-1/hidden"])
+def test_recurrent_state_of_something_else_is_named(tmp_path: Path, name: str) -> None:
+    checkpoint = checkpoint_of(tmp_path)
+    save_tensors(checkpoint / "train" / "carry.safetensors", {name: torch.zeros(1)})
+    sealed(checkpoint)
+    with pytest.raises(CheckpointError, match=r"carry\.safetensors is not what this run writes"):
+        resumed(tmp_path)

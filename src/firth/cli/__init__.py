@@ -50,6 +50,10 @@ def main(tokens: Sequence[str] | None = None) -> int:
         except OSError as error:
             _drop_stdout()
             return _fail(_reason(error), 2 if isinstance(error, _WRONG_PATHS) else 1)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            return _fail(_out_of_memory(sys.argv[1:] if tokens is None else tokens), 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -62,6 +66,27 @@ def _reason(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return where + what
+
+
+# As PyTorch's allocators, the C++ library and the threads of the system say it.
+_NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "bad allocation", "can't start new thread")
+_LESS_MEMORY = {
+    "pretrain": "a smaller train.batch_tokens, or --set train.recompute=true",
+    "finetune": "a smaller train.batch_tokens, or --set train.recompute=true",
+    "probe": "a smaller train.batch_tokens",
+    "vocab": "a smaller --max-types, or fewer --workers",
+    "prepare": "fewer --workers",
+    "extend": "a smaller --max-types",
+}
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY)
+
+
+def _out_of_memory(tokens: Sequence[str]) -> str:
+    helps = _LESS_MEMORY.get(tokens[0] if tokens else "", "a smaller model, or --precision bfloat16")
+    return f"there is not enough memory (see also ulimit -v): what helps is {helps}"
 
 
 def _drop_stdout() -> None:

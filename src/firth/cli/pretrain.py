@@ -12,6 +12,7 @@ from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, 
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
 from firth.progress import say
+from firth.workers import check_processors
 
 if TYPE_CHECKING:
     from firth.pretraining.recipe import Pretrain
@@ -78,6 +79,7 @@ def pretrain(
     if replay is not None and resume is None:
         raise ConfigError("--replay needs the run: give --resume RUN")
     if threads is not None:
+        check_processors("--threads", threads)
         import torch
 
         torch.set_num_threads(threads)

@@ -10,11 +10,8 @@ All but GloVe's binary file are told apart by what they hold, and may be packed 
 is memory-mapped, may not). Specification of checkpoints §7; of word vectors §2, §3.
 """
 
-import gzip
-import lzma
 import mmap
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +26,7 @@ from jaxtyping import Float
 
 from firth.errors import InputError
 from firth.layers.subwords import ngram_buckets, word_bytes
+from firth.text.archives import BROKEN_ARCHIVE, open_packed
 
 Format = Literal["text", "word2vec", "fasttext", "glove", "gensim", "firth"]
 Block = tuple[list[str], Float[np.ndarray, "n width"]]
@@ -47,7 +45,6 @@ _START = 1 << 20  # bytes that show what a file is
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
 _BOM = "\ufeff".encode()  # that some editors put before a text
 _FIRST_LINES, _NEARLY_ALL = 20, 0.9  # lines that show how many numbers a word has, and how many of them must agree
-_BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass(slots=True)
@@ -411,11 +408,10 @@ def _shown(line: bytes) -> str:
 def _reading(path: Path) -> Iterator[BinaryIO]:
     """Inside, the bytes of a file, unpacked; what goes wrong with them is an InputError."""
     suffix = path.suffix.lower()
-    opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(suffix, open)
     try:
-        with opened(path, "rb") as stream:
+        with open_packed(path) as stream:
             yield stream
-    except _BROKEN as error:
+    except BROKEN_ARCHIVE as error:
         raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None

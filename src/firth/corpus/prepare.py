@@ -42,7 +42,7 @@ from firth.text.published import load_tokenizer
 from firth.text.records import Document
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Tokenizer
-from firth.workers import cpu_count, make_pool, submit
+from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit
 
 BLOCK_CHARACTERS = 8_000_000
 _SENTENCES_AT_ONCE = 2000
@@ -102,6 +102,7 @@ def prepare(
     is a document of two sentences.
     """
     out = Path(out)
+    check_processors("workers", workers or 1, WORKERS_EACH)
     if bool(dev_second) != bool(dev and second):
         raise ConfigError("held-out parallel text is two sides as well: give both --dev and --dev-second, or neither")
     unit: Lines = "pair" if second else lines

@@ -18,7 +18,7 @@ from firth.text.corpus import CorpusReader
 from firth.text.tokenizer import BPE, WORDPIECE, WORDS, Tokenizer
 from firth.text.word_list import choose_words
 from firth.text.wordpiece import MAX_TYPES, Score, WordCounts, WordSplitter, text_blocks, train_wordpiece
-from firth.workers import cpu_count, make_pool, submit
+from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit
 
 VocabKind = Literal["wordpiece", "bpe", "words"]
 
@@ -126,6 +126,7 @@ def _check_options(size: int, kind: str, score: str | None, workers: int | None,
         raise ConfigError(f"score={score!r} is not known; choose 'frequency' or 'likelihood'")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers={workers} is not possible; pass 1 or more")
+    check_processors("workers", workers or 1, WORKERS_EACH)
     if max_types < 1:
         raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
 

@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, PART, SHARE, check_bounds, option
+from firth.config import AMOUNT, PART, SHARE, Bounds, check_bounds, option
 from firth.errors import ConfigError
+
+WORKERS = Bounds("0 to 256", lambda x: 0 <= x <= 256)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,7 @@ class DataConfig:
     )
     short_share: float = option(0.1, "of documents are cut to a random shorter target (pairs)", SHARE)
     duplicates: int = option(0, "0: new pairs and masks every epoch; n: n fixed copies, as in the paper (10)", AMOUNT)
-    workers: int = option(1, "threads that make batches; the stream is the same for any number", AMOUNT)
+    workers: int = option(1, "threads that make batches; the stream is the same for any number", WORKERS)
 
     def __post_init__(self) -> None:
         check_bounds(self, "data")

@@ -169,8 +169,11 @@ class Loader:
                             pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]
                         ]
                         queue.append((made, _following(places)))
-                    futures, following = queue.popleft()
-                    yield [future.result() for future in futures], following
+                    # In the queue until they are made: what is left there when the run stops is not made.
+                    futures, following = queue[0]
+                    batches = [future.result() for future in futures]
+                    queue.popleft()
+                    yield batches, following
             finally:
                 for futures, _ in queue:
                     for future in futures:

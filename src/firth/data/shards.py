@@ -11,6 +11,7 @@ corpus/
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,8 @@ FORMAT = "firth-corpus"
 VERSION = 1
 PARTS = ("ids", "sentences", "documents")
 Split = Literal["train", "dev"]
+# Of files in the corpus folder itself.
+_SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,9 +192,13 @@ def read_manifest(folder: Path) -> Manifest:
             f"{FORMAT!r} version {VERSION}: prepare the corpus again"
         )
     try:
-        return from_dict(Manifest, data, str(path))
+        manifest = from_dict(Manifest, data, str(path))
     except ConfigError as error:
         raise CorpusError(str(error)) from None
+    for info in (*manifest.train, *manifest.dev):
+        if not _SHARD_NAME.fullmatch(info.name):
+            raise CorpusError(f"{path}: a shard is named {info.name[:60]!r}: expected one such as train-00000")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

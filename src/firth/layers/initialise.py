@@ -23,7 +23,10 @@ def truncated_normal_(module: nn.Module, std: float) -> None:
     """
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Embedding)):
-            nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
+            if std:
+                nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
+            else:  # the library divides by it
+                nn.init.zeros_(part.weight)
     _plain(module)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from firth.config import AMOUNT, COUNT, RATE, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, DEPTH, RATE, WIDTH, check_bounds, option, required
 
 _RATES = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout")
 
@@ -13,9 +13,9 @@ class AwdLstmConfig:
     """Sizes and dropout of ULMFiT's language model (Howard & Ruder 2018, §4.1; Merity et al. 2017)."""
 
     vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(400, "of the embedding and of the top layer", COUNT)
-    hidden_width: int = option(1150, "of the layers between", COUNT)
-    n_layers: int = option(3, "LSTM layers", COUNT)
+    width: int = option(400, "of the embedding and of the top layer", WIDTH)
+    hidden_width: int = option(1150, "of the layers between", WIDTH)
+    n_layers: int = option(3, "LSTM layers", DEPTH)
     embedding_dropout: float = option(0.05, "of words: each vanishes from a whole batch", RATE)
     input_dropout: float = option(0.4, "of the embedded words, the same at every step", RATE)
     weight_dropout: float = option(0.5, "of the hidden-to-hidden matrices", RATE)

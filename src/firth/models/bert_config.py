@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, COUNT, POSITIVE, RATE, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, DEPTH, POSITIVE, RATE, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 
@@ -12,10 +12,10 @@ class BertConfig:
     """Defaults are BERT-base (Devlin et al. 2018, §3) with the released ``n_segments`` of 2."""
 
     vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(768, "H, of all layers", COUNT)
-    n_layers: int = option(12, "L, Transformer blocks", COUNT)
+    width: int = option(768, "H, of all layers", WIDTH)
+    n_layers: int = option(12, "L, Transformer blocks", DEPTH)
     n_heads: int = option(12, "A, attention heads; width is a multiple of it", COUNT)
-    feed_forward_width: int = option(3072, "inner width of a block's feed-forward part", COUNT)
+    feed_forward_width: int = option(3072, "inner width of a block's feed-forward part", WIDTH)
     max_positions: int = option(512, "longest row the position embeddings know", COUNT)
     n_segments: int = option(2, "segment embeddings (sentence A, sentence B)", COUNT)
     activation: Literal["gelu", "gelu_tanh", "relu", "tanh", "linear"] = option(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from firth.config import AMOUNT, COUNT, POSITIVE, RATE, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, DEPTH, POSITIVE, RATE, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 
@@ -11,8 +11,8 @@ class GptConfig:
     """Defaults are the published model's (Radford et al. 2018, §4.1). The inner width is always 4 × ``width``."""
 
     vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(768, "H, of all layers", COUNT)
-    n_layers: int = option(12, "L, Transformer blocks", COUNT)
+    width: int = option(768, "H, of all layers", WIDTH)
+    n_layers: int = option(12, "L, Transformer blocks", DEPTH)
     n_heads: int = option(12, "A, attention heads; width is a multiple of it", COUNT)
     max_positions: int = option(512, "longest row the position embeddings know", COUNT)
     dropout: float = option(0.1, "of block outputs", RATE)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import COUNT, POSITIVE, RATE, check_bounds, option, required
+from firth.config import COUNT, DEPTH, POSITIVE, RATE, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 
@@ -12,10 +12,10 @@ class TransformerConfig:
     """Defaults are the base model (Vaswani et al. 2017, §3 and Table 3)."""
 
     vocab_size: int = required("pieces in the vocabulary of both languages (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(512, "H, of all layers; even", COUNT)
-    n_layers: int = option(6, "L, blocks of the encoder, and as many of the decoder", COUNT)
+    width: int = option(512, "H, of all layers; even", WIDTH)
+    n_layers: int = option(6, "L, blocks of the encoder, and as many of the decoder", DEPTH)
     n_heads: int = option(8, "attention heads; width is a multiple of it", COUNT)
-    feed_forward_width: int = option(2048, "inner width of a block's feed-forward part", COUNT)
+    feed_forward_width: int = option(2048, "inner width of a block's feed-forward part", WIDTH)
     dropout: float = option(0.1, "of the sums of embeddings and positions, and of what each part of a block adds", RATE)
     attention_dropout: float = option(0.0, "of attention weights", RATE)
     feed_forward_dropout: float = option(0.0, "inside of the feed-forward part", RATE)

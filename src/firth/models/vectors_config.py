@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import COUNT, check_bounds, option, required
+from firth.config import COUNT, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 Unknown = Literal["one", "shapes", "hashed", "ngrams"]
@@ -14,7 +14,7 @@ class VectorsConfig:
     """One vector a word, whatever stands around it, and what a word without one gets."""
 
     vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(100, "numbers of a vector", COUNT)
+    width: int = option(100, "numbers of a vector", WIDTH)
     unknown: Unknown = option(
         "one", "a word outside the vocabulary has: one vector for all, one for its shape (number, capitals, …), "
         "one for its hash, or the mean of its n-grams' (fastText)",

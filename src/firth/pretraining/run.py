@@ -218,13 +218,18 @@ def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callab
         f"{recipe.model}: {n_parameters / 1e6:.1f} M parameters; {recipe.train.steps} steps of "
         f"{recipe.train.micro_batches} × {recipe.train.batch_tokens} tokens; {machine.path}"
     )
-    need = estimate_memory(
-        trainer.objective, recipe.row, recipe.encoder, machine.dtype, recipe.train.batch_tokens,
-        recompute=recipe.train.recompute,
-    )  # fmt: skip
-    tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
     if trainer.dev is None:
         tell("the corpus has no held-out text: nothing is evaluated, and the last model is kept")
+
+
+def _check_memory(recipe: Pretrain, machine: Machine) -> str:
+    """What a run needs and what there is; ConfigError if it is too much. Nothing is made to find out."""
+    with torch.device("meta"):
+        sizes = recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
+    need = estimate_memory(
+        sizes, recipe.row, recipe.encoder, machine.dtype, recipe.train.batch_tokens, recompute=recipe.train.recompute
+    )
+    return check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute)
 
 
 def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
@@ -322,6 +327,7 @@ def assemble(
         raise ConfigError(
             f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes"
         )
+    tell(_check_memory(recipe, machine))
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, COUNT, RATE, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, RATE, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 # What several heads have (Radford et al. 2018, §3.2 and §3.3).
@@ -72,7 +72,7 @@ class FeatureConfig:
         AMOUNT,
     )
     lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head", AMOUNT)
-    lstm_width: int = option(256, "of that LSTM, in each direction", COUNT)
+    lstm_width: int = option(256, "of that LSTM, in each direction", WIDTH)
     cell: Literal["lstm", "gru"] = option("lstm", "of those layers; gru: a GRU in the place of the LSTM")
     own_words: int = option(0, "width of vectors that the head learns of the vocabulary's words; 0: none", AMOUNT)
     own_characters: Literal["none", "cnn", "gru"] = option(
@@ -164,9 +164,9 @@ class ClassifyConfig:
         "pooled: a hidden layer between batch norms (ULMFiT); biattentive: LSTMs that read each text of a pair in the "
         "light of the other (CoVe's BCN). Other kinds of task have linear heads",
     )
-    hidden_width: int = option(50, "network pooled: units of its hidden layer", COUNT)
+    hidden_width: int = option(50, "network pooled: units of its hidden layer", WIDTH)
     attention_width: int = option(
-        300, "network biattentive: of its projection, and of its LSTMs in each direction", COUNT
+        300, "network biattentive: of its projection, and of its LSTMs in each direction", WIDTH
     )
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")

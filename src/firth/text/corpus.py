@@ -6,18 +6,16 @@ line, an object whose "text" holds the paragraphs, one per line.
 
 import codecs
 import glob
-import gzip
 import json
-import lzma
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from firth.errors import InputError
+from firth.text.archives import BROKEN_ARCHIVE, unpacked
 from firth.text.records import Document
 
 SUFFIXES = (".txt", ".jsonl", ".text", ".md")
@@ -30,7 +28,6 @@ _BLOCK = 1 << 18  # bytes
 _PLACES = 5  # bad bytes whose place is kept
 _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".lz4", ".parquet")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass(slots=True)
@@ -323,24 +320,16 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     if suffix in _OTHER_PACKED:
         raise InputError(f"{path}: {suffix} is not supported; unpack it, or pack it as .gz or .xz")
     try:
-        with open(path, "rb") as raw, _unpacked(raw, suffix) as stream:
+        with open(path, "rb") as raw, unpacked(raw, suffix) as stream:
             while block := stream.read(_BLOCK):
                 yield block, raw.tell() if raw.seekable() else 0
             yield b"", raw.tell() if raw.seekable() else 0
-    except _BROKEN_ARCHIVE as error:
+    except BROKEN_ARCHIVE as error:
         raise InputError(
             f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again"
         ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
-
-
-def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:
-    if suffix == ".gz":
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]  # read as one
-    if suffix == ".xz":
-        return lzma.LZMAFile(raw)  # type: ignore[return-value]  # read as one
-    return raw
 
 
 def _check_is_text(path: Path, block: bytes) -> None:

@@ -6,6 +6,9 @@ from typing import Literal
 from firth.config import AMOUNT, COUNT, PART, POSITIVE, RATE, SHARE, check_bounds, option
 from firth.errors import ConfigError
 
+# Batches of a step are made before it begins. The largest published steps have a few million tokens.
+MOST_STEP_TOKENS = 1 << 26
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
@@ -105,3 +108,8 @@ class TrainConfig:
         check_bounds(self, "train")
         if self.seed >= 1 << 63:
             raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")
+        if self.micro_batches * self.batch_tokens > MOST_STEP_TOKENS:
+            raise ConfigError(
+                f"train.micro_batches={self.micro_batches} of train.batch_tokens={self.batch_tokens}: expected at most "
+                f"{MOST_STEP_TOKENS:,} tokens in a step, all of which are in memory"
+            )

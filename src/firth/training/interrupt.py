@@ -1,9 +1,15 @@
-"""Ctrl-C and SIGTERM as a wish to stop after the current step."""
+"""Ctrl-C and SIGTERM as a wish to stop: before the next micro-batch, with everything saved."""
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+
+class Stopped(BaseException):
+    """Raised where a stop can be at once; see ``StopRequest.at_once``."""
 
 
 class StopRequest:
@@ -11,6 +17,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
+        self._at_once = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -25,6 +32,17 @@ class StopRequest:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
+        if self._at_once:
+            raise Stopped
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, a signal raises Stopped: for waiting, which leaves nothing half done."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -172,6 +172,13 @@ def _swap(averages: list[tuple[nn.Parameter, dict[str, Any]]]) -> None:
         state[_AVERAGE].copy_(now)
 
 
+_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
+# What an optimiser has of each parameter that it has updated; AveragedSgd nothing before it averages.
+_ENTRIES: Mapping[type, frozenset[str]] = {
+    BertAdam: _ADAM, GptAdam: _ADAM | {_UPDATES}, torch.optim.AdamW: _ADAM,
+    torch.optim.Adagrad: frozenset({"step", "sum"}),
+}  # fmt: skip
+_COUNTS = ("step", _UPDATES)
 _OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
 
 
@@ -246,10 +253,21 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` gave; a tensor without its parameter is our own mistake."""
+    """Put back what ``optimizer_tensors`` gave; ValueError for a tensor that no parameter or optimiser has."""
     params = dict(model.named_parameters())
+    entries: dict[str, set[str]] = {}
     for key, tensor in tensors.items():
-        name, entry = key.rsplit("/", 1)
+        name, _, entry = key.rpartition("/")
+        shape = torch.Size(()) if entry in _COUNTS else params[name].shape if name in params else None
+        if name not in params or tensor.shape != shape or tensor.is_floating_point() != (entry != _UPDATES):
+            raise ValueError(f"{key[:60]!r} of shape {tuple(tensor.shape)} belongs to no parameter of the model")
+        entries.setdefault(name, set()).add(entry)
+    needed = _ENTRIES.get(type(optimizer), frozenset())
+    for name, found in entries.items():
+        if needed - found:
+            raise ValueError(f"{name} lacks {', '.join(sorted(needed - found))}")
+    for key, tensor in tensors.items():
+        name, _, entry = key.rpartition("/")
         # The count of steps too: a fused optimiser wants it where the parameter is. Ours is of the host.
         place = torch.device("cpu") if entry == _UPDATES else params[name].device
         optimizer.state[params[name]][entry] = tensor.to(place)

@@ -21,7 +21,7 @@ from firth.config import read_json, with_new_names
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
-from firth.errors import CheckpointError, ConfigError, TrainingError
+from firth.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
@@ -35,11 +35,12 @@ from firth.training.distributed import (
     sum_gradients,
     sum_over_ranks,
 )  # fmt: skip
-from firth.training.interrupt import StopRequest
+from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.optim import AveragedSgd, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from firth.training.regions import compile_regions, recompute_regions
 
+_OF_ANOTHER = "is not what this run writes"
 # So near to the lowest rate is not below it: powers of a tenth are rounded.
 _ROUNDING = 1 - 1e-9
 
@@ -68,6 +69,25 @@ class State:
     identity: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# What each field of a stored state may be.
+_STATE: Mapping[str, Callable[[Any], bool]] = {
+    "step": _is_count, "place": lambda value: isinstance(value, str), "log_offset": _is_count,
+    "elapsed_s": _is_number, "best": lambda value: value is None or _is_number(value), "best_step": _is_count,
+    "looks_since_best": _is_count, "scores": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "plateaus": _is_count, "identity": lambda value: isinstance(value, dict),
+    "environment": lambda value: isinstance(value, dict),
+    "pending": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -124,6 +144,8 @@ class Trainer:
         self.state = State(identity=self.identity, environment=self._environment())
         # By number of the micro-batch in its step: a step may have more or fewer than the one before.
         self.carries: dict[int, Carry] = {}
+        self._asked: Callable[[], bool] = lambda: False
+        self._given_up = False
 
     def fit(self) -> bool:
         """Train to the last step. False if it was asked to stop before (everything is saved then)."""
@@ -155,8 +177,13 @@ class Trainer:
     ) -> bool:
         started_at_s, before_s = time.monotonic(), self.state.elapsed_s
         meter = _Meter()
-        for batches, following in steps:
+        self._asked = lambda: stop.asked
+        while made := self._next(steps, stop):
+            batches, following = made
             sums = self.train_step(batches)
+            if sums is None:
+                self._save(log)
+                break
             self.state.step += 1
             self.state.place = str(following)
             self.state.elapsed_s = before_s + time.monotonic() - started_at_s
@@ -177,6 +204,17 @@ class Trainer:
                 break
         return self._done()
 
+    def _next(
+        self, steps: Iterator[tuple[list[Batch], Place]], stop: StopRequest
+    ) -> tuple[list[Batch], Place] | None:
+        """The micro-batches of the next step; none if the run is asked to stop while they are made."""
+        try:
+            with stop.at_once():
+                return next(steps, None)
+        except Stopped:
+            self._given_up = True
+            return [], Place.parse(self.state.place)
+
     def _done(self) -> bool:
         """Whether all steps are made, the best score is long past, or plateaus have used the rate up."""
         patience = self.config.patience
@@ -196,16 +234,24 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
 
-    def train_step(self, batches: list[Batch]) -> dict[str, float]:
-        """One update from this process's micro-batches; returns sums and counts over all processes."""
+    def train_step(self, batches: list[Batch]) -> dict[str, float] | None:
+        """One update from this process's micro-batches; returns sums and counts over all processes.
+
+        None if the run was asked to stop between two micro-batches: then everything is as it was before the step.
+        """
         counts = sum_over_ranks(_counts(self.objective, batches), self.world)
         self.optimizer.zero_grad(set_to_none=True)
         self._rest()
         totals: dict[str, Tensor] = {}
         losses = []
+        carries, buffers = dict(self.carries), _versions(self.objective)
         # One for all micro-batches: weights are cast once a step.
         with self._computing():
             for number, batch in enumerate(batches):
+                # What a forward pass has changed, such as running means, could not be put back.
+                if number and self._asked() and _versions(self.objective) == buffers:
+                    self._given_up = True
+                    break
                 slot = number * self.world.size + self.world.rank
                 torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
                 step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries.get(number))
@@ -223,10 +269,13 @@ class Trainer:
                         totals[key] = totals[key] + value.detach() if key in totals else value.detach()
         # Looked at once a step: on a card each look waits for all that was asked of it.
         finite = torch.stack(losses).isfinite().tolist() if losses else []
-        bad = [batch.place for batch, good in zip(batches, finite, strict=True) if not good]
+        bad = [batch.place for batch, good in zip(batches, finite, strict=False) if not good]
         # All processes stop together, or those without a bad batch would wait for the others for ever.
-        if any_rank(bool(bad), self.world):
-            raise TrainingError(self._not_finite("the loss is not a number", bad))
+        if any_rank(bool(bad) or self._given_up, self.world):
+            if any_rank(bool(bad), self.world):
+                raise TrainingError(self._not_finite("the loss is not a number", bad))
+            self.carries = carries
+            return None
         sum_gradients(self.trainable, self.world)
         norm = nn.utils.clip_grad_norm_(self.trainable, self.optim.clip_norm or float("inf"))
         if not torch.isfinite(norm):
@@ -416,7 +465,7 @@ class Trainer:
             raise CheckpointError(
                 f"{self.run} has no undamaged checkpoint; {advice if left else 'delete it, and start the run again'}"
             )
-        found = State(**read_json(path / "train" / "state.json"))
+        found = _read_state(path / "train" / "state.json")
         began = {key: self.defaults.get(key) for key in self.identity} | with_new_names(found.identity)
         other = [key for key in sorted(began | self.identity) if began.get(key) != self.identity.get(key)]
         if other:
@@ -431,14 +480,23 @@ class Trainer:
             self.tell(f"not as when the run began, so the end will not be equal bit for bit: {', '.join(changed)}")
         self.objective.load_state_dict(load_model(path))
         self.state = dataclasses.replace(found, environment=now)
-        load_optimizer_tensors(self.objective, self.optimizer, load_tensors(path / "train" / "optimizer.safetensors"))
-        self._load_carries(load_tensors(path / "train" / "carry.safetensors"))
+        optimizer, carry = (path / "train" / f"{name}.safetensors" for name in ("optimizer", "carry"))
+        try:
+            load_optimizer_tensors(self.objective, self.optimizer, load_tensors(optimizer))
+        except ValueError as error:
+            raise CheckpointError(f"{optimizer} {_OF_ANOTHER}: {error}") from None
+        try:
+            self._load_carries(load_tensors(carry))
+        except ValueError as error:
+            raise CheckpointError(f"{carry} {_OF_ANOTHER}: {error}") from None
 
     def _load_carries(self, tensors: dict[str, Tensor]) -> None:
         """Each process takes the recurrent state of its own micro-batches, however many saved it."""
         slots: dict[int, Carry] = {}
         for key, tensor in tensors.items():
-            number, name = key.split("/", 1)
+            number, slash, name = key.partition("/")
+            if not (slash and number.isdecimal()):
+                raise ValueError(f"{key[:60]!r}: expected <micro-batch>/<name>")
             if int(number) % self.world.size == self.world.rank:
                 slots.setdefault(int(number) // self.world.size, {})[name] = tensor.to(self.device)
         self.carries = slots
@@ -453,6 +511,24 @@ class Trainer:
             "compiled": self.compiled,
             "processes": self.world.size,
         }
+
+
+def _read_state(path: Path) -> State:
+    """A checkpoint's state; CheckpointError for one that no run has written."""
+    try:
+        plain = read_json(path)
+        for name, value in plain.items():
+            if name not in _STATE or not _STATE[name](value):
+                raise ConfigError(f"{name[:60]} = {str(value)[:60]}")
+        Place.parse(plain.get("place", ""))
+    except UsageError as error:
+        raise CheckpointError(f"{path} {_OF_ANOTHER}: {error}") from None
+    return State(**plain)
+
+
+def _versions(model: nn.Module) -> list[int]:
+    """How often each buffer was changed: PyTorch counts it."""
+    return [buffer._version for buffer in model.buffers()]
 
 
 def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:

@@ -18,7 +18,6 @@ from firth.vectors.folder import Reading, Split, VectorsReport, write_vectors
 from firth.workers import cpu_count
 
 _AT_ONCE = 4096  # words of a block
-_MOST_BUCKETS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +48,6 @@ class VectorTraining:
             raise ConfigError(
                 f"longest_ngram={self.longest_ngram}: expected at least shortest_ngram={self.shortest_ngram}"
             )
-        if self.n_buckets > _MOST_BUCKETS:
-            raise ConfigError(f"n_buckets={self.n_buckets}: expected at most {_MOST_BUCKETS} (2^31 - 1)")
 
 
 def train_vectors(

@@ -5,17 +5,14 @@ byte that is not UTF-8 is an error and no line is ever cut. Lines end with \\n o
 """
 
 import csv
-import gzip
 import json
-import lzma
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
 from firth.errors import InputError
+from firth.text.archives import BROKEN_ARCHIVE, open_packed
 from firth.text.records import Record
 
 Item = TypeVar("Item")
@@ -25,7 +22,6 @@ R = TypeVar("R", bound=Record)
 KEPT_MESSAGES = 20
 _NO_LIMIT = 2**31 - 1  # characters of a CSV field; the csv module's own limit would refuse long documents
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
 
 
@@ -110,26 +106,17 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
     if suffix in _OTHER_PACKED:
         raise InputError(f"{path}: {suffix} cannot be read; unpack it, or pack it as .gz or .xz")
     try:
-        with _open(path) as file:
+        with open_packed(path) as file:
             for number, line in enumerate(file):
                 if number == 0 and line.startswith(_UTF16):
                     raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; convert the file to UTF-8")
                 yield line
-    except _BROKEN_ARCHIVE as error:
+    except BROKEN_ARCHIVE as error:
         raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the path") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _open(path: Path) -> BufferedIOBase:
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        return gzip.open(path, "rb")
-    if suffix == ".xz":
-        return lzma.open(path, "rb")
-    return open(path, "rb")
 
 
 def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:

@@ -1,0 +1,38 @@
+"""Read packed files (.gz, .xz), and tell damaged ones from empty ones."""
+
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+# What the libraries raise for a file that is no archive, or only the beginning of one.
+BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+# What packed files begin with; .xz may be of the older kind.
+_MAGIC: dict[str, tuple[bytes, ...]] = {".gz": (b"\x1f\x8b",), ".xz": (b"\xfd7", b"]\0")}
+
+
+def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
+    """The contents of an open file whose name ends in ``suffix``; those of another name come as they are.
+
+    Raises and reads raise what is in BROKEN_ARCHIVE for a damaged file.
+    """
+    # Both libraries take an archive of no bytes, and one behind zeros, for an empty text.
+    if suffix in _MAGIC and not raw.peek(2).startswith(_MAGIC[suffix]):
+        raise EOFError("it does not begin as one")
+    stream: object = raw
+    if suffix == ".gz":
+        stream = gzip.GzipFile(fileobj=raw)
+    elif suffix == ".xz":
+        stream = lzma.LZMAFile(raw)  # noqa: SIM115  # closed by whoever asked for it
+    return stream  # type: ignore[return-value]  # read as one
+
+
+@contextmanager
+def open_packed(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read its contents, unpacked if its name says that it is packed. Errors as in ``unpacked``."""
+    with open(path, "rb") as raw, unpacked(raw, path.suffix.lower()) as stream:
+        yield stream

@@ -1,0 +1,47 @@
+"""What this process can still have in memory."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firth.machine import _left_to_group
+
+
+def test_the_limit_of_the_process_counts() -> None:
+    program = (
+        "import resource, torch\n"
+        "from pathlib import Path\n"
+        "from firth.machine import free_memory\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000, resource.RLIM_INFINITY))\n"
+        "print(free_memory(torch.device('cpu')))\n"
+    )
+    if resource.getrlimit(resource.RLIMIT_AS)[1] != resource.RLIM_INFINITY or not Path("/proc/self/statm").exists():
+        pytest.skip("the limit cannot be set, or read, here")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) <= 50_000_000
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "left"),
+    [
+        ("0::/a/b\n", {"memory.max": "max", "a/memory.max": "900", "a/memory.current": "200"}, 700.0),
+        ("0::/a/b\n", {"a/b/memory.max": "50", "a/b/memory.current": "20", "memory.max": "max"}, 30.0),
+        ("0::/\n", {"memory.max": "100", "memory.current": "40"}, 60.0),
+        ("3:memory:/x\n", {"memory/x/memory.limit_in_bytes": "80", "memory/x/memory.usage_in_bytes": "5"}, 75.0),
+        ("0::/gone\n", {"memory.max": "max"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_least_limit_of_the_groups_counts(
+    tmp_path: Path, own: str, files: dict[str, str], left: float | None
+) -> None:
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert _left_to_group(tmp_path / "groups", tmp_path / "own") == left
