@@ -49,7 +49,7 @@ def test_our_folder_there(normalize: bool, tmp_path: Path) -> None:
         made = [modules.Transformer(str(folder)), modules.Pooling(SIZES.width, "cls"), modules.Normalize()]
         theirs(*made).save(str(tmp_path / "st"))
         folder = tmp_path / "st"
-    convert(folder, tmp_path / "ours", "sentence-transformers")
+    convert(folder, tmp_path / "ours", "st")
     model = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     kinds = [type(part).__name__ for part in model]
     assert kinds == ["Transformer", "Pooling"] + ["Normalize"] * normalize
