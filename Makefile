@@ -19,12 +19,12 @@ demo:
 	.venv/bin/firth demo
 
 test:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data
 	scripts/test
 	scripts/test_fastai
 
 check:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data
 	scripts/check
 
 models:

@@ -55,7 +55,7 @@ def corpus_of(options: Namespace, folder: Path) -> Corpus:
     tokenizer.save(folder / "vocab")
     n_bytes = 100_000 if options.quick else options.megabytes * 10**6
     material.write_text(folder / "text.txt", n_bytes, options.data, tokenizer)
-    prepare([folder / "text.txt"], folder / "vocab", folder / "corpus", holdout=0.0)
+    prepare([folder / "text.txt"], folder / "vocab", folder / "corpus", hold_out=0.0)
     return Corpus(folder / "corpus")
 
 

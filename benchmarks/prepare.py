@@ -92,7 +92,7 @@ def command_of(name: str, text: Path, vocab: Path, out: Path, workers: int, *, c
     if name == FIRTH:
         return [
             sys.executable, "-m", "firth", "prepare", str(text), "--tokenizer", str(vocab), "--out", str(out),
-            "--holdout", "0", "--workers", str(workers), "--json",
+            "--hold-out", "0", "--workers", str(workers), "--json",
         ]  # fmt: skip
     program = str(Path(__file__).with_name("peer_prepare.py"))
     return [

@@ -51,7 +51,7 @@ def corpus_of(options: Namespace, folder: Path) -> tuple[Corpus, str]:
     if options.text is None:
         material.write_text(text, 100_000 if options.quick else _BYTES, options.data, tokenizer)
     tokenizer.save(folder / "vocab")
-    prepare([text], folder / "vocab", folder / "corpus", holdout=0.0)
+    prepare([text], folder / "vocab", folder / "corpus", hold_out=0.0)
     return Corpus(folder / "corpus"), str(options.text or "English articles and novels")
 
 

@@ -68,7 +68,7 @@ def corpus_of(options: Namespace, folder: Path) -> Corpus:
     tokenizer = material.tokenizer_for(options.data, 2000 if options.quick else material.VOCAB_SIZE)
     material.write_text(folder / "text.txt", 100_000 if options.quick else 40_000_000, options.data, tokenizer)
     tokenizer.save(folder / "vocab")
-    prepare([folder / "text.txt"], folder / "vocab", folder / "corpus", holdout=0.2 if options.quick else 0.02)
+    prepare([folder / "text.txt"], folder / "vocab", folder / "corpus", hold_out=0.2 if options.quick else 0.02)
     return Corpus(folder / "corpus")
 
 

@@ -85,7 +85,7 @@ def tiny_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.Temp
     from firth.corpus.prepare import prepare
 
     out = tmp_path_factory.mktemp("tiny") / "corpus"
-    prepare([tiny_text], tiny_vocab, out, holdout=0.1, workers=1)
+    prepare([tiny_text], tiny_vocab, out, hold_out=0.1, workers=1)
     return out
 
 
@@ -97,7 +97,7 @@ def tiny_word_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     folder = tmp_path_factory.mktemp("tiny")
     build_vocab([tiny_text], folder / "words", size=80, kind="words", workers=1)
-    prepare([tiny_text], folder / "words", folder / "corpus", holdout=0.1, workers=1)
+    prepare([tiny_text], folder / "words", folder / "corpus", hold_out=0.1, workers=1)
     return folder / "corpus"
 
 
@@ -111,7 +111,7 @@ def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempP
     (folder / "a.txt").write_text("\n".join(lines) + "\n", "utf-8")
     (folder / "b.txt").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n", "utf-8")
     prepare(
-        [folder / "a.txt"], tiny_vocab, folder / "pairs", second=[folder / "b.txt"], holdout=0.1, workers=1
+        [folder / "a.txt"], tiny_vocab, folder / "pairs", second=[folder / "b.txt"], hold_out=0.1, workers=1
     )
     return folder / "pairs"
 

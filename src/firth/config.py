@@ -116,6 +116,7 @@ RENAMED_FLAGS = {
     "--alpha": "--length-penalty",
     "--fold": "--ignore-case",
     "--fresh": "--from-scratch",
+    "--holdout": "--hold-out",
     "--least": "--min-count",
     "--length": "--max-new-tokens",
     "--most": "--max-words",

@@ -179,7 +179,7 @@ def test_a_file_where_a_folder_must_be_made(
 
 
 def test_prepare_reports_and_says_what_comes_next(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
-    command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--holdout", 0.1, "--workers", 1, "--out"]
+    command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--hold-out", 0.1, "--workers", 1, "--out"]
     result = firth(*command, tmp_path / "c")
     assert result.code == 0
     assert "held out  " in result.out and f"--model bert-mini --corpus {tmp_path / 'c'}" in result.out
@@ -201,8 +201,8 @@ def test_prepare_takes_the_evaluation_text_apart(firth, tiny_text: Path, tiny_vo
 
 
 def test_prepare_needs_a_share(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
-    result = firth("prepare", tiny_text, "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--holdout", 1.5)
-    assert result.code == 2 and "holdout=1.5" in result.complaint and list(tmp_path.iterdir()) == []
+    result = firth("prepare", tiny_text, "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--hold-out", 1.5)
+    assert result.code == 2 and "hold_out=1.5" in result.complaint and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["no mask", "missing", "no tokenizer", "broken json"])
@@ -234,7 +234,7 @@ def test_mixed_newlines_make_the_same_corpus(firth, tiny_text: Path, tiny_vocab:
     ids = []
     for name, text in (("a", tiny_text), ("b", tmp_path / "mixed.txt")):
         command = ["prepare", text, "--tokenizer", tiny_vocab, "--out", tmp_path / name, "--workers", 1]
-        assert firth(*command, "--holdout", 0).code == 0
+        assert firth(*command, "--hold-out", 0).code == 0
         ids.append([np.load(tmp_path / name / f"train-00000.{part}.npy") for part in ("ids", "sentences", "documents")])
     for a, b in zip(*ids, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -256,6 +256,40 @@ def test_one_document_of_one_sentence(firth, tmp_path: Path) -> None:
     text.write_text("the old man and the old sea and the old boat", "utf-8")
     vocab, corpus = tmp_path / "v", tmp_path / "c"
     assert firth("vocab", text, "--size", 25, "--out", vocab).code == 0
-    assert firth("prepare", text, "--tokenizer", vocab, "--out", corpus, "--workers", 1, "--holdout", 0).code == 0
+    assert firth("prepare", text, "--tokenizer", vocab, "--out", corpus, "--workers", 1, "--hold-out", 0).code == 0
     result = firth("pretrain", "--model", "bert-tiny", "--corpus", corpus, "--out", tmp_path / "r", "--steps", 2)
     assert result.code == 0 or (result.code in (1, 2) and "sentence" in result.complaint), result.err
+
+
+def test_prepare_cleans_and_says_what_went(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    text = tmp_path / "twice.txt"
+    text.write_text(tiny_text.read_text("utf-8") + "\n" + tiny_text.read_text("utf-8"), "utf-8")
+    command = ["prepare", text, "--tokenizer", tiny_vocab, "--workers", 1, "--hold-out", 0, "--out"]
+    plain = firth(*command, tmp_path / "plain")
+    assert plain.code == 0 and "80 documents equal to an earlier one; --clean removes them" in plain.out
+    clean = firth(*command, tmp_path / "clean", "--clean", "--weight", "twice.txt=2", "--licence", "twice*=CC0")
+    assert clean.code == 0 and "removed as duplicates: 80 documents" in clean.out
+    assert "160 documents" in clean.out and "CC0" in (tmp_path / "clean" / "README.md").read_text("utf-8")
+    kept = firth(*command, tmp_path / "kept", "--clean", "--keep", "duplicates", "near-duplicates", "repeated")
+    assert kept.code == 0 and "removed" not in kept.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--keep", "lists"], "--clean"),
+        (["--clean", "--keep", "x"], "--keep x: expected of damaged"),
+        (["--weight", "a"], "--weight a: expected PATTERN=VALUE"),
+        (["--weight", "*=much"], "expected a number"),
+        (["--licence", "nowhere=CC0"], "none of the text files"),
+        (["--memory", "lots"], "--memory lots: expected a size"),
+        (["--language", "klingon"], "no language called 'klingon'"),
+        (["--against", "missing.tsv"], "missing.tsv"),
+        (["--holdout", 0.1], "--hold-out"),
+    ],
+)
+def test_flags_of_cleaning_that_cannot_be(
+    firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path, flags: list, message: str
+) -> None:
+    result = firth("prepare", tiny_text, "--tokenizer", tiny_vocab, "--out", tmp_path / "c", *flags)
+    assert result.code == 2 and message in result.complaint and list(tmp_path.iterdir()) == []

@@ -36,7 +36,7 @@ def tiny_word_pairs(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -
     (folder / "a.txt").write_text("\n".join(lines) + "\n", "utf-8")
     (folder / "b.txt").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n", "utf-8")
     build_vocab([folder / "a.txt"], folder / "words", size=80, kind="words", workers=1)
-    prepare([folder / "a.txt"], folder / "words", folder / "pairs", second=[folder / "b.txt"], holdout=0.1, workers=1)
+    prepare([folder / "a.txt"], folder / "words", folder / "pairs", second=[folder / "b.txt"], hold_out=0.1, workers=1)
     rng = random.Random(1)
     words = [word for word in Tokenizer.load(folder / "words").pieces if not word.startswith("<")][:60]
     rows = [" ".join([word, *(f"{rng.gauss(0, 1):.3f}" for _ in range(16))]) for word in words]

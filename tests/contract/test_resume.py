@@ -298,7 +298,7 @@ def test_a_run_does_not_go_on_with_other_text(
     shutil.copytree(tiny_corpus, tmp_path / "corpus")
     pretrain(tiny_recipe("bert", tmp_path / "corpus"), tmp_path / "run", silent)
     shutil.rmtree(tmp_path / "corpus")
-    prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.3, workers=1)
+    prepare([tiny_text], tiny_vocab, tmp_path / "corpus", hold_out=0.3, workers=1)
     with pytest.raises(CheckpointError, match="made with another corpus"):
         resume(tmp_path / "run", silent)
     # Moved is not changed.

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import firth.corpus.extend as job
 from firth.corpus.extend import extend, extended_objective, mean_rows
-from firth.corpus.prepare import is_held_out, prepare
+from firth.corpus.prepare import prepare
+from firth.corpus.selection import is_held_out
 from firth.data.rows import pack_lists
 from firth.data.shards import Corpus
 from firth.errors import CheckpointError, ConfigError, InputError
@@ -307,7 +308,7 @@ def domain(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     lines = [f"The old farmer's myocardium was near the harbour {i} times. 심근경색은 시장에서." for i in range(120)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 120, 6)), "utf-8")
     extend(tiny_run, [folder / "text.txt"], folder / "model", pieces=8, tell=silent)
-    prepare([folder / "text.txt"], folder / "model", folder / "corpus", holdout=0.3, workers=1)
+    prepare([folder / "text.txt"], folder / "model", folder / "corpus", hold_out=0.3, workers=1)
     return folder / "model", folder / "corpus"
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import firth.corpus.prepare as prepare_module
-from firth.corpus.prepare import is_held_out, prepare
+from firth.corpus.prepare import prepare
+from firth.corpus.selection import is_held_out
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError, InputError
 from firth.text.corpus import CorpusReader
@@ -29,7 +30,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_ids_are_those_of_every_sentence_in_order(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
-    prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.0, workers=1)
+    prepare([tiny_text], tiny_vocab, tmp_path / "corpus", hold_out=0.0, workers=1)
     tokenizer, corpus = Tokenizer.load(tiny_vocab), Corpus(tmp_path / "corpus")
     (info,) = corpus.shards("train")
     shard = corpus.open(info)
@@ -48,15 +49,15 @@ def test_the_ids_are_those_of_every_sentence_in_order(tiny_text: Path, tiny_voca
 def test_any_number_of_workers_makes_the_same_corpus(
     tiny_text: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None
 ) -> None:
-    one = prepare([tiny_text], tiny_vocab, tmp_path / "one", holdout=0.1, workers=1)
-    three = prepare([tiny_text], tiny_vocab, tmp_path / "three", holdout=0.1, workers=3)
+    one = prepare([tiny_text], tiny_vocab, tmp_path / "one", hold_out=0.1, workers=1)
+    three = prepare([tiny_text], tiny_vocab, tmp_path / "three", hold_out=0.1, workers=3)
     assert one == three
     assert len(Corpus(tmp_path / "one").shards("train")) > 3
     assert contents(tmp_path / "one") == contents(tmp_path / "three")
 
 
 def test_held_out_documents_are_chosen_by_their_text(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
-    report = prepare([tiny_text], tiny_vocab, tmp_path / "corpus", holdout=0.2, workers=1)
+    report = prepare([tiny_text], tiny_vocab, tmp_path / "corpus", hold_out=0.2, workers=1)
     expected = sum(is_held_out(document, 0.2) for document in CorpusReader([tiny_text]))
     assert report.dev_documents == expected > 0
     assert report.documents + report.dev_documents == sum(1 for _ in CorpusReader([tiny_text]))
@@ -87,7 +88,7 @@ def main():
                 sys.stdin.read()
             return append_to(path)
         prepare_module.append_to = watched
-    prepare_module.prepare([text], vocab, out, holdout=0.1, workers=2)
+    prepare_module.prepare([text], vocab, out, hold_out=0.1, workers=2)
     print("done", flush=True)
 
 if __name__ == "__main__":
@@ -98,7 +99,7 @@ if __name__ == "__main__":
 def test_a_killed_run_goes_on_with_the_same_command(
     tiny_text: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None
 ) -> None:
-    prepare([tiny_text], tiny_vocab, tmp_path / "whole", holdout=0.1, workers=1)
+    prepare([tiny_text], tiny_vocab, tmp_path / "whole", hold_out=0.1, workers=1)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(tiny_text), str(tiny_vocab), str(tmp_path / "cut")]
@@ -112,7 +113,7 @@ def test_a_killed_run_goes_on_with_the_same_command(
     with pytest.raises(CorpusError, match="unfinished.*same firth prepare command"):
         Corpus(tmp_path / "cut")
     with pytest.raises(ConfigError, match="unfinished corpus of other text"):
-        prepare([tiny_text], tiny_vocab, tmp_path / "cut", holdout=0.2, workers=1)
+        prepare([tiny_text], tiny_vocab, tmp_path / "cut", hold_out=0.2, workers=1)
     kept = (tmp_path / "cut" / "train-00000.ids.npy").stat().st_mtime_ns
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.stdout == "done\n", again.stderr
@@ -123,7 +124,7 @@ def test_a_killed_run_goes_on_with_the_same_command(
 def test_sentences_and_documents_without_pieces_fall_away(tiny_vocab: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The old farmer.\n\u200b\u200b\n\n\u200b\n\nA quiet garden.\n", "utf-8")
-    report = prepare([text], tiny_vocab, tmp_path / "corpus", holdout=0.0, workers=1)
+    report = prepare([text], tiny_vocab, tmp_path / "corpus", hold_out=0.0, workers=1)
     assert (report.documents, report.sentences) == (2, 2)
 
 

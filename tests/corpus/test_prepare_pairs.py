@@ -23,7 +23,7 @@ def sides(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_each_pair_is_a_document_of_two_sentences(sides: tuple[Path, Path], tiny_vocab: Path, tmp_path: Path) -> None:
-    report = prepare([sides[0]], tiny_vocab, tmp_path / "c", second=[sides[1]], holdout=0.0, workers=1)
+    report = prepare([sides[0]], tiny_vocab, tmp_path / "c", second=[sides[1]], hold_out=0.0, workers=1)
     assert (report.documents, report.sentences, report.skipped_pairs) == (47, 94, 3)
     corpus = Corpus(tmp_path / "c")
     assert corpus.is_parallel
@@ -41,7 +41,7 @@ def test_other_corpora_are_not_parallel(tiny_corpus: Path) -> None:
 
 
 def test_held_out_pairs_come_by_hash_or_from_files(sides: tuple[Path, Path], tiny_vocab: Path, tmp_path: Path) -> None:
-    by_hash = prepare([sides[0]], tiny_vocab, tmp_path / "c", second=[sides[1]], holdout=0.3, workers=1)
+    by_hash = prepare([sides[0]], tiny_vocab, tmp_path / "c", second=[sides[1]], hold_out=0.3, workers=1)
     assert by_hash.documents + by_hash.dev_documents == 47 and by_hash.dev_documents
     files = prepare(
         [sides[0]], tiny_vocab, tmp_path / "d", second=[sides[1]], dev=[sides[0]], dev_second=[sides[1]], workers=1

@@ -55,7 +55,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 def corpus(text: Path, size: int, out: Path) -> Path:
     """A corpus of words."""
     build_vocab([text], out / "vocab", size=size, kind="words", lowercase=True, workers=1)
-    prepare([text], out / "vocab", out / "corpus", holdout=0.1, workers=1)
+    prepare([text], out / "vocab", out / "corpus", hold_out=0.1, workers=1)
     return out / "corpus"
 
 
@@ -192,7 +192,7 @@ def test_text_that_is_read_in_another_way_is_said(general: Path, tiny_text: Path
     rules = tokenizer_of_fastai(["xxunk", "xxpad", "xxbos", "xxmaj", *ours.pieces[10:40]], "t")[0]
     assert makes_same_words(ours, ours) and not makes_same_words(ours, rules)
     rules.save(tmp_path / "vocab")
-    prepare([tiny_text], tmp_path / "vocab", tmp_path / "corpus", holdout=0.1, workers=1)
+    prepare([tiny_text], tmp_path / "vocab", tmp_path / "corpus", hold_out=0.1, workers=1)
     settings = [*STEPS, f"data.corpus={tmp_path / 'corpus'}"]
     told: list[str] = []
     pretrain(resolve_pretraining({"model": str(general)}, settings, "t"), tmp_path / "lm", tell=told.append)

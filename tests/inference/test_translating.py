@@ -45,7 +45,7 @@ def copying_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text("\n".join(lines_of(1500, 1)) + "\n", "utf-8")
     # Every word is a piece.
     build_vocab([text], folder / "vocab", size=68, workers=1)
-    prepare([text], folder / "vocab", folder / "corpus", second=[text], holdout=0.0, workers=1)
+    prepare([text], folder / "vocab", folder / "corpus", second=[text], hold_out=0.0, workers=1)
     recipe = resolve(RECIPE, [f"data.corpus={folder / 'corpus'}"], "copying")
     pretrain(recipe, folder / "run", tell=lambda _: None)
     return folder / "run"

@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = made / "text"
     text.write_text("\n".join(lines_of(800, 1)) + "\n", "utf-8")
     build_vocab([text], made / "vocab", size=len(NAMES) + 4, kind="words", lowercase=True, workers=1)
-    prepare([text], made / "vocab", made / "corpus", second=[text], holdout=0.0, workers=1)
+    prepare([text], made / "vocab", made / "corpus", second=[text], hold_out=0.0, workers=1)
     vectors_file(made / "vectors.txt", [name for name in NAMES if name != "house"] + ["river", "<unk>", "</s>", "<s>"])
     pretrain(recipe(made), made / "run", tell=lambda _: None)
     return made
@@ -167,7 +167,7 @@ def test_going_on_keeps_words_and_new_ones_are_zeros(folder: Path, tmp_path: Pat
     text = tmp_path / "text"
     text.write_text("\n".join(f"{line} river" for line in lines_of(200, 4)) + "\n", "utf-8")
     build_vocab([text], tmp_path / "vocab", size=len(NAMES) + 5, kind="words", lowercase=True, workers=1)
-    prepare([text], tmp_path / "vocab", tmp_path / "corpus", second=[text], holdout=0.0, workers=1)
+    prepare([text], tmp_path / "vocab", tmp_path / "corpus", second=[text], hold_out=0.0, workers=1)
     heard: list[str] = []
     base = [f"model={folder / 'run'}", f"data.corpus={tmp_path / 'corpus'}", "train.steps=1"]
     data = {key: value for key, value in RECIPE.items() if key != "model"}

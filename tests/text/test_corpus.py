@@ -137,7 +137,8 @@ def test_archives(tmp_path: Path, suffix: str, pack) -> None:  # type: ignore[no
         ("c.txt", gzip.compress(b"text" * 100, mtime=0), "not a text file"),
         ("d.txt", "text".encode("utf-16"), "UTF-16"),
         ("e.txt", "text".encode("utf-16-le"), "not a text file"),
-        ("f.zst", b"(\xb5/\xfd", "not supported"),
+        ("f.zst", b"(\xb5/\xfd", "broken or truncated"),
+        ("f.7z", b"7z", "not supported"),
         ("g.txt.gz", gzip.compress(b"\x00\x01\xff\xfe" * 10, mtime=0), "not a text file"),
     ],
 )

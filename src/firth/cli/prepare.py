@@ -1,13 +1,16 @@
 """``firth prepare``."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from firth.cli.shared import (
     AtLeastOne,
     Errors,
+    Flag,
     JsonFlag,
     Texts,
     counted,
@@ -17,7 +20,15 @@ from firth.cli.shared import (
     print_table,
     print_warnings,
 )
+from firth.errors import ConfigError
 from firth.progress import format_count
+
+if TYPE_CHECKING:
+    from firth.corpus.prepare import PrepareReport
+
+Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
+_VALUES = {"--weight": "2", "--licence": "CC BY-SA 4.0"}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def prepare(
@@ -25,10 +36,20 @@ def prepare(
     tokenizer: Path,
     out: Path,
     lines: Literal["paragraph", "sentence"] = "paragraph",
-    holdout: float = 0.005,
+    hold_out: float = 0.01,
     dev: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     dev_second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    clean: Flag = False,
+    keep: Several = None,
+    similarity: float = 0.8,
+    script: Several = None,
+    language: Several = None,
+    against: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    remove_overlap: Flag = False,
+    weight: Several = None,
+    licence: Several = None,
+    memory: str = "1GB",
     errors: Errors = "replace",
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
@@ -42,21 +63,44 @@ def prepare(
     Parameters
     ----------
     texts
-        Files, folders or patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or patterns: plain text (blank lines between documents), JSONL, Parquet, Wikipedia dumps (.xml);
+        also packed as .gz, .xz, .bz2 or .zst.
     tokenizer
         The folder made by firth vocab, or any model folder.
     out
         The corpus folder to make.
     lines
         A line of the text is a paragraph, which is split into sentences, or one sentence.
-    holdout
-        Share of the documents kept for evaluation.
+    hold_out
+        Share of the documents kept for evaluation, chosen by a hash of their text; at least ten of a hundred or more.
+        0: none.
     dev
         Text for evaluation; then nothing is held out of the rest.
     second
         Translations: line i of these files is the translation of line i of TEXT.
     dev_second
         Translations of --dev.
+    clean
+        Remove duplicates, near-duplicates, repeated paragraphs, lists, tables and other non-prose. The data card
+        (README.md of the corpus) says what was removed and why.
+    keep
+        Of --clean, what stays: damaged, duplicates, near-duplicates, tables, numbers, symbols, lists, repeated.
+    similarity
+        Share of five-word windows from which on two documents are near-duplicates.
+    script
+        Keep only documents mainly in these scripts, such as hangul or latin.
+    language
+        Keep only documents in these languages, such as en or ko.
+    against
+        Evaluation files to search for in the text (contamination): lines, .tsv, .csv, JSON.
+    remove_overlap
+        Remove the paragraphs where texts of --against are found.
+    weight
+        PATTERN=NUMBER: how often the documents of a file are taken, by its path, name or folder.
+    licence
+        PATTERN=TEXT: the licence of a file, for the data card.
+    memory
+        Hashes and signatures held in memory before they move to disk.
     errors
         Bytes that are not UTF-8 are replaced and reported, or are an error.
     workers
@@ -64,12 +108,25 @@ def prepare(
     as_json
         Print the report as one JSON object.
     """
+    from firth.corpus.clean import OPTIONAL, Cleaning
     from firth.corpus.prepare import prepare as make_corpus
 
+    if keep and not clean:
+        raise ConfigError("--keep says what --clean leaves alone: give --clean as well")
+    for name in keep or ():
+        if name not in OPTIONAL:
+            raise ConfigError(f"--keep {name}: expected of {', '.join(OPTIONAL)}")
+    cleaning = Cleaning(
+        rules=tuple(name for name in OPTIONAL if name not in (keep or ())) if clean else (), similarity=similarity,
+        scripts=tuple(script or ()), languages=tuple(language or ()), against=tuple(against or ()),
+        remove_overlap=remove_overlap, memory=_bytes("--memory", memory),
+    )  # fmt: skip
+    weights = {pattern: _number(f"--weight {pattern}", value) for pattern, value in _pairs("--weight", weight)}
     with on_interrupt("what is finished is kept; the same command resumes"):
         report = make_corpus(
-            texts, tokenizer, out, lines=lines, holdout=holdout, dev=dev or (), second=second or (),
-            dev_second=dev_second or (), errors=errors, workers=workers,
+            texts, tokenizer, out, lines=lines, hold_out=hold_out, dev=dev or (), second=second or (),
+            dev_second=dev_second or (), cleaning=cleaning, weights=weights, errors=errors, workers=workers,
+            licences=dict(_pairs("--licence", licence)),
         )  # fmt: skip
     if as_json:
         print_json(report)
@@ -79,13 +136,55 @@ def prepare(
     print(f"{out}: {documents}, {sentences}, {counted(report.tokens, 'token')}")
     held_out = f"{counted(report.dev_documents, noun)}, {counted(report.dev_tokens, 'token')}"
     print_table([
-        ("held out", held_out if report.dev_documents else "none; a larger --holdout or --dev FILE gives some"),
+        ("held out", held_out if report.dev_documents else "none; a larger --hold-out or --dev FILE gives some"),
         ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
     ])  # fmt: skip
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
+    _print_removed(report)
     print_next("firth", "pretrain", "--model", _size_for(tokenizer, bool(second)), "--corpus", out, "--out", "runs/a")
+
+
+def _print_removed(report: "PrepareReport") -> None:
+    """What cleaning removed, and what else of the text a person should know."""
+    for name, documents, paragraphs, characters in report.removed:
+        parts = [counted(n, noun) for n, noun in ((documents, "document"), (paragraphs, "paragraph")) if n]
+        print(f"  removed as {name}: {', '.join(parts)}, {format_count(characters)} characters")
+    for found in report.evaluation_texts:
+        compared = found.examples - found.short
+        print(
+            f"  {found.file}: {found.found:,} of {compared:,} examples share {found.n} words in a row with the text "
+            f"({found.short:,} too short to compare)"
+        )
+    if report.repeated_documents:
+        print(f"  note: {counted(report.repeated_documents, 'document')} equal to an earlier one; --clean removes them")
+
+
+def _pairs(flag: str, given: Iterable[str] | None) -> list[tuple[str, str]]:
+    """``PATTERN=VALUE`` each, as pairs; ConfigError for anything else."""
+    pairs = []
+    for item in given or ():
+        pattern, mark, value = item.rpartition("=")
+        if not (pattern and mark and value):
+            raise ConfigError(f"{flag} {item}: expected PATTERN=VALUE, such as {flag} 'books*={_VALUES[flag]}'")
+        pairs.append((pattern, value))
+    return pairs
+
+
+def _number(flag: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{flag}={text}: expected a number") from None
+
+
+def _bytes(flag: str, text: str) -> int:
+    """``500MB``, ``2GB`` or a number of bytes."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT]?)B?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ConfigError(f"{flag} {text}: expected a size such as 500MB or 2GB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 def _size_for(tokenizer: Path, translations: bool) -> str:

@@ -1,25 +1,34 @@
 """``firth prepare``: text to shards, in parallel, in constant memory, resumable.
 
-The text is cut into blocks of documents; each block becomes one shard, made by a worker process. What
-a shard holds depends on the text and the options alone, never on the number of workers. Finished
-shards are noted in ``progress.jsonl``, so that the same command goes on after a kill.
+With cleaning the text is read twice: a survey decides what to remove, then what is left is cut into blocks of
+documents, each of which a worker process makes into one shard. What a shard holds depends on the text and the
+options alone, never on the number of workers. Finished shards are noted in ``progress.jsonl``, so that the same
+command resumes after a kill.
 """
 
-import hashlib
+import heapq
 import json
 import os
 import shutil
+from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from firth.config import from_dict, to_dict
+from firth.corpus.card import NAME as CARD
+from firth.corpus.card import Made, licences_of, write_card
+from firth.corpus.clean import Cleaning
+from firth.corpus.contamination import Found
+from firth.corpus.selection import Reader, Selection, document_hash, weights_of
+from firth.corpus.survey import Verdict, survey
 from firth.data.shards import (
     FORMAT,
     PARTS,
@@ -33,13 +42,12 @@ from firth.data.shards import (
     write_shard,
 )
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, check_new, file_sha256, lock, write_text
+from firth.files import append_to, check_new, file_sha256, lock, remove_folder, write_text
 from firth.progress import Progress
-from firth.text.corpus import CorpusReader
+from firth.text.corpus import CorpusReader, find_files
 from firth.text.id_cache import IdCache
 from firth.text.parallel import ParallelReader
 from firth.text.published import load_tokenizer
-from firth.text.records import Document
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Tokenizer
 from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit
@@ -47,15 +55,20 @@ from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, 
 BLOCK_CHARACTERS = 8_000_000
 _SENTENCES_AT_ONCE = 2000
 PROGRESS = "progress.jsonl"
+SURVEY = "survey"
+HOLD_OUT = 0.01
+# Held out at least, of text that has ten times as many documents; of less text a tenth, of two documents one.
+LEAST_HELD_OUT = 10
 Lines = Literal["paragraph", "sentence", "pair"]
-Reader = CorpusReader | ParallelReader
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
     """What a corpus was made from and what it holds; ``bad_*`` and ``cut_*`` as the reader found them.
 
-    ``skipped_pairs``: of parallel text, those with nothing on one side.
+    ``skipped_pairs``: of parallel text, those with nothing on one side. ``removed``: of each reason its name,
+    documents, paragraphs and characters. ``repeated_documents``: those that an earlier one equals, where no survey
+    looked for them. ``evaluation_texts``: what of the evaluation files was found in the text.
     """
 
     documents: int
@@ -70,6 +83,9 @@ class PrepareReport:
     cut_lines: int
     cut_documents: int
     skipped_pairs: int
+    removed: tuple[tuple[str, int, int, int], ...] = ()
+    repeated_documents: int = 0
+    evaluation_texts: tuple[Found, ...] = ()
 
 
 @dataclass(slots=True)
@@ -87,39 +103,93 @@ def prepare(
     out: str | Path,
     *,
     lines: Literal["paragraph", "sentence"] = "paragraph",
-    holdout: float = 0.005,
+    hold_out: float = HOLD_OUT,
     dev: Sequence[str | Path] = (),
     second: Sequence[str | Path] = (),
     dev_second: Sequence[str | Path] = (),
+    cleaning: Cleaning | None = None,
+    weights: Mapping[str, float] | None = None,
+    licences: Mapping[str, str] | None = None,
     errors: Literal["replace", "strict"] = "replace",
     workers: int | None = None,
 ) -> PrepareReport:
     """Make corpus folder ``out`` from text files, folders or globs.
 
-    ``lines``: paragraphs are split into sentences, or each line is one. ``holdout``: share of documents
-    (chosen by a hash of their text) kept for evaluation, unless ``dev`` files are given. ``second`` (and
+    ``lines``: paragraphs are split into sentences, or each line is one. ``hold_out``: share of documents
+    (chosen by a hash of their text; some at least) kept for evaluation, unless ``dev`` files are given. ``second`` (and
     ``dev_second``) makes parallel text of it: line i there is the translation of line i of ``paths``, and each pair
-    is a document of two sentences.
+    is a document of two sentences. ``weights``: how often the documents of a file are taken, by patterns of its path or
+    name; ``licences``: what the data card says of it.
     """
     out = Path(out)
     check_processors("workers", workers or 1, WORKERS_EACH)
     if bool(dev_second) != bool(dev and second):
         raise ConfigError("held-out parallel text is two sides as well: give both --dev and --dev-second, or neither")
+    cleaning = cleaning or Cleaning()
+    if second and (cleaning.wanted or weights):
+        raise ConfigError("parallel text is taken as it is: no --clean, --against or --weight with --second")
     unit: Lines = "pair" if second else lines
-    if not 0 <= holdout < 1:
-        raise ConfigError(f"holdout={holdout}: expected at least 0 and less than 1")
+    if not 0 <= hold_out < 1:
+        raise ConfigError(f"hold_out={hold_out}: expected at least 0 and less than 1")
     if not (out / PROGRESS).is_file():
         check_new(out)
     reader = _reader(paths, second, errors)
     dev_reader = _reader(dev, dev_second, errors) if dev else None
     made = load_tokenizer(tokenizer)
-    share = 0.0 if dev else float(holdout)
-    options = json.dumps({"lines": unit, "holdout": share, "block": BLOCK_CHARACTERS}, sort_keys=True)
+    share = 0.0 if dev else float(hold_out)
+    if cleaning.against:
+        cleaning = replace(cleaning, against=tuple(find_files(cleaning.against)))
+    factors = weights_of(reader.files, weights or {})
+    named = licences_of(reader.files, licences or {})
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
+    options = _options(unit, share, cleaning, factors)
     header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
+    workers = workers or cpu_count()
     with lock(out):
         done = _open_folder(out, header, made)
-        return _fill(out, header, done, made, unit, workers or cpu_count(), reader, dev_reader, share)
+        with _tidy(out):
+            verdict = survey(reader, dev_reader, cleaning, out / SURVEY, workers) if cleaning.wanted else None
+            text = Selection(reader, verdict, factors, errors)
+            held_out = Selection(dev_reader) if dev_reader else None
+            blocks = _Blocks(text, held_out, _threshold(text, share))
+            total = text.total_bytes + (held_out.total_bytes if held_out else 0)
+            with Progress("preparing", total, "B") as progress:
+                infos = _make_all(blocks, done, out, unit, workers, progress)
+        train = tuple(info for info in infos if info.name.startswith("train"))
+        held = tuple(info for info in infos if info.name.startswith("dev"))
+        card = write_card(Made(
+            sources=[Source(**source) for source in sources], train=train, dev=held, files=text.files, weights=factors,
+            licences=named, lines=unit, tokenizer=made.fingerprint, hold_out=share, cleaning=cleaning, verdict=verdict,
+            removed=text.removed,
+        ))  # fmt: skip
+        report = _report(train, held, [reader, *([dev_reader] if dev_reader else [])], text, verdict, blocks.repeated())
+        _finish(out, header, train, held, card)
+        return report
+
+
+def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[float]) -> str:
+    """What decides what a corpus holds, beside the text and the tokenizer, as JSON."""
+    options: dict[str, Any] = {"lines": lines, "hold_out": share, "block": BLOCK_CHARACTERS}
+    if any(weight != 1 for weight in weights):
+        options["weights"] = list(weights)
+    if cleaning.wanted:
+        options["cleaning"] = {
+            "rules": list(cleaning.rules), "similarity": cleaning.similarity, "scripts": list(cleaning.scripts),
+            "languages": list(cleaning.languages), "against": [file_sha256(path) for path in cleaning.against],
+            "remove_overlap": cleaning.remove_overlap,
+        }  # fmt: skip
+    return json.dumps(options, sort_keys=True)
+
+
+@contextmanager
+def _tidy(out: Path) -> Iterator[None]:
+    """Remove the folder when the text cannot be read and no shard is finished: there is nothing to resume."""
+    try:
+        yield
+    except InputError:
+        if not list(out.glob("*.npy")):
+            shutil.rmtree(out)
+        raise
 
 
 def _reader(paths: Sequence[str | Path], second: Sequence[str | Path], errors: Literal["replace", "strict"]) -> Reader:
@@ -140,38 +210,6 @@ def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
             sources.append(asdict(Source(path=str(path), bytes=path.stat().st_size, sha256=digest, split=split)))
             progress.advance(path.stat().st_size)
     return sources
-
-
-def _fill(
-    out: Path,
-    header: dict[str, Any],
-    done: dict[str, ShardInfo],
-    made: Tokenizer,
-    lines: Lines,
-    workers: int,
-    reader: Reader,
-    dev_reader: Reader | None,
-    share: float,
-) -> PrepareReport:
-    """Make every shard that is not done, then the manifest."""
-    blocks = _blocks(reader, "train", share)
-    if dev_reader:
-        blocks = _chain(blocks, _blocks(dev_reader, "dev", 0.0))
-    total = reader.total_bytes + (dev_reader.total_bytes if dev_reader else 0)
-    try:
-        with Progress("preparing", total, "B") as progress:
-            infos = _make_all(blocks, done, out, lines, workers, (reader, dev_reader), progress)
-    except InputError:
-        # With no shard finished there is nothing to go on from, only to be in the way.
-        if not list(out.glob("*.npy")):
-            shutil.rmtree(out)
-        raise
-    return _finish(out, header, infos, reader, dev_reader)
-
-
-def _chain(*parts: Iterator[_Block]) -> Iterator[_Block]:
-    for part in parts:
-        yield from part
 
 
 def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dict[str, ShardInfo]:
@@ -202,34 +240,84 @@ def _is_whole(out: Path, info: ShardInfo) -> bool:
     return all(p.is_file() and p.stat().st_size == size for p, size in zip(paths, info.bytes, strict=True))
 
 
-def is_held_out(document: Document, share: float) -> bool:
-    """Whether a document belongs to the held-out text: by a hash of what it says."""
-    text = "\n".join(document.paragraphs).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") < share * 2**64
+def _threshold(text: Selection, share: float) -> int:
+    """Documents whose hash is below this are held out: the share of them, some at least.
+
+    Text is read ahead until the share alone has given enough documents, so only small corpora are read to the end.
+    """
+    if not share:
+        return 0
+    limit = int(share * 2**64)
+    lowest: list[int] = []  # the smallest hashes, negated: a heap whose top is the greatest of them
+    seen = set[int]()
+    n_documents = n_held = 0
+    for document, _ in text:
+        hashed = document_hash(document.paragraphs)
+        n_documents += 1
+        n_held += hashed < limit
+        if n_held >= LEAST_HELD_OUT and n_documents > n_held:
+            return limit
+        if hashed not in seen:
+            seen.add(hashed)
+            heapq.heappush(lowest, -hashed)
+            if len(lowest) > LEAST_HELD_OUT + 1:
+                seen.discard(-heapq.heappop(lowest))
+    hashes = sorted(-negated for negated in lowest)
+    if len(hashes) < 2:
+        return 0
+    least = min(LEAST_HELD_OUT, max(1, n_documents // 10), len(hashes) - 1)
+    limit = max(limit, hashes[least - 1] + 1)
+    # Of a handful of documents, one is left to train on.
+    return min(limit, hashes[-1]) if len(hashes) <= LEAST_HELD_OUT else limit
 
 
-def _blocks(reader: Reader, split: str, holdout: float) -> Iterator[_Block]:
+class _Blocks:
     """The documents in blocks of about BLOCK_CHARACTERS, the held-out ones in blocks of their own."""
-    counts = {"train": 0, "dev": 0}
-    open_blocks: dict[str, _Block] = {}
-    for document in reader:
-        kind = "dev" if holdout and is_held_out(document, holdout) else split
-        block = open_blocks.setdefault(kind, _Block(f"{kind}-{counts[kind]:05}", []))
-        block.documents.append(document.paragraphs)
-        block.characters += sum(map(len, document.paragraphs))
-        if block.characters >= BLOCK_CHARACTERS:
-            counts[kind] += 1
-            yield open_blocks.pop(kind)
-    yield from open_blocks.values()
+
+    def __init__(self, text: Selection, dev: Selection | None, threshold: int):
+        self._parts = (text, *([dev] if dev else []))
+        self._threshold = threshold
+        self._hashes = array("Q")
+
+    @property
+    def bytes_consumed(self) -> int:
+        return sum(part.bytes_consumed for part in self._parts)
+
+    def repeated(self) -> int:
+        """Documents that equal an earlier one, copies by weight not counted."""
+        return len(self._hashes) - len(np.unique(np.frombuffer(self._hashes, np.uint64))) if self._hashes else 0
+
+    def __iter__(self) -> Iterator[_Block]:
+        text, *dev = self._parts
+        yield from self._of(text, "train")
+        for part in dev:
+            yield from self._of(part, "dev")
+
+    def _of(self, text: Selection, split: str) -> Iterator[_Block]:
+        counts = {"train": 0, "dev": 0}
+        open_blocks: dict[str, _Block] = {}
+        for document, copy in text:
+            hashed = document_hash(document.paragraphs)
+            kind = "dev" if split == "train" and hashed < self._threshold else split
+            if copy and kind != split:
+                continue  # held out when it was read first
+            if split == "train" and not copy:
+                self._hashes.append(hashed)
+            block = open_blocks.setdefault(kind, _Block(f"{kind}-{counts[kind]:05}", []))
+            block.documents.append(document.paragraphs)
+            block.characters += sum(map(len, document.paragraphs))
+            if block.characters >= BLOCK_CHARACTERS:
+                counts[kind] += 1
+                yield open_blocks.pop(kind)
+        yield from open_blocks.values()
 
 
 def _make_all(
-    blocks: Iterator[_Block],
+    blocks: _Blocks,
     done: dict[str, ShardInfo],
     out: Path,
     lines: Lines,
     workers: int,
-    readers: tuple[Reader, Reader | None],
     progress: Progress,
 ) -> list[ShardInfo]:
     """Every shard, in order; those that are done already are taken as they are."""
@@ -247,7 +335,7 @@ def _make_all(
     seen = 0
     try:
         for block in blocks:
-            consumed = sum(r.bytes_consumed for r in readers if r is not None)
+            consumed = blocks.bytes_consumed
             progress.advance(consumed - seen, f"{len(infos)} shards")
             seen = consumed
             if block.name in done:
@@ -318,30 +406,39 @@ def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Li
 
 
 def _finish(
-    out: Path,
-    header: dict[str, Any],
-    infos: list[ShardInfo],
-    reader: Reader,
-    dev_reader: Reader | None,
-) -> PrepareReport:
-    train = tuple(info for info in infos if info.name.startswith("train"))
-    held = tuple(info for info in infos if info.name.startswith("dev"))
-    readers = [r for r in (reader, dev_reader) if r is not None]
-    reports = [r.report for r in readers]
+    out: Path, header: dict[str, Any], train: tuple[ShardInfo, ...], held: tuple[ShardInfo, ...], card: str
+) -> None:
+    """Write what makes the folder a corpus; InputError if there is nothing to train on."""
     if not sum(info.tokens for info in train):
         n_held = sum(info.documents for info in held)
         shutil.rmtree(out)
         if n_held:
-            raise InputError(f"all {n_held} documents were held out: lower --holdout, or give --dev files")
-        raise InputError(
-            f"{', '.join(s['path'] for s in header['sources'][:3])}: no text found: only blanks or empty files"
-        )
+            raise InputError(f"all {n_held} documents were held out: lower --hold-out, or give --dev files")
+        names = ", ".join(s["path"] for s in header["sources"][:3])
+        if json.loads(header["options"]).get("cleaning"):
+            raise InputError(f"{names}: cleaning leaves no text; --keep names what it is to leave alone")
+        raise InputError(f"{names}: no text found: only blanks or empty files")
     manifest = Manifest(
         format=FORMAT, version=VERSION, tokenizer=header["tokenizer"], options=header["options"],
         sources=tuple(Source(**s) for s in header["sources"]), train=train, dev=held,
     )  # fmt: skip
+    write_text(out / CARD, card)
     write_manifest(out, manifest)
+    remove_folder(out / SURVEY)
     (out / PROGRESS).unlink()
+
+
+def _report(
+    train: Sequence[ShardInfo],
+    held: Sequence[ShardInfo],
+    readers: Sequence[Reader],
+    text: Selection,
+    verdict: Verdict | None,
+    repeated: int,
+) -> PrepareReport:
+    reports = [reader.report for reader in readers]
+    infos = [*train, *held]
+    looked_for = verdict is not None
     return PrepareReport(
         documents=sum(i.documents for i in train), sentences=sum(i.sentences for i in train),
         tokens=sum(i.tokens for i in train), dev_documents=sum(i.documents for i in held),
@@ -350,6 +447,9 @@ def _finish(
         bad_places=tuple(place for r in reports for place in r.bad_places)[:5],
         cut_lines=sum(r.cut_lines for r in reports), cut_documents=sum(r.cut_documents for r in reports),
         skipped_pairs=_skipped(readers, infos),
+        removed=tuple((name, r.documents, r.paragraphs, r.characters) for name, r in sorted(text.removed.items())),
+        repeated_documents=0 if looked_for else repeated,
+        evaluation_texts=verdict.found if verdict is not None else (),
     )  # fmt: skip
 
 

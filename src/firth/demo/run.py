@@ -231,7 +231,7 @@ class _Demo:
         text = self.out / "text"
         held = [text / "held-out.txt"] if self.held else []
         vocab, corpus = self.out / "vocab", self.out / "corpus"
-        prepare([text / "train.txt"], vocab, corpus, holdout=0.0, dev=held, workers=1)
+        prepare([text / "train.txt"], vocab, corpus, hold_out=0.0, dev=held, workers=1)
 
     def pretrain(self) -> None:
         """Masked words and next sentences, in a run folder like any other."""

@@ -390,7 +390,7 @@ def target_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
             outcome = job.resume(run)
         else:
             write_text(text, "".join(f"{' '.join(record.text.split())}\n\n" for record in (*read.train, *read.held)))
-            prepare([text], base, folder / "corpus", holdout=0.1)
+            prepare([text], base, folder / "corpus", hold_out=0.1)
             tables = {
                 "model": f"{base}/", "data": {"corpus": str(folder / "corpus")},
                 "train": {"steps": 600, "batch_tokens": 1120, "layer_decay": 1 / 2.6, "eval_every": 150},

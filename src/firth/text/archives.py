@@ -1,5 +1,6 @@
-"""Read packed files (.gz, .xz), and tell damaged ones from empty ones."""
+"""Read packed files (.gz, .xz, .bz2, .zst), and tell damaged ones from empty ones."""
 
+import bz2
 import gzip
 import io
 import lzma
@@ -9,10 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from firth.text.zstd import open_zstd
+
 # What the libraries raise for a file that is no archive, or only the beginning of one.
 BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
-# What packed files begin with; .xz may be of the older kind.
-_MAGIC: dict[str, tuple[bytes, ...]] = {".gz": (b"\x1f\x8b",), ".xz": (b"\xfd7", b"]\0")}
+# What packed files begin with; .xz may be of the older kind, .zst may begin with a frame to be skipped.
+_MAGIC: dict[str, tuple[bytes, ...]] = {
+    ".gz": (b"\x1f\x8b",), ".xz": (b"\xfd7", b"]\0"), ".bz2": (b"BZ",),
+    ".zst": (b"\x28\xb5", *(bytes((0x50 + n, 0x2A)) for n in range(16))),
+}  # fmt: skip
 
 
 def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
@@ -20,12 +26,16 @@ def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
 
     Raises and reads raise what is in BROKEN_ARCHIVE for a damaged file.
     """
-    # Both libraries take an archive of no bytes, and one behind zeros, for an empty text.
+    # The libraries take an archive of no bytes, and one behind zeros, for an empty text.
     if suffix in _MAGIC and not raw.peek(2).startswith(_MAGIC[suffix]):
         raise EOFError("it does not begin as one")
     stream: object = raw
     if suffix == ".gz":
         stream = gzip.GzipFile(fileobj=raw)
+    elif suffix == ".bz2":
+        stream = bz2.BZ2File(raw)  # noqa: SIM115  # closed by whoever asked for it
+    elif suffix == ".zst":
+        stream = open_zstd(raw)
     elif suffix == ".xz":
         stream = lzma.LZMAFile(raw)  # noqa: SIM115  # closed by whoever asked for it
     return stream  # type: ignore[return-value]  # read as one

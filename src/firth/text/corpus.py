@@ -1,7 +1,8 @@
-"""Files of text -> documents, in constant memory: plain text and JSONL, bare or packed as .gz or .xz.
+"""Files of text -> documents, in constant memory: plain text, JSONL, Parquet and Wikipedia dumps, bare or packed.
 
 Plain text: blank lines separate documents, every other line is one paragraph. JSONL: one document per
-line, an object whose "text" holds the paragraphs, one per line.
+line, an object whose "text" holds the paragraphs, one per line. Parquet: the same, one document per row
+of the column "text". Wikipedia dumps (``pages-articles.xml``): one document per article.
 """
 
 import codecs
@@ -15,18 +16,22 @@ from pathlib import Path
 from typing import Literal
 
 from firth.errors import InputError
+from firth.progress import say
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
+from firth.text.parquet import texts_of_parquet
 from firth.text.records import Document
+from firth.text.wikipedia import articles
 
-SUFFIXES = (".txt", ".jsonl", ".text", ".md")
-PACKED = (".gz", ".xz")
+SUFFIXES = (".txt", ".jsonl", ".text", ".md", ".xml", ".parquet")
+PACKED = (".gz", ".xz", ".bz2", ".zst")
 
 LINE_LIMIT = 1_000_000  # characters of one paragraph
 DOCUMENT_LIMIT = 2_000_000  # characters of one document
 _JSON_LIMIT = 256 * LINE_LIMIT  # characters of one JSONL line, which cannot be cut
 _BLOCK = 1 << 18  # bytes
 _PLACES = 5  # bad bytes whose place is kept
-_OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".lz4", ".parquet")
+_TABLES = (".tsv", ".csv")
+_OTHER_PACKED = (".zip", ".7z", ".tar", ".lz4")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -100,12 +105,26 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _is_text_name(name: str) -> bool:
-    return not name.startswith(".") and _bare_name(name).endswith(SUFFIXES)
+    return not name.startswith(".") and bare_name(name).endswith(SUFFIXES)
 
 
-def _bare_name(name: str) -> str:
+def bare_name(name: str) -> str:
+    """A file name in lower case, without the suffix of what it is packed with."""
     lower = name.lower()
-    return lower[:-3] if lower.endswith(PACKED) else lower
+    return lower.rpartition(".")[0] if lower.endswith(PACKED) else lower
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Every line of one UTF-8 text file, packed or not, as it stands; lines of any length are whole."""
+    reader = CorpusReader([path])
+    parts: list[str] = []
+    for _, part, ends in reader.raw_lines(path):
+        parts.append(part)
+        if ends:
+            yield "".join(parts)
+            parts = []
+    if parts:
+        yield "".join(parts)
 
 
 def _reason(error: Exception) -> str:
@@ -136,11 +155,11 @@ class CorpusReader:
 
         A pass over lines is of the files one after the other, after ``begin``.
         """
-        if _bare_name(path.name).endswith(".jsonl"):
-            raise InputError(f"{path}: expected plain text, a sentence a line, not JSONL")
+        if bare_name(path.name).endswith((".jsonl", ".xml", ".parquet")):
+            raise InputError(f"{path}: expected plain text, a sentence a line, not JSONL, XML or Parquet")
         before = self.bytes_consumed
         self.report.files += 1
-        for number, line, ends in self._lines(path):
+        for number, line, ends in self.raw_lines(path):
             if not ends:
                 raise InputError(f"{path}:{number}: a line of more than {LINE_LIMIT:,} characters is no sentence")
             yield line
@@ -151,11 +170,43 @@ class CorpusReader:
         for path in self.files:
             self.report.files += 1
             before = self.bytes_consumed
-            is_jsonl = _bare_name(path.name).endswith(".jsonl")
-            lines = self._lines(path)
-            groups = self._jsonl(path, lines) if is_jsonl else self._plain(lines)
-            yield from self._documents(path, groups)
+            yield from self._documents(path, self._groups(path))
             self.bytes_consumed = before + _size(path)
+
+    def _groups(self, path: Path) -> Iterator[tuple[int, Iterable[str]]]:
+        """Documents of one file, by what its name says it is: the number of a line, page or row, and paragraphs."""
+        name = bare_name(path.name)
+        if name.endswith(".jsonl"):
+            return self._jsonl(path, self.raw_lines(path))
+        if name.endswith(".parquet"):
+            return self._texts_with_lines(path, texts_of_parquet(path, self._moved))
+        if name.endswith(".xml"):
+            return self._articles(path)
+        if name.endswith(_TABLES):
+            # Read as it stands all the same: text with tabs in it has been called that before.
+            say(
+                f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its "
+                f"text, write the column of text to a file first, such as: cut -f1 {path.name} > text.txt"
+            )
+        return self._plain(self.raw_lines(path))
+
+    def _moved(self, position: int) -> None:
+        self.bytes_consumed += position
+
+    def _articles(self, path: Path) -> Iterator[tuple[int, Iterable[str]]]:
+        before = self.bytes_consumed
+        stream = _Stream(_blocks(path))
+        for number, paragraphs in articles(stream, str(path)):
+            self.bytes_consumed = before + stream.position
+            self.report.bytes_read += stream.taken()
+            if paragraphs:
+                yield number, self._paragraphs_of_text(f"{path}:{number}", "\n".join(paragraphs))
+        self.report.bytes_read += stream.taken()
+
+    def _texts_with_lines(self, path: Path, texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Iterable[str]]]:
+        for row, text in texts:
+            self.report.bytes_read += len(text.encode("utf-8", "surrogatepass"))
+            yield row, self._paragraphs_of_text(f"{path}:{row}", text)
 
     def _documents(self, path: Path, groups: Iterable[tuple[int, Iterable[str]]]) -> Iterator[Document]:
         """Groups of paragraphs with the number of their first line -> documents within the limit."""
@@ -223,7 +274,9 @@ class CorpusReader:
                     yield number, self._paragraphs_of_json(f"{path}:{number}", line)
 
     def _paragraphs_of_json(self, where: str, line: str) -> Iterator[str]:
-        text = _text_of_json(where, line)
+        return self._paragraphs_of_text(where, _text_of_json(where, line))
+
+    def _paragraphs_of_text(self, where: str, text: str) -> Iterator[str]:
         n_bad = len(_SURROGATE.findall(text))
         if n_bad:
             if self.errors == "strict":
@@ -237,8 +290,8 @@ class CorpusReader:
             if paragraph.strip():
                 yield paragraph.strip()
 
-    def _lines(self, path: Path) -> Iterator[tuple[int, str, bool]]:
-        """(line number from 1, text, whether the line ends here)."""
+    def raw_lines(self, path: Path) -> Iterator[tuple[int, str, bool]]:
+        """(line number from 1, text, whether the line ends here): lines beyond the limit come in parts."""
         number = 1
         for text, ends in _split_lines(self._texts(path)):
             yield number, text, ends
@@ -318,7 +371,7 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """(block of unpacked bytes, position in the file on disk); the last block is empty."""
     suffix = path.suffix.lower()
     if suffix in _OTHER_PACKED:
-        raise InputError(f"{path}: {suffix} is not supported; unpack it, or pack it as .gz or .xz")
+        raise InputError(f"{path}: {suffix} is not supported; unpack it, or pack it as {', '.join(PACKED)}")
     try:
         with open(path, "rb") as raw, unpacked(raw, suffix) as stream:
             while block := stream.read(_BLOCK):
@@ -330,6 +383,30 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
         ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
+
+
+class _Stream:
+    """Blocks of bytes as a file that is read: ``position`` is that in the file on disk."""
+
+    def __init__(self, blocks: Iterator[tuple[bytes, int]]):
+        self._blocks = blocks
+        self._rest = b""
+        self._taken = 0
+        self.position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes, b"" at the end."""
+        if not self._rest:
+            self._rest, self.position = next(self._blocks, (b"", self.position))
+            self._taken += len(self._rest)
+        size = len(self._rest) if size < 0 else size
+        block, self._rest = self._rest[:size], self._rest[size:]
+        return block
+
+    def taken(self) -> int:
+        """Bytes read since this was asked last."""
+        taken, self._taken = self._taken, 0
+        return taken
 
 
 def _check_is_text(path: Path, block: bytes) -> None:

@@ -1,0 +1,207 @@
+"""Evaluation texts that occur in a corpus: runs of 8 to 13 words that both have.
+
+Source: Brown et al. 2020, appendix C: the length of the run is the 5th percentile of a file's text lengths, within 8
+and 13 words; a run that occurs in more than ten places of the corpus is a common phrase, not a leak.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firth.corpus.duplicates import LONG, paragraph_key, split_key
+from firth.corpus.fingerprints import Block, inside, measure, mix, ngrams
+from firth.errors import InputError
+from firth.text.corpus import bare_name, read_lines
+
+SHORTEST, LONGEST = 8, 13  # words
+COMMON = 10  # places
+_FILTER_BITS = 22
+_QUOTED = 3  # findings shown of each file
+_JSON_DEPTH = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What of an evaluation file occurs in the corpus.
+
+    ``examples``: its rows (strings, of JSON). ``short``: those without a text of ``n`` words, which are not compared.
+    ``found``: those that share ``n`` words in a row with the corpus. ``quotes``: some of them, as (words, place).
+    """
+
+    file: str
+    n: int
+    examples: int
+    short: int
+    found: int
+    quotes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """An evaluation file: its examples, and of each run of words (sorted by hash) the example it comes from."""
+
+    path: Path
+    n: int
+    examples: list[str]
+    short: int
+    runs: np.ndarray
+    owners: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of one length that are searched: sorted hashes, numbered from ``first``, and a filter before them."""
+
+    n: int
+    first: int
+    hashes: np.ndarray
+    might_be: np.ndarray
+
+    def find(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers of the runs found, the words of the block where they begin)."""
+        hashes = mix(ngrams(block.words, self.n))
+        at = np.flatnonzero(self.might_be[(hashes >> np.uint64(64 - _FILTER_BITS)).astype(np.int64)])
+        at = at[inside(block.document_starts, self.n)[at]]
+        places = np.minimum(np.searchsorted(self.hashes, hashes[at]), len(self.hashes) - 1)
+        same = self.hashes[places] == hashes[at]
+        return places[same] + self.first, at[same]
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Where runs were found: number of the run, document of the block, first and last paragraph of the block."""
+
+    runs: np.ndarray
+    documents: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+def find_all(block: Block, searched: list[Runs]) -> Hits:
+    """Every place of a block where a run of an evaluation text begins."""
+    found = [runs.find(block) for runs in searched]
+    sizes = np.concatenate([np.full(len(at), runs.n) for runs, (_, at) in zip(searched, found, strict=True)])
+    numbers, at = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    first = np.searchsorted(block.word_starts, at, "right") - 1
+    last = np.searchsorted(block.word_starts, at + sizes - 1, "right") - 1
+    return Hits(numbers, np.searchsorted(block.paragraph_starts, first, "right") - 1, first, last)
+
+
+class Contamination:
+    """Evaluation files, what is searched of them, and where it was found."""
+
+    def __init__(self, paths: tuple[Path, ...]):
+        self._files = [_read(path) for path in paths]
+        self.searched: list[Runs] = []
+        self._size = 0
+        for n in sorted({file.n for file in self._files}):
+            hashes = np.unique(np.concatenate([file.runs for file in self._files if file.n == n]))
+            might_be = np.zeros(1 << _FILTER_BITS, bool)
+            might_be[(hashes >> np.uint64(64 - _FILTER_BITS)).astype(np.int64)] = True
+            self.searched.append(Runs(n, self._size, hashes, might_be))
+            self._size += len(hashes)
+        self._counts = np.zeros(self._size, np.int64)
+        self._hits: list[tuple[int, str, np.ndarray]] = []  # run, place, keys of its paragraphs
+
+    def add(self, run: int, where: str, keys: np.ndarray) -> None:
+        """Note a place where a run was found, with the keys of its paragraphs."""
+        self._counts[run] += 1
+        if self._counts[run] <= COMMON:
+            self._hits.append((run, where, keys))
+
+    def found(self, removed: np.ndarray) -> tuple[list[Found], np.ndarray]:
+        """(what was found of each file, sorted keys of the paragraphs where), but for ``removed`` documents (bool)."""
+        places: dict[int, str] = {}
+        keys: list[np.ndarray] = []
+        for run, where, paragraphs in self._hits:
+            stays = paragraphs[~removed[split_key(paragraphs)[0]]]
+            if self._counts[run] <= COMMON and len(stays):
+                places.setdefault(run, where)
+                keys.append(stays)
+        results = []
+        for file in self._files:
+            runs = next(runs for runs in self.searched if runs.n == file.n)
+            numbers = np.searchsorted(runs.hashes, file.runs) + runs.first
+            is_hit = np.zeros(self._size, bool)
+            is_hit[list(places)] = True
+            hit = is_hit[numbers]
+            examples, firsts = np.unique(file.owners[hit], return_index=True)
+            quotes = [
+                (file.examples[int(example)], places[int(numbers[hit][first])])
+                for example, first in zip(examples[:_QUOTED], firsts[:_QUOTED], strict=True)
+            ]
+            results.append(Found(
+                file=str(file.path), n=file.n, examples=len(file.examples), short=file.short, found=len(examples),
+                quotes=tuple(quotes),
+            ))  # fmt: skip
+        return results, np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.uint64)
+
+
+def _read(path: Path) -> _File:
+    examples = list(_examples(path))
+    block = measure([[text.replace("\n", " ") for text in texts] for texts in examples])
+    sizes = np.diff(block.word_starts)
+    long = sizes[sizes >= SHORTEST]
+    if not len(long):
+        raise InputError(
+            f"{path}: no text of {SHORTEST} words or more to search in the corpus; expected lines, fields of .tsv or "
+            f".csv, or JSON strings"
+        )
+    n = int(np.clip(np.percentile(long, 5), SHORTEST, LONGEST))
+    hashes = mix(ngrams(block.words, n))
+    keep = inside(block.word_starts, n)
+    paragraphs = np.repeat(np.arange(len(sizes)), sizes)[: len(hashes)]
+    owners = (np.searchsorted(block.paragraph_starts, paragraphs, "right") - 1)[keep]
+    short = len(examples) - len(np.unique(owners))
+    return _File(path, n, [" | ".join(texts) for texts in examples], short, hashes[keep], owners)
+
+
+def _examples(path: Path) -> Iterator[list[str]]:
+    """The texts of each row of an evaluation file."""
+    name = bare_name(path.name)
+    lines = (line for line in read_lines(path) if line.strip())
+    if name.endswith(".json"):
+        yield from ([text] for text in _strings(_parsed("\n".join(lines), str(path))))
+    elif name.endswith(".jsonl"):
+        for number, line in enumerate(lines, start=1):
+            yield list(_strings(_parsed(line, f"{path}:{number}"))) or [""]
+    elif name.endswith(".csv"):
+        try:
+            yield from (row for row in csv.reader(lines) if row)
+        except csv.Error as error:
+            raise InputError(f"{path}: not CSV ({error})") from None
+    else:
+        yield from (line.split("\t") for line in lines)
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: not JSON") from None
+
+
+def _strings(value: Any, depth: int = 0) -> Iterator[str]:
+    if depth > _JSON_DEPTH:
+        return
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part, depth + 1)
+
+
+def keys_of(hits: Hits, block: Block) -> list[np.ndarray]:
+    """For each hit the keys of the paragraphs that the run touches; documents are numbered from the block's first."""
+    is_long = np.diff(block.word_starts) >= LONG
+    keys = []
+    for document, first, last in zip(hits.documents, hits.first, hits.last, strict=True):
+        paragraphs = np.arange(first, last + 1)
+        place = paragraphs - block.paragraph_starts[document]
+        keys.append(paragraph_key(np.full(len(paragraphs), document), place, is_long[paragraphs]))
+    return keys

@@ -1,0 +1,218 @@
+"""The documents that a corpus is made of: what cleaning leaves of the text, each as often as its file's weight says."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from firth.corpus.clean import REASONS
+from firth.corpus.duplicates import PARAGRAPH_BITS, split_key
+from firth.corpus.survey import QUOTED, Verdict
+from firth.errors import ConfigError
+from firth.text.corpus import CorpusReader, ReadReport
+from firth.text.records import Document
+
+MOST = 100.0  # times that a document is repeated
+_SNIPPET = 160  # characters
+
+
+class Reader(Protocol):
+    """Documents of files: ``CorpusReader`` or ``ParallelReader``."""
+
+    files: list[Path]
+    total_bytes: int
+
+    @property
+    def bytes_consumed(self) -> int: ...
+
+    @property
+    def report(self) -> ReadReport: ...
+
+    def __iter__(self) -> Iterator[Document]: ...
+
+
+@dataclass(slots=True)
+class Removed:
+    """What was removed for one reason, and examples: (place, text, what it is like or "")."""
+
+    documents: int = 0
+    paragraphs: int = 0
+    characters: int = 0
+    examples: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FileTally:
+    """What a file gave to the corpus: documents and characters once each, and copies beyond the first."""
+
+    documents: int = 0
+    characters: int = 0
+    copies: int = 0
+
+
+def document_hash(paragraphs: Sequence[str], salt: str = "") -> int:
+    """64 bits by what a document says: its place in the order by which documents are held out or sampled."""
+    text = "\n".join(paragraphs).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8, salt=salt.encode()).digest(), "little")
+
+
+def is_held_out(document: Document, share: float) -> bool:
+    """Whether a document belongs to the held-out text: by a hash of what it says."""
+    return document_hash(document.paragraphs) < share * 2**64
+
+
+def weights_of(files: Sequence[Path], given: Mapping[str, float]) -> list[float]:
+    """The weight of each file: that of the last pattern that matches its path or name, 1 if none does.
+
+    ConfigError for a pattern that matches no file, and for weights that cannot be.
+    """
+    weights = [1.0] * len(files)
+    for pattern, weight in given.items():
+        if not 0 <= weight <= MOST:
+            raise ConfigError(f"--weight {pattern}={weight:g}: expected 0 to {MOST:g}")
+        matching = matching_files(files, pattern)
+        if not matching:
+            raise ConfigError(f"--weight {pattern}={weight:g}: none of the text files has such a path or name")
+        for number in matching:
+            weights[number] = weight
+    if files and not any(weights):
+        raise ConfigError("every file has the weight 0: nothing would be left")
+    return weights
+
+
+def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
+    """The numbers of the files that a pattern names: by path, by name, or by a folder of the path."""
+    return [
+        number
+        for number, path in enumerate(files)
+        if fnmatch(str(path), pattern) or fnmatch(path.name, pattern) or any(fnmatch(p, pattern) for p in path.parts)
+    ]
+
+
+class Selection:
+    """Documents with the number of their copy (0 for the first), read as a stream as often as wanted.
+
+    First come all files in order, then those with a weight above 1 again, and so on: copies lie far apart. Of a weight
+    that is no whole number the fraction is sampled by a hash of the text. ``removed`` and ``files`` describe the pass
+    that runs or ran last; the first reading of a file alone counts in ``removed``.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        verdict: Verdict | None = None,
+        weights: Sequence[float] = (),
+        errors: Literal["replace", "strict"] = "replace",
+    ):
+        self._reader = reader
+        self._verdict = verdict
+        self._weights = list(weights) or [1.0] * len(reader.files)
+        self._errors = errors
+        copies = max([1, *(int(np.ceil(weight)) for weight in self._weights)])
+        # Of each further reading the files that it takes.
+        self._rounds = [[n for n, w in enumerate(self._weights) if w > copy] for copy in range(1, copies)]
+        again = [reader.files[n] for chosen in self._rounds for n in chosen]
+        self.total_bytes = reader.total_bytes + sum(path.stat().st_size for path in again)
+        # Documents that the examples of duplicates name.
+        self._wanted = frozenset(earlier for earlier, _ in verdict.like.values()) if verdict else frozenset[int]()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.removed: dict[str, Removed] = {}
+        self.files = [FileTally() for _ in self._reader.files]
+        self._named: dict[int, tuple[str, str]] = {}
+        self._current: Reader = self._reader
+        self._done = 0
+
+    @property
+    def bytes_consumed(self) -> int:
+        """Bytes on disk read so far, of ``total_bytes``."""
+        return self._done + self._current.bytes_consumed
+
+    def __iter__(self) -> Iterator[tuple[Document, int]]:
+        self._begin()
+        yield from self._reading(0)
+        for copy, chosen in enumerate(self._rounds, start=1):
+            self._done += self._current.total_bytes
+            self._current = CorpusReader([self._reader.files[n] for n in chosen], self._errors)
+            yield from self._reading(copy)
+
+    def _reading(self, copy: int) -> Iterator[tuple[Document, int]]:
+        """What is left of the documents of the current reader."""
+        files = {str(path): number for number, path in enumerate(self._reader.files)}
+        first = self._verdict.first if self._verdict is not None else []
+        last, number = -1, 0
+        for document in self._current:
+            file = files[document.where.rpartition(":")[0]]
+            number = number + 1 if file == last else first[file] if first else 0
+            last = file
+            kept = self._kept(document, number, tally=copy == 0)
+            if kept is None or not self._is_sampled(kept, self._weights[file] - copy, copy):
+                continue
+            tally = self.files[file]
+            if copy:
+                tally.copies += 1
+            else:
+                tally.documents += 1
+                tally.characters += sum(map(len, kept.paragraphs))
+            yield kept, copy
+
+    def _is_sampled(self, document: Document, share: float, copy: int) -> bool:
+        return share >= 1 or document_hash(document.paragraphs, f"copy {copy}") < share * 2**64
+
+    def _kept(self, document: Document, number: int, *, tally: bool) -> Document | None:
+        """What the verdict leaves of a document."""
+        verdict = self._verdict
+        if verdict is None:
+            return document
+        names = list(REASONS)
+        if reason := int(verdict.documents[number]):
+            if tally:
+                self._count_document(document, number, names[reason - 1])
+            return None
+        if tally and number in self._wanted:
+            self._named[number] = (document.where, document.paragraphs[0])
+        begin, end = np.searchsorted(
+            verdict.paragraphs, np.array([number, number + 1], np.uint64) << PARAGRAPH_BITS
+        )
+        if begin == end:
+            return document
+        gone = split_key(verdict.paragraphs[begin:end])[1].tolist()
+        if tally:
+            for place, why in zip(gone, verdict.paragraph_reasons[begin:end].tolist(), strict=True):
+                self._count_paragraph(document, document.paragraphs[place], names[why - 1])
+        left = set(gone)
+        paragraphs = tuple(text for place, text in enumerate(document.paragraphs) if place not in left)
+        return Document(paragraphs, document.where) if paragraphs else None
+
+    def _count_document(self, document: Document, number: int, name: str) -> None:
+        row = self.removed.setdefault(name, Removed())
+        row.documents += 1
+        row.characters += sum(map(len, document.paragraphs))
+        if len(row.examples) < QUOTED:
+            row.examples.append((document.where, _snippet(" / ".join(document.paragraphs)), self._like(number)))
+
+    def _count_paragraph(self, document: Document, text: str, name: str) -> None:
+        row = self.removed.setdefault(name, Removed())
+        row.paragraphs += 1
+        row.characters += len(text)
+        if len(row.examples) < QUOTED:
+            row.examples.append((document.where, _snippet(text), ""))
+
+    def _like(self, number: int) -> str:
+        """What a duplicate is like, as the card says it."""
+        if self._verdict is None or number not in self._verdict.like:
+            return ""
+        earlier, similarity = self._verdict.like[number]
+        if earlier < 0:
+            return f"a document of the evaluation text, similarity {similarity:.2f}"
+        where, title = self._named.get(earlier, ("", ""))
+        return f"{where.rpartition('/')[2]}, similarity {similarity:.2f}: {_snippet(title)}"
+
+
+def _snippet(text: str) -> str:
+    return text if len(text) <= _SNIPPET else f"{text[: _SNIPPET - 1]}…"

@@ -1,0 +1,77 @@
+"""Pairs of numbers sorted by the first, in bounded memory: what does not fit waits on disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from firth.files import append_to
+
+_PARTS = 256  # files that pairs are spread over, by the highest bits of their key
+_PAIR = np.dtype([("key", "<u8"), ("value", "<u8")])
+
+
+class Spill:
+    """Pairs (key, value) of uint64: added in any order, read back sorted by key, then value.
+
+    Keys must be spread evenly over 64 bits, as hashes are. Up to ``memory`` bytes of pairs stay in memory; beyond that
+    all of them move to files in ``folder``, which must exist. What is read back is the same either way. Reading holds
+    a 256th of the pairs at a time.
+    """
+
+    def __init__(self, folder: Path, name: str, memory: int):
+        self._folder, self._name, self._memory = folder, name, memory
+        self._held: list[np.ndarray] = []
+        self._bytes = 0
+        self.spilled = False
+
+    def add(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Add pairs: two arrays of one length."""
+        pairs = np.empty(len(keys), _PAIR)
+        pairs["key"], pairs["value"] = keys, values
+        self._held.append(pairs)
+        self._bytes += pairs.nbytes
+        if self._bytes > self._memory:
+            self._write()
+
+    def sorted_parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(keys, values), sorted; the pairs of one key come together. Then nothing is left, in memory or on disk."""
+        if self.spilled:
+            self._write()
+            for part in range(_PARTS):
+                path = self._path(part)
+                if path.is_file():
+                    pairs = np.fromfile(path, _PAIR)
+                    path.unlink()
+                    yield _sorted(pairs)
+            return
+        held, self._held, self._bytes = self._held, [], 0
+        if held:
+            yield _sorted(np.concatenate(held))
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{self._name}-{part:03}.bin"
+
+    def _write(self) -> None:
+        if not self._held:
+            return
+        self.spilled = True
+        pairs = np.concatenate(self._held)
+        self._held, self._bytes = [], 0
+        parts = (pairs["key"] >> np.uint64(56)).astype(np.uint8)
+        order = np.argsort(parts, kind="stable")
+        bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
+        for part in np.flatnonzero(np.diff(bounds)):
+            with append_to(self._path(int(part))) as file:
+                pairs[order[bounds[part] : bounds[part + 1]]].tofile(file)
+
+
+def _sorted(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    order = np.lexsort((pairs["value"], pairs["key"]))
+    return pairs["key"][order], pairs["value"][order]
+
+
+def groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of sorted keys: where each group of equal ones begins, and how many it has."""
+    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else np.zeros(0, np.int64)
+    return starts, np.diff(np.append(starts, len(keys)))

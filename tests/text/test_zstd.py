@@ -1,0 +1,36 @@
+""".zst: frames one after the other, and one that is cut off."""
+
+from pathlib import Path
+
+import pytest
+
+from firth.errors import InputError
+from firth.text.corpus import CorpusReader, read_lines
+
+zstandard = pytest.importorskip("zstandard")
+TEXT = "".join(f"Line {i} of the text.\n" + "\n" * (i % 5 == 0) for i in range(20_000))
+
+
+def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
+    data = TEXT.encode()
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(data[:100_001]) + zstandard.compress(data[100_001:]))
+    assert "\n".join(read_lines(path)) + "\n" == TEXT
+    plain = tmp_path / "a.txt"
+    plain.write_text(TEXT)
+    assert [d.paragraphs for d in CorpusReader([path])] == [d.paragraphs for d in CorpusReader([plain])]
+
+
+@pytest.mark.parametrize("cut", [1, 1000, -3])
+def test_a_frame_that_is_cut_off(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(TEXT.encode())[:cut])
+    with pytest.raises(InputError, match="broken or truncated .zst"):
+        list(CorpusReader([path]))
+
+
+def test_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"this is no archive")
+    with pytest.raises(InputError, match="broken or truncated .zst"):
+        list(CorpusReader([path]))
