@@ -10,8 +10,8 @@ from firth.errors import ConfigError
 from firth.machine import Machine, free_memory
 from firth.systems import System
 
-# Bytes a parameter in float32: itself, its gradient, the two running means of Adam.
-_PARAMETER_BYTES = 16
+# Bytes a parameter in float32: itself and the two running means of Adam; its gradient.
+_PARAMETER_BYTES, _GRADIENT_BYTES = 12, 4
 # What the vocabulary's loss and the libraries take for themselves. Measured, not derived.
 _FIXED_BYTES = 3.6e8
 # How far above the truth an estimate may be.
@@ -31,18 +31,30 @@ class Memory:
 
 
 def estimate_memory(
-    model: nn.Module, system: System, config: Any, dtype: torch.dtype, tokens: int, *, recompute: bool
+    model: nn.Module,
+    system: System,
+    config: Any,
+    dtype: torch.dtype,
+    tokens: int,
+    *,
+    recompute: bool,
+    processes: int = 1,
 ) -> Memory:
     """The peak of a training step with micro-batches of ``tokens``, to a third. ``model`` may be on the meta device.
 
-    Measured against the truth by benchmarks/training_memory.py.
+    Measured against the truth by benchmarks/training_memory.py. Of several processes on one machine, which share
+    weights and optimiser state: of all together.
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad) + sum(b.numel() for b in model.buffers())
     # Matrix products in fewer bits want the weights in them, too.
     casts = 0 if dtype == torch.float32 else dtype.itemsize * (trained + frozen)
     kept = system.activation_bytes(config, dtype.itemsize)[recompute]
-    return Memory(_PARAMETER_BYTES * trained + 4 * frozen, casts + _FIXED_BYTES + tokens * kept)
+    # Each process has gradients of its own, and writes for others what they need of them.
+    gradients = _GRADIENT_BYTES * (2 * processes - 1)
+    frozen_bytes = 4 * frozen * processes
+    work = processes * (casts + _FIXED_BYTES + tokens * kept)
+    return Memory((_PARAMETER_BYTES + gradients) * trained + frozen_bytes, work)
 
 
 def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -12,11 +12,18 @@ from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, 
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
 from firth.progress import say
-from firth.workers import check_processors
+from firth.workers import WORKERS_EACH, check_processors
 
 if TYPE_CHECKING:
     from firth.pretraining.recipe import Pretrain
     from firth.pretraining.run import Outcome
+    from firth.pretraining.several import Processes
+
+
+def _counted(kind: object, value: int | str) -> None:
+    """At least one process."""
+    if isinstance(value, int) and value < 1:
+        raise ValueError("Must be auto or at least 1.")
 
 
 def pretrain(
@@ -33,6 +40,7 @@ def pretrain(
     show_recipe: Flag = False,
     resume: Path | None = None,
     replay: str | None = None,
+    processes: Annotated[int | Literal["auto"], Parameter(validator=_counted)] = "auto",
     threads: AtLeastOne = None,
 ) -> int:
     """Pre-train a model on a corpus.
@@ -66,8 +74,10 @@ def pretrain(
         Resume the run in this folder.
     replay
         With --resume: print sequences, labels and losses of one micro-batch (phase:epoch:group:batch) as JSON.
+    processes
+        Processes that share the work on a CPU. auto: one per thread, if the run is long enough.
     threads
-        CPU threads.
+        CPU threads of all processes together.
     """
     flags = {
         "RECIPE": recipe, "--model": model, "--vectors": vectors, "--out": out, "--steps": steps, "--seed": seed,
@@ -78,18 +88,20 @@ def pretrain(
         raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
     if replay is not None and resume is None:
         raise ConfigError("--replay needs the run: give --resume RUN")
+    if processes != "auto":
+        check_processors("--processes", processes, WORKERS_EACH)
     if threads is not None:
         check_processors("--threads", threads)
         import torch
 
         torch.set_num_threads(threads)
     if resume is not None:
-        return _replay(resume, replay) if replay is not None else _resume(resume, corpus)
+        return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
     keys = {"model": model, "vectors": vectors, "data.corpus": corpus, "train.steps": steps, "train.seed": seed}
     overrides = [_setting(key, value) for key, value in keys.items() if value is not None] + (settings or [])
-    return _start(recipe, overrides, None if show_recipe else out)
+    return _start(recipe, overrides, None if show_recipe else out, processes)
 
 
 def _setting(key: str, value: str | int) -> str:
@@ -97,7 +109,7 @@ def _setting(key: str, value: str | int) -> str:
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
-def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
+def _start(path: Path | None, overrides: list[str], out: Path | None, processes: "Processes") -> int:
     """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     from firth.pretraining import run as job
@@ -108,16 +120,16 @@ def _start(path: Path | None, overrides: list[str], out: Path | None) -> int:
         print(to_toml(recipe, comments=True), end="")
         return 0
     try:
-        return _report(job.pretrain(recipe, out), recipe)
+        return _report(job.pretrain(recipe, out, processes=processes), recipe)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
-def _resume(run: Path, corpus: str | None) -> int:
+def _resume(run: Path, corpus: str | None, processes: "Processes") -> int:
     from firth.pretraining import run as job
 
     try:
-        return _report(job.resume(run, corpus=corpus), job.recipe_of(run))
+        return _report(job.resume(run, corpus=corpus, processes=processes), job.recipe_of(run))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(run)) from None
 

@@ -139,14 +139,18 @@ class Loader:
         return batches[place.batch]
 
     def one_epoch(self, limit: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """This rank's share of the first epoch's micro-batches (of the first ``limit``, if not 0), in order."""
+        """This rank's share of the first epoch's micro-batches (of the first ``limit``, if not 0), in order.
+
+        As in a step, a rank has every ``world``-th slot: recurrent state goes from batch to batch of one slot.
+        """
         places = (
             Place(group=number, batch=i)
             for number in range(self.n_groups)
             for i in range(len(self._batches(Place(group=number))))
         )
-        for place in itertools.islice(places, rank, limit or None, world):
-            yield self.batch_at(place)
+        for number, place in enumerate(itertools.islice(places, limit or None)):
+            if number % self.slots % world == rank:
+                yield self.batch_at(place)
 
     def steps(
         self, start: Place, *, step: int, rank: int = 0, world: int = 1

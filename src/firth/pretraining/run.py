@@ -22,13 +22,14 @@ from firth.files import check_new, lock, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.formats.table import open_model
 from firth.machine import Machine, find_machine, reuse_memory
-from firth.memory import check_memory, estimate_memory
+from firth.memory import check_memory
 from firth.models.bert_config import BertConfig
 from firth.models.mtlstm import MtLstm
 from firth.pretraining.initialization import initialize
 from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words
 from firth.pretraining.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
 from firth.pretraining.report import write_run_report
+from firth.pretraining.several import Processes, count_processes, for_processes, memory_of
 from firth.progress import say
 from firth.recipes import Settings, plain_of
 from firth.systems import looks_like_path
@@ -36,11 +37,13 @@ from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
 from firth.training.distributed import World, barrier, join_world, leave_world
 from firth.training.layer_rates import layer_scales
+from firth.training.processes import start_group
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 from firth.vectors.fixed_words import fill_words
 
 RECIPE = "recipe.toml"
+WORKER = "firth.pretraining.worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,13 @@ def pretrain(
     corpus: str | Path | None = None,
     steps: int | None = None,
     settings: Settings = (),
+    processes: Processes = "auto",
 ) -> Outcome:
     """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
 
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file or a
-    recipe object, over which all of these are laid.
+    recipe object, over which all of these are laid. ``processes``: how many share the work on a CPU; auto: one for each
+    thread, where the run is long enough.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the run")
@@ -91,19 +96,25 @@ def pretrain(
         recipe = resolve(plain, settings, where)
     run = Path(out)
     check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
-    return _run(recipe, run, tell)
+    return _run(recipe, run, tell, processes)
 
 
-def resume(run: str | Path, tell: Callable[[str], None] = say, *, corpus: str | Path | None = None) -> Outcome:
+def resume(
+    run: str | Path,
+    tell: Callable[[str], None] = say,
+    *,
+    corpus: str | Path | None = None,
+    processes: Processes = "auto",
+) -> Outcome:
     """Go on with a run from its newest undamaged checkpoint, bit for bit as if it had not stopped.
 
-    ``corpus``: where the corpus is now, if it was moved.
+    ``corpus``: where the corpus is now, if it was moved. ``processes``: as many as before where that is possible.
     """
     run = Path(run)
     recipe = recipe_of(run)
     if corpus is not None:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
-    return _run(recipe, run, tell)
+    return _run(recipe, run, tell, processes)
 
 
 def recipe_of(run: Path) -> Pretrain:
@@ -158,32 +169,60 @@ def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None]) -> Outcome:
+def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Processes) -> Outcome:
     world = join_world()
     reuse_memory()
     try:
-        with deterministic(), lock(run) if world.leads else contextlib.nullcontext():
-            machine = find_machine(recipe.train.precision)
-            # Until its first checkpoint is whole, nothing is lost by starting from the recipe.
-            new = not has_begun(run)
-            trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
-            if world.leads:
-                _describe(recipe, trainer, machine, tell)
-            barrier(world)
-            if new:
-                if world.leads:
-                    write_text(run / RECIPE, to_toml(recipe, comments=True))
-                trainer.begin(score=looks_like_path(recipe.model))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lock(run) if world.leads else contextlib.nullcontext())
+            n_threads = 0
+            if world.size == 1:
+                n = count_processes(recipe, run, processes)
+                recipe, n_threads = for_processes(recipe, n), max(torch.get_num_threads() // n, 1)
+                message = {"recipe": to_toml(recipe), "run": str(run), "threads": n_threads}
+                world = World.of(stack.enter_context(start_group(n, WORKER, message)))
+            elif processes != "auto":
+                raise ConfigError(f"--processes {processes}: torchrun has started the processes; leave it out")
             else:
-                trainer.resume(partial(_weights, trainer.objective, recipe))
-                if world.leads:
-                    tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
-            finished = trainer.fit()
-            if world.leads and finished:
-                _report(run, recipe, tell)
-        return Outcome(run, finished, trainer.state.step, trainer.state.best)
+                recipe = for_processes(recipe, world.size)
+            return train(recipe, run, world, tell, n_threads=n_threads)
     finally:
         leave_world()
+
+
+def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Outcome:
+    """What each process of a run does. ``n_threads``: of its arithmetic, 0: as they are."""
+    with deterministic(), _threads(n_threads):
+        machine = find_machine(recipe.train.precision)
+        # Until its first checkpoint is whole, nothing is lost by starting from the recipe.
+        new = not has_begun(run)
+        trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
+        if world.leads:
+            _describe(recipe, trainer, machine, tell)
+        barrier(world)
+        if new:
+            if world.leads:
+                write_text(run / RECIPE, to_toml(recipe, comments=True))
+            trainer.begin(score=looks_like_path(recipe.model))
+        else:
+            trainer.resume(partial(_weights, trainer.objective, recipe))
+            if world.leads:
+                tell(f"resuming {run} at step {trainer.state.step} of {recipe.train.steps}")
+        finished = trainer.fit()
+        if world.leads and finished:
+            _report(run, recipe, tell)
+    return Outcome(run, finished, trainer.state.step, trainer.state.best)
+
+
+@contextlib.contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """So many threads of arithmetic while it lasts; 0: as many as there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
@@ -214,22 +253,14 @@ def deterministic() -> Iterator[None]:
 
 def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callable[[str], None]) -> None:
     n_parameters = sum(p.numel() for p in trainer.objective.parameters())
+    n = trainer.world.size
+    shared = f"{n} processes of {machine.path}" if n > 1 else machine.path
     tell(
         f"{recipe.model}: {n_parameters / 1e6:.1f} M parameters; {recipe.train.steps} steps of "
-        f"{recipe.train.micro_batches} × {recipe.train.batch_tokens} tokens; {machine.path}"
+        f"{recipe.train.slots} × {recipe.train.batch_tokens} tokens; {shared}"
     )
     if trainer.dev is None:
         tell("the corpus has no held-out text: nothing is evaluated, and the last model is kept")
-
-
-def _check_memory(recipe: Pretrain, machine: Machine) -> str:
-    """What a run needs and what there is; ConfigError if it is too much. Nothing is made to find out."""
-    with torch.device("meta"):
-        sizes = recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
-    need = estimate_memory(
-        sizes, recipe.row, recipe.encoder, machine.dtype, recipe.train.batch_tokens, recompute=recipe.train.recompute
-    )
-    return check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute)
 
 
 def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
@@ -251,7 +282,7 @@ def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, split: Split) ->
     predict = "previous" if getattr(recipe.encoder, "backward", False) else recipe.row.predict
     return Loader(
         corpus, data, recipe.masking, layout, predict=predict,
-        budget_tokens=recipe.train.batch_tokens, slots=recipe.train.micro_batches, seed=recipe.train.seed,
+        budget_tokens=recipe.train.batch_tokens, slots=recipe.train.slots, seed=recipe.train.seed,
         total_steps=recipe.train.steps, split=split,
     )  # fmt: skip
 
@@ -323,18 +354,22 @@ def assemble(
             f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
         )
     recipe.row.reads(corpus.tokenizer)
-    if recipe.train.micro_batches % world.size:
+    n_slots = recipe.train.slots
+    if world.size > n_slots or (world.group is None and n_slots % world.size):
         raise ConfigError(
-            f"train.micro_batches={recipe.train.micro_batches} cannot be shared by {world.size} processes"
+            f"train.micro_batches={n_slots} cannot be shared by {world.size} processes: leave it out for a new run"
         )
-    tell(_check_memory(recipe, machine))
+    if world.leads or world.group is None:  # of several processes on one machine one looks for all
+        need = memory_of(recipe, machine, 1 if world.group is None else world.size)
+        tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
     if not has_begun(run):
         if looks_like_path(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
-        else:
+        elif world.leads or world.group is None:
+            # Processes of one machine share the weights that the leading one has.
             initialize(objective, corpus, recipe.init, tell)
         if isinstance(objective.encoder, MtLstm):
             _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)

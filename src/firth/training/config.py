@@ -82,7 +82,9 @@ class TrainConfig:
 
     steps: int = option(1_000_000, "optimizer steps", COUNT)
     batch_tokens: int = option(4096, "most tokens in a micro-batch", COUNT)
-    micro_batches: int = option(1, "micro-batches a step, over all processes", COUNT)
+    micro_batches: int = option(
+        0, "micro-batches a step, over all processes; 0: one a process, together of train.batch_tokens", AMOUNT
+    )
     layer_decay: float = option(
         1.0,
         "learning rate of each layer group: this times that of the group above; the top group has the full rate",
@@ -108,8 +110,13 @@ class TrainConfig:
         check_bounds(self, "train")
         if self.seed >= 1 << 63:
             raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")
-        if self.micro_batches * self.batch_tokens > MOST_STEP_TOKENS:
+        if self.slots * self.batch_tokens > MOST_STEP_TOKENS:
             raise ConfigError(
-                f"train.micro_batches={self.micro_batches} of train.batch_tokens={self.batch_tokens}: expected at most "
+                f"train.micro_batches={self.slots} of train.batch_tokens={self.batch_tokens}: expected at most "
                 f"{MOST_STEP_TOKENS:,} tokens in a step, all of which are in memory"
             )
+
+    @property
+    def slots(self) -> int:
+        """Micro-batches of a step: as many as are given, else one."""
+        return self.micro_batches or 1

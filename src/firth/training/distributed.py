@@ -1,20 +1,30 @@
-"""Several processes under torchrun: who am I, and sums over all of them."""
+"""Several processes, of one machine or under torchrun: who am I, and sums over all of them."""
 
+import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
 from torch import Tensor
+
+from firth.training.processes import Group
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all: ``rank`` of ``size``."""
+    """This process among all: ``rank`` of ``size``. ``group``: how they reach each other, None under torchrun."""
 
     rank: int = 0
     size: int = 1
+    group: Group | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, group: Group | None) -> "World":
+        """The processes of one machine; None: one alone."""
+        return cls() if group is None else cls(group.rank, group.size, group)
 
     @property
     def leads(self) -> bool:
@@ -46,9 +56,15 @@ def leave_world() -> None:
 
 
 def sum_over_ranks(values: dict[str, float], world: World) -> dict[str, float]:
-    """Each value summed over all processes; every process must come with the same keys."""
+    """Each value summed over all processes, in their order; under torchrun all must come with the same keys."""
     if world.size == 1:
         return values
+    if world.group is not None:
+        found: dict[str, float] = {}
+        for some in world.group.all_gather(json.dumps(values).encode()):
+            for key, value in json.loads(some).items():
+                found[key] = found.get(key, 0.0) + value
+        return found
     keys = sorted(values)
     total = torch.tensor([values[key] for key in keys], dtype=torch.float64)
     if dist.get_backend() == "nccl":
@@ -76,19 +92,31 @@ def any_rank(flag: bool, world: World) -> bool:
     return sum_over_ranks({"flag": float(flag)}, world)["flag"] > 0
 
 
+def join_texts(texts: list[str], world: World) -> list[str]:
+    """The texts of all processes, in their order; under torchrun those of this one."""
+    if world.group is None:
+        return texts
+    return [text for some in world.group.all_gather(json.dumps(texts).encode()) for text in json.loads(some)]
+
+
 def barrier(world: World) -> None:
     """Wait until every process is here."""
-    if world.size > 1:
+    if world.group is not None:
+        world.group.all_gather(b"")
+    elif world.size > 1:
         dist.barrier()
 
 
 def gather_tensors(tensors: dict[str, Tensor], world: World) -> list[dict[str, Tensor]]:
     """Each process's tensors, by rank, at the leading one (others get an empty list).
 
-    All processes must come with the same names, shapes and types.
+    Under torchrun all processes must come with the same names, shapes and types.
     """
     if world.size == 1:
         return [tensors]
+    if world.group is not None:
+        mine = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+        return [load(one) for one in world.group.gather(mine)]
     by_rank: list[dict[str, Tensor]] = [{} for _ in range(world.size)]
     for name in sorted(tensors):
         parts = [torch.empty_like(tensors[name]) for _ in range(world.size)]

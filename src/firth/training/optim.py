@@ -42,15 +42,25 @@ class BertAdam(torch.optim.AdamW):
 class GptAdam(BertAdam):
     """Adam whose bias correction scales the whole step: ``p -= rate · √(1-β2ᵗ)/(1-β1ᵗ) · (m / (√v + ε) + decay · p)``.
 
-    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is.
+    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is. ``agree``: makes of the
+    numbers of updates that this process counts, by group, those of all processes that share the parameters.
     """
+
+    agree: Callable[[dict[str, int]], dict[str, int]]
+
+    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
+        super().__init__(params, lr=lr, betas=betas, eps=eps)
+        self.agree = dict
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
         rates = [group["lr"] for group in self.param_groups]
-        for group in self.param_groups:
+        keys = [f"{group.get('decays')} {group.get('scale')}" for group in self.param_groups]
+        counts = [self._count(group["params"]) for group in self.param_groups]
+        agreed = self.agree(dict(zip(keys, counts, strict=True)))
+        for key, group in zip(keys, self.param_groups, strict=True):
             beta1, beta2 = group["betas"]
-            n = self._count(group["params"])
+            n = agreed[key]
             group["lr"] *= math.sqrt(1 - beta2**n) / (1 - beta1**n)
         super().step(closure)
         for group, rate in zip(self.param_groups, rates, strict=True):
@@ -192,21 +202,25 @@ def decays(name: str, parameter: Tensor) -> bool:
 
 
 def make_optimizer(
-    model: nn.Module, config: OptimConfig, scales: Mapping[str, float] | None = None
+    model: nn.Module,
+    config: OptimConfig,
+    scales: Mapping[str, float] | None = None,
+    parts: Mapping[str, nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
     """An optimiser over the trainable parameters, grouped by whether they decay and by the scale of their rate.
 
-    ``scales``: of the rate, by parameter name; 1 where none is given. Each group has its ``scale``.
+    ``scales``: of the rate, by parameter name; 1 where none is given. Each group has its ``scale``. ``parts``: what
+    is updated of each parameter, by name, and nothing of others; None: all of all.
     """
     projections = _hidden_matrices(model) if config.kind == "muon" else {}
     members: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
     for name, p in model.named_parameters():
-        if p.requires_grad:
+        if p.requires_grad and (parts is None or name in parts):
             key = (decays(name, p), (scales or {}).get(name, 1.0), projections.get(id(p), 0))
-            members.setdefault(key, []).append(p)
+            members.setdefault(key, []).append(p if parts is None else parts[name])
     groups = [
         {
-            "params": params, "weight_decay": config.decay if decay else 0.0, "projections": count,
+            "params": params, "weight_decay": config.decay if decay else 0.0, "decays": decay, "projections": count,
             "scale": scale * (config.matrix_scale if count else 1.0),
         }
         for (decay, scale, count), params in sorted(members.items(), key=lambda item: (-item[0][1], not item[0][0]))
@@ -242,9 +256,25 @@ def _hidden_matrices(model: nn.Module) -> dict[int, int]:
     }
 
 
+def whole_costs(model: nn.Module, config: OptimConfig) -> dict[str, float]:
+    """The parameters that must be updated as a whole, and what a number of them costs, of a number of the others."""
+    projections = _hidden_matrices(model) if config.kind == "muon" else {}
+    return {
+        # About 30 products of the shorter side's length; an element of AdamW takes as long as a few thousand.
+        name: 1 + min(p.shape[0] // projections[id(p)], p.shape[1]) / 100
+        for name, p in model.named_parameters()
+        if id(p) in projections
+    }
+
+
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state as named tensors: ``<parameter>/<entry>``."""
-    names = {id(p): name for name, p in model.named_parameters()}
+    return state_tensors(dict(model.named_parameters()), optimizer)
+
+
+def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """``optimizer_tensors`` of parameters, or parts of some, by name."""
+    names = {id(p): name for name, p in params.items()}
     return {
         f"{names[id(p)]}/{entry}": torch.as_tensor(value)
         for p, state in optimizer.state.items()
@@ -255,6 +285,14 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Put back what ``optimizer_tensors`` gave; ValueError for a tensor that no parameter or optimiser has."""
     params = dict(model.named_parameters())
+    check_state(params, optimizer, tensors)
+    load_state(params, optimizer, tensors)
+
+
+def check_state(
+    params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """ValueError for a tensor that no parameter or optimiser has."""
     entries: dict[str, set[str]] = {}
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
@@ -266,6 +304,12 @@ def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, t
     for name, found in entries.items():
         if needed - found:
             raise ValueError(f"{name} lacks {', '.join(sorted(needed - found))}")
+
+
+def load_state(
+    params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what ``state_tensors`` gave."""
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
         # The count of steps too: a fused optimiser wants it where the parameter is. Ours is of the host.

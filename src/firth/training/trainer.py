@@ -32,13 +32,14 @@ from firth.training.distributed import (
     any_rank,
     barrier,
     gather_tensors,
-    sum_gradients,
+    join_texts,
     sum_over_ranks,
 )  # fmt: skip
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
-from firth.training.optim import AveragedSgd, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from firth.training.optim import AveragedSgd
 from firth.training.regions import compile_regions, recompute_regions
+from firth.training.update import make_update
 
 _OF_ANOTHER = "is not what this run writes"
 # So near to the lowest rate is not below it: powers of a tenth are rounded.
@@ -138,9 +139,9 @@ class Trainer:
         self.compiled = self.config.compile and compile_regions(self.objective.encoder, self.device)
         if self.config.compile and not self.compiled:
             self.tell("train.compile: no compiler for it on this machine, so nothing is compiled")
-        self.optimizer = make_optimizer(self.objective, self.optim, self.scales)
         self.learning = {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
-        self.trainable = list(self.learning.values())
+        self.update = make_update(self.objective, self.optim, self.scales, self.world)
+        self.optimizer = self.update.optimizer
         self.state = State(identity=self.identity, environment=self._environment())
         # By number of the micro-batch in its step: a step may have more or fewer than the one before.
         self.carries: dict[int, Carry] = {}
@@ -189,7 +190,7 @@ class Trainer:
             self.state.elapsed_s = before_s + time.monotonic() - started_at_s
             for name, value in sums.items():
                 self.state.pending[name] = self.state.pending.get(name, 0.0) + value
-            meter.add(batches, self.flops, self.world)
+            meter.add(batches, self.flops)
             last = self.state.step == self.config.steps
             if self._due(self.config.log_every) or last:
                 self._log_training(log, meter)
@@ -240,7 +241,7 @@ class Trainer:
         None if the run was asked to stop between two micro-batches: then everything is as it was before the step.
         """
         counts = sum_over_ranks(_counts(self.objective, batches), self.world)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.update.clear()
         self._rest()
         totals: dict[str, Tensor] = {}
         losses = []
@@ -273,17 +274,17 @@ class Trainer:
         # All processes stop together, or those without a bad batch would wait for the others for ever.
         if any_rank(bool(bad) or self._given_up, self.world):
             if any_rank(bool(bad), self.world):
-                raise TrainingError(self._not_finite("the loss is not a number", bad))
+                raise TrainingError(self._not_finite("the loss is not a number", join_texts(bad, self.world)))
             self.carries = carries
             return None
-        sum_gradients(self.trainable, self.world)
-        norm = nn.utils.clip_grad_norm_(self.trainable, self.optim.clip_norm or float("inf"))
+        norm = self.update.sum()
         if not torch.isfinite(norm):
-            raise TrainingError(self._not_finite("the gradient is not finite", [b.place for b in batches]))
+            places = join_texts([batch.place for batch in batches], self.world)
+            raise TrainingError(self._not_finite("the gradient is not finite", places))
         rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
-        self.optimizer.step()
+        self.update.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
     def _rest(self) -> None:
@@ -320,7 +321,7 @@ class Trainer:
         self.objective.eval()
         terms = [term for term in self.objective.weights if term not in self.objective.penalties]
         sums = {f"{term}_{kind}": 0.0 for term in terms for kind in ("loss", "correct", "count")}
-        n_slots = self.config.micro_batches // self.world.size
+        n_slots = len(range(self.world.rank, self.config.slots, self.world.size))
         carries: dict[int, Carry | None] = {}
         for number, batch in enumerate(self.dev()):
             slot = number % n_slots
@@ -368,7 +369,17 @@ class Trainer:
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         """Held-out text is read, and models are written, with averaged weights if there are such."""
-        return self.optimizer.averaged() if isinstance(self.optimizer, AveragedSgd) else contextlib.nullcontext()
+        optimizer = self.optimizer
+        return self._with_averages(optimizer) if isinstance(optimizer, AveragedSgd) else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _with_averages(self, optimizer: AveragedSgd) -> Iterator[None]:
+        # Processes that share their weights change each its part: all wait until all have, before and after.
+        with optimizer.averaged():
+            barrier(self.world)
+            yield
+            barrier(self.world)
+        barrier(self.world)
 
     def _adapt(self, score: float, progress: Progress) -> None:
         """What depends on held-out scores: how far the rate has fallen, and whether weights are averaged."""
@@ -405,7 +416,7 @@ class Trainer:
     def _log_training(self, log: Log, meter: "_Meter") -> None:
         means = self._means(self.state.pending)
         self.state.pending = {}
-        rates = meter.read()
+        rates = meter.read(self.world)
         meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
             f"{format_count(rates['flops_per_s'])}FLOP/s"
         )
@@ -430,6 +441,7 @@ class Trainer:
         size = self.world.size
         mine = {f"{i}/{k}": v for i, carry in self.carries.items() for k, v in carry.items()}
         by_rank = gather_tensors(mine, self.world)
+        optimizer = self.update.state()
         if self.world.leads:
             self.state.log_offset = log.sync()
             # By number among all micro-batches of the step, whichever process had it.
@@ -443,7 +455,7 @@ class Trainer:
                 self.state.step,
                 save_model=lambda folder: self._save_model(folder, {}),
                 state=dataclasses.asdict(self.state),
-                optimizer=optimizer_tensors(self.objective, self.optimizer),
+                optimizer=optimizer,
                 carry=carry,
                 keep=self.config.keep_checkpoints,
             )
@@ -477,12 +489,15 @@ class Trainer:
         before = found.environment
         changed = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
         if changed:
-            self.tell(f"not as when the run began, so the end will not be equal bit for bit: {', '.join(changed)}")
+            self.tell(
+                f"changed since the run began: {', '.join(changed)}. The batches stay the same, "
+                "the weights will differ in rounding"
+            )
         self.objective.load_state_dict(load_model(path))
         self.state = dataclasses.replace(found, environment=now)
         optimizer, carry = (path / "train" / f"{name}.safetensors" for name in ("optimizer", "carry"))
         try:
-            load_optimizer_tensors(self.objective, self.optimizer, load_tensors(optimizer))
+            self.update.load(load_tensors(optimizer))
         except ValueError as error:
             raise CheckpointError(f"{optimizer} {_OF_ANOTHER}: {error}") from None
         try:
@@ -541,21 +556,22 @@ def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:
 
 
 class _Meter:
-    """Tokens and floating-point operations since it was last read."""
+    """Tokens and floating-point operations of all processes since it was last read."""
 
     def __init__(self) -> None:
         self.note = ""
         self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
 
-    def add(self, batches: list[Batch], flops: Callable[[Batch], float], world: World) -> None:
-        self._tokens += world.size * sum(batch.n_tokens for batch in batches)
-        self._flops += world.size * sum(flops(batch) for batch in batches)
+    def add(self, batches: list[Batch], flops: Callable[[Batch], float]) -> None:
+        self._tokens += sum(batch.n_tokens for batch in batches)
+        self._flops += sum(flops(batch) for batch in batches)
 
-    def read(self) -> dict[str, float]:
+    def read(self, world: World) -> dict[str, float]:
+        done = sum_over_ranks({"tokens": self._tokens, "flops": self._flops}, world)
         elapsed_s = max(time.monotonic() - self._at_s, 1e-9)
         rates = {
-            "tokens_per_s": round(self._tokens / elapsed_s, 1),
-            "flops_per_s": round(self._flops / elapsed_s),
+            "tokens_per_s": round(done["tokens"] / elapsed_s, 1),
+            "flops_per_s": round(done["flops"] / elapsed_s),
         }
         self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
         return rates

@@ -1,0 +1,22 @@
+"""One of the processes of a run: ``python -m firth.pretraining.worker``, started by the leading one."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from firth.machine import reuse_memory
+from firth.pretraining.recipe import read_resolved_recipe
+from firth.pretraining.run import train
+from firth.training.distributed import World
+from firth.training.processes import Group, join_group
+
+
+def work(group: Group, message: dict[str, Any]) -> None:
+    """Train beside the leading process, by the recipe that it says."""
+    reuse_memory()
+    recipe = read_resolved_recipe(tomllib.loads(message["recipe"]), "recipe")
+    train(recipe, Path(message["run"]), World.of(group), lambda text: None, n_threads=message["threads"])
+
+
+if __name__ == "__main__":
+    join_group(work)

@@ -1,0 +1,228 @@
+"""Gradients to new weights: summed over all processes, clipped, and given to the optimiser.
+
+Alone, and under torchrun, every process updates all weights. Processes of one machine have one copy of the weights,
+in memory that they share: each updates its share of them, with an optimiser that knows no other weights. So the
+processes together do the work, and hold the state, of one.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from firth.errors import ConfigError
+from firth.training.config import OptimConfig
+from firth.training.distributed import World, barrier, gather_tensors, sum_gradients, sum_over_ranks
+from firth.training.optim import GptAdam, check_state, load_state, make_optimizer, state_tensors, whole_costs
+
+# Shares begin at multiples of so many numbers: at cache lines, and whole vectors of the kernels.
+_ALIGNED = 64
+_FLOAT_BYTES = 4
+
+
+class Update(Protocol):
+    """What a trainer does with gradients."""
+
+    optimizer: torch.optim.Optimizer
+
+    def clear(self) -> None:
+        """Forget the gradients of the step before."""
+
+    def sum(self) -> Tensor:
+        """Sum gradients over all processes and clip them; returns their norm before that."""
+
+    def step(self) -> None:
+        """Change the weights."""
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's state by ``<parameter>/<entry>``, at the leading process."""
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Put back what ``state`` gave, whichever processes there were; ValueError for what it never gives."""
+
+
+def make_update(model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World) -> Update:
+    """How the model's trainable weights are updated by these processes."""
+    if world.group is None:
+        return WholeUpdate(model, config, scales, world)
+    return SharedUpdate(model, config, scales, world)
+
+
+class WholeUpdate:
+    """Every process has all weights and updates all of them."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World):
+        self.optimizer = make_optimizer(model, config, scales)
+        self._world, self._most = world, config.clip_norm or float("inf")
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def clear(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def sum(self) -> Tensor:
+        sum_gradients(self._named.values(), self._world)
+        return nn.utils.clip_grad_norm_(self._named.values(), self._most)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def state(self) -> dict[str, Tensor]:
+        return state_tensors(self._named, self.optimizer)
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        check_state(self._named, self.optimizer, state)
+        load_state(self._named, self.optimizer, state)
+
+
+class SharedUpdate:
+    """The weights are in shared memory, and each process updates an equal share of them.
+
+    All weights lie one after the other; a share is a stretch of them, so that of most parameters one process has all
+    and of a few two have a part each. A process writes the gradients that others need into memory that they read, and
+    adds what the others wrote to those of its own share, in the order of the processes: the sum is the same each time.
+    """
+
+    def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World):
+        assert world.group is not None
+        self._world, self._group, self._most = world, world.group, config.clip_norm or float("inf")
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if any(p.dtype != torch.float32 for p in self._named.values()):
+            raise ConfigError("several processes share weights in float32 only: give --processes 1")
+        costs = whole_costs(model, config)
+        sizes = {name: p.numel() for name, p in self._named.items()}
+        places, bounds = _shares(sizes, costs, world.size)
+        total = bounds[-1]
+        # The weights, then the gradients that each process has for others.
+        memory = self._group.share(_FLOAT_BYTES * total * (1 + world.size))
+        numbers = torch.frombuffer(memory, dtype=torch.float32)
+        self._sent = numbers[total:].unflatten(0, (world.size, total))
+        # By parameter: where it lies, and the part of it (from, to) that each process updates.
+        self._places = places
+        self._parts = [
+            [(max(a, start) - start, min(b, start + p.numel()) - start) for a, b in pairwise(bounds)]
+            for start, p in zip(places, self._named.values(), strict=True)
+        ]
+        for start, p in zip(places, self._named.values(), strict=True):
+            shared = numbers[start : start + p.numel()].view_as(p)
+            if world.leads:
+                shared.copy_(p.detach())
+            p.data = shared
+        barrier(world)
+        self._mine: dict[str, nn.Parameter] = {}
+        for (name, p), parts in zip(self._named.items(), self._parts, strict=True):
+            a, b = parts[world.rank]
+            if a < b:
+                data = p.detach()
+                self._mine[name] = nn.Parameter(data if b - a == p.numel() else data.view(-1)[a:b])
+        if not self._mine:
+            raise ConfigError(f"the model is too small to be shared by {world.size} processes: give fewer --processes")
+        self.optimizer = make_optimizer(model, config, scales, self._mine)
+        if isinstance(self.optimizer, GptAdam):
+            self.optimizer.agree = self._highest
+
+    def clear(self) -> None:
+        for p in self._named.values():
+            p.grad = None
+
+    @torch.no_grad()
+    def sum(self) -> Tensor:
+        rank, found = self._world.rank, bytearray()
+        for p, start, parts in zip(self._named.values(), self._places, self._parts, strict=True):
+            found.append(p.grad is not None)
+            if p.grad is None:
+                continue
+            flat = p.grad.reshape(-1)
+            for owner, (a, b) in enumerate(parts):
+                if owner != rank and a < b:
+                    self._sent[rank, start + a : start + b] = flat[a:b]
+        # None goes on before all have written. A parameter that no process reached has no gradient at all.
+        reached = self._group.all_gather(bytes(found))
+        squares = 0.0
+        for number, (name, p) in enumerate(self._named.items()):
+            a, b = self._parts[number][rank]
+            if a >= b:
+                continue
+            start, mine = self._places[number], self._mine[name]
+            senders = [r for r, has in enumerate(reached) if r != rank and has[number]]
+            others = [self._sent[r, start + a : start + b] for r in senders]
+            mine.grad = None
+            if p.grad is None and not others:
+                continue
+            total = torch.zeros_like(mine).view(-1) if p.grad is None else p.grad.reshape(-1)[a:b]
+            for other in others:
+                total += other
+            mine.grad = total.view_as(mine)
+            squares += float(torch.linalg.vector_norm(total)) ** 2
+        norm = torch.tensor(sum_over_ranks({"squares": squares}, self._world)["squares"]).sqrt()
+        with_gradient = [mine for mine in self._mine.values() if mine.grad is not None]
+        nn.utils.clip_grads_with_norm_(with_gradient, self._most, norm)
+        return norm
+
+    def step(self) -> None:
+        self.optimizer.step()
+        # The next forward reads the weights of all.
+        barrier(self._world)
+
+    def _highest(self, counts: dict[str, int]) -> dict[str, int]:
+        """By key, the highest count of all processes."""
+        found: dict[str, int] = {}
+        for some in self._group.all_gather(json.dumps(counts).encode()):
+            for key, count in json.loads(some).items():
+                found[key] = max(count, found.get(key, count))
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        by_rank = gather_tensors(state_tensors(self._mine, self.optimizer), self._world)
+        whole: dict[str, Tensor] = {}
+        numbers = {name: number for number, name in enumerate(self._named)}
+        for rank, tensors in enumerate(by_rank):
+            for key, tensor in tensors.items():
+                name = key.rsplit("/", 1)[0]
+                p, (a, b) = self._named[name], self._parts[numbers[name]][rank]
+                if not tensor.dim() or b - a == p.numel():
+                    whole[key] = tensor
+                else:
+                    whole.setdefault(key, torch.empty(p.shape, dtype=tensor.dtype)).view(-1)[a:b] = tensor
+        return whole
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        check_state(self._named, self.optimizer, state)
+        mine = {}
+        for number, name in enumerate(self._named):
+            if name not in self._mine:
+                continue
+            a, b = self._parts[number][self._world.rank]
+            for key in (key for key in state if key.rsplit("/", 1)[0] == name):
+                tensor = state[key]
+                part = tensor.reshape(-1)[a:b].view_as(self._mine[name]) if tensor.dim() else tensor
+                mine[key] = part.clone()
+        load_state(self._mine, self.optimizer, mine)
+
+
+def _aligned(n: int) -> int:
+    return -(-n // _ALIGNED) * _ALIGNED
+
+
+def _shares(sizes: Mapping[str, int], costs: Mapping[str, float], n: int) -> tuple[list[int], list[int]]:
+    """Where each of so many numbers begins, and where each of ``n`` shares of equal cost ends (0 first).
+
+    ``costs``: of a number, where it is not 1. Those that it names are not cut.
+    """
+    places, ends, end = [], [0.0], 0
+    for name, size in sizes.items():
+        places.append(end)
+        end = _aligned(end + size)
+        ends.append(ends[-1] + size * costs.get(name, 1.0))
+    bounds = [0]
+    for share in range(1, n):
+        wanted = ends[-1] * share / n
+        number = bisect_left(ends, wanted) - 1
+        part = (wanted - ends[number]) / (ends[number + 1] - ends[number])
+        name, size = list(sizes.items())[number]
+        part = float(part >= 0.5) if name in costs else part
+        bounds.append(max(places[number] + _aligned(round(part * size)), bounds[-1]))
+    return places, [*bounds, end]
