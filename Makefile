@@ -3,12 +3,15 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test check models study bench clean
+.PHONY: help demo test coverage check docs wheel models study bench clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
 	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
-	@echo "make check   style, types and the rules of the source tree"
+	@echo "make check   style, types, spelling, the rules of the source tree, and the documentation"
+	@echo "make docs    build the documentation into docs/_build/html"
+	@echo "make coverage  all tests with the share of lines that they run"
+	@echo "make wheel   build dist/firth-*.whl"
 	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
 	@echo "make study   fine-tune them on a dozen tasks, about 100 minutes on two cores; what is done is kept"
 	@echo "make bench   measure this machine beside other libraries, about 20 quiet minutes; writes docs/benchmarks.md"
@@ -23,9 +26,21 @@ test:
 	scripts/test
 	scripts/test_fastai
 
-check:
+coverage:
 	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data
+	scripts/coverage
+
+check:
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,docs
 	scripts/check
+
+docs:
+	@scripts/setup docs
+	scripts/docs
+
+wheel:
+	@scripts/setup report
+	.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 models:
 	@scripts/setup report
@@ -40,5 +55,5 @@ bench:
 	DATA="$(DATA)" scripts/bench
 
 clean:
-	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/_build htmlcov .coverage* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./.venv -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

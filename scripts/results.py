@@ -22,6 +22,23 @@ OUT = Path("docs/results")
 
 HEAD = """# Results
 
+What the recorded runs mean, in short; the numbers follow, each with the command that repeats it.
+
+- **Everything on this page was trained on two CPU cores**, in minutes to about an hour a model. The models are small
+  and have seen little text: they show that the code is right and what each method is worth beside its baselines, not
+  what the method can reach at full size.
+- **Pre-training pays where words are judged in context.** At this size named entities, parts of speech and long
+  reviews gain; sentiment, similarity and inference of short texts do not, and TF-IDF + logistic regression beats the
+  small BERT there ([table](#what-pre-training-is-worth)). Measure that baseline before anything else.
+- **Frozen features are a serious choice** for such models: the last four layers side by side, or a scalar mix, match
+  or beat fine-tuning on named entities ([table](#named-entities-frozen-features-and-fine-tuning)).
+- **Continuing pre-training on a domain's text**, with a vocabulary extended by its words, improves masked-LM loss and
+  downstream accuracy ([table](#going-on-with-the-text-of-a-domain)).
+- **Compare with the deviation.** All scores are mean ± standard deviation over seeds, and a difference below it means
+  nothing.
+
+## How it was recorded
+
 Recorded runs. Every number comes from a JSON file beside this page, and the command at the head of each
 section repeats it. `make models` trains the models (weights are not in the repository);
 `scripts/record.py` records them; `scripts/results.py` writes this page.

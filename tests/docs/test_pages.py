@@ -1,0 +1,99 @@
+"""What the pages name exists: files, headings, recipe keys, commands, flags."""
+
+import dataclasses
+import re
+import typing
+from pathlib import Path
+
+import pytest
+
+from firth.cli.app import app
+from firth.config import RENAMED_FLAGS
+from firth.finetuning.recipe import Finetune
+from firth.pretraining.recipe import Pretrain
+from firth.systems import SYSTEMS, TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
+    ]
+)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"```.*?```", re.DOTALL)
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    found = set()
+    for title in re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text("utf-8")), flags=re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", title.strip().lower())
+        found.add(plain.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in _LINK.findall(_CODE.sub("", page.read_text("utf-8"))):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in slugs(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def keys_of(cls: typing.Any, prefix: str) -> set[str]:
+    """The dotted keys of a dataclass and the tables in it."""
+    found = set()
+    hints = typing.get_type_hints(cls)
+    for each in dataclasses.fields(cls):
+        key, kind = f"{prefix}{each.name}", hints[each.name]
+        found.add(key)
+        if dataclasses.is_dataclass(kind):
+            found |= keys_of(kind, f"{key}.")
+    return found
+
+
+def recipe_keys() -> set[str]:
+    """Every key that some recipe may have."""
+    found = keys_of(Pretrain, "") | keys_of(Finetune, "")
+    for row in SYSTEMS.values():
+        found |= keys_of(row.config, "encoder.") | keys_of(row.objective_config, "objective.")
+    for task in TASKS.values():
+        found |= keys_of(task.config, "head.")
+    return found
+
+
+# Tensors of models, which pages about formats name.
+_TENSORS = {"encoder.layer", "encoder.weight", "head.bias", "head.weight"}
+TABLES = "optim|train|data|encoder|head|adapt|masking|objective"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_recipe_keys_exist(page: Path) -> None:
+    text = "" if page.name in ("CHANGELOG.md", "decisions.md") else page.read_text("utf-8")
+    found = re.findall(rf"(?<![\w./])((?:{TABLES})(?:\.[a-z_0-9]+)+)(?=[=`\s,;])", text)
+    files = {name for name in found if name.rpartition(".")[2] in ("tsv", "txt", "json", "gz", "en", "de", "py", "md")}
+    tensors = {name for name in found if re.match(r"(encoder|head)\.\w+\.\w+\.|encoder\.\w+\.", name)} | _TENSORS
+    known = recipe_keys() | files | tensors
+    assert sorted(set(found) - known) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_flags_have_their_names_of_now(page: Path) -> None:
+    text = page.read_text("utf-8")
+    old = sorted(flag for flag in RENAMED_FLAGS if re.search(rf"firth [^`\n]*{flag}\b", text))
+    assert old == [] or page.name in ("CHANGELOG.md", "decisions.md")
+
+
+def test_every_command_has_a_page() -> None:
+    commands = {name for name in app if not name.startswith("-")}
+    assert commands == {path.stem for path in (ROOT / "docs" / "verbs").glob("*.md")}

@@ -1,0 +1,43 @@
+"""What the tutorials say to type works, with small models in place of large ones."""
+
+import importlib.util
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from typed_pages import DOCS, Reader, blocks_of
+
+from firth.cli import main
+
+PAGES = ["own-labels", "own-text", "korean", "published-weights"]
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Path) -> Reader:
+    """A reader in an empty folder but for ``mytext/``, a folder of text."""
+    def firth(tokens: list[str], stdin: bytes) -> int:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        return main(tokens)
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mytext").mkdir()
+    (tmp_path / "mytext" / "a.txt").write_bytes(tiny_text.read_bytes())
+    return Reader(firth)
+
+
+def test_every_tutorial_is_run() -> None:
+    assert sorted(path.stem for path in (DOCS / "tutorials").glob("*.md")) == sorted(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_tutorial_run_in_their_order(
+    page: str, reader: Reader, tiny_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = {"TINY_RUN": str(tiny_run), "TINY_HF": str(tiny_run / "model")}
+    blocks = list(blocks_of(DOCS / "tutorials" / f"{page}.md", names))
+    assert len(blocks) > 2
+    for block in blocks:
+        if all(importlib.util.find_spec(name) is not None for name in block.needs):
+            reader.run(block)
+    assert "Traceback" not in capfd.readouterr().err
