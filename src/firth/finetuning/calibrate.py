@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 
 from firth.inference.score import Split
-from firth.metrics.calibration import cross_fitted, expected_calibration_error, fit_temperature, reliability, softmax
-from firth.metrics.classification import multilabel_scores
+from firth.metrics.calibration import (
+    best_threshold,
+    careful_temperature,
+    cross_fitted,
+    expected_calibration_error,
+    reliability,
+    softmax,
+)
 from firth.metrics.question_answering import squad_v2
 from firth.tasks.answer import answer_answers
 from firth.tasks.choose import choose_scores
@@ -16,9 +22,6 @@ from firth.tasks.classify import text_logits
 from firth.tasks.rows import Example, Outputs
 
 _MOST_LEVELS = 200
-# A fitted temperature is drawn towards 1 as if by so many further examples.
-_DOUBT = 30
-_THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 
 def calibrate(
@@ -33,7 +36,7 @@ def calibrate(
     records, examples = split.records, split.examples
     if kind == "classify":
         gold = np.array([options.labels.index(record.label) for record in records])
-        return _tempered(options, text_logits(outputs, options.merge), gold)
+        return tempered(options, text_logits(outputs, options.merge), gold)
     if kind == "choose":
         gold = np.array([record.label for record in records])
         scores = [choose_scores(e, rows, options.windows.merge) for e, rows in zip(examples, outputs, strict=True)]
@@ -41,7 +44,7 @@ def calibrate(
             # Questions with fewer choices than others: a choice that is not there has no chance.
             most = max(map(len, scores))
             scores = [np.pad(row, (0, most - len(row)), constant_values=row.min() - 1e4) for row in scores]
-        return _tempered(options, np.stack(scores), gold)
+        return tempered(options, np.stack(scores), gold)
     if kind == "multilabel":
         return _multilabel(options, records, outputs)
     if kind == "answer" and options.can_refuse:
@@ -49,10 +52,10 @@ def calibrate(
     return options, {}
 
 
-def _tempered(options: Any, logits: np.ndarray, gold: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def tempered(options: Any, logits: np.ndarray, gold: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    """The options with a fitted temperature, and the calibration error before and after, with reliability bins."""
     before, after = softmax(logits), cross_fitted(logits, gold)
-    # A handful of examples, all of them right, would want probabilities of 1.
-    temperature = fit_temperature(logits, gold) ** (len(gold) / (len(gold) + _DOUBT))
+    temperature = careful_temperature(logits, gold)
     figures = {
         "temperature": temperature,
         "error_before": expected_calibration_error(before, gold),
@@ -67,10 +70,8 @@ def _multilabel(options: Any, records: Sequence[Any], outputs: Sequence[Outputs]
     logits = text_logits(outputs, options.windows.merge).astype(np.float64)
     shares = 1 / (1 + np.exp(-logits))
     gold = np.array([[label in record.label for label in options.labels] for record in records])
-    scores = {t: multilabel_scores(gold, shares >= t)["micro_f1"] for t in _THRESHOLDS}
-    # Among equals the one nearest to a half.
-    best = max(_THRESHOLDS, key=lambda t: (scores[t], -abs(t - 0.5)))
-    return dataclasses.replace(options, threshold=best), {"threshold": best, "micro_f1": scores[best]}
+    best, f1 = best_threshold(shares, gold)
+    return dataclasses.replace(options, threshold=best), {"threshold": best, "micro_f1": f1}
 
 
 def _refusing(

@@ -4,10 +4,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import minimize_scalar
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+# A fitted temperature is drawn towards 1 as if by so many further examples.
+_DOUBT = 30
+_THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,24 @@ def fit_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"
     # Convex in 1/T, so with a single valley in log T, where both ends are equally far from 1.
     found = minimize_scalar(lambda log_t: _loss(below, gold, math.exp(log_t)), bounds=bounds, method="bounded")
     return math.exp(found.x) if found.fun < _loss(below, gold, 1.0) else 1.0
+
+
+def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
+    """``fit_temperature`` drawn towards 1, as if by 30 further examples: a handful that are all right would want 0."""
+    return fit_temperature(logits, gold) ** (len(gold) / (len(gold) + _DOUBT))
+
+
+def best_threshold(shares: Float[np.ndarray, "n K"], gold: Bool[np.ndarray, "n K"]) -> tuple[float, float]:
+    """The probability from which labels should hold for the best micro F1, 0.05 to 0.95, and that F1.
+
+    Among equals the one nearest to a half.
+    """
+    found = {}
+    for threshold in _THRESHOLDS:
+        holds = shares >= threshold
+        found[threshold] = 2 * int((gold & holds).sum()) / max(int(gold.sum()) + int(holds.sum()), 1)
+    best = max(_THRESHOLDS, key=lambda t: (found[t], -abs(t - 0.5)))
+    return best, found[best]
 
 
 def cross_fitted(

@@ -1,0 +1,284 @@
+"""Fit TF-IDF with a linear model: n-grams and strength chosen on examples that the fit has not seen.
+
+scikit-learn is needed here alone, for its solvers.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from firth.baseline.config import GramConfig, TextKind, TfidfConfig
+from firth.baseline.tfidf import Reader, Tfidf, answers_of, fit_reader, linear_outputs
+from firth.data.hashing import seed_of
+from firth.errors import InputError
+from firth.metrics.calibration import best_threshold, careful_temperature, softmax
+from firth.text.records import Text
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+# What is tried: n-grams first, with one strength in the middle, then strengths for the best n-grams.
+GRAMS: tuple[GramConfig, ...] = (
+    GramConfig(),
+    GramConfig(words=2, longest=0),
+    GramConfig(words=3, shortest=1, longest=4, across=True),
+)
+STRENGTHS: dict[str, tuple[float, ...]] = {
+    "classify": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+    "multilabel": (1.0, 3.0, 10.0, 30.0, 100.0),
+    "regress": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+}
+_MIDDLE: dict[str, float] = {"classify": 10.0, "multilabel": 10.0, "regress": 1.0}
+# With fewer examples choices are made by cross-validation, else on the examples that are held out.
+FEWEST_HELD = 200
+FOLDS = 5
+# n-grams are chosen on so many examples at most; the strength on all.
+_MOST_TRIED = 5_000
+
+# How good predictions are, the higher the better.
+Score = Callable[[Sequence[Text], Sequence[Any]], float]
+# Examples to fit on, and examples to choose on.
+Fold = tuple[list[Text], list[Text]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One way to fit, and how good it is on examples that it has not seen."""
+
+    grams: GramConfig
+    strength: float
+    score: float
+    log_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTfidf:
+    """A model fitted to all examples. ``outputs``, ``records``: of the examples choices were made on, unseen.
+
+    ``by``: how choices were made, in words.
+    """
+
+    model: Tfidf
+    tried: tuple[Tried, ...]
+    chosen: Tried
+    records: list[Text]
+    outputs: Float[np.ndarray, "n K"]
+    by: str
+
+
+def fit_tfidf(
+    kind: TextKind,
+    labels: Sequence[str],
+    train: Sequence[Text],
+    held: Sequence[Text],
+    score: Score,
+    *,
+    grams: Sequence[GramConfig] = GRAMS,
+    strengths: Sequence[float] | None = None,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> FittedTfidf:
+    """Choose n-grams and strength by ``score``, then fit all of ``train`` and ``held``.
+
+    Choices are made on ``held``, or by cross-validation over all examples where ``held`` is small.
+    Temperature or threshold are fitted on the same unseen examples. InputError with fewer than two examples, or
+    with one label.
+    """
+    every = [*train, *held]
+    _check(kind, labels, every)
+    if len(held) >= FEWEST_HELD:
+        folds, by = [(list(train), list(held))], "held-out training examples"
+    else:
+        folds = folds_of(every, min(FOLDS, len(every)))
+        by = f"cross-validation over {len(folds)} folds of the training examples"
+    strengths = strengths or STRENGTHS[kind]
+    # Any label that is known may be predicted; one without an example is only never likely.
+    config = TfidfConfig(kind=kind, labels=tuple(labels), pairs=any(text.second is not None for text in every))
+    if kind == "regress":
+        values = [float(text.label) for text in every]  # type: ignore[arg-type]  # checked above
+        config = replace(config, lowest=min(values), highest=max(values))
+    work = _Work(config, score, on_progress)
+    some = folds if len(every) <= _MOST_TRIED else [(_sample(fit, _MOST_TRIED), ask) for fit, ask in folds]
+    first = [work.try_(some, option, [_MIDDLE[kind]])[0] for option in grams] if len(grams) > 1 else []
+    best = max(range(len(first)), key=lambda i: _rank(first[i][0]), default=0)
+    found = work.try_(folds, grams[best], strengths)
+    chosen, outputs = max(found, key=lambda pair: _rank(pair[0]))
+    records = [text for _, ask in folds for text in ask]
+    config = replace(config, grams=chosen.grams, strength=chosen.strength)
+    config = _calibrated(config, records, outputs)
+    on_progress(f"fitting {len(every):,} examples")
+    reader = fit_reader(every, chosen.grams)
+    weight, bias = fit_linear(config, reader.read(every), every)
+    tried = tuple(tried for tried, _ in [*first, *found])
+    return FittedTfidf(Tfidf(config, reader, weight, bias), tried, chosen, records, outputs, by)
+
+
+def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
+    """``n`` ways to hold examples out, each example once; labels are spread, equal texts stay together.
+
+    By hash of the texts: the same whatever their order.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, record in enumerate(records):
+        groups.setdefault(f"{record.text}\t{record.second or ''}", []).append(number)
+    order = sorted(groups, key=lambda key: (str(records[groups[key][0]].label), seed_of("folds", key), key))
+    fold = {number: place % n for place, key in enumerate(order) for number in groups[key]}
+    found = []
+    for held in range(n):
+        fit = [record for number, record in enumerate(records) if fold[number] != held]
+        ask = [record for number, record in enumerate(records) if fold[number] == held]
+        if fit and ask:
+            found.append((fit, ask))
+    return found
+
+
+def unseen_outputs(
+    config: TfidfConfig, folds: Sequence[Fold]
+) -> Iterator[tuple[list[Text], Float[np.ndarray, "n K"]]]:
+    """For each fold the examples that are held out, and their outputs by a model fitted to the others."""
+    for fit, ask in folds:
+        reader = fit_reader(fit, config.grams)
+        weight, bias = fit_linear(config, reader.read(fit), fit)
+        yield ask, linear_outputs(reader.read(ask), weight, bias, config.kind)
+
+
+class _Work:
+    """Tries ways to fit, over all folds."""
+
+    def __init__(self, config: TfidfConfig, score: Score, on_progress: Callable[[str], None]):
+        self.config, self.score, self.on_progress = config, score, on_progress
+
+    def try_(
+        self, folds: Sequence[Fold], grams: GramConfig, strengths: Sequence[float]
+    ) -> list[tuple[Tried, Float[np.ndarray, "n K"]]]:
+        """Every strength with these n-grams: how good it is, and the outputs for all examples that are held out."""
+        parts: list[list[np.ndarray]] = [[] for _ in strengths]
+        for fit, ask in folds:
+            reader = fit_reader(fit, grams)
+            known, asked = reader.read(fit), reader.read(ask)
+            for number, strength in enumerate(strengths):
+                self.on_progress(f"{reader.n_features:,} features, strength {strength:g}")
+                config = replace(self.config, grams=grams, strength=strength)
+                parts[number].append(linear_outputs(asked, *fit_linear(config, known, fit), config.kind))
+        records = [text for _, ask in folds for text in ask]
+        found = []
+        for strength, outputs in zip(strengths, map(np.concatenate, parts), strict=True):
+            config = _calibrated(replace(self.config, grams=grams, strength=strength), records, outputs)
+            score = self.score(records, answers_of(outputs, config))
+            found.append((Tried(grams, strength, score, _log_loss(config, records, outputs)), outputs))
+        return found
+
+
+def _rank(tried: Tried) -> tuple[float, float, float]:
+    """The better score; among equals the one that is surer of what is right; then the simpler one."""
+    return (tried.score if math.isfinite(tried.score) else -math.inf, -round(tried.log_loss, 9), -tried.strength)
+
+
+def fit_linear(
+    config: TfidfConfig, features: "csr_matrix", records: Sequence[Text]
+) -> tuple[Float[np.ndarray, "K F"], Float[np.ndarray, " K"]]:
+    """Weights and biases, float32: logistic regression of each label, or ridge regression."""
+    if config.kind == "regress":
+        from sklearn.linear_model import Ridge
+
+        values = np.array([record.label for record in records], np.float64)
+        ridge = Ridge(alpha=1 / config.strength, solver="sparse_cg", tol=1e-6).fit(features, values)
+        return np.asarray(ridge.coef_, np.float32)[None], np.array([ridge.intercept_], np.float32)
+    gold = targets_of(config, records)
+    if len(config.labels) == 2 and config.kind == "classify":
+        gold = gold[:, 1:]
+    rows = [_logistic(features, column, config.strength) for column in gold.T]
+    return np.stack([weight for weight, _ in rows]), np.array([bias for _, bias in rows], np.float32)
+
+
+def targets_of(config: TfidfConfig, records: Sequence[Text]) -> Int[np.ndarray, "n K"]:
+    """1 where a label holds."""
+    held = [record.label if isinstance(record.label, tuple) else (record.label,) for record in records]
+    return np.array([[label in some for label in config.labels] for some in held], np.int64)
+
+
+def _logistic(features: "csr_matrix", gold: Int[np.ndarray, " n"], strength: float) -> tuple[np.ndarray, float]:
+    """One label against the others."""
+    from sklearn.linear_model import LogisticRegression
+
+    n_right = int(gold.sum())
+    if n_right in (0, len(gold)):
+        # Nothing to tell apart: as sure as so many examples allow.
+        sure = math.log(len(gold) + 1)
+        return np.zeros(features.shape[1], np.float32), sure if n_right else -sure
+    # Coordinate descent in the dual: by far the fastest where most features are rare.
+    model = LogisticRegression(C=strength, solver="liblinear", dual=True, random_state=0, tol=1e-3, max_iter=300)
+    model.fit(features, gold)
+    return np.asarray(model.coef_[0], np.float32), float(model.intercept_[0])
+
+
+def _calibrated(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]) -> TfidfConfig:
+    """The options with the temperature, or the threshold, that fits examples the model has not seen."""
+    if config.kind == "classify":
+        gold = targets_of(config, records).argmax(1)
+        return replace(config, temperature=careful_temperature(outputs, gold))
+    if config.kind == "multilabel":
+        gold = targets_of(config, records).astype(bool)
+        shares = 1 / (1 + np.exp(-outputs))
+        return replace(config, threshold=best_threshold(shares, gold)[0])
+    return config
+
+
+def _log_loss(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]) -> float:
+    """Mean negative log likelihood of what is right; of values their mean square error."""
+    if config.kind == "regress":
+        return float(np.mean((outputs[:, 0] - np.array([record.label for record in records], np.float64)) ** 2))
+    gold = targets_of(config, records)
+    if config.kind == "multilabel":
+        return float(np.mean(np.logaddexp(0, np.where(gold, -outputs, outputs))))
+    shares = softmax(outputs / config.temperature)
+    return float(-np.mean(np.log(np.maximum(shares[gold.astype(bool)], 1e-300))))
+
+
+def _sample(records: Sequence[Text], n: int) -> list[Text]:
+    """``n`` of the records by hash, in their order."""
+    keys = [seed_of("sample", number, record.text) for number, record in enumerate(records)]
+    kept = set(sorted(range(len(records)), key=keys.__getitem__)[:n])
+    return [record for number, record in enumerate(records) if number in kept]
+
+
+def _check(kind: TextKind, labels: Sequence[str], records: Sequence[Text]) -> None:
+    if len(records) < 2:
+        raise InputError(f"{len(records)} labelled examples: expected two at least, to choose on one of them")
+    if kind == "classify":
+        counts = Counter(record.label for record in records)
+        if len(counts) < 2:
+            raise InputError(
+                f"{records[0].where}: all {len(records):,} examples have the label {records[0].label!r}; expected two "
+                "labels or more"
+            )
+    assert kind == "regress" or labels
+
+
+def weightiest(model: Tfidf, n: int) -> dict[str, list[tuple[str, float]]]:
+    """For each label the ``n`` n-grams that speak for it most, with their weights; of values for the highest."""
+    names = _feature_names(model.reader)
+    rows = {"value": model.weight[0]} if model.config.kind == "regress" else {}
+    if model.config.kind != "regress" and len(model.weight) == 1:
+        rows = {model.labels[0]: -model.weight[0], model.labels[1]: model.weight[0]}
+    elif model.config.kind != "regress":
+        rows = dict(zip(model.labels, model.weight, strict=True))
+    best = {label: np.argsort(-row, kind="stable")[:n] for label, row in rows.items()}
+    return {label: [(names[i], float(rows[label][i])) for i in best[label] if rows[label][i] > 0] for label in rows}
+
+
+def _feature_names(reader: Reader) -> list[str]:
+    names = []
+    for vocabulary in reader.vocabularies:
+        grams = [f"“{gram}”" for gram in vocabulary.grams]
+        names += grams
+        if reader.pairs:
+            names += [f"second {gram}" for gram in grams] + [f"both {gram}" for gram in grams]
+            names += [f"cosine of {vocabulary.block}", f"its square, {vocabulary.block}", "difference of lengths"]
+    return names
+
+

@@ -1,0 +1,107 @@
+"""A baseline that was loaded: it answers as a neural model does, without torch."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from firth.baseline.config import CommonestTagConfig, TfidfConfig
+from firth.tasks.items import AT_ONCE, check_records, chunks, record_of
+from firth.tasks.predictions import Prediction
+from firth.text.records import Record
+
+# By name: the type of the options in its folder. ``firth finetune --model NAME`` fits one.
+BASELINES: dict[str, type[Any]] = {"tfidf": TfidfConfig, "commonest-tag": CommonestTagConfig}
+
+
+class Method(Protocol):
+    """How a baseline answers: ``Tfidf`` or ``CommonestTag``."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+    @property
+    def unit(self) -> str: ...
+    def answers(self, records: Sequence[Any], /) -> Sequence[Any]: ...
+
+
+class Predictor(Protocol):
+    """What ``firth.load`` returns answers a task so: ``firth.Model`` once it is fine-tuned, and ``Baseline``."""
+
+    @property
+    def system(self) -> str:
+        """Name of the system or of the baseline."""
+
+    @property
+    def task(self) -> str:
+        """The kind of task."""
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the model comes from."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels or tags that it knows; none for values, spans and choices."""
+
+    def record(self, item: Any) -> Record:
+        """An item as a record of the task."""
+
+    def predict(self, items: Any) -> Any:
+        """The prediction for one item, or for each of a list of items, in order."""
+
+    def answer_stream(
+        self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
+    ) -> Iterator[tuple[Record, Prediction]]:
+        """Each record with its prediction, in order; ``noted`` counts texts too long to read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A TF-IDF or commonest-tag model. ``predict`` takes what ``firth.Model.predict`` takes for the same task."""
+
+    method: Method
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Baseline(system={self.system!r}, task={self.task!r}, {len(self.labels)} labels)"
+
+    @property
+    def system(self) -> str:
+        """``"tfidf"`` or ``"commonest-tag"``."""
+        return next(name for name, config in BASELINES.items() if isinstance(self.method.config, config))
+
+    @property
+    def task(self) -> str:
+        """The kind of task."""
+        return self.method.task
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels or tags, in the order of the outputs; none for values."""
+        return self.method.labels
+
+    def record(self, item: Any) -> Record:
+        """An item as a record of the task; ``firth.tasks.items.record_of`` says what may be passed in."""
+        return record_of(self.task, item, self.method.unit)
+
+    def predict(self, items: Any) -> Any:
+        """The prediction for one item, or for each of a list of items, in order."""
+        several = isinstance(items, list)
+        found = [answer for _, answer in self.predict_stream(items if several else [items])]
+        return found if several else found[0]
+
+    def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
+        """As ``predict``, each item's record and prediction one after the other; ``at_once`` are held in memory."""
+        return self.answer_stream(map(self.record, items), at_once=at_once)
+
+    def answer_stream(
+        self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
+    ) -> Iterator[tuple[Record, Prediction]]:
+        """Each record with its prediction, in order. No text is too long, so nothing is ``noted``."""
+        for some in chunks(records, at_once):
+            check_records(self.task, some)
+            yield from zip(some, self.method.answers(some), strict=True)

@@ -1,0 +1,70 @@
+"""Each word's commonest tag: what a tagger has to beat."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from firth.baseline.config import CommonestTagConfig
+from firth.metrics.tagging import entities
+from firth.tasks.predictions import Entity, TaggedText
+from firth.text.records import Tagged
+
+# A tag, and the share of its word's occurrences that have it.
+Guess = tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CommonestTag:
+    """A tag for each word that training has seen, and one for all other words."""
+
+    config: CommonestTagConfig
+    words: Mapping[str, Guess]
+    other: Guess
+
+    @property
+    def task(self) -> str:
+        return "tag"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
+
+    @property
+    def unit(self) -> str:
+        return self.config.unit
+
+    def answers(self, records: Sequence[Tagged]) -> list[TaggedText]:
+        """The predictions, in order."""
+        return [self._answer(record) for record in records]
+
+    def _answer(self, record: Tagged) -> TaggedText:
+        guesses = [self.words.get(word, self.other) for word in record.words]
+        tags = tuple(tag for tag, _ in guesses)
+        shares = tuple(share for _, share in guesses)
+        found = []
+        if self.config.scheme != "plain":
+            for label, first, last in entities(tags):
+                begin, end = record.spans[first][0], record.spans[last - 1][1]
+                score = sum(shares[first:last]) / (last - first)
+                found.append(Entity(label, begin, end, record.text[begin:end], score))
+        return TaggedText(tags, shares, tuple(found))
+
+
+def fit_commonest_tag(records: Iterable[Tagged], config: CommonestTagConfig) -> CommonestTag:
+    """Count the tags of each word. Words that are new later get the commonest tag of words that occur once.
+
+    Ties go to the tag that comes first in ``config.labels``.
+    """
+    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        for word, tag in zip(record.words, record.tags or (), strict=True):
+            by_word[word][tag] += 1
+    rank = {label: number for number, label in enumerate(config.labels)}
+
+    def best(counts: Counter[str]) -> Guess:
+        tag = min(counts, key=lambda tag: (-counts[tag], rank.get(tag, len(rank))))
+        return tag, counts[tag] / counts.total()
+
+    once = Counter(tag for counts in by_word.values() if counts.total() == 1 for tag in counts)
+    every = once or sum(by_word.values(), Counter[str]())
+    return CommonestTag(config, {word: best(counts) for word, counts in by_word.items()}, best(every))

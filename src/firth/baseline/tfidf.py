@@ -1,0 +1,123 @@
+"""TF-IDF with a linear model: what it reads of texts and pairs, and what it answers; NumPy and SciPy alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from firth.baseline.config import GramConfig, TfidfConfig
+from firth.baseline.grams import BLOCKS, Vocabulary, fit_vocabulary, tfidf
+from firth.metrics.calibration import softmax
+from firth.tasks.predictions import Labelled, MultiLabelled, Valued
+from firth.text.records import Text
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+TextAnswer = Labelled | MultiLabelled | Valued
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Texts, or pairs of texts, as rows of one sparse matrix."""
+
+    grams: GramConfig
+    pairs: bool
+    vocabularies: tuple[Vocabulary, ...]
+
+    @property
+    def n_features(self) -> int:
+        per_text = sum(map(len, self.vocabularies))
+        # Of a pair: both texts, what they share, and for each kind of n-gram their cosine and lengths.
+        return 3 * per_text + 3 * len(self.vocabularies) if self.pairs else per_text
+
+    def read(self, texts: Sequence[Text]) -> "csr_matrix":
+        """(texts, features): TF-IDF of each kind of n-gram; of a pair u, v, u · v and their cosine side by side.
+
+        The last two parts say how much the texts have in common, which no weighted sum of u and v can.
+        """
+        from scipy.sparse import csr_matrix, hstack
+
+        parts = []
+        for vocabulary in self.vocabularies:
+            first = tfidf([text.text for text in texts], vocabulary, self.grams)
+            parts.append(first)
+            if self.pairs:
+                second = tfidf([text.second or "" for text in texts], vocabulary, self.grams)
+                shared = first.multiply(second).tocsr()
+                sizes = [np.log1p(np.diff(matrix.indptr)) for matrix in (first, second)]
+                cosine = np.asarray(shared.sum(1)).ravel()
+                between = np.stack([cosine, cosine**2, np.abs(sizes[0] - sizes[1])], 1)
+                parts += [second, shared, csr_matrix(between)]
+        return hstack(parts, "csr")
+
+
+def fit_reader(texts: Sequence[Text], grams: GramConfig) -> Reader:
+    """The reader whose vocabularies are those of the texts; both texts of a pair are counted."""
+    pairs = any(text.second is not None for text in texts)
+    every = [text.text for text in texts] + [text.second for text in texts if text.second is not None]
+    wanted = {"words": grams.words, "characters": grams.longest}
+    return Reader(grams, pairs, tuple(fit_vocabulary(every, block, grams) for block in BLOCKS if wanted[block]))
+
+
+@dataclass(frozen=True, slots=True)
+class Tfidf:
+    """A fitted model. ``weight`` has one row for regress and for two labels, else one for each label."""
+
+    config: TfidfConfig
+    reader: Reader
+    weight: Float[np.ndarray, "K F"]
+    bias: Float[np.ndarray, " K"]
+
+    @property
+    def task(self) -> str:
+        return self.config.kind
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
+
+    @property
+    def unit(self) -> str:
+        return "word"
+
+    def outputs(self, texts: Sequence[Text]) -> Float[np.ndarray, "n K"]:
+        """A logit for each label, or the value, before temperature and bounds."""
+        return linear_outputs(self.reader.read(texts), self.weight, self.bias, self.config.kind)
+
+    def answers(self, texts: Sequence[Text]) -> list[TextAnswer]:
+        """The predictions, in order."""
+        return answers_of(self.outputs(texts), self.config)
+
+
+def linear_outputs(
+    features: "csr_matrix", weight: Float[np.ndarray, "K F"], bias: Float[np.ndarray, " K"], kind: str
+) -> Float[np.ndarray, "n C"]:
+    """Linear outputs; of two labels, which have one row of weights, the first one's logit is 0."""
+    found = np.asarray(features @ weight.T.astype(np.float64)) + bias
+    two_labels = kind == "classify" and found.shape[1] == 1
+    return np.concatenate([np.zeros_like(found), found], 1) if two_labels else found
+
+
+def answers_of(outputs: Float[np.ndarray, "n K"], config: TfidfConfig) -> list[TextAnswer]:
+    """Predictions of the outputs."""
+    if config.kind == "regress":
+        return [Valued(float(value)) for value in np.clip(outputs[:, 0], config.lowest, config.highest)]
+    if config.kind == "multilabel":
+        shares = 1 / (1 + np.exp(-np.clip(outputs, -500, 500)))
+        return [_multilabelled(row, config) for row in shares.tolist()]
+    shares = softmax(outputs / config.temperature) if len(outputs) else outputs
+    return [_labelled(row, config.labels) for row in shares.tolist()]
+
+
+def _labelled(shares: list[float], labels: tuple[str, ...]) -> Labelled:
+    by_label = dict(zip(labels, shares, strict=True))
+    best = max(by_label, key=by_label.__getitem__)
+    return Labelled(best, by_label[best], by_label)
+
+
+def _multilabelled(shares: list[float], config: TfidfConfig) -> MultiLabelled:
+    by_label = dict(zip(config.labels, shares, strict=True))
+    return MultiLabelled(tuple(label for label, share in by_label.items() if share >= config.threshold), by_label)
