@@ -22,6 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firth.baseline.model import Baseline
     from firth.corpus.prepare import prepare
     from firth.corpus.vocab import build_vocab
     from firth.errors import FirthError, UsageError
@@ -29,18 +30,20 @@ if TYPE_CHECKING:
     from firth.finetuning.finetune import finetune
     from firth.finetuning.prediction_files import score_predictions
     from firth.inference.ensemble import Ensemble
-    from firth.inference.model import Model, load
+    from firth.inference.loading import load
+    from firth.inference.model import Model
     from firth.pretraining.recipe import read_recipe
     from firth.pretraining.run import pretrain, resume
     from firth.text.tokenizer import Tokenizer
 
 _HOMES = {
+    "Baseline": "firth.baseline.model",
     "build_vocab": "firth.corpus.vocab",
     "Ensemble": "firth.inference.ensemble",
     "evaluate": "firth.finetuning.evaluate",
     "finetune": "firth.finetuning.finetune",
     "FirthError": "firth.errors",
-    "load": "firth.inference.model",
+    "load": "firth.inference.loading",
     "Model": "firth.inference.model",
     "prepare": "firth.corpus.prepare",
     "pretrain": "firth.pretraining.run",
@@ -52,6 +55,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Baseline",
     "build_vocab",
     "Ensemble",
     "evaluate",

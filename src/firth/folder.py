@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firth.baseline.model import BASELINES
 from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
@@ -224,6 +225,8 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         _check(folder)
     try:
         system_name, task = about["system"], about["task"]
+        if system_name in BASELINES:
+            raise CheckpointError(_no_encoder(folder, system_name))
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):
             raise CheckpointError(
                 f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth"
@@ -276,6 +279,10 @@ def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
             f"{folder} needs {4e-9 * n_parameters:.1f} GB of memory, and {1e-9 * free:.1f} GB are free: use a smaller "
             "model, or free some"
         )
+
+
+def _no_encoder(folder: Path, name: str) -> str:
+    return f"{folder} is the baseline {name}, which has no encoder: only predict and evaluate run it"
 
 
 def read_about(folder: Path) -> dict[str, Any]:

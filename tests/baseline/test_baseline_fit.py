@@ -20,7 +20,8 @@ GRAMS = (GramConfig(words=1, longest=0), GramConfig(words=1, shortest=2, longest
 def told(n: int = 1) -> list[Text]:
     """Verbs tell the label, things do not."""
     verbs = {"open": "read", "scan": "read", "send": "write", "reply": "write", "erase": "delete"}
-    return [Text(f"{verb} the {thing} {i}", label) for i in range(n) for verb, label in verbs.items() for thing in THINGS]
+    told = [(f"{verb} the {thing}", label) for verb, label in verbs.items() for thing in THINGS]
+    return [Text(f"{text} {i}", label) for i in range(n) for text, label in told]
 
 
 LABELS = ("delete", "read", "write")

@@ -278,10 +278,10 @@ def test_out_is_whole_or_not_there(
         yield from original(*arguments, **options)
         raise KeyboardInterrupt
 
-    from firth.inference import answering
+    from firth.inference import model as opened
 
-    original = answering.answer_stream
-    monkeypatch.setattr(answering, "answer_stream", broken)
+    original = opened.answer_stream
+    monkeypatch.setattr(opened, "answer_stream", broken)
     result = firth("predict", models["classify"], "winter", "--out", out)
     assert result.code == 130 and result.complaint == "interrupted: no answers were written"
     assert list(tmp_path.iterdir()) == []
@@ -319,7 +319,7 @@ def test_a_person_who_types_is_answered_at_once(models: dict[str, Path], monkeyp
 def test_memory_does_not_grow_with_the_input(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from firth.inference import answering
+    from firth.inference import model as opened
     from firth.tasks import items
 
     monkeypatch.setattr(items, "AT_ONCE", 8)
@@ -334,14 +334,14 @@ def test_memory_does_not_grow_with_the_input(
         return total[0]
 
     total = [0]
-    original = answering.answer_stream
+    original = opened.answer_stream
 
     def counted(*arguments: object, **options: object) -> Iterator[Any]:
         for pair in original(*arguments, **options):
             total[0] += 1
             yield pair
 
-    monkeypatch.setattr(answering, "answer_stream", counted)
+    monkeypatch.setattr(opened, "answer_stream", counted)
     monkeypatch.setattr("firth.cli.predict.lines_from", lines)
     predict(models["classify"])
     assert capsys.readouterr().out.count("\n") == 40

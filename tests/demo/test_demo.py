@@ -19,7 +19,6 @@ from firth.errors import ConfigError
 from firth.pretraining.run import pretrain
 from firth.text.records import Document, Text
 
-pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 SETTINGS = DemoSettings(

@@ -85,7 +85,7 @@ def read_baseline(path: str | Path) -> Baseline:
 
 
 def _tfidf_parts(method: Tfidf) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    words = {vocabulary.block: list(vocabulary.grams) for vocabulary in method.reader.vocabularies}
+    words: dict[str, Any] = {vocabulary.block: list(vocabulary.grams) for vocabulary in method.reader.vocabularies}
     tensors = {f"{vocabulary.block}.idf": vocabulary.idf for vocabulary in method.reader.vocabularies}
     return words, tensors | {"weight": method.weight.astype(np.float32), "bias": method.bias.astype(np.float32)}
 

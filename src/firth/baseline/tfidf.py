@@ -54,6 +54,15 @@ class Reader:
         return hstack(parts, "csr")
 
 
+    def cosines(self, first: Sequence[str], second: Sequence[str]) -> Float[np.ndarray, " n"]:
+        """How alike the texts of each pair are, 0 to 1: the mean cosine over the kinds of n-grams."""
+        found = np.zeros(len(first))
+        for vocabulary in self.vocabularies:
+            vectors = [tfidf(texts, vocabulary, self.grams) for texts in (first, second)]
+            found += np.asarray(vectors[0].multiply(vectors[1]).sum(1)).ravel() / len(self.vocabularies)
+        return found
+
+
 def fit_reader(texts: Sequence[Text], grams: GramConfig) -> Reader:
     """The reader whose vocabularies are those of the texts; both texts of a pair are counted."""
     pairs = any(text.second is not None for text in texts)

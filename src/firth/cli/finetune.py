@@ -97,9 +97,17 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: b
     """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
+    from firth.finetuning.baseline import names_baseline, resolve_baseline, run_baseline
     from firth.finetuning.finetune import run_resolved
     from firth.finetuning.resolve import resolve
 
+    if names_baseline(data, overrides):
+        baseline = resolve_baseline(data, overrides, where)
+        if out is None:
+            print(to_toml(baseline.recipe, comments=True), end="")
+        else:
+            _report(run_baseline(baseline, out), as_json)
+        return
     resolved = resolve(data, overrides, where)
     if out is None:
         print(to_toml(resolved.recipe, comments=True), end="")

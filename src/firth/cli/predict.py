@@ -5,7 +5,8 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -31,7 +32,7 @@ from firth.files import as_text, check_new_file, new_file
 from firth.progress import Progress
 
 if TYPE_CHECKING:
-    from firth.inference.model import Model
+    from firth.baseline.model import Predictor
     from firth.tasks.predictions import Prediction
     from firth.tasks.readers.files import Problems
     from firth.text.records import Record
@@ -105,36 +106,31 @@ def predict(
         raise ConfigError("--submission writes a file of its own: leave out --out")
     if out is not None:
         check_new_file(out)
-    from firth.inference.answering import answer_stream, task_model
-    from firth.inference.ensemble import check_members, ensemble_stream
     from firth.tasks.items import AT_ONCE
     from firth.tasks.readers.files import Problems
 
-    loaded = load_model(model, precision, compile)
-    task_model(loaded.loaded)
-    members = [loaded.loaded, *(load_model(other, precision, compile).loaded for other in others or ())]
-    check_members(members, [str(name) for name in (model, *(others or ()))])
+    loaded, ensemble = _load(model, list(others or ()), precision, compile)
     published = task or (_learnt(loaded) if submission else "")
     if submission and not published.startswith("glue/"):
         raise ConfigError(f"--submission is for GLUE, not for {published!r}: say which, such as --task glue/sst2")
     _check_task(loaded, published)
     # Answers come in the order of the input: an id is only handed on.
     problems = Problems(unique_ids=False)
-    form = _format(form, file, loaded.loaded.task, published, columns is not None or header is not None)
-    if form in _PLAIN and not (file and form == "jsonl" and loaded.loaded.task not in _OWN_JSONL):
+    form = _format(form, file, loaded.task, published, columns is not None or header is not None)
+    if form in _PLAIN and not (file and form == "jsonl" and loaded.task not in _OWN_JSONL):
         records: Iterable[Record] = _plain_records(loaded, texts, file, form)
     else:
         records = _file_records(loaded, file, form, columns, header, published, problems)
-    if recover_text == "published" and loaded.loaded.task != "answer":
-        raise ConfigError(f"--recover-text is for question answering, this is a model for {loaded.loaded.task}")
+    if recover_text == "published" and loaded.task != "answer":
+        raise ConfigError(f"--recover-text is for question answering, this is a model for {loaded.task}")
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
-    if others:
-        answers = ensemble_stream(members, _some(records, file), at_once=at_once, noted=noted)
-    else:
-        answers = answer_stream(loaded.loaded, _some(records, file), at_once=at_once, noted=noted)
+    answers = ensemble(_some(records, file), at_once=at_once, noted=noted)
     if recover_text == "published":
+        from firth.inference.model import Model
+
+        assert isinstance(loaded, Model), "no baseline answers questions"
         answers = _as_published(answers, loaded.loaded.tokenizer)
     if submission is not None:
         with on_interrupt("no submission was written"):
@@ -157,6 +153,34 @@ def _as_published(answers: Iterable[Any], tokenizer: "Tokenizer") -> Iterator[An
         yield record, recover_published([record], [answer], tokenizer)[0]
 
 
+def _load(
+    path: Path, others: list[Path], precision: Precision, compile: bool
+) -> tuple["Predictor", Callable[..., Iterator[Answer]]]:
+    """The model, and what answers records: it alone, or an average with others."""
+    from firth.baseline.folder import find_baseline
+
+    paths = [path, *others]
+    if baselines := [str(some) for some in paths if find_baseline(some) is not None]:
+        from firth.baseline.folder import read_baseline
+        from firth.inference.loading import check_plain
+
+        if others:
+            raise ConfigError(f"{baselines[0]} is a baseline, which answers alone: leave out --with")
+        check_plain(baselines[0], precision=precision, compile=compile)
+        baseline = read_baseline(path)
+        return baseline, baseline.answer_stream
+    from firth.inference.answering import task_model
+    from firth.inference.ensemble import check_members, ensemble_stream
+
+    models = [load_model(some, precision, compile) for some in paths]
+    task_model(models[0].loaded)
+    if not others:
+        return models[0], models[0].answer_stream
+    members = [model.loaded for model in models]
+    check_members(members, [str(some) for some in paths])
+    return models[0], partial(ensemble_stream, members)
+
+
 def _check(texts: tuple[str, ...], file: Path | None, about_a_file: list[str]) -> None:
     if texts and file is not None:
         raise ConfigError("give either TEXT or --input, not both")
@@ -164,19 +188,21 @@ def _check(texts: tuple[str, ...], file: Path | None, about_a_file: list[str]) -
         raise ConfigError(f"{' and '.join(about_a_file)}: only with a file: name it with --input")
 
 
-def _learnt(model: "Model") -> str:
+def _learnt(model: "Predictor") -> str:
     """The task that a model's provenance names: a kind, or a data set."""
-    recipe = model.loaded.provenance.get("recipe", {})
+    recipe = model.provenance.get("recipe", {})
     return str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
 
 
-def _check_task(model: "Model", task: str) -> None:
+def _check_task(model: "Predictor", task: str) -> None:
     """ConfigError if a data set is of another kind than the model's task."""
+    if not task:
+        return
     from firth.systems import kind_of_task
 
-    kind = kind_of_task(_TEST_OF.get(task, task)) if task else model.loaded.task
-    if kind != model.loaded.task:
-        raise ConfigError(f"--task {task} is of kind {kind}, but this is a model for {model.loaded.task}")
+    kind = kind_of_task(_TEST_OF.get(task, task))
+    if kind != model.task:
+        raise ConfigError(f"--task {task} is of kind {kind}, but this is a model for {model.task}")
 
 
 def _format(form: str, file: Path | None, kind: str, published: str, has_columns: bool) -> str:
@@ -198,13 +224,10 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
     return "lines" if suffix == ".txt" and kind not in OBJECTS else "auto"
 
 
-def _plain_records(model: "Model", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
+def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
     """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
-    from firth.tasks.items import record_of
     from firth.tasks.readers.files import read_lines
 
-    kind = model.loaded.task
-    unit = getattr(model.loaded.objective.config, "unit", "word")
     name = "TEXT" if texts else str(file or "stdin")
     for number, line in read_lines(file) if file is not None else enumerate(texts or lines_from(None), start=1):
         where = f"{name}:{number}"
@@ -213,7 +236,7 @@ def _plain_records(model: "Model", texts: tuple[str, ...], file: Path | None, fo
             continue
         item = _fields(line, where) if form == "jsonl" else line
         try:
-            record = record_of(kind, item, unit)
+            record = model.record(item)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         name_of_it = item.get("id") if isinstance(item, dict) else None
@@ -237,7 +260,7 @@ def _fields(line: str, where: str) -> dict[str, Any]:
 
 
 def _file_records(
-    model: "Model", file: Path | None, form: str, columns: str | None, header: bool | None, published: str,
+    model: "Predictor", file: Path | None, form: str, columns: str | None, header: bool | None, published: str,
     problems: "Problems",
 ) -> Iterable["Record"]:  # fmt: skip
     """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
@@ -250,7 +273,7 @@ def _file_records(
     if data_set is not None and "test" in data_set.splits and form == "auto" and not columns:
         return data_set.splits["test"].read(file, problems)
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
-    return iter_file(model.loaded.task, file, config, problems, labelled=False)
+    return iter_file(model.task, file, config, problems, labelled=False)
 
 
 def _some(records: Iterable["Record"], file: Path | None) -> Iterator["Record"]:

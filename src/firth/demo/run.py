@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from firth.baseline.fit import fit_tfidf
 from firth.config import from_dict, option, read_json, to_dict
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import build_vocab
@@ -36,7 +37,6 @@ from firth.demo.report import FRESH, PRETRAINED, TFIDF, Findings, Score, summari
 from firth.errors import ConfigError
 from firth.files import append_to, write_folder, write_json, write_text
 from firth.finetuning.base import base_of
-from firth.finetuning.baseline import tfidf_predictions
 from firth.finetuning.recipe import build
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
@@ -47,6 +47,8 @@ from firth.metrics.classification import accuracy, macro_f1
 from firth.pretraining.recipe import Pretrain
 from firth.pretraining.run import RECIPE, pretrain, resolve, resume
 from firth.progress import format_duration, say
+from firth.tasks.predictions import Labelled
+from firth.tasks.scoring import score_labels
 from firth.text.records import Document, Text
 from firth.training.log import read_log
 
@@ -119,9 +121,8 @@ def demo(
     other settings, or when the libraries of the extra ``report`` are missing. KeyboardInterrupt, with a
     message that says how to go on, when it was stopped.
     """
-    for name, library in (("matplotlib", "matplotlib"), ("sklearn", "scikit-learn")):
-        if find_spec(name) is None:
-            raise ConfigError(f"the demo needs {library}: pip install 'firth[report]'")
+    if find_spec("matplotlib") is None:
+        raise ConfigError("the demo needs matplotlib: pip install 'firth[report]'")
     try:
         return _Demo(Path(out), seed, settings or DemoSettings(), docs, tell).run()
     except KeyboardInterrupt:
@@ -322,9 +323,12 @@ class _Demo:
         split = self._split(per_class, draw)
         truth = self._numbers(split.test)
         if start == TFIDF:
-            labels = self._numbers(split.train)
-            texts, test = [t.text for t in split.train], [t.text for t in split.test]
-            predicted = tfidf_predictions(texts, labels, test, self.seed % 2**32)
+            found = fit_tfidf(
+                "classify", self.labels, split.train, [],
+                lambda texts, answers: score_labels(texts, answers, self.labels)["accuracy"],
+            )  # fmt: skip
+            answers = [a for a in found.model.answers(split.test) if isinstance(a, Labelled)]
+            predicted = np.array([self.labels.index(answer.label) for answer in answers], np.int64)
         else:
             with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
                 predicted = self._tune(start, split, draw, Path(folder))

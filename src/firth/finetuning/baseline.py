@@ -1,125 +1,216 @@
-"""What a representation has to beat: counted words and letters, and what one would guess without any model."""
+"""``firth finetune --model tfidf`` and ``commonest-tag``: labelled examples -> a baseline as a model folder.
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+The baseline is what a pre-trained model has to beat, so it is tuned as carefully: n-grams and strength are chosen on
+training examples that it has not seen, then all of them are fitted; the dev file is scored once.
 
-import numpy as np
-from jaxtyping import Float, Int
+out/
+├── recipe.toml      resolved
+├── model/           firth.load and firth predict read it, without torch
+├── results.json     as of any fine-tuning
+└── report.html
+"""
 
-from firth.errors import ConfigError
-from firth.text.records import Tagged, Text
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
+from firth.baseline.config import CommonestTagConfig, GramConfig
+from firth.baseline.fit import GRAMS, STRENGTHS, FittedTfidf, Tried, fit_tfidf, targets_of, weightiest
+from firth.baseline.folder import WEIGHTS, write_baseline
+from firth.baseline.model import BASELINES, Baseline, Method
+from firth.baseline.tags import fit_commonest_tag
+from firth.baseline.tfidf import Tfidf, answers_of
+from firth.config import FOREIGN_FINETUNING_KEYS, from_dict, option, override, required, to_dict, to_toml
+from firth.errors import ConfigError, FirthError
+from firth.files import file_sha256, make_folder, new_folder, write_json, write_text
+from firth.finetuning.baseline_report import write_baseline_report
+from firth.finetuning.calibrate import tempered
+from firth.finetuning.finetune import RESULTS, Finetuned, summary
+from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
+from firth.finetuning.recipe import LabelledConfig, data_config
+from firth.inference.score import Scored, score_answers, score_records
+from firth.pretraining.run import RECIPE
+from firth.progress import say
+from firth.recipes import Settings
+from firth.systems import TASKS, kind_of_task
 
-# Inverse strengths of the penalty among which cross-validation chooses: seven decades.
-_STRENGTHS = tuple(10.0**power for power in range(-2, 5))
-# Those among which held-out examples choose: what wins on more than a few hundred texts lies among them.
-_LIKELY_STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
-_FOLDS = 5
+_KINDS: dict[str, tuple[str, ...]] = {"tfidf": ("classify", "multilabel", "regress"), "commonest-tag": ("tag",)}
+# n-grams of each label that the report shows.
+_SHOWN = 10
 
 
-def tfidf_predictions(
-    texts: Sequence[str], labels: Int[np.ndarray, " n"], test: Sequence[str], seed: int
-) -> Int[np.ndarray, " m"]:
-    """Labels of ``test`` by logistic regression on TF-IDF of words and pairs of words, for few labels.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitBaseline:
+    """All options of a baseline."""
 
-    Counts are damped (1 + log); the strength of the penalty is chosen by cross-validation on the
-    training texts alone (``seed`` cuts them), then all of them are fitted. ConfigError without
-    scikit-learn, or with fewer than two texts of a class.
+    model: Literal["tfidf", "commonest-tag"] = required("tfidf (classify, multilabel, regress) or commonest-tag (tag)")
+    task: str = required("a kind (classify, multilabel, regress, tag) or a data set (glue/sst2)")
+    kind: str = required("the kind of task; follows from the task")
+    metric: str = required("the score that choices are made by; follows from the task")
+    data: LabelledConfig = option(LabelledConfig(), "labelled examples")
+    strengths: tuple[float, ...] = option(
+        (), "tfidf: C of the logistic regression, 1/alpha of the ridge regression, to choose from; none: those that "
+        "serve its kind of task"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if any(not 0 < strength < float("inf") for strength in self.strengths):
+            raise ConfigError(f"strengths={list(self.strengths)}: expected numbers above 0")
+
+
+class ResolvedBaseline(NamedTuple):
+    """A complete recipe and the labelled data it names."""
+
+    recipe: FitBaseline
+    labelled: LabelledData
+
+
+def names_baseline(data: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether the model of a recipe is a baseline and no encoder."""
+    return override(dict(data), settings).get("model") in BASELINES
+
+
+def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) -> ResolvedBaseline:
+    """A recipe with all that follows from the labelled data filled in."""
+    plain = override(dict(data), settings)
+    if not isinstance(plain.get("task"), str):
+        raise ConfigError(f"{where}: key 'task' is missing: give one, such as --task classify")
+    kind, name = kind_of_task(plain["task"]), plain["model"]
+    if kind not in _KINDS[name]:
+        others = [other for other, kinds in _KINDS.items() if kind in kinds]
+        advice = f"give --model {others[0]}" if others else "there is no baseline for it"
+        raise ConfigError(f"--model {name} is for {', '.join(_KINDS[name])}; task {plain['task']} is {kind}: {advice}")
+    neural = sorted(plain.keys() & {"head", "adapt", "optim", "train", "grid", "design", "tokenizer", "from_scratch"})
+    if neural:
+        raise ConfigError(f"{where}: a baseline has no {' and no '.join(neural)}: leave out, or give another --model")
+    plain.setdefault("data", {})
+    config = data_config(plain, where)
+    if config.choose_on == "dev":
+        raise ConfigError("data.choose_on=dev: a baseline makes its choices on training examples: leave it out")
+    labelled = read_labelled(plain["task"], config, {})
+    plain = {"kind": kind, "metric": labelled.metrics[0]} | plain
+    recipe = from_dict(FitBaseline, plain, where, foreign=FOREIGN_FINETUNING_KEYS)
+    check_metric(labelled, recipe.metric, labelled.options.get("labels", ()))
+    return ResolvedBaseline(recipe, labelled)
+
+
+def run_baseline(resolved: ResolvedBaseline, out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
+    """Fit in the new folder ``out``, which appears when all is done."""
+    recipe, labelled = resolved
+    out = Path(out)
+    with new_folder(out) as folder:
+        for note in labelled.notes:
+            tell(note)
+        splits = ", ".join(f"{len(records):,} {name}" for name, records in labelled.dev.items()) or "no dev file"
+        examples = {"train": len(labelled.train), "held_out": len(labelled.held)}
+        tell(f"{recipe.task}: {len(labelled.train):,} examples to fit, {len(labelled.held):,} held out, {splits}")
+        fitted = fit_baseline(recipe, labelled, tell)
+        baseline = Baseline(fitted.method, {"recipe": to_dict(recipe), "examples": examples})
+        make_folder(folder / "model", lambda new: write_baseline(new, baseline))
+        results = _results(recipe, labelled, fitted) | {"model": file_sha256(folder / "model" / WEIGHTS)}
+        write_json(folder / RESULTS, results)
+        write_text(folder / RECIPE, to_toml(recipe, comments=True))
+        try:
+            write_baseline_report(folder, recipe, results, name=out.name)
+        except (FirthError, OSError) as error:
+            tell(f"no report.html: {error}")
+    return Finetuned(out, results)
+
+
+class Fitted(NamedTuple):
+    """A method fitted to all training examples; ``held_out``: its scores on ``n_held`` examples before it saw them.
+
+    ``tried``, ``chosen``: ways to fit, none for commonest-tag.
     """
-    _check_library()
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-    from sklearn.pipeline import make_pipeline
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
-    fewest = min(Counter(labels.tolist()).values())
-    if fewest < 2:
-        raise ConfigError("cross-validation needs at least two texts of each class")
-    model = make_pipeline(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-        LogisticRegression(max_iter=2000),
-    )
-    folds = StratifiedKFold(min(_FOLDS, fewest), shuffle=True, random_state=seed)
-    search = GridSearchCV(model, {"logisticregression__C": _STRENGTHS}, cv=folds)
-    # So small a problem gains nothing by threads, which wait for one another when the machine is busy.
-    with threadpool_limits(1):
-        search.fit(list(texts), labels)
-    return np.asarray(search.predict(list(test)), np.int64)
+    method: Method
+    by: str
+    n_held: int
+    held_out: Scored
+    calibration: dict[str, Any]
+    tried: tuple[Tried, ...] = ()
+    chosen: Tried | None = None
 
 
-def linear_predictions(
-    train: Sequence[Text], held: Sequence[Text], test: Sequence[Text], labels: Sequence[str]
-) -> Int[np.ndarray, " m"]:
-    """Numbers of the labels of ``test`` by logistic regression on TF-IDF of words, pairs of words and letters.
-
-    Each text of a pair is counted apart. The strength of the penalty is chosen on ``held``, as every
-    fine-tuning's choices are; then all of ``train`` and ``held`` is fitted. ConfigError without scikit-learn.
-    """
-    _check_library()
-    from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
-
-    numbers = {label: i for i, label in enumerate(labels)}
-    gold = np.array([numbers[str(text.label)] for text in [*train, *held]])
-    known, asked = _counted([*train, *held], test)
-    n = len(train)
-    with threadpool_limits(1):
-        scores = []
-        for strength in _LIKELY_STRENGTHS:
-            model = LogisticRegression(C=strength, max_iter=1000).fit(known[:n], gold[:n])
-            scores.append(model.score(known[n:], gold[n:]))
-        best = _LIKELY_STRENGTHS[int(np.argmax(scores))]
-        return np.asarray(LogisticRegression(C=best, max_iter=1000).fit(known, gold).predict(asked), np.int64)
+def fit_baseline(recipe: FitBaseline, labelled: LabelledData, tell: Callable[[str], None] = say) -> Fitted:
+    """Choose, fit, and score what was held out."""
+    labels = tuple(labelled.options.get("labels", ()))
+    if recipe.model == "commonest-tag":
+        return _fit_tags(recipe, labelled)
+    score = TASKS[labelled.kind].score
+    found = fit_tfidf(
+        labelled.kind, labels, labelled.train, labelled.held,  # type: ignore[arg-type]  # one of the three
+        lambda records, answers: score(records, answers, labels)[recipe.metric],
+        grams=GRAMS, strengths=recipe.strengths or STRENGTHS[labelled.kind],
+    )  # fmt: skip
+    best = found.chosen
+    tell(f"chosen by {found.by}: {grams_in_words(best.grams)}, C {best.strength:g}: {recipe.metric} {best.score:.4f}")
+    answers = answers_of(found.outputs, found.model.config)
+    scored = score_answers(recipe.task, found.records, answers, labels, {})
+    return Fitted(found.model, found.by, len(found.records), scored, _figures(found), found.tried, best)
 
 
-def similarity(train: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " m"]:
-    """How alike the texts of each pair are: cosine of TF-IDF vectors of words and letters, 0 to 1."""
-    _check_library()
-    first, second = zip(*pairs, strict=True)
-    a, b = _vectors(list(train), [list(first), list(second)])
-    return np.asarray(a.multiply(b).sum(1)).ravel() / 2  # two kinds of units, each of length 1
+def _figures(found: FittedTfidf) -> dict[str, Any]:
+    """What the temperature does for examples that the model has not seen."""
+    config = found.model.config
+    if config.kind != "classify":
+        return {"threshold": config.threshold} if config.kind == "multilabel" else {}
+    _, figures = tempered(config, found.outputs, targets_of(config, found.records).argmax(1))
+    return figures
 
 
-def commonest_tags(train: Sequence[Tagged], test: Sequence[Tagged]) -> list[tuple[str, ...]]:
-    """Each word's commonest tag in training; for a word that is new there, the commonest of all."""
-    by_word: dict[str, Counter[str]] = defaultdict(Counter)
-    for record in train:
-        for word, tag in zip(record.words, record.tags or (), strict=True):
-            by_word[word][tag] += 1
-    every = sum(by_word.values(), Counter[str]())
-    best = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
-    other = every.most_common(1)[0][0]
-    return [tuple(best.get(word, other) for word in record.words) for record in test]
+def _fit_tags(recipe: FitBaseline, labelled: LabelledData) -> Fitted:
+    options = labelled.options
+    config = CommonestTagConfig(labels=tuple(options["labels"]), scheme=options["scheme"], unit=options["unit"])
+    unseen = fit_commonest_tag(labelled.train, config)
+    scored = score_answers(recipe.task, labelled.held, unseen.answers(labelled.held), config.labels, {})
+    method = fit_commonest_tag([*labelled.train, *labelled.held], config)
+    return Fitted(method, "held-out training examples", len(labelled.held), scored, {})
 
 
-def _counted(known: Sequence[Text], asked: Sequence[Text]) -> "tuple[csr_matrix, csr_matrix]":
-    from scipy.sparse import hstack
-
-    parts: list[tuple[Any, Any]] = []
-    for side in ("text", "second"):
-        texts = [getattr(text, side) or "" for text in known]
-        if any(texts):
-            of_known, of_asked = _vectors(texts, [texts, [getattr(text, side) or "" for text in asked]])
-            parts.append((of_known, of_asked))
-    return hstack([a for a, _ in parts]).tocsr(), hstack([b for _, b in parts]).tocsr()
+def grams_in_words(grams: GramConfig) -> str:
+    """``words 1-2, characters 2-5``."""
+    parts = [f"words 1-{grams.words}"] if grams.words else []
+    if grams.longest:
+        parts.append(f"characters {grams.shortest}-{grams.longest}{' across words' if grams.across else ''}")
+    return ", ".join(parts)
 
 
-def _vectors(fit: list[str], texts: list[list[str]]) -> "list[csr_matrix]":
-    """Each list of texts as vectors of words and pairs, then of 2 to 5 letters within words."""
-    from scipy.sparse import hstack
-    from sklearn.feature_extraction.text import TfidfVectorizer
+def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dict[str, Any]:
+    """As ``results.json`` of any fine-tuning, of a single run."""
+    dev: dict[str, Any] = {}
+    breakdown = {"held_out": fitted.held_out.breakdown.to_dict()}
+    for name, records in labelled.dev.items():
+        scored = score_method(recipe.task, fitted.method, records, f"scoring {name}")
+        dev[name] = {metric: summary([value]) for metric, value in scored.scores.items()}
+        breakdown[name] = scored.breakdown.to_dict()
+    settings = [[grams_in_words(t.grams), f"C {t.strength:g}"] for t in fitted.tried] or [[]]
+    return {
+        "task": recipe.task,
+        "kind": recipe.kind,
+        "metric": recipe.metric,
+        "metrics": list(labelled.metrics),
+        "chosen_on": fitted.by,
+        "examples": {
+            "train": len(labelled.train) + len(labelled.held), "held_out": fitted.n_held,
+            **{name: len(records) for name, records in labelled.dev.items()},
+        },
+        "settings": settings,
+        "chosen": fitted.tried.index(fitted.chosen) if fitted.chosen is not None else 0,
+        "tried": [tried.score for tried in fitted.tried],
+        "held_out": {metric: summary([value]) for metric, value in fitted.held_out.scores.items()},
+        "dev": dev,
+        "breakdown": breakdown,
+        "best_seed": 0,
+        "calibration": fitted.calibration,
+        "weightiest": weightiest(fitted.method, _SHOWN) if isinstance(fitted.method, Tfidf) else {},
+        "runs": [],
+        "scored": [],
+        "notes": labelled.notes,
+    }  # fmt: skip
 
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]").fit(fit)
-    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=2).fit(fit)
-    return [hstack([words.transform(some), letters.transform(some)]).tocsr() for some in texts]
 
-
-def _check_library() -> None:
-    try:
-        import sklearn  # noqa: F401  # only whether it is there
-    except ImportError:
-        raise ConfigError("the comparison with TF-IDF needs scikit-learn: pip install 'firth[report]'") from None
+def score_method(task: str, method: Method, records: Sequence[Any], what: str) -> Scored:
+    """Every score of a baseline on labelled records."""
+    return score_records(task, records, method.labels, lambda some: (list(method.answers(some)), {}), what)

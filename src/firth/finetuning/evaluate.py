@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from firth.baseline.folder import find_baseline, read_baseline
 from firth.errors import ConfigError
 from firth.files import file_sha256
+from firth.finetuning.baseline import score_method
 from firth.finetuning.labelled import read_file
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS
@@ -18,6 +20,7 @@ from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
+from firth.inference.loading import check_plain
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.systems import kind_of_task, metrics_of
@@ -59,6 +62,11 @@ def evaluate(
         _check_drop(precision, max_drop)
     if others and (precision == "int8" or max_drop is not None):
         raise ConfigError("--precision int8 and --max-drop judge one model: leave out --with, and judge each by itself")
+    if find_baseline(model) is not None:
+        check_plain(str(model), precision=precision, compile=False)
+        if others or max_drop is not None:
+            raise ConfigError(f"{model} is a baseline, which answers alone and in one precision: leave out --with")
+        return _evaluate_baseline(model, data, config, task, split)
     folder = gated_folder(model) if precision == "int8" else None
     weights = file_sha256(folder / WEIGHTS) if folder is not None else ""
     loaded = open_model(model)
@@ -68,8 +76,7 @@ def evaluate(
         raise ConfigError(f"{model} has not learnt a task yet: fine-tune it with firth finetune --model {model}")
     members = [loaded, *map(open_model, others)]
     check_members(members, [str(name) for name in (model, *others)])
-    if task and kind_of_task(task) != loaded.task:
-        raise ConfigError(f"{model} is a model for {loaded.task}, but {task} is a task of kind {kind_of_task(task)}")
+    _check_kind(model, loaded.task, task)
     if published_text and loaded.task != "answer":
         raise ConfigError(f"--recover-text is for question answering, {model} is a model for {loaded.task}")
     problems = Problems(skip_bad=config.skip_bad)
@@ -115,6 +122,24 @@ def _published(answer: Answer, tokenizer: Tokenizer, records: Sequence[Any]) -> 
     """Answers to questions with the texts that google-research/bert gives, and what was noted."""
     found, noted = answer(records)
     return list(recover_published(records, found, tokenizer)), dict(noted)
+
+
+def _evaluate_baseline(model: str | Path, data: str, config: LabelledConfig, task: str, split: str) -> dict[str, Any]:
+    baseline = read_baseline(model)
+    _check_kind(model, baseline.task, task)
+    problems = Problems(skip_bad=config.skip_bad)
+    records = read_gold(task or baseline.task, data, config, problems, split)
+    if baseline.labels:
+        records = check_labels(records, baseline.labels, problems)
+    task = task or baseline.task
+    scored = score_method(task, baseline.method, records, "evaluating")
+    path = "NumPy and SciPy on the CPU"
+    return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report(), "path": path}
+
+
+def _check_kind(model: str | Path, kind: str, task: str) -> None:
+    if task and kind_of_task(task) != kind:
+        raise ConfigError(f"{model} is a model for {kind}, but {task} is a task of kind {kind_of_task(task)}")
 
 
 def _check_drop(precision: Precision, max_drop: float) -> None:

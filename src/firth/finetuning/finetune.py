@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from firth.baseline.model import Baseline
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import check_new, file_sha256, lock, recover, write_folder, write_json, write_text
@@ -33,7 +34,8 @@ from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.train import RESULT, Run, rewrite_options, split_of, tune
 from firth.folder import read_model
-from firth.inference.model import Model, load
+from firth.inference.loading import load
+from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
 from firth.inference.score import Split, score_split
 from firth.machine import find_machine, reuse_memory
@@ -64,7 +66,7 @@ class Finetuned:
         return {split: {name: score["mean"] for name, score in found.items()} for split, found in splits.items()}
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Model | Baseline:
         """The best run's model, loaded."""
         return load(self.out)
 
@@ -87,7 +89,8 @@ def finetune(
     ``train`` and ``dev``: files of one's own; ``data``: the folder of a published data set that ``task`` names.
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-4}``. ``recipe``: a TOML file or a
     recipe object, over which all of these are laid. ConfigError and InputError come before anything is written;
-    KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` continues.
+    KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` continues. ``model`` may be a baseline:
+    ``"tfidf"`` or ``"commonest-tag"`` (``firth.finetuning.baseline``).
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the fine-tuning")
@@ -95,6 +98,11 @@ def finetune(
         "task": task, "model": model, "data.train": train, "data.dev": dev, "data.folder": data, "train.seeds": seeds,
     }  # fmt: skip
     plain, where = plain_of(recipe, arguments)
+    # Not above: it returns what this module defines.
+    from firth.finetuning.baseline import names_baseline, resolve_baseline, run_baseline
+
+    if names_baseline(plain, settings):
+        return run_baseline(resolve_baseline(plain, settings, where), out, tell)
     return run_resolved(resolve(plain, settings, where), out, tell)
 
 

@@ -24,14 +24,14 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     )  # fmt: skip
     for name, scores in results["dev"].items():
         report.heading(f"{name}: {examples[name]:,} examples")
-        _scores(report, scores, results, name)
+        add_scores(report, scores, results, name)
     if not on_dev:
         report.heading(f"Held out: {examples['held_out']:,} examples")
-        _scores(report, results["held_out"], results, "held_out")
+        add_scores(report, results["held_out"], results, "held_out")
     report.heading("Runs")
     report.table(["run", results["metric"], "best step", "of", "minutes", ""], [_run(run) for run in results["runs"]])
     _curves(report, out, results)
-    _calibration(report, results["calibration"])
+    add_calibration(report, results["calibration"])
     if results["notes"]:
         report.heading("Reading the data")
         report.pre("\n".join(results["notes"]))
@@ -42,7 +42,7 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     return path
 
 
-def _scores(report: Report, scores: dict[str, Any], results: dict[str, Any], split: str) -> None:
+def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], split: str) -> None:
     """The scores over the seeds; then, of the best run, what they hide."""
     report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
     found = results.get("breakdown", {}).get(split)
@@ -108,7 +108,8 @@ def _curves(report: Report, out: Path, results: dict[str, Any]) -> None:
     report.lines_plot(f"Held out: {results['metric']}", scores, "step", results["metric"])
 
 
-def _calibration(report: Report, figures: dict[str, Any]) -> None:
+def add_calibration(report: Report, figures: dict[str, Any]) -> None:
+    """The calibration error before and after a fitted temperature, and the reliability diagram; nothing without one."""
     if "temperature" not in figures:
         return
     report.heading("Are probabilities believable?")

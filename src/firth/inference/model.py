@@ -1,5 +1,6 @@
 """``firth.load``: a model folder as something that answers."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -79,6 +80,21 @@ class Model:
     def system(self) -> str:
         """Name of the system, e.g. ``"bert"``."""
         return self.loaded.system_name
+
+    @property
+    def task(self) -> str:
+        """The kind of task that it has learnt, or ``"pretraining"``."""
+        return self.loaded.task
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the model comes from."""
+        return self.loaded.provenance
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels or tags of its task, in the order of the outputs; none for values, spans and choices."""
+        return tuple(getattr(self.loaded.objective.config, "labels", ()))
 
     def tokenize(self, text: str) -> list[Piece]:
         """The pieces of a text, without special ones."""
@@ -256,7 +272,13 @@ class Model:
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
         """As ``predict``, each item's record and prediction one after the other; ``at_once`` are held in memory."""
-        return answer_stream(self.loaded, (self.record(item) for item in items), at_once=at_once)
+        return self.answer_stream((self.record(item) for item in items), at_once=at_once)
+
+    def answer_stream(
+        self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
+    ) -> Iterator[tuple[Record, Prediction]]:
+        """Each record with its prediction, in order; ``noted`` counts texts too long to read at once."""
+        return answer_stream(self.loaded, records, at_once=at_once, noted=noted)
 
     @overload
     def translate(self, texts: str, *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50) -> str: ...

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firth.baseline.config import CommonestTagConfig, GramConfig
+from firth.baseline.fit import fit_tfidf
+from firth.baseline.tags import fit_commonest_tag
+from firth.baseline.tfidf import fit_reader
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
-from firth.finetuning.baseline import commonest_tags, linear_predictions, similarity
 from firth.finetuning.finetune import IDENTITY, resume, run_resolved
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
@@ -26,7 +29,9 @@ from firth.inference.score import score_answers
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.studies.cells import Cell, run_study, select
-from firth.tasks.predictions import Chosen, Labelled, TaggedText, Valued
+from firth.systems import TASKS
+from firth.tasks.predictions import Chosen
+from firth.text.records import Text
 
 SEEDS = 3
 MOST_EXAMPLES = 8000
@@ -209,8 +214,8 @@ def count_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 _COUNTED = {
-    "classify": "TF-IDF of words and letters, logistic regression",
-    "regress": "cosine of TF-IDF vectors, no learning",
+    "classify": "TF-IDF of words and characters, logistic regression",
+    "regress": "TF-IDF of both texts and their cosine, ridge regression",
     "choose": "cosine of TF-IDF vectors, no learning",
     "tag": "each word's commonest tag",
 }
@@ -218,22 +223,24 @@ _COUNTED = {
 
 def counted_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
     """Answers without a representation, by the kind of task."""
-    known = [*data.train, *data.held]
-    if data.kind == "classify":
-        labels = data.options["labels"]
-        numbers = linear_predictions(data.train, data.held, records, labels)
-        return [Labelled(labels[int(i)], 1.0, {}) for i in numbers]
-    if data.kind == "regress":
-        fit = [text for record in known for text in (record.text, record.second)]
-        return [Valued(float(x)) for x in similarity(fit, [(r.text, r.second) for r in records])]
+    known, metric, labels = [*data.train, *data.held], data.metrics[0], data.options.get("labels", ())
+    if data.kind in ("classify", "regress"):
+        score = TASKS[data.kind].score
+        found = fit_tfidf(
+            data.kind, labels, data.train, data.held,  # type: ignore[arg-type]  # one of two
+            lambda texts, answers: score(texts, answers, labels)[metric],
+        )  # fmt: skip
+        return list(found.model.answers(records))
     if data.kind == "choose":
         fit = [text for record in known for text in (f"{record.text} {record.question}", *record.choices)]
+        reader = fit_reader([Text(text) for text in fit], GramConfig())
         pairs = [(f"{r.text} {r.question}", choice) for r in records for choice in r.choices]
-        scores = iter(similarity(fit, pairs).tolist())
+        scores = iter(reader.cosines(*map(list, zip(*pairs, strict=True))).tolist())
         best = [max((next(scores), -i) for i in range(len(r.choices))) for r in records]
         return [Chosen(-i, "", ()) for _, i in best]
     if data.kind == "tag":
-        return [TaggedText(tags, (), ()) for tags in commonest_tags(known, records)]
+        options = CommonestTagConfig(labels=tuple(labels), scheme=data.options["scheme"], unit=data.options["unit"])
+        return list(fit_commonest_tag(known, options).answers(records))
     raise InputError(f"counted words do not answer a task of kind {data.kind}")
 
 

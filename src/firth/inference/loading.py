@@ -1,0 +1,36 @@
+"""``firth.load``: whatever a path means, as something that answers. A baseline is opened without torch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firth.baseline.folder import find_baseline, read_baseline
+from firth.baseline.model import Baseline
+from firth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from firth.inference.fast import Precision
+    from firth.inference.model import Model
+
+
+def load(
+    path: str | Path, *, device: str | None = None, precision: "Precision" = "float32", compile: bool = False
+) -> "Model | Baseline":
+    """Load a model to use it: a ``Model``, as ``firth.inference.model.load`` says, or a ``Baseline``.
+
+    Both satisfy ``firth.baseline.model.Predictor`` once they have learnt a task.
+    """
+    if find_baseline(path) is None:
+        from firth.inference.model import load as load_model
+
+        return load_model(path, device=device, precision=precision, compile=compile)
+    check_plain(str(path), device=device, precision=precision, compile=compile)
+    return read_baseline(path)
+
+
+def check_plain(path: str, *, device: str | None = None, precision: str = "float32", compile: bool = False) -> None:
+    """ConfigError for what a baseline, which NumPy computes, does not have."""
+    wrong = [] if device in (None, "cpu") else ["device"]
+    wrong += [] if precision in ("float32", "auto") else ["precision"]
+    wrong += ["compile"] if compile else []
+    if wrong:
+        raise ConfigError(f"{path} is a baseline, which NumPy computes on the CPU: leave out {' and '.join(wrong)}")

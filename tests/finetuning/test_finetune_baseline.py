@@ -1,0 +1,124 @@
+"""A baseline by ``finetune``, from a file to a model that is evaluated and used like any other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import firth
+from firth.cli import main
+from firth.config import read_json
+from firth.errors import ConfigError, InputError
+
+VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
+THINGS = ("file", "folder", "path", "disk", "letter", "page", "table", "door")
+
+
+def rows(things: tuple[str, ...]) -> str:
+    lines = [f"{verb} the {thing}\t{label}" for verb, label in VERBS.items() for thing in things]
+    return "\n".join(["text\tlabel", *lines]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labelled")
+    (folder / "train.tsv").write_text(rows(THINGS), "utf-8")
+    (folder / "dev.tsv").write_text(rows(("window", "shelf")), "utf-8")
+    sentences = ("Ann/B-PER saw/O Paris/B-LOC", "Paris/B-LOC slept/O", "Bo/B-PER ran/O", "Ida/B-PER saw/O Rome/B-LOC")
+    words = ["\n".join(word.replace("/", "\t") for word in sentence.split()) for sentence in sentences]
+    (folder / "train.conll").write_text("\n\n".join(words * 3) + "\n", "utf-8")
+    (folder / "dev.conll").write_text("Eve\tB-PER\nsaw\tO\nParis\tB-LOC\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "b"
+    made = firth.finetune(
+        task="classify", model="tfidf", train=files / "train.tsv", dev=files / "dev.tsv", out=out,
+        tell=lambda text: None,
+    )  # fmt: skip
+    assert made.scores["dev"]["accuracy"] == 1 and isinstance(made.model, firth.Baseline)
+    return out
+
+
+def test_the_folder_is_that_of_a_fine_tuning(fitted: Path, files: Path) -> None:
+    assert {path.name for path in fitted.iterdir()} >= {"model", "results.json", "recipe.toml", "report.html"}
+    results = read_json(fitted / "results.json")
+    assert results["metric"] == "accuracy" and "cross-validation" in results["chosen_on"]
+    assert results["breakdown"]["dev"]["labels"]["in"]["examples"] == 6
+    assert len(results["settings"]) == len(results["tried"]) > results["chosen"]
+    assert 0.05 <= results["calibration"]["temperature"] <= 20
+    page = (fitted / "report.html").read_text("utf-8")
+    assert "What was tried" in page and "What speaks for each label" in page
+    # The recipe makes the same model again.
+    again = firth.finetune(fitted / "recipe.toml", out=fitted.with_name("again"), tell=lambda text: None)
+    assert again.results["model"] == results["model"]
+
+
+def test_evaluate_and_predict_run_it(
+    fitted: Path, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = firth.evaluate(fitted, files / "dev.tsv")
+    assert found["scores"]["accuracy"] == 1 and found["examples"] == 12 and found["breakdown"]["labels"]
+    assert main(["evaluate", str(fitted), "--data", str(files / "dev.tsv")]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert main(["predict", str(fitted), "open the door", "reply"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["label"] for line in lines] == ["in", "out"] and set(lines[0]["probabilities"]) == {"in", "out"}
+    assert main(["predict", str(fitted), "--input", str(files / "dev.tsv")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 12
+
+
+def test_the_commonest_tag_is_a_model_too(files: Path, tmp_path: Path) -> None:
+    arguments = ["--train", files / "train.conll", "--dev", files / "dev.conll", "--out", tmp_path / "t"]
+    assert main(["finetune", "--task", "tag", "--model", "commonest-tag", *map(str, arguments)]) == 0
+    results = read_json(tmp_path / "t" / "results.json")
+    assert results["dev"]["dev"]["entity_f1"]["mean"] > 0.5
+    (answer,) = firth.load(tmp_path / "t").predict([["Ann", "saw", "Rome"]])
+    assert answer.tags == ("B-PER", "O", "B-LOC") and [entity.text for entity in answer.entities] == ["Ann", "Rome"]
+
+
+def test_show_recipe_prints_it_and_fits_nothing(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--task", "classify", "--model", "tfidf", "--train", str(files / "train.tsv"), "--show-recipe"]
+    assert main(["finetune", *flags]) == 0
+    assert 'model = "tfidf"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "settings", "message"),
+    [
+        ("tag", "tfidf", {}, "task tag is tag: give --model commonest-tag"),
+        ("answer", "tfidf", {}, "there is no baseline for it"),
+        ("classify", "tfidf", {"train.epochs": 3}, "a baseline has no train: leave out"),
+        ("classify", "tfidf", {"strengths": [0.0]}, "expected numbers above 0"),
+        ("classify", "tfidf", {"data.choose_on": "dev"}, "makes its choices on training examples"),
+        ("classify", "tfidf", {"metric": "pearson"}, "expected one of"),
+        ("classify", "tfidf", {"strength": 3.0}, "unknown key 'strength': did you mean 'strengths'"),
+    ],
+)
+def test_wrong_recipes_are_said(
+    task: str, model: str, settings: dict[str, object], message: str, files: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        firth.finetune(
+            task=task, model=model, train=files / "train.tsv", out=tmp_path / "x", settings=settings,
+            tell=lambda text: None,
+        )  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_label_is_said(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("text\tlabel\na\tx\nb\tx\nc\tx\n", "utf-8")
+    with pytest.raises(InputError, match="'x'"):
+        firth.finetune(task="classify", model="tfidf", train=tmp_path / "t.tsv", out=tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_baseline_answers_alone(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(fitted), "x", "--with", str(fitted)]) == 2
+    assert "is a baseline, which answers alone" in capsys.readouterr().err
+    assert main(["predict", str(fitted), "x", "--precision", "int8"]) == 2
+    assert "leave out precision" in capsys.readouterr().err
+    assert main(["fill-mask", str(fitted), "a [MASK]"]) == 2
+    assert "has no encoder" in capsys.readouterr().err
