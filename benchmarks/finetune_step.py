@@ -27,8 +27,9 @@ from firth.data.loader import Place
 from firth.finetuning.base import Base, make_model, rate_scales
 from firth.finetuning.recipe import Finetune
 from firth.finetuning.resolve import resolve
-from firth.finetuning.train import Run
+from firth.finetuning.train import Run, split_of
 from firth.folder import write_model
+from firth.inference.score import Split
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.systems import SYSTEMS
 from firth.tasks.rows import Example
@@ -60,8 +61,8 @@ class Ours:
         self.recipe, self.base, labelled = resolve(data, list(settings), "benchmark")
         self.machine = find_machine(self.recipe.train.precision)
         records = [*labelled.train, *labelled.held]
-        self.examples: list[Example] = examples_of(self.base, self.recipe, records)[0]
-        self.run = Run(self.base, self.recipe, 1, self.examples, [], [], self.machine, run)
+        self.examples: list[Example] = split_of(self.base, self.recipe, records).examples
+        self.run = Run(self.base, self.recipe, 1, self.examples, Split([], [], {}), self.machine, run)
         self.model = make_model(self.base, self.recipe, 1)
 
     def trainer(self) -> tuple[Trainer, ExampleSource]:

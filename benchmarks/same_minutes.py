@@ -219,7 +219,7 @@ def on_sentiment(folder: Path, data: Path, out: Path) -> dict[str, float]:
         "task": "glue/sst2", "model": f"{folder}/",
         "data": {"folder": str(data / "glue/SST-2"), "limit": MOST_EXAMPLES},
         # The mean of all tokens: without next sentences nothing has taught the first one to stand for a text.
-        "head": {"features": {"pool": "mean"}},
+        "head": {"network": {"pool": "mean"}},
         "optim": {"kind": "adamw", "learning_rate": 4e-4}, "train": {"seeds": SEEDS, "epochs": 1.0},
     }  # fmt: skip
     run_resolved(resolve_finetuning(plain, [], "benchmark"), out, tell=_silent)

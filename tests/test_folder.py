@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from network_options import network_of
 from torch import nn
 
 from firth import folder as folder_module
@@ -23,7 +24,6 @@ from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -52,28 +52,28 @@ def pretraining(system_name: str, **options: Any) -> nn.Module:
 
 def classifier() -> Classifier:
     torch.manual_seed(0)
-    config = ClassifyConfig(labels=("나쁨", "good"), features=FeatureConfig(dropout=0.25))
+    config = ClassifyConfig(labels=("나쁨", "good"), network=network_of(dropout=0.25))
     return Classifier(Bert(BertConfig(vocab_size=len(PIECES), **BERT_SIZES)), config).eval()
 
 
 # Options that say something of their own at every place where a task has such a place.
-_FEATURES = FeatureConfig(layers=(-1, 0), mix="weighted", lstm_layers=1, lstm_width=4)
+_FEATURES = network_of(layers=(-1, 0), mix="weighted", lstm_layers=1, lstm_width=4)
 _WINDOWS = WindowConfig(length=12, stride=3, long="cut", merge="max")
 TASK_OPTIONS: dict[str, Any] = {
     "classify": ClassifyConfig(
         labels=("나쁨", "good"), label_smoothing=0.1, class_weights=(1.0, 2.5), temperature=1.5,
-        features=replace(_FEATURES, pool="mean"),
+        network=replace(_FEATURES, pool="mean"),
     ),
     "multilabel": MultiLabelConfig(labels=("a",), threshold=0.35, windows=_WINDOWS),
     "regress": RegressConfig(lowest=-1.5, highest=5.0, windows=_WINDOWS),
     "tag": TagConfig(
         labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="BIOES", unit="character", crf=True,
-        features=replace(_FEATURES, words="last"),
+        network=replace(_FEATURES, words="last"),
     ),
     "answer": AnswerConfig(
-        can_refuse=True, threshold=-2.25, n_best=5, windows=WindowConfig(length=12, stride=3), features=_FEATURES
+        can_refuse=True, threshold=-2.25, n_best=5, windows=WindowConfig(length=12, stride=3), network=_FEATURES
     ),
-    "choose": ChooseConfig(temperature=0.5, features=FeatureConfig(dropout=0.3)),
+    "choose": ChooseConfig(temperature=0.5, network=network_of(dropout=0.3)),
 }  # fmt: skip
 
 
@@ -140,10 +140,10 @@ def test_every_task_is_read_with_all_its_options(tmp_path: Path, task: str) -> N
         ("choose", ChooseConfig(windows=_WINDOWS), "BertForMultipleChoice"),
         # What no other tool computes has our own names, so that none reads it as something else.
         ("tag", TagConfig(labels=("O", "B-X"), crf=True), None),
-        ("tag", TagConfig(labels=("O", "B-X"), features=FeatureConfig(mix="weighted")), None),
-        ("tag", TagConfig(labels=("O", "B-X"), features=FeatureConfig(words="mean")), None),
-        ("answer", AnswerConfig(features=FeatureConfig(layers=(-2,))), None),
-        ("classify", ClassifyConfig(labels=("n", "y"), features=FeatureConfig(pool="mean")), None),
+        ("tag", TagConfig(labels=("O", "B-X"), network=network_of(mix="weighted")), None),
+        ("tag", TagConfig(labels=("O", "B-X"), network=network_of(words="mean")), None),
+        ("answer", AnswerConfig(network=network_of(layers=(-2,))), None),
+        ("classify", ClassifyConfig(labels=("n", "y"), network=network_of(pool="mean")), None),
     ],
 )
 def test_only_published_heads_have_the_names_of_other_tools(

@@ -86,13 +86,16 @@ FOREIGN_FINETUNING_KEYS = {
     **_FOREIGN,
     "attention_probs_dropout_prob": "adapt.dropout",
     "attn_pdrop": "adapt.dropout",
-    "classifier_dropout": "head.features.dropout",
+    "attention_width": "head.network.width",
+    "classifier_dropout": "head.network.dropout",
     "doc_stride": "head.windows.stride",
     "early_stopping_patience": "train.patience",
     "embd_pdrop": "adapt.dropout",
     "eval_steps": "train.evaluations_per_epoch",
+    "features": "head.network",
     "gradient_checkpointing": "train.recompute",
     "hidden_dropout_prob": "adapt.dropout",
+    "hidden_width": "head.network.hidden_width",
     "max_seq_length": "head.windows.length",
     "max_steps": "train.epochs",
     "num_train_epochs": "train.epochs",
@@ -198,6 +201,8 @@ def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, 
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where}: {key} must be a table of keys, not {value!r}")
         return from_dict(kind, value, where, prefix=f"{key}.", foreign=foreign)
+    if origin in (typing.Union, types.UnionType) and all(map(dataclasses.is_dataclass, arguments)):
+        return _convert(value, _variant(value, arguments, key, where), key, where, foreign)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -216,6 +221,27 @@ def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, 
     if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     raise ConfigError(f"{where}: {key} = {value!r}: expected {_type_name(kind)}")
+
+
+def _variant(value: Any, variants: Sequence[Any], key: str, where: str) -> Any:
+    """The one of several dataclasses that a table means: each has a field ``kind`` whose default is its name.
+
+    A key that another variant has is an error that names that variant's kind.
+    """
+    if isinstance(value, tuple(variants)):
+        return type(value)
+    by_kind = {variant.__dataclass_fields__["kind"].default: variant for variant in variants}
+    names = ", ".join(map(repr, by_kind))
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: {key} must be a table of keys with {key}.kind, one of {names}, not {value!r}")
+    kind = value.get("kind", next(iter(by_kind)))
+    if kind not in by_kind:
+        raise ConfigError(f"{where}: {key}.kind = {kind!r}: expected one of {names}")
+    for name in value:
+        others = [repr(other) for other, variant in by_kind.items() if name in variant.__dataclass_fields__]
+        if others and repr(kind) not in others:
+            raise ConfigError(f"{where}: {key}.{name} is for {key}.kind={' or '.join(others)}, not {kind!r}")
+    return by_kind[kind]
 
 
 def from_dict(
@@ -271,6 +297,8 @@ def with_old_names(options: Any) -> Any:
     names = {new.rpartition(".")[2]: old.rpartition(".")[2] for old, new in RENAMED_KEYS.items()}
     names |= {"length_penalty": "alpha", "min_count": "least"}
     if isinstance(options, Mapping):
+        if isinstance(options.get("network"), Mapping):
+            options = _with_features(options)
         return {names.get(key, key): with_old_names(value) for key, value in options.items()}
     if isinstance(options, (list, tuple)):
         return [with_old_names(value) for value in options]
@@ -279,6 +307,15 @@ def with_old_names(options: Any) -> Any:
         table, dot, last = key.rpartition(".")
         return f"{table}{dot}{names[last]}={value}" if equals and last in names else options
     return options
+
+
+def _with_features(head: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a head as earlier versions had them: a table ``features``, and the network by its name."""
+    features = dict(head["network"])
+    found = {key: value for key, value in head.items() if key != "network"}
+    if features.pop("kind", "") == "biattentive":
+        found |= {"network": "biattentive", "attention_width": features.pop("width", 300)}
+    return {**found, "features": features}
 
 
 def to_dict(config: Any) -> dict[str, Any]:

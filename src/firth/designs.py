@@ -38,7 +38,7 @@ _TAGGER: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Peters et al. 2017, §3.2, of names: the layers that TagLM and its baseline share.
 _TAGLM: dict[str, Any] = {
-    "own_words": 50, "own_characters": "gru", "cell": "gru", "lstm_layers": 2, "lstm_width": 300,
+    "kind": "bilstm", "own_words": 50, "own_characters": "gru", "cell": "gru", "lstm_layers": 2, "lstm_width": 300,
     "dropout": 0.25, "output_dropout": False,
 }  # fmt: skip
 
@@ -47,7 +47,7 @@ HEADS: dict[str, Design] = {
         tasks=("tag",),
         settings={
             **_TAGGER,
-            "head": {"crf": True, "scheme": "BIOES", "features": {**_TAGLM, "layers": [-1], "join": "first"}},
+            "head": {"crf": True, "scheme": "BIOES", "network": {**_TAGLM, "layers": [-1], "join": "first"}},
         },
     ),
     # Peters et al. 2018, App. A, of names (specification of ELMo, §9).
@@ -57,16 +57,17 @@ HEADS: dict[str, Design] = {
             **_TAGGER,
             "head": {
                 "crf": True, "scheme": "BIOES",
-                "features": {
-                    "layers": [0, 1, 2], "mix": "weighted", "mix_l2": 0.1, "join": "input", "own_words": 50,
-                    "own_characters": "cnn", "cell": "lstm", "lstm_layers": 2, "lstm_width": 200, "dropout": 0.5,
+                "network": {
+                    "kind": "bilstm", "layers": [0, 1, 2], "mix": "weighted", "mix_l2": 0.1, "join": "input",
+                    "own_words": 50, "own_characters": "cnn", "cell": "lstm", "lstm_layers": 2, "lstm_width": 200,
+                    "dropout": 0.5,
                 },
             },
         },
     ),
     "bilstm-crf": Design(
         tasks=("tag",),
-        settings={**_TAGGER, "head": {"crf": True, "scheme": "BIOES", "features": {**_TAGLM, "join": "none"}}},
+        settings={**_TAGGER, "head": {"crf": True, "scheme": "BIOES", "network": {**_TAGLM, "join": "none"}}},
     ),
     # McCann et al. 2017, §4. What the paper leaves open, dropout and the length of training among it, is ours.
     "bcn": Design(
@@ -75,7 +76,7 @@ HEADS: dict[str, Design] = {
             "optim": {**_ADAM, "schedule": "linear", "warmup_share": 0.0},
             "adapt": {"frozen_groups": -1}, "train": {"epochs": 10.0},
             "head": {
-                "network": "biattentive", "windows": {"long": "cut"}, "features": {"layers": [-1], "dropout": 0.2},
+                "windows": {"long": "cut"}, "network": {"kind": "biattentive", "layers": [-1], "dropout": 0.2},
             },
         },
     ),

@@ -27,7 +27,8 @@ from firth.files import MANIFEST, check_folder, covered_files
 from firth.machine import free_memory
 from firth.progress import say
 from firth.systems import SYSTEMS, TASKS, System
-from firth.tasks.config import EmbeddingConfig
+from firth.tasks.config import EmbeddingConfig, LinearConfig
+from firth.tasks.old_options import with_network
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors
@@ -90,8 +91,7 @@ def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...
     if task == PRETRAINING:
         return theirs.names
     ours = getattr(options, "crf", False) or getattr(options, "both_orders", False)
-    ours = ours or getattr(options, "network", "linear") != "linear"
-    published = options.features.plain and not ours
+    published = isinstance(options.network, LinearConfig) and options.network.plain and not ours
     return theirs.task_names.get(task) if published else None
 
 
@@ -235,7 +235,7 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         sizes = read_json(folder / "config.json")
         where = str(folder / "config.json")
         make_config = system.objective_config if task == PRETRAINING else TASKS[task].config
-        options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
+        options = from_dict(make_config, with_network(about.get("options", {})), str(folder / "firth.json"))
         embedding = from_dict(EmbeddingConfig, about.get("embedding", {}), str(folder / "firth.json"))
         untrained = tuple(map(str, about.get("untrained", ())))
         names = tensor_names(system_name, task, options)

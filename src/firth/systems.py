@@ -270,7 +270,7 @@ SYSTEMS: dict[str, System] = {
         tuning={
             "optim": _ULMFIT_ADAM | {"learning_rate": 0.01},
             "adapt": {"layer_decay": 1 / 2.6, "unfreeze": "gradual"},
-            "head": {"network": "pooled", "features": {"dropout": 0.4}},
+            "head": {"network": {"hidden_width": 50, "dropout": 0.4}},
             "train": {"epochs": 8.0},
         },
         tuned_width=None,
@@ -295,7 +295,7 @@ SYSTEMS: dict[str, System] = {
         tuning={
             "optim": _ADAM,
             "adapt": {"frozen_groups": -1},
-            "head": {"features": {"dropout": 0.5}},
+            "head": {"network": {"dropout": 0.5}},
         },
         tuned_width=None,
     ),

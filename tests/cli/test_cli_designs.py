@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-SMALL = ("train.precision=float32", "head.features.lstm_width=4", "head.features.own_words=3")
+SMALL = ("train.precision=float32", "head.network.lstm_width=4", "head.network.own_words=3")
 FAST = [f"--set={key}" for key in SMALL]
 
 
@@ -40,7 +40,7 @@ def test_a_tagger_by_its_name(firth, folder: Path, tmp_path: Path) -> None:
     assert done.code == 0 and "tag fine-tuned on" in done.out
     assert "vectors for 2 of the vocabulary's 2 words (1 by their lower case)" in done.err
     about = json.loads((tmp_path / "run" / "model" / "firth.json").read_text())
-    assert about["options"]["scheme"] == "BIOES" and about["options"]["features"]["join"] == "first"
+    assert about["options"]["scheme"] == "BIOES" and about["options"]["network"]["join"] == "first"
     answered = firth("predict", tmp_path / "run", stdin=b"Ann Lee walked\n")
     assert answered.code == 0 and len(json.loads(answered.out)["tags"]) == 3
     # Other tools cannot express it, and say so by name.

@@ -141,7 +141,7 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
     result = firth(
         "finetune", file, "--task", "classify", "--model", tiny_run, "--from-scratch", "--train", data / "t.tsv",
         "--dev", data / "d.tsv", "--columns", "text=0,label=1", "--header", "--format", "tsv", "--seeds", 3,
-        "--grid", "optim.learning_rate=1e-4,3e-4", "--grid", "head.features.pool=mean,max", "--epochs", 1.5,
+        "--grid", "optim.learning_rate=1e-4,3e-4", "--grid", "head.network.pool=mean,max", "--epochs", 1.5,
         "--limit", 7, "--skip-bad", "--set", "train.patience=2", "--show-recipe",
     )  # fmt: skip
     assert result.code == 0, result.err
@@ -152,7 +152,7 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
         "header": "yes", "format": "tsv", "limit": 7, "skip_bad": True,
     }  # fmt: skip
     assert {key: recipe["data"][key] for key in wanted} == wanted
-    assert recipe["grid"] == ["optim.learning_rate=1e-4,3e-4", "head.features.pool=mean,max"]
+    assert recipe["grid"] == ["optim.learning_rate=1e-4,3e-4", "head.network.pool=mean,max"]
     train = recipe["train"]
     assert (train["epochs"], train["seed"], train["seeds"], train["patience"]) == (1.5, 4, 3, 2)
     assert recipe["head"]["labels"] == ["a", "b"]
@@ -189,7 +189,10 @@ def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_pa
         (["--no-header"], ["t.tsv:1", "columns text=0,label=1"]),
         (["--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
         (["--set", "train.epocs=2"], ["'train.epocs'", "'train.epochs'"]),
-        (["--set", "head.featurs.mix=sum"], ["'head.featurs'", "'head.features'"]),
+        (["--set", "head.netwerk.mix=sum"], ["'head.netwerk'", "'head.network'"]),
+        (["--set", "head.features.mix=sum"], ["'head.features'", "'head.network'"]),
+        (["--set", "head.network.cell=gru"], ["head.network.cell is for head.network.kind='bilstm', not 'linear'"]),
+        (["--set", "head.network=pooled"], ["head.network must be a table", "head.network.kind"]),
         (["--set", "head.crf=true"], ["'head.crf'"]),
         (["--set", "optim.peak_rate=2"], ["'optim.peak_rate'", "is now called 'optim.learning_rate'"]),
         (["--set", "fresh=true"], ["'fresh'", "is now called 'from_scratch'"]),

@@ -37,7 +37,7 @@ def test_flags_are_laid_over_the_recipe_and_set_comes_last(firth, asked: list[tu
     result = firth(
         "probe", recipe, "--task", "classify", "--model", "m", "--train", "t.tsv", "--dev", "d.tsv",
         "--columns", "text=0,label=1", "--no-header", "--format", "tsv", "--seeds", 2, "--limit", 9,
-        "--out", tmp_path / "p", "--set", "head.features.words=mean",
+        "--out", tmp_path / "p", "--set", "head.network.words=mean",
     )  # fmt: skip
     assert result.code == 0, result.err
     ((plain, settings, where, out),) = asked
@@ -46,7 +46,7 @@ def test_flags_are_laid_over_the_recipe_and_set_comes_last(firth, asked: list[tu
         'data.columns="text=0,label=1"', 'data.dev="d.tsv"', 'data.format="tsv"', 'data.header="no"', "data.limit=9",
         'data.train="t.tsv"', 'model="m"', 'task="classify"', "train.seeds=2",
     ]  # fmt: skip
-    assert settings[-1] == "head.features.words=mean"
+    assert settings[-1] == "head.network.words=mean"
 
 
 def test_flags_that_are_not_given_say_nothing(firth, asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_best_reading_is_marked_and_its_settings_are_printed(
 ) -> None:
     result = firth("probe", "--out", tmp_path / "p")
     assert "  layer 0  0.2500\n  layer 1  0.7500 best\n" in result.out
-    assert "--set 'head.features.layers=[1]' --set head.features.mix=one" in result.out
+    assert "--set 'head.network.layers=[1]' --set head.network.mix=one" in result.out
     assert json.loads(firth("probe", "--out", tmp_path / "p", "--json").out) == RESULT
 
 

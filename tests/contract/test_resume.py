@@ -122,7 +122,7 @@ print("threads of the group:", [name for name in threads if "gloo" in name], flu
 """
 
 
-def run_resolved(run: Path, recipe: Path, *more: str) -> subprocess.Popen[str]:
+def start(run: Path, recipe: Path, *more: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(run), str(recipe), *more],

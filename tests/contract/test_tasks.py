@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from network_options import network_of
 from systems_under_test import TINY, tiny_recipe
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -115,7 +115,7 @@ def tokenizer_of(system: str, corpus: Path) -> Tokenizer:
 
 
 def tiny_model(kind: str, system: str, corpus: Path, **features: Any) -> TaskModel:
-    options = dataclasses.replace(KINDS[kind][0], features=FeatureConfig(**features))
+    options = dataclasses.replace(KINDS[kind][0], network=network_of(**features))
     torch.manual_seed(0)
     model = TASKS[kind].model(SYSTEMS[system].encoder(tiny_recipe(system, corpus).encoder), options)
     for name, parameter in model.named_parameters():

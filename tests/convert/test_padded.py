@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from network_options import network_of
 from published_folders import SIZES, drawn, fine_tuned, masked
 from torch import Tensor
 
@@ -21,7 +22,6 @@ from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -55,24 +55,24 @@ def left_to_right(options: ClassifyConfig) -> Objective:
     return drawn(Classifier(Bert(LEFT_TO_RIGHT), options))
 
 
-MIXED = FeatureConfig(pool="mean", layers=(0, 2), mix="weighted")
+MIXED = network_of(pool="mean", layers=(0, 2), mix="weighted")
 MODELS: dict[str, Objective] = {
     "classify": fine_tuned("classify", ClassifyConfig(labels=LABELS)),
-    "mean of a weighted sum": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=MIXED)),
-    "max": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="max"))),
-    "first": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="first", layers=(1,)))),
-    "last": fine_tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="last"))),
+    "mean of a weighted sum": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=MIXED)),
+    "max": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="max"))),
+    "first": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="first", layers=(1,)))),
+    "last": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="last"))),
     "left to right": left_to_right(ClassifyConfig(labels=LABELS)),
-    "left to right, mean": left_to_right(ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="mean"))),
+    "left to right, mean": left_to_right(ClassifyConfig(labels=LABELS, network=network_of(pool="mean"))),
     "multilabel": fine_tuned("multilabel", MultiLabelConfig(labels=LABELS)),
     "regress": fine_tuned("regress", RegressConfig()),
     "regress, both orders": fine_tuned("regress", RegressConfig(both_orders=True, windows=WindowConfig(long="cut"))),
     "choose": fine_tuned("choose", ChooseConfig()),
     "tag": fine_tuned("tag", TagConfig(labels=TAGS)),
     "tag on two layers": fine_tuned(
-        "tag", TagConfig(labels=TAGS, features=FeatureConfig(layers=(-2, -1), mix="concat"))
+        "tag", TagConfig(labels=TAGS, network=network_of(layers=(-2, -1), mix="concat"))
     ),
-    "answer": fine_tuned("answer", AnswerConfig(features=FeatureConfig(layers=(1, 2), mix="sum"))),
+    "answer": fine_tuned("answer", AnswerConfig(network=network_of(layers=(1, 2), mix="sum"))),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_row_of_pads_alone_is_finite() -> None:
     ("options", "message"),
     [
         (TagConfig(labels=TAGS, crf=True), "a tagger with a CRF"),
-        (TagConfig(labels=TAGS, features=FeatureConfig(lstm_layers=1, lstm_width=4)), "a head with a BiLSTM"),
+        (TagConfig(labels=TAGS, network=network_of(lstm_layers=1, lstm_width=4)), "a head of network.kind='bilstm'"),
     ],
 )
 def test_heads_without_a_padded_form(options: TagConfig, message: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from network_options import network_of
 from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish
 
 from firth.errors import CheckpointError, ConfigError
@@ -14,7 +15,7 @@ from firth.folder import PRETRAINING, Loaded, read_model, write_model
 from firth.formats import reading, writing
 from firth.formats.table import find_format, open_model
 from firth.systems import SYSTEMS
-from firth.tasks.config import ClassifyConfig, EmbeddingConfig, FeatureConfig, TagConfig
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig, TagConfig
 from firth.text.tokenizer import Tokenizer
 
 
@@ -100,7 +101,7 @@ def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
     source = ours(tmp_path / "m", objective=objective, system="lstm")
     with pytest.raises(ConfigError, match="is a lstm for pretraining with parts that only Firth has"):
         convert(source, tmp_path / "x", target)
-    mixed = ClassifyConfig(labels=("a", "b"), features=FeatureConfig(pool="mean"))
+    mixed = ClassifyConfig(labels=("a", "b"), network=network_of(pool="mean"))
     with pytest.raises(ConfigError, match="with parts that only Firth has"):
         convert(ours(tmp_path / "n", "classify", fine_tuned("classify", mixed)), tmp_path / "x", target)
     assert not (tmp_path / "x").exists()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from network_options import network_of
 from published_folders import PIECES, drawn, masked
 
 import firth.export.onnx as job
@@ -37,7 +38,6 @@ from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -73,12 +73,12 @@ Make = Callable[[], Objective]
 MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
     "classify": (
         "bert", "classify",
-        lambda: undecided(tuned("classify", ClassifyConfig(labels=LABELS, features=FeatureConfig(pool="mean")))), TEXTS,
+        lambda: undecided(tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="mean")))), TEXTS,
     ),
     "multilabel": (
         "bert-ltr", "multilabel",
         lambda: tuned("multilabel", MultiLabelConfig(
-            labels=LABELS, features=FeatureConfig(layers=(0, 1), mix="weighted", pool="mean")
+            labels=LABELS, network=network_of(layers=(0, 1), mix="weighted", pool="mean")
         ), LTR), TEXTS,
     ),
     "regress": ("bert-ltr", "regress", lambda: tuned("regress", RegressConfig(), LTR), TEXTS),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from network_options import network_of
 from torch import Tensor
 
 from firth.errors import CheckpointError
@@ -26,7 +27,7 @@ from firth.models.lstm_config import LstmConfig
 from firth.packed import Encoder
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig, TagConfig, WindowConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, Network, TagConfig, WindowConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
 from firth.tasks.tag import Tagger
@@ -45,14 +46,14 @@ def encoder(kind: str = "bert") -> Encoder:
     return Lstm(LstmConfig(vocab_size=20, width=8, n_layers=2))
 
 
-def model(unit: str, features: FeatureConfig, kind: str = "bert") -> Any:
+def model(unit: str, features: Network, kind: str = "bert") -> Any:
     torch.manual_seed(1)
     if unit == "row":
-        made: TaskModel = Classifier(encoder(kind), ClassifyConfig(labels=("a", "b", "c"), features=features))
+        made: TaskModel = Classifier(encoder(kind), ClassifyConfig(labels=("a", "b", "c"), network=features))
     elif unit == "word":
-        made = Tagger(encoder(kind), TagConfig(labels=("O", "B-X", "I-X"), crf=True, features=features))
+        made = Tagger(encoder(kind), TagConfig(labels=("O", "B-X", "I-X"), crf=True, network=features))
     else:
-        made = Answerer(encoder(kind), AnswerConfig(features=features))
+        made = Answerer(encoder(kind), AnswerConfig(network=features))
     for name, parameter in made.named_parameters():
         if not name.startswith("encoder."):
             torch.nn.init.normal_(parameter, std=0.3)
@@ -94,7 +95,7 @@ def ways() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every way to read an encoder that is allowed."""
     yield "row", {}
     for (layers, mix), n_lstm in [*product(MIXES, (0,)), *product(MIXES[3:], (1,))]:
-        rest = {"layers": layers, "mix": mix, "lstm_layers": n_lstm, "lstm_width": 4}
+        rest = {"layers": layers, "mix": mix, **({"lstm_layers": n_lstm, "lstm_width": 4} if n_lstm else {})}
         for pool in ("mean", "max", "first", "last"):
             yield "row", {"pool": pool, **rest}
         for words in ("first", "mean", "last"):
@@ -125,7 +126,7 @@ def test_outputs_are_those_of_the_encoder_however_it_is_read(tmp_path: Path, mon
     monkeypatch.setattr(os, "fsync", lambda file: None)
     n_ways = 0
     for unit, options in ways():
-        made, given = model(unit, FeatureConfig(dropout=0.0, **options)), examples(unit)
+        made, given = model(unit, network_of(dropout=0.0, **options)), examples(unit)
         stored, referring = store_features(made, given, tmp_path, dtype=torch.float32, budget_tokens=40)
         light = light_of(made, stored)
         close(row_outputs(light, referring, budget_tokens=12), row_outputs(made, given))
@@ -136,8 +137,8 @@ def test_outputs_are_those_of_the_encoder_however_it_is_read(tmp_path: Path, mon
 
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
 def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> None:
-    options = {"own_words": 3, "join": "none", "dropout": 0.0, "pool": "mean" if unit == "row" else "summary"}
-    made, given = model(unit, FeatureConfig(**options)), examples(unit)
+    options = {"own_words": 3, "join": "none", "dropout": 0.0, "pool": "mean"}
+    made, given = model(unit, network_of(**options)), examples(unit)
     stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
     assert not stored.vectors and not list(tmp_path.rglob("*.npy"))
     close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
@@ -145,17 +146,17 @@ def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
 def test_another_system_is_read_as_well(unit: str, tmp_path: Path) -> None:
-    made, given = model(unit, FeatureConfig(dropout=0.0), "lstm"), examples(unit)
+    made, given = model(unit, network_of(dropout=0.0), "lstm"), examples(unit)
     stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
     close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
 
 
-@pytest.mark.parametrize("network", ["linear", "pooled"])
-def test_summaries_that_are_wider_than_the_layers(network: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hidden_width", [0, 6])
+def test_summaries_that_are_wider_than_the_layers(hidden_width: int, tmp_path: Path) -> None:
     """ULMFiT's: the last state, beside the maximum and the mean."""
     torch.manual_seed(0)
     read = AwdLstm(AwdLstmConfig(vocab_size=20, width=8, hidden_width=10, n_layers=2))
-    config = ClassifyConfig(labels=("a", "b", "c"), network=network, features=FeatureConfig(dropout=0.0))
+    config = ClassifyConfig(labels=("a", "b", "c"), network=network_of(dropout=0.0, hidden_width=hidden_width))
     made, given = Classifier(read, config).eval(), examples("row")
     stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
     assert stored.vectors["summary"].shape == (6, 24) and stored.summary_width == read.summary_width == 24
@@ -184,7 +185,7 @@ def test_summaries_that_are_wider_than_the_layers(network: Any, tmp_path: Path) 
 def test_only_what_the_head_can_tell_apart_is_kept(
     unit: str, options: dict[str, Any], n_vectors: int, tmp_path: Path
 ) -> None:
-    features = FeatureConfig(dropout=0.0, **options)
+    features = network_of(dropout=0.0, **options)
     stored, _ = store_features(model(unit, features), examples(unit), tmp_path, dtype=torch.float32)
     assert {len(vectors) for vectors in stored.vectors.values()} == {n_vectors}
     files = {path.name for path in tmp_path.rglob("*.npy")}
@@ -219,7 +220,7 @@ def learnt(made: TaskModel, given: list[Example]) -> dict[str, Tensor]:
     ],
 )
 def test_a_head_learns_the_same_from_stored_vectors(unit: str, options: dict[str, Any], tmp_path: Path) -> None:
-    features = FeatureConfig(dropout=0.0, **options)
+    features = network_of(dropout=0.0, **options)
     first, second, given = model(unit, features), model(unit, features), examples(unit)
     before = {name: p.detach().clone() for name, p in first.named_parameters()}
     stored, referring = store_features(first, given, tmp_path, dtype=torch.float32)
@@ -233,7 +234,7 @@ def test_a_head_learns_the_same_from_stored_vectors(unit: str, options: dict[str
 
 
 def test_vectors_are_used_again_by_who_asks_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, given = model("token", FeatureConfig(dropout=0.0)), examples("token")
+    plain, given = model("token", network_of(dropout=0.0)), examples("token")
 
     def files() -> set[tuple[str, int]]:
         return {(str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*.npy")}
@@ -244,9 +245,9 @@ def test_vectors_are_used_again_by_who_asks_for_the_same(tmp_path: Path, monkeyp
     assert files() == before and np.array_equal(again.vectors[2], kept)
     # Other weights, other rows, other layers: never those of before.
     moved = [*given[1:], given[0]]
-    other = model("token", FeatureConfig(dropout=0.0))
+    other = model("token", network_of(dropout=0.0))
     torch.nn.init.ones_(other.encoder.embeddings.positions.weight)
-    low = model("token", FeatureConfig(layers=(0,), dropout=0.0))
+    low = model("token", network_of(layers=(0,), dropout=0.0))
     for changed, rows in ((plain, moved), (other, given), (low, given)):
         stored, referring = store_features(changed, rows, tmp_path, dtype=torch.float32)
         close(row_outputs(light_of(changed, stored), referring), row_outputs(changed, rows))
@@ -255,7 +256,7 @@ def test_vectors_are_used_again_by_who_asks_for_the_same(tmp_path: Path, monkeyp
 
 def test_where_rows_end_counts(tmp_path: Path) -> None:
     """The same pieces in the same order, cut elsewhere: other vectors."""
-    made = model("row", FeatureConfig(dropout=0.0))
+    made = model("row", network_of(dropout=0.0))
     for cuts in ((2, 3), (3, 2)):
         rows = [make_row(part) for part in np.split(np.arange(5), [cuts[0]])]
         given = [Example((row,), (1,), {}) for row in rows]
@@ -265,7 +266,7 @@ def test_where_rows_end_counts(tmp_path: Path) -> None:
 
 def test_targets_and_windows_of_examples_stay(tmp_path: Path) -> None:
     given = examples("row")
-    _, referring = store_features(model("row", FeatureConfig()), given, tmp_path, dtype=torch.float32)
+    _, referring = store_features(model("row", network_of()), given, tmp_path, dtype=torch.float32)
     assert [e.candidates for e in referring] == [(2,), (1,), (2,), (1,)]
     assert all(a.targets is b.targets for a, b in zip(given, referring, strict=True))
     assert collate(referring).tokens.segments is None
@@ -273,7 +274,7 @@ def test_targets_and_windows_of_examples_stay(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    made = model("token", FeatureConfig(layers=(0, 1, 2), mix="sum"))
+    made = model("token", network_of(layers=(0, 1, 2), mix="sum"))
     needed = 49 * 3 * 8 * 4
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6, needed - 1))
     with pytest.raises(CheckpointError, match="the features take 0.0 GB, 0.0 GB are free: read fewer layers"):
@@ -284,7 +285,7 @@ def test_a_full_disk_is_said_before_anything_is_computed(tmp_path: Path, monkeyp
 
 
 def test_dropout_of_the_encoder_is_off(tmp_path: Path) -> None:
-    made = model("row", FeatureConfig(dropout=0.0)).train()
+    made = model("row", network_of(dropout=0.0)).train()
     assert made.encoder.config.dropout > 0
     given = examples("row")
     first, _ = store_features(made, given, tmp_path / "a", dtype=torch.float32)
@@ -294,8 +295,8 @@ def test_dropout_of_the_encoder_is_off(tmp_path: Path) -> None:
 
 def test_windows_are_merged_as_before(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    features, windows = FeatureConfig(dropout=0.0), WindowConfig(merge="max")
-    config = ClassifyConfig(labels=("a", "b", "c"), windows=windows, features=features)
+    features, windows = network_of(dropout=0.0), WindowConfig(merge="max")
+    config = ClassifyConfig(labels=("a", "b", "c"), windows=windows, network=features)
     made, given = Classifier(encoder(), config).eval(), examples("row")
     stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
     ours, theirs = light_of(made, stored)(collate(referring)), made(collate(given))

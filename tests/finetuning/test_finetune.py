@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from network_options import network_of
 
 from firth.config import read_json, read_toml, to_toml
 from firth.errors import CheckpointError, ConfigError
@@ -47,7 +48,7 @@ from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
 from firth.models.vectors_config import VectorsConfig
 from firth.systems import SIZES, SYSTEMS, TASKS
-from firth.tasks.config import FeatureConfig, TagConfig
+from firth.tasks.config import TagConfig
 from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
 from firth.text.tokenizer import WORDS, Tokenizer
@@ -216,7 +217,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     "settings",
     [
         ["train.seeds=2"],
-        ["train.seeds=2", "adapt.frozen_groups=-1", 'head.features={layers=[-1, -2], mix="weighted", pool="mean"}'],
+        ["train.seeds=2", "adapt.frozen_groups=-1", 'head.network={layers=[-1, -2], mix="weighted", pool="mean"}'],
     ],
     ids=["all", "frozen"],
 )
@@ -418,7 +419,7 @@ def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: d
         (["from_scratch=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
         (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder reads in both directions"),
         (["head.windows.length=65"], "windows.length=65: this model reads rows of at most 64"),
-        (['head.features={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
+        (['head.network={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
     ],
 )
 def test_what_cannot_be_made_is_known_before_anything_is_written(
@@ -438,14 +439,14 @@ def test_what_cannot_be_made_is_known_before_anything_is_written(
         ("t.tsv", ""),
         ("t.tsv", 'pool="max", layers=[0, -1], mix="weighted", '),
         ("t.conll", 'layers=[-1, -2], mix="concat", words="mean", '),
-        ("t.conll", "lstm_layers=1, lstm_width=8, "),
+        ("t.conll", "kind='bilstm', lstm_layers=1, lstm_width=8, "),
     ],
 )
 def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_or_not(
     plain: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, features: str
 ) -> None:
     plain |= {"task": "tag" if file.endswith(".conll") else "classify", "data": {"train": str(data / file)}}
-    settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.features={{{features}dropout=0.0}}"]
+    settings = ["adapt.frozen_groups=-1", "adapt.dropout=0.0", f"head.network={{{features}dropout=0.0}}"]
     stored = run(plain, tmp_path / "stored", *settings, "optim.learning_rate=1e-2").results
     monkeypatch.setattr(train, "freeze", lambda model, adapt: freeze(model, adapt) and False)
     full = run(plain, tmp_path / "full", *settings, "optim.learning_rate=1e-2").results
@@ -519,7 +520,7 @@ def test_an_encoder_without_dropout_cannot_have_another() -> None:
 
 def test_rows_have_characters_where_something_reads_them() -> None:
     def chars(base: Base, **features: Any) -> np.ndarray | None:
-        head = TagConfig(labels=("O", "B-X"), features=FeatureConfig(**features))
+        head = TagConfig(labels=("O", "B-X"), network=network_of(**features))
         (row,) = base.maker(head).single(base.tokenizer.ids_many(["the zebra"])[0])
         assert row.ids.max() < base.tokenizer.size
         return row.chars
@@ -588,7 +589,7 @@ def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_v
 
 OWN = {
     "optim": {"learning_rate": 6.25e-5, "warmup_share": 0.002}, "train": {"epochs": 5.0, "batch_examples": 16},
-    "head": {"auxiliary_lm": 0.5, "features": {"dropout": 0.2}},
+    "head": {"auxiliary_lm": 0.5, "network": {"dropout": 0.2}},
 }  # fmt: skip
 
 
@@ -602,11 +603,11 @@ def test_a_system_has_settings_of_its_own(
     # The rate is of the base width; the model is 16 wide.
     assert recipe.optim.learning_rate == pytest.approx(6.25e-5 * 768 / 16)
     assert (recipe.optim.warmup_share, recipe.train.epochs) == (0.002, 5)
-    assert (recipe.head.auxiliary_lm, recipe.head.features.dropout) == (0.5, 0.2)
+    assert (recipe.head.auxiliary_lm, recipe.head.network.dropout) == (0.5, 0.2)
     # What the recipe says holds, and what is next to it stays.
-    said = resolve(plain, ["optim.learning_rate=1e-3", "head.features.pool=mean", "head.auxiliary_lm=0"], "t")[0]
+    said = resolve(plain, ["optim.learning_rate=1e-3", "head.network.pool=mean", "head.auxiliary_lm=0"], "t")[0]
     assert (said.optim.learning_rate, said.optim.warmup_share) == (1e-3, 0.002)
-    assert (said.head.features.pool, said.head.features.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
+    assert (said.head.network.pool, said.head.network.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
     # Nothing would learn from it there.
     assert resolve(plain, ["adapt.frozen_groups=-1"], "t")[0].head.auxiliary_lm == 0
     assert (bert.optim.warmup_share, bert.train.epochs, bert.head.auxiliary_lm) == (0.1, 3, 0)
@@ -618,7 +619,7 @@ def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
     found = with_defaults(empty, "bert-ltr", kind, 64, documents=False)
     assert ("auxiliary_lm" in found["head"]) == (kind != "answer")
-    assert found["head"]["features"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
+    assert found["head"]["network"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
     # Documents are many sentences, whatever the system.
     assert with_defaults(empty, "bert-ltr", kind, 64, documents=True)["train"]["batch_examples"] == 8
     assert with_defaults(empty, "bert", kind, 64, documents=False)["head"] == {}
@@ -675,9 +676,9 @@ def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None
 
 
 def test_every_combination_of_a_grid() -> None:
-    found = list(combinations(["optim.learning_rate=1e-4,3e-4", "head.features.layers=[-1],[-1, -2]"]))
+    found = list(combinations(["optim.learning_rate=1e-4,3e-4", "head.network.layers=[-1],[-1, -2]"]))
     assert found == [
-        (f"optim.learning_rate={rate}", f"head.features.layers={layers}")
+        (f"optim.learning_rate={rate}", f"head.network.layers={layers}")
         for rate in ("1e-4", "3e-4")
         for layers in ("[-1]", "[-1, -2]")
     ]

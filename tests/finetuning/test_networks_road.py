@@ -40,7 +40,7 @@ def recipe(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
     return {"task": "classify", "model": str(tiny_run), "data": {"train": str(file), "dev": str(file)}}
 
 
-SMALL = ["train.precision=float32", "train.batch_examples=8", "head.attention_width=6"]
+SMALL = ["train.precision=float32", "train.batch_examples=8", "head.network.width=6"]
 
 
 def test_the_design_is_learnt_stopped_and_gone_on_with(
@@ -49,8 +49,8 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
     settings = [*SMALL, "train.epochs=3"]
     recipe |= {"design": "bcn"}
     found, base, data = resolve(recipe, settings, "t")
-    assert (found.head.network, found.head.windows.long, found.adapt.frozen_groups) == ("biattentive", "cut", -1)
-    assert (found.optim.kind, found.optim.learning_rate, found.head.features.dropout) == ("adamw", 1e-3, 0.2)
+    assert (found.head.network.kind, found.head.windows.long, found.adapt.frozen_groups) == ("biattentive", "cut", -1)
+    assert (found.optim.kind, found.optim.learning_rate, found.head.network.dropout) == ("adamw", 1e-3, 0.2)
     whole = run_resolved(Resolved(found, base, data), tmp_path / "whole", tell=QUIET)
     assert whole.results["calibration"]["temperature"] > 0
 
@@ -80,8 +80,8 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
 def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
     """Its own examples, from the embeddings up: what a linear head on two texts cannot."""
     settings = [
-        "train.precision=float32", "train.batch_examples=12", "head.attention_width=12", "train.epochs=30",
-        "optim.learning_rate=1e-2", "head.features.layers=[0]", "head.features.dropout=0.0", "data.choose_on=dev",
+        "train.precision=float32", "train.batch_examples=12", "head.network.width=12", "train.epochs=30",
+        "optim.learning_rate=1e-2", "head.network.layers=[0]", "head.network.dropout=0.0", "data.choose_on=dev",
         "train.evaluations_per_epoch=0",
     ]  # fmt: skip
     found = run_resolved(resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
@@ -95,10 +95,11 @@ def test_the_design_is_for_labels_of_texts(recipe: dict[str, Any]) -> None:
 
 def test_probing_is_by_a_linear_head(recipe: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"head\.network: probing is by a linear head; leave it out"):
-        probe(recipe, ["head.network=pooled"], "t", tmp_path / "probe", tell=QUIET)
+        probe(recipe, ["head.network.hidden_width=5"], "t", tmp_path / "probe", tell=QUIET)
 
 
 def test_a_probe_says_that_its_head_is_not_the_systems_own(recipe: dict[str, Any]) -> None:
     found, _, _ = resolve(recipe, [], "t")
-    assert "head.network=linear" in _settings(found, "awd-lstm")
-    assert "head.network=linear" not in _settings(found, "bert")
+    own, _, _ = resolve(recipe, ["head.network.hidden_width=50"], "t")
+    assert "head.network.hidden_width=0" in _settings(own)
+    assert "head.network.hidden_width=0" not in _settings(found)

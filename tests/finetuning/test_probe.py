@@ -74,5 +74,5 @@ def test_the_verb_prints_a_table_and_what_to_do_with_it(
     code = main(["probe", "--task", "tag", "--model", plain["model"], "--train", file, "--out", str(out), *settings])
     printed = capsys.readouterr().out
     assert code == 0 and "layer 2 (top)" in printed and " best" in printed
-    assert "--set adapt.frozen_groups=-1 " in printed and "--set 'head.features.layers=[" in printed
+    assert "--set adapt.frozen_groups=-1 " in printed and "--set 'head.network.layers=[" in printed
     assert (out / "report.html").is_file()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from network_options import network_of
 
 from firth.config import read_json, read_toml, to_dict
 from firth.designs import HEADS
@@ -22,7 +23,6 @@ from firth.models.bilm_config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS, TASKS
-from firth.tasks.config import FeatureConfig
 from firth.tasks.model import TaskModel
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.vectors.folder import convert_vectors
@@ -33,7 +33,7 @@ TOWNS = ["Alton", "Bolton", "Carlton", "Felton", "Hilton"]
 SIZES = {"width": 4, "cells": 6, "character_width": 3, "filters": ((1, 4), (3, 4)), "n_highways": 0}
 # The sizes of the designs are a paper's: a test has no time for them.
 SMALL = [
-    "head.features.lstm_width=8", "head.features.own_words=3", "train.precision=float32", "train.batch_examples=4",
+    "head.network.lstm_width=8", "head.network.own_words=3", "train.precision=float32", "train.batch_examples=4",
     "train.epochs=2", "data.held_out=0.2", "train.evaluations_per_epoch=1",
 ]  # fmt: skip
 
@@ -79,7 +79,7 @@ def plain(base: Path, data: Path) -> dict[str, Any]:
 def test_taglm_is_the_papers_tagger_of_names(plain: dict[str, Any]) -> None:
     """Peters et al. 2017, §3.2."""
     recipe, _, _ = resolve(plain, [], "test")
-    features = recipe.head.features
+    features = recipe.head.network
     assert (features.layers, features.mix, features.join) == ((-1,), "one", "first")
     assert (features.cell, features.lstm_layers, features.lstm_width) == ("gru", 2, 300)
     assert (features.own_words, features.own_characters) == (50, "gru")
@@ -102,12 +102,12 @@ def test_every_design_is_known_to_its_kinds_and_to_no_other(name: str, plain: di
 
 
 def test_a_design_goes_over_the_systems_settings_and_below_what_is_said(plain: dict[str, Any]) -> None:
-    said = ["head.features.dropout=0.1", "optim.learning_rate=0.5", "head.scheme=BIO", "adapt.frozen_groups=0"]
+    said = ["head.network.dropout=0.1", "optim.learning_rate=0.5", "head.scheme=BIO", "adapt.frozen_groups=0"]
     recipe, _, _ = resolve(plain, said, "test")
-    assert (recipe.head.features.dropout, recipe.optim.learning_rate, recipe.head.scheme) == (0.1, 0.5, "BIO")
-    assert recipe.adapt.frozen_groups == 0 and recipe.head.features.join == "first"
+    assert (recipe.head.network.dropout, recipe.optim.learning_rate, recipe.head.scheme) == (0.1, 0.5, "BIO")
+    assert recipe.adapt.frozen_groups == 0 and recipe.head.network.join == "first"
     # The system says 0.5.
-    assert resolve(plain, [], "test")[0].head.features.dropout == 0.25
+    assert resolve(plain, [], "test")[0].head.network.dropout == 0.25
 
 
 def test_a_resolved_design_stays_as_it_is(plain: dict[str, Any]) -> None:
@@ -138,8 +138,8 @@ def test_unknown_designs_are_named(plain: dict[str, Any]) -> None:
 def test_characters_need_a_system_that_has_them(base: Path) -> None:
     tokenizer = read_model(base).tokenizer
     with pytest.raises(ConfigError, match=r"'gru': tokens of bert come without characters; set it to none, .*elmo"):
-        check_own(FeatureConfig(own_characters="gru"), "bert", tokenizer)
-    check_own(FeatureConfig(own_words=3), "bert", tokenizer)
+        check_own(network_of(own_characters="gru"), "bert", tokenizer)
+    check_own(network_of(own_words=3), "bert", tokenizer)
 
 
 def test_words_need_a_vocabulary(plain: dict[str, Any], base: Path, tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_words_begin_with_their_vectors_and_the_others_as_without(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["head.features.own_words=5"], "vectors of width 3, but head.features.own_words=5: set it to 3"),
-        (["head.features.own_words=0"], "are for the head's own words: set head.features.own_words to their width"),
+        (["head.network.own_words=5"], "vectors of width 3, but head.network.own_words=5: set it to 3"),
+        (["head.network.own_words=0"], "are for the head's own words: set head.network.own_words to their width"),
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from network_options import network_of
 from published_folders import PIECES, SIZES, drawn, encoder_alone, fine_tuned, masked, publish, weights
 from safetensors.torch import save_file
 
@@ -29,7 +30,6 @@ from firth.tasks.config import (
     ChooseConfig,
     ClassifyConfig,
     EmbeddingConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -37,7 +37,7 @@ from firth.tasks.config import (
 from firth.text.tokenizer import SPECIALS
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-PLAIN = FeatureConfig(dropout=0.25)
+PLAIN = network_of(dropout=0.25)
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])
@@ -96,19 +96,19 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
 
 OPTIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "classify": (
-        ClassifyConfig(labels=("a", "b", "c"), features=PLAIN), "BertForSequenceClassification",
+        ClassifyConfig(labels=("a", "b", "c"), network=PLAIN), "BertForSequenceClassification",
         {"id2label": {"0": "a", "1": "b", "2": "c"}, "classifier_dropout": 0.25},
     ),
     "multilabel": (
-        MultiLabelConfig(labels=("a",), features=PLAIN), "BertForSequenceClassification",
+        MultiLabelConfig(labels=("a",), network=PLAIN), "BertForSequenceClassification",
         {"id2label": {"0": "a"}, "classifier_dropout": 0.25, "problem_type": "multi_label_classification"},
     ),
-    "regress": (RegressConfig(features=PLAIN), "BertForSequenceClassification", {"classifier_dropout": 0.25}),
+    "regress": (RegressConfig(network=PLAIN), "BertForSequenceClassification", {"classifier_dropout": 0.25}),
     "tag": (
-        TagConfig(labels=("O", "B-X", "E-X", "S-X"), scheme="BIOES", features=PLAIN), "BertForTokenClassification",
+        TagConfig(labels=("O", "B-X", "E-X", "S-X"), scheme="BIOES", network=PLAIN), "BertForTokenClassification",
         {"id2label": {"0": "O", "1": "B-X", "2": "E-X", "3": "S-X"}, "classifier_dropout": 0.25},
     ),
-    "choose": (ChooseConfig(features=PLAIN), "BertForMultipleChoice", {"classifier_dropout": 0.25}),
+    "choose": (ChooseConfig(network=PLAIN), "BertForMultipleChoice", {"classifier_dropout": 0.25}),
     "answer": (AnswerConfig(), "BertForQuestionAnswering", {}),
 }  # fmt: skip
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from network_options import network_of
 
 from firth.inference.onnx import padded_inputs, session_outputs
-from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig, TagConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, TagConfig
 from firth.tasks.rows import Example, Row, RowWords, make_row
 
 Inputs = Mapping[str, np.ndarray]
@@ -70,7 +71,7 @@ def test_words_are_read_from_their_pieces(how: Any, expected: float) -> None:
     # Of two tags the second one's logit is the piece; the word asked for has the pieces 1, 2 and 3.
     graph = Graph(logits=lambda given: np.stack((np.full(given["input_ids"].shape, 1.5), given["input_ids"]), -1))
     words = RowWords(np.array([[0, 0], [1, 3]]), np.array([1]))
-    config = TagConfig(labels=("O", "B-X"), features=FeatureConfig(words=how))
+    config = TagConfig(labels=("O", "B-X"), network=network_of(words=how))
     ((row,),) = session_outputs(graph, config, alone(make_row([0, 1, 2, 3], words=words)), 0)
     share = 1 / (1 + np.exp(1.5 - expected))
     assert row["tag"].tolist() == [int(expected > 1.5)]

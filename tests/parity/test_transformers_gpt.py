@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from network_options import network_of
 from torch import Tensor, nn
 
 from firth.convert import hf_gpt
@@ -22,7 +23,7 @@ from firth.objectives.config import TiedLMConfig
 from firth.objectives.tied_lm import TiedLM
 from firth.packed import Rows, Tokens, to_padded
 from firth.tasks.choose import Chooser
-from firth.tasks.config import ChooseConfig, FeatureConfig
+from firth.tasks.config import ChooseConfig
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -128,7 +129,7 @@ def test_choices_with_both_heads(training: bool) -> None:
         )
     ).train(training)  # fmt: skip
     shaken(theirs).train(training)
-    chooser = Chooser(Gpt(SIZES), ChooseConfig(features=FeatureConfig(dropout=0.0))).train(training)
+    chooser = Chooser(Gpt(SIZES), ChooseConfig(network=network_of(dropout=0.0))).train(training)
     state, facts = hf_gpt.todays_names(theirs.state_dict(), "theirs")
     assert [name for name, _ in facts] == ["left out"]
     encoder = {name: tensor for name, tensor in chooser.state_dict().items() if name.startswith("encoder.")}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from network_options import network_of
 from torch import Tensor, nn
 
 from firth.convert import hf_bert
@@ -23,7 +24,6 @@ from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -41,14 +41,14 @@ SIZES = BertConfig(
 )  # fmt: skip
 # All of one length: without padding their softmax over the tokens of a row has the same terms as ours.
 N_ROWS, LENGTH = 6, 12
-NO_DROPOUT = FeatureConfig(dropout=0.0)
+NO_DROPOUT = network_of(dropout=0.0)
 OPTIONS: dict[str, Any] = {
-    "classify": ClassifyConfig(labels=("a", "b", "c"), features=NO_DROPOUT),
-    "multilabel": MultiLabelConfig(labels=("a", "b", "c"), features=NO_DROPOUT),
-    "regress": RegressConfig(features=NO_DROPOUT),
-    "tag": TagConfig(labels=("O", "B-X", "I-X"), features=NO_DROPOUT),
-    "answer": AnswerConfig(features=NO_DROPOUT),
-    "choose": ChooseConfig(features=NO_DROPOUT),
+    "classify": ClassifyConfig(labels=("a", "b", "c"), network=NO_DROPOUT),
+    "multilabel": MultiLabelConfig(labels=("a", "b", "c"), network=NO_DROPOUT),
+    "regress": RegressConfig(network=NO_DROPOUT),
+    "tag": TagConfig(labels=("O", "B-X", "I-X"), network=NO_DROPOUT),
+    "answer": AnswerConfig(network=NO_DROPOUT),
+    "choose": ChooseConfig(network=NO_DROPOUT),
 }
 CLASSES = {
     "classify": transformers.BertForSequenceClassification,
@@ -236,7 +236,7 @@ def test_what_they_saved_without_a_pooler_is_refused_by_name(tmp_path: Path, tas
 def test_dropout_falls_on_what_the_head_reads(tmp_path: Path, task: str) -> None:
     """Theirs learns the rate from our folder. A head that adds up what it reads shows how much of it was kept."""
     rate, times = 0.3, 150
-    made = model(task, replace(OPTIONS[task], features=FeatureConfig(dropout=rate)))
+    made = model(task, replace(OPTIONS[task], network=network_of(dropout=rate)))
     nn.init.constant_(made.head.weight, 1.0)
     nn.init.zeros_(made.head.bias)
     theirs = CLASSES[task].from_pretrained(written(tmp_path / "m", task, made)).train()
@@ -258,7 +258,7 @@ def test_dropout_falls_on_what_the_head_reads(tmp_path: Path, task: str) -> None
 
 
 def test_their_head_for_answers_has_no_dropout_and_ours_none_unless_said(tmp_path: Path) -> None:
-    assert AnswerConfig().features.dropout == 0
+    assert AnswerConfig().network.dropout == 0
     folder = written(tmp_path / "m", "answer", model("answer"))
     assert "classifier_dropout" not in json.loads((folder / "config.json").read_text())
     theirs = CLASSES["answer"].from_pretrained(folder).train()

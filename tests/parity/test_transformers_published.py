@@ -313,10 +313,10 @@ def test_labels_and_dropout_of_a_classifier(tmp_path: Path) -> None:
     names = {0: "나쁨", 1: "good"}
     made = theirs("BertForSequenceClassification", id2label=names, classifier_dropout=0.3)
     options: Any = open_model(saved(tmp_path / "m", made)).objective.config
-    assert options.labels == ("나쁨", "good") and options.features.dropout == 0.3
+    assert options.labels == ("나쁨", "good") and options.network.dropout == 0.3
     made = theirs("BertForSequenceClassification", hidden_dropout_prob=0.2)
     options = open_model(saved(tmp_path / "n", made)).objective.config
-    assert options.labels == ("LABEL_0", "LABEL_1") and options.features.dropout == 0.2
+    assert options.labels == ("LABEL_0", "LABEL_1") and options.network.dropout == 0.2
 
 
 def test_a_published_tagger_in_which_the_pooler_was_kept(tmp_path: Path) -> None:

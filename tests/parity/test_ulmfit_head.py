@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from firth.layers.dropout import Dropout
 from firth.models.awd_lstm import AwdLstm
 from firth.models.awd_lstm_config import AwdLstmConfig
-from firth.tasks.classify import PooledClassifier
-from firth.tasks.config import ClassifyConfig, FeatureConfig
+from firth.tasks.classify import Classifier
+from firth.tasks.config import ClassifyConfig, LinearConfig
 from firth.tasks.rows import Example, collate, make_row, target
 
 LENGTHS, WIDTH, K = (4, 9, 1, 6), 5, 3
@@ -23,12 +23,11 @@ OFF = dict.fromkeys(("embedding_dropout", "input_dropout", "weight_dropout", "hi
 NAMES = {"norm": "0", "hidden": "2", "hidden_norm": "4", "output": "6"}
 
 
-def ours() -> PooledClassifier:
+def ours() -> Classifier:
     torch.manual_seed(0)
     encoder = AwdLstm(AwdLstmConfig(vocab_size=20, width=WIDTH, hidden_width=7, n_layers=2, **OFF))
-    features = FeatureConfig(dropout=0.0)
-    config = ClassifyConfig(labels=("a", "b", "c"), network="pooled", hidden_width=6, features=features)
-    made = PooledClassifier(encoder, config).double()
+    config = ClassifyConfig(labels=("a", "b", "c"), network=LinearConfig(hidden_width=6, dropout=0.0))
+    made = Classifier(encoder, config).double()
     for part in made.head.modules():
         if isinstance(part, Dropout):
             part.p = 0.0
@@ -38,7 +37,7 @@ def ours() -> PooledClassifier:
     return made
 
 
-def theirs(made: PooledClassifier) -> nn.Sequential:
+def theirs(made: Classifier) -> nn.Sequential:
     head = nn.Sequential(
         nn.BatchNorm1d(3 * WIDTH), nn.Dropout(0.0), nn.Linear(3 * WIDTH, 6), nn.ReLU(),
         nn.BatchNorm1d(6), nn.Dropout(0.0), nn.Linear(6, K),

@@ -105,9 +105,10 @@ def test_frozen_layers_under_a_tagger(run: Path, tmp_path: Path) -> None:
         "dev": str(tmp_path / "dev.conll"), "format": "conll", "held_out": 0.2},
     }  # fmt: skip
     settings = [
-        "head.features.layers=[0, 1, 2]", "head.features.mix=weighted", "head.features.lstm_layers=1",
-        "head.features.lstm_width=8", "head.features.second_mix=true", "head.features.mix_l2=0.01",
-        "head.features.layer_norm=true", "head.features.dropout=0.1", "train.epochs=25", "optim.learning_rate=0.02",
+        "head.network.kind=bilstm", "head.network.layers=[0, 1, 2]", "head.network.mix=weighted",
+        "head.network.lstm_layers=1",
+        "head.network.lstm_width=8", "head.network.second_mix=true", "head.network.mix_l2=0.01",
+        "head.network.layer_norm=true", "head.network.dropout=0.1", "train.epochs=25", "optim.learning_rate=0.02",
         "train.precision=float32", "train.batch_examples=4",
     ]  # fmt: skip
     recipe, base, labelled = resolve_task(plain, settings, "flags")

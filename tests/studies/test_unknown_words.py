@@ -61,7 +61,7 @@ def test_rules_are_laid_over_the_vectors(data: Path, tmp_path: Path, names: tupl
         (rule,) = (cell for cell in rule_cells(data, tmp_path) if cell.options["rule"] == name)
         recipe = rule.options["recipe"]
         recipe["train"] |= {"epochs": 1.0}
-        recipe["head"]["features"] |= {"lstm_width": 4}
+        recipe["head"]["network"] |= {"lstm_width": 4}
         (tmp_path / str(number)).mkdir()
         found = rule_cell(tmp_path / str(number), **(rule.options | {"vectors": str(tmp_path / "model")}))
         assert 0 < found["known_words"] < 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from network_options import network_of
 from torch import Tensor
 
 from firth.data.loader import Place
@@ -21,7 +22,6 @@ from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
-    FeatureConfig,
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
@@ -75,7 +75,7 @@ def encoder_of(system: str, dropout: float = 0.0) -> Encoder:
 
 def built(kind: str, system: str, weight: float, dropout: float = 0.0, **features: Any) -> TaskModel:
     torch.manual_seed(0)
-    config = replace(KINDS[kind][0], auxiliary_lm=weight, features=FeatureConfig(dropout=dropout, **features))
+    config = replace(KINDS[kind][0], auxiliary_lm=weight, network=network_of(dropout=dropout, **features))
     return TASKS[kind].model(encoder_of(system, dropout), config)
 
 

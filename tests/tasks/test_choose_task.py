@@ -8,12 +8,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from network_options import network_of
 
 from firth.errors import InputError
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
 from firth.tasks.choose import Chooser, choice_loss, choose_answers, choose_examples, choose_scores
-from firth.tasks.config import ChooseConfig, FeatureConfig, WindowConfig
+from firth.tasks.config import ChooseConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
 from firth.text.records import Choice
@@ -146,7 +147,7 @@ def test_a_question_without_label_has_no_target() -> None:
 
 def test_dropout_can_fall_on_all_choices_of_a_question_alike() -> None:
     """With a head that hands on one number of the summary, it is kept or lost for all rows of a question."""
-    config = ChooseConfig(shared_dropout=True, features=FeatureConfig(dropout=0.4))
+    config = ChooseConfig(shared_dropout=True, network=network_of(dropout=0.4))
     torch.manual_seed(0)
     model = Chooser(Bert(SIZES), config)
     torch.nn.init.zeros_(model.head.weight)
@@ -163,7 +164,7 @@ def test_dropout_can_fall_on_all_choices_of_a_question_alike() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_sharing_a_mask_changes_nothing_where_nothing_is_dropped(dropout: float) -> None:
-    config = ChooseConfig(features=FeatureConfig(dropout=dropout))
+    config = ChooseConfig(network=network_of(dropout=dropout))
     torch.manual_seed(0)
     made = [Chooser(Bert(SIZES), replace(config, shared_dropout=shared)) for shared in (False, True)]
     made[1].load_state_dict(made[0].state_dict())

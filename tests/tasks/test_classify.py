@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from network_options import network_of
 from torch import Tensor
 
 from firth.data.batch import Batch
@@ -23,7 +24,7 @@ from firth.tasks.classify import (
     regress_answers,
     regress_examples,
 )
-from firth.tasks.config import ClassifyConfig, FeatureConfig, MultiLabelConfig, RegressConfig, WindowConfig
+from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig, WindowConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
@@ -230,7 +231,7 @@ def test_impossible_options_of_labels_are_refused(make: Any, options: dict[str, 
 
 def test_head_dropout_falls_on_the_summary() -> None:
     """With a head that adds up the summary's numbers, what is left of each is 0 or 1 / 0.6 of it."""
-    config = ClassifyConfig(labels=("n", "y"), features=FeatureConfig(dropout=0.4))
+    config = ClassifyConfig(labels=("n", "y"), network=network_of(dropout=0.4))
     model = built(Classifier, config)
     torch.nn.init.zeros_(model.head.weight)
     model.head.weight.data[1, 3] = 1.0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from network_options import network_of
 from torch import Tensor, nn
 
 from firth.convert.padded import make_padded
@@ -19,7 +20,7 @@ from firth.models.bert_config import BertConfig
 from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig, TagConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, Network, TagConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
 from firth.tasks.tag import Tagger
@@ -47,19 +48,19 @@ class Draws(Encoder):
         return Hidden({n: self.tables[n][tokens.ids] for n in keep}, tokens.rows, carry=None)
 
 
-def weighted(**options: Any) -> FeatureConfig:
-    return FeatureConfig(**{"layers": LAYERS, "mix": "weighted", "dropout": 0.0, **options})
+def weighted(**options: Any) -> Network:
+    return network_of(**{"layers": LAYERS, "mix": "weighted", "dropout": 0.0, **options})
 
 
-def model(unit: str, features: FeatureConfig) -> TaskModel:
+def model(unit: str, features: Network) -> TaskModel:
     torch.manual_seed(1)
     made: TaskModel
     if unit == "row":
-        made = Classifier(Draws(), ClassifyConfig(labels=("a", "b", "c"), features=features))
+        made = Classifier(Draws(), ClassifyConfig(labels=("a", "b", "c"), network=features))
     elif unit == "word":
-        made = Tagger(Draws(), TagConfig(labels=("O", "B-X", "I-X"), features=features))
+        made = Tagger(Draws(), TagConfig(labels=("O", "B-X", "I-X"), network=features))
     else:
-        made = Answerer(Draws(), AnswerConfig(features=features))
+        made = Answerer(Draws(), AnswerConfig(network=features))
     for name, parameter in made.named_parameters():
         if not name.startswith("encoder."):
             nn.init.normal_(parameter, std=0.3)
@@ -115,7 +116,7 @@ def test_the_penalty_is_the_sum_of_squares_once_a_micro_batch() -> None:
 def test_without_the_option_there_is_no_such_term() -> None:
     made = model("row", weighted(pool="mean"))
     assert "mix" not in made.weights and set(made.train()(batch("row")).losses) == {"label"}
-    assert model("row", FeatureConfig(layers=(1,), pool="mean")).features.mix_weights() == []
+    assert model("row", network_of(layers=(1,), pool="mean")).features.mix_weights() == []
 
 
 def test_a_norm_is_over_all_words_that_are_read() -> None:
@@ -163,7 +164,7 @@ def test_one_layer_may_be_forced() -> None:
         ({"mix": "sum", "layer_norm": True}, "are for mix='weighted', not 'sum'"),
         ({"mix": "concat", "mix_l2": 0.1}, "are for mix='weighted', not 'concat'"),
         ({"mix_l2": -1.0}, "mix_l2=-1.0: expected 0 or more"),
-        ({"second_mix": True}, "beside which LSTM"),
+        ({"second_mix": True, "own_words": 5}, "without second_mix"),
     ],
 )
 def test_options_without_what_they_are_of_are_refused(options: dict[str, Any], words: str) -> None:
@@ -174,6 +175,6 @@ def test_options_without_what_they_are_of_are_refused(options: dict[str, Any], w
 def test_a_norm_over_a_batch_has_no_padded_form() -> None:
     sizes = {"width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 8, "max_positions": 8}
     features = weighted(pool="mean", layer_norm=True)
-    made = Classifier(Bert(BertConfig(vocab_size=9, **sizes)), ClassifyConfig(labels=("a", "b"), features=features))
+    made = Classifier(Bert(BertConfig(vocab_size=9, **sizes)), ClassifyConfig(labels=("a", "b"), network=features))
     with pytest.raises(ConfigError, match="layer_norm has no padded form"):
         make_padded(made, ())

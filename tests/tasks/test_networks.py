@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from firth.config import from_dict
 from firth.convert.padded import make_padded
 from firth.data.loader import Place
 from firth.errors import ConfigError
@@ -27,8 +28,14 @@ from firth.layers.batch_norm import BatchNorm
 from firth.layers.dropout import Dropout
 from firth.packed import Encoder
 from firth.systems import SYSTEMS, TASKS
-from firth.tasks.classify import NETWORKS
-from firth.tasks.config import ClassifyConfig, FeatureConfig, WindowConfig
+from firth.tasks.config import (
+    NETWORKS,
+    BiattentiveConfig,
+    BiLstmConfig,
+    ClassifyConfig,
+    LinearConfig,
+    WindowConfig,
+)
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
 from firth.tasks.source import ExampleSource
@@ -40,17 +47,12 @@ from firth.training.optim import decays
 from firth.training.trainer import Trainer
 
 LABELS = ("n", "y", "z")
-FEATURES = FeatureConfig(dropout=0.1)
 CONFIGS = {
-    "pooled": ClassifyConfig(
-        labels=LABELS, network="pooled", hidden_width=6, windows=WindowConfig(length=16), features=FEATURES
+    "hidden": ClassifyConfig(
+        labels=LABELS, network=LinearConfig(hidden_width=6), windows=WindowConfig(length=16)
     ),
     "biattentive": ClassifyConfig(
-        labels=LABELS,
-        network="biattentive",
-        attention_width=4,
-        windows=WindowConfig(length=16, long="cut"),
-        features=FEATURES,
+        labels=LABELS, network=BiattentiveConfig(width=4), windows=WindowConfig(length=16, long="cut")
     ),
 }
 PAIRS = [
@@ -127,7 +129,8 @@ def trainer_of(network: str, system: str, run: Path, *, steps: int) -> Trainer:
 
 
 def test_every_network_is_tested() -> None:
-    assert set(CONFIGS) | {"linear"} == set(NETWORKS)
+    """The BiLSTM in tests of its own."""
+    assert {type(config.network) for config in CONFIGS.values()} | {BiLstmConfig} == set(NETWORKS)
 
 
 @every_system
@@ -164,7 +167,7 @@ def test_a_folder_answers_as_the_model_did(network: str, system: str, tmp_path: 
     model = built(network, system)
     write_model(tmp_path, system, "classify", model, tokenizer_of(system), {})
     loaded = read_model(tmp_path)
-    assert loaded.objective.config == model.config and type(loaded.objective) is NETWORKS[network]
+    assert loaded.objective.config == model.config and type(loaded.objective) is type(model)
     assert isinstance(loaded.objective, TaskModel)
     examples = made(network, system)
     together = logits_of(model, examples)
@@ -176,7 +179,7 @@ def test_a_folder_answers_as_the_model_did(network: str, system: str, tmp_path: 
     for answer, logits in zip(answers, together[1:], strict=True):
         shares = torch.tensor(logits).softmax(0)
         assert list(answer.probabilities.values()) == pytest.approx(shares.tolist(), abs=1e-5)
-    assert [a.windows for a in answers] == [len(e.rows) if network == "pooled" else 1 for e in examples[1:]]
+    assert [a.windows for a in answers] == [len(e.rows) if network == "hidden" else 1 for e in examples[1:]]
 
 
 @every_network
@@ -199,17 +202,17 @@ def test_a_run_goes_on_bit_for_bit(network: str, tmp_path: Path) -> None:
 
 
 WAYS: list[tuple[str, dict[str, Any]]] = [
-    ("pooled", {}),
-    ("pooled", {"pool": "mean", "layers": (0, 2), "mix": "weighted"}),
+    ("hidden", {}),
+    ("hidden", {"pool": "mean", "layers": (0, 2), "mix": "weighted"}),
     ("biattentive", {}),
     ("biattentive", {"layers": (0, 2), "mix": "concat"}),
-    ("biattentive", {"layers": (0, 1, 2), "mix": "weighted", "lstm_layers": 1, "lstm_width": 3}),
+    ("biattentive", {"layers": (0, 1, 2), "mix": "weighted"}),
 ]
 
 
 @pytest.mark.parametrize(("network", "features"), WAYS)
 def test_a_network_learns_the_same_from_stored_vectors(network: str, features: dict[str, Any], tmp_path: Path) -> None:
-    config = replace(CONFIGS[network], features=FeatureConfig(dropout=0.0, **features))
+    config = replace(CONFIGS[network], network=replace(CONFIGS[network].network, dropout=0.0, **features))
     found = []
     for is_stored in (False, True):
         model, examples = built(network, "bert", config), made(network, "bert", config)
@@ -299,26 +302,27 @@ def test_a_temperature_is_fitted_to_the_logits_of_examples(network: str) -> None
 
 @every_network
 def test_other_forms_are_refused_in_one_line(network: str) -> None:
-    with pytest.raises(ConfigError, match=f"^a head of the kind network='{network}' has no padded form: train one"):
+    with pytest.raises(ConfigError, match=r"^a head (of|with) network\.\w+(='biattentive')? has no padded form: train"):
         make_padded(built(network, "bert"), ())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"network": "biattentive"}, r"in no windows: set head\.windows\.long=cut with it"),
-        ({"network": "biattentive", "windows": WindowConfig(long="cut"), "features": FeatureConfig(pool="max")},
-         r"features\.pool='max': network='biattentive' reads texts token by token"),
-        ({"network": "pooled", "both_orders": True, "windows": WindowConfig(long="cut")},
-         r"network='pooled' cannot: set head\.network=linear"),
-        ({"network": "pooled", "features": FeatureConfig(pool="max", lstm_layers=1, output_dropout=False)},
-         "network='pooled' has dropout within it"),
-        ({"hidden_width": 0}, "hidden_width=0: expected at least 1"),
+        ({"network": {"kind": "biattentive"}}, r"in no windows: set head\.windows\.long=cut with it"),
+        ({"network": {"kind": "biattentive", "pool": "max"}},
+         r"network\.pool is for network\.kind='linear' or 'bilstm', not 'biattentive'"),
+        ({"network": {"lstm_layers": 2}}, r"network\.lstm_layers is for network\.kind='bilstm', not 'linear'"),
+        ({"network": {"kind": "pooled"}}, r"network\.kind = 'pooled': expected one of 'linear', 'bilstm', 'b"),
+        ({"network": "biattentive"}, r"must be a table of keys with network\.kind, one of .* not 'biat"),
+        ({"network": {"hidden_width": 5}, "both_orders": True, "windows": {"long": "cut"}},
+         r"set head\.network\.kind=linear and hidden_width=0"),
+        ({"network": {"hidden_width": -1}}, "hidden_width=-1: expected 0 or more"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ClassifyConfig(labels=LABELS, **options)
+        from_dict(ClassifyConfig, {"labels": list(LABELS), **options}, "test")
 
 
 @every_network

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from network_options import network_of
 
 from firth.convert.elmo import spaced_words
 from firth.data.rows import pack_lists, pack_words
@@ -15,7 +16,7 @@ from firth.finetuning.features import store_features
 from firth.models.bilm import Bilm
 from firth.models.bilm_config import BilmConfig
 from firth.systems import SYSTEMS, TASKS
-from firth.tasks.config import AnswerConfig, ChooseConfig, ClassifyConfig, FeatureConfig, TagConfig, WindowConfig
+from firth.tasks.config import AnswerConfig, ChooseConfig, ClassifyConfig, TagConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.tasks.tag import Tagger, tag_examples
 from firth.text import open_words
@@ -23,7 +24,7 @@ from firth.text.open_words import OpenWords, opened
 from firth.text.records import Choice, Question, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
-CONFIG = TagConfig(labels=("O", "B-X"), features=FeatureConfig(layers=(0, 1), mix="weighted"))
+CONFIG = TagConfig(labels=("O", "B-X"), network=network_of(layers=(0, 1), mix="weighted"))
 
 
 def tokenizer() -> OpenWords:

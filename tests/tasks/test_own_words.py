@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from network_options import network_of
 from torch import Tensor, nn
 
 from firth.convert.padded import make_padded
@@ -21,9 +22,9 @@ from firth.models.bilm_config import BilmConfig
 from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig, TagConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, TagConfig
+from firth.tasks.features import OwnWords
 from firth.tasks.model import TaskModel
-from firth.tasks.own_words import OwnWords
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
 from firth.tasks.tag import Tagger
 from firth.text.characters import character_rows
@@ -39,7 +40,7 @@ TAGGER = {"own_words": 5, "lstm_layers": 2, "lstm_width": WIDTH, "dropout": 0.0}
 
 def tagger(encoder: Encoder | None = None, **features: Any) -> Tagger:
     torch.manual_seed(0)
-    options = TagConfig(labels=("O", "S-X", "B-X"), features=FeatureConfig(**{**TAGGER, **features}))
+    options = TagConfig(labels=("O", "S-X", "B-X"), network=network_of(**{**TAGGER, **features}))
     made = Tagger(Bilm(BILM) if encoder is None else encoder, options)
     torch.manual_seed(1)
     for parameter in made.parameters():
@@ -167,7 +168,7 @@ def test_a_word_of_pieces_is_known_by_those_that_stand_for_it(how: Any) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_characters_stand_before_the_word(training: bool) -> None:
     torch.manual_seed(0)
-    own = OwnWords(N_WORDS, FeatureConfig(own_words=5, own_characters="cnn", dropout=0.0)).double().train(training)
+    own = OwnWords(N_WORDS, network_of(own_words=5, own_characters="cnn", dropout=0.0)).double().train(training)
     assert own.width == 30 + 5
     tokens = batch().tokens
     found = own(tokens)
@@ -183,13 +184,13 @@ def test_characters_stand_before_the_word(training: bool) -> None:
 
 
 def test_sizes_of_the_gru_are_those_of_taglm() -> None:
-    own = OwnWords(N_WORDS, FeatureConfig(own_characters="gru"))
+    own = OwnWords(N_WORDS, network_of(own_characters="gru"))
     assert own.width == 160 and own.words is None
     assert own.characters.gru.weight_ih_l0.shape == (3 * 80, 25)
 
 
 def test_dropout_of_characters_is_fresh_for_each_word() -> None:
-    own = OwnWords(N_WORDS, FeatureConfig(own_characters="gru", dropout=0.5)).train()
+    own = OwnWords(N_WORDS, network_of(own_characters="gru", dropout=0.5)).train()
     row = make_row([1, 1], chars=character_rows(["farmer", "farmer"]))
     tokens = collate([Example((row,), (1,), {})]).tokens
     one, other = own(tokens)
@@ -207,11 +208,11 @@ def test_dropout_may_leave_the_output_whole() -> None:
 @pytest.mark.parametrize("unit", ["row", "token"])
 def test_texts_and_contexts_have_words_of_their_own_too(unit: str) -> None:
     made: TaskModel
-    features = FeatureConfig(**{**TAGGER, "pool": "max" if unit == "row" else "summary", "join": "first"})
+    features = network_of(**{**TAGGER, "pool": "max" if unit == "row" else "mean", "join": "first"})
     if unit == "row":
-        made = Classifier(Bilm(BILM), ClassifyConfig(labels=("a", "b"), features=features)).double().eval()
+        made = Classifier(Bilm(BILM), ClassifyConfig(labels=("a", "b"), network=features)).double().eval()
     else:
-        made = Answerer(Bilm(BILM), AnswerConfig(features=features)).double().eval()
+        made = Answerer(Bilm(BILM), AnswerConfig(network=features)).double().eval()
     tokens = batch().tokens
     own, top = made.features.own(tokens), made.encoder(tokens).top
     x = made.features.upper(torch.cat([made.features.lstm(own, tokens.rows), top], 1), tokens.rows)
@@ -223,37 +224,30 @@ def test_texts_and_contexts_have_words_of_their_own_too(unit: str) -> None:
     ("options", "words"),
     [
         ({"own_words": -1}, "own_words=-1: expected 0 or more"),
-        ({"join": "first"}, "what is read where the encoder does not enter"),
-        ({"join": "none"}, "Set features.own_words or own_characters"),
-        ({"join": "first", "own_words": 5, "lstm_layers": 1}, "expected at least 2, or join='last'"),
-        ({"join": "last", "own_words": 5}, "expected at least 1, or join='input'"),
+        ({"join": "first", "lstm_layers": 2}, "the encoder enters above words of the head's own: expected own_words"),
+        ({"join": "none", "lstm_layers": 2}, "expected own_words or own_characters"),
+        ({"join": "first", "own_words": 5, "lstm_layers": 1}, "lstm_layers of at least 2, not 1"),
+        ({"join": "last", "own_words": 5}, "lstm_layers of at least 1, not 0"),
+        ({"lstm_layers": 0}, "lstm_layers=0 is for own_words or own_characters"),
         ({"join": "last", "own_words": 5, "lstm_layers": 1, "second_mix": True}, "is for join='input' or 'first'"),
-        ({"join": "none", "own_words": 5, "layers": (0,)}, "set features.layers=.-1., mix=one"),
+        ({"join": "none", "own_words": 5, "layers": (0,)}, "reads no layer of the encoder: leave out layers"),
         ({"join": "none", "own_words": 5, "mix": "weighted"}, "reads no layer of the encoder"),
-        ({"output_dropout": False}, "of which LSTM's input"),
+        ({"output_dropout": False, "own_words": 5}, "without second_mix and with output_dropout"),
     ],
 )
 def test_combinations_without_a_meaning_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        FeatureConfig(**options)
-
-
-def test_a_text_read_as_one_vector_has_no_words() -> None:
-    config = ClassifyConfig(labels=("a", "b"), features=FeatureConfig(own_words=5))
-    with pytest.raises(ConfigError, match="own_words and own_characters are of the tokens of a text: choose"):
-        Classifier(Bilm(BILM), config)
+        network_of(**options)
 
 
 def test_other_tools_do_not_know_such_heads() -> None:
-    for options in ({"own_words": 4}, {"own_characters": "cnn"}):
-        assert not FeatureConfig(**options).plain
     sizes = {"width": 8, "n_layers": 1, "n_heads": 2, "feed_forward_width": 8, "max_positions": 8}
     made = tagger(Bert(BertConfig(vocab_size=9, **sizes)), lstm_layers=0)
-    with pytest.raises(ConfigError, match="own_words or own_characters has no padded form"):
+    with pytest.raises(ConfigError, match="network.kind='bilstm' has no padded form"):
         make_padded(made, ())
 
 
 def test_tokens_without_characters_are_a_mistake_of_ours() -> None:
     tokens = collate([Example((make_row([1, 2]),), (1,), {})]).tokens
     with pytest.raises(ValueError, match=r"tokens\.chars is missing"):
-        OwnWords(N_WORDS, FeatureConfig(own_characters="cnn"))(tokens)
+        OwnWords(N_WORDS, network_of(own_characters="cnn"))(tokens)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from network_options import network_of
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
@@ -15,8 +16,9 @@ from firth.models.bert_config import BertConfig
 from firth.packed import Encoder, Hidden, Rows, Tokens, Words
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import AnswerConfig, ClassifyConfig, FeatureConfig
-from firth.tasks.model import HEAD_INIT_RANGE, Features, Unit, merge_rows
+from firth.tasks.config import AnswerConfig, ClassifyConfig
+from firth.tasks.features import Unit, make_features
+from firth.tasks.model import HEAD_INIT_RANGE, merge_rows
 
 
 class Numbers(Encoder):
@@ -47,7 +49,7 @@ def tokens(*rows: list[int], words: Words | None = None) -> Tokens:
 
 
 def read(unit: Unit, given: Tokens, **options: Any) -> list[list[float]]:
-    features = Features(Numbers(), FeatureConfig(dropout=0.0, **options), unit)
+    features = make_features(Numbers(), network_of(dropout=0.0, **options), unit)
     found = features(Numbers()(given, features.keep), given)
     assert found.shape[1] == features.width
     return found.tolist()
@@ -58,7 +60,7 @@ ROWS = ([1, 2, 6], [4])
 
 def test_a_row_is_its_summary_and_no_layer_is_asked_for() -> None:
     encoder = Numbers()
-    features = Features(encoder, FeatureConfig(dropout=0.0), "row")
+    features = make_features(encoder, network_of(dropout=0.0), "row")
     assert features(encoder(tokens(*ROWS), features.keep), tokens(*ROWS)).tolist() == [[1, 1.5], [4, 4.5]]
     assert encoder.asked == [()]
     assert features.width == 2 and features.mix is None
@@ -107,7 +109,7 @@ def test_asked_words_are_pooled_from_their_pieces(how: str, expected: list[float
 def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
     """Context words change what is said of an asked word; words of other rows do not."""
     torch.manual_seed(0)
-    features = Features(Numbers(), FeatureConfig(layers=(0,), dropout=0.0, lstm_layers=1, lstm_width=3), "word")
+    features = make_features(Numbers(), network_of(layers=(0,), dropout=0.0, lstm_layers=1, lstm_width=3), "word")
     assert features.width == 6
 
     def asked(row: list[int], other: list[int]) -> Tensor:
@@ -129,7 +131,7 @@ def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
 
 def test_dropout_falls_on_what_the_head_reads() -> None:
     torch.manual_seed(0)
-    model = Answerer(Numbers(), AnswerConfig(features=FeatureConfig(dropout=0.25))).train()
+    model = Answerer(Numbers(), AnswerConfig(network=network_of(dropout=0.25))).train()
     # The head hands on what it reads.
     model.head.weight.data, model.head.bias.data = torch.eye(2), torch.zeros(2)
     given = tokens([7] * 4000)
@@ -143,24 +145,27 @@ def test_dropout_falls_on_what_the_head_reads() -> None:
 @pytest.mark.parametrize(
     ("unit", "options", "message"),
     [
-        ("row", {"lstm_layers": 1}, "lstm_layers reads the tokens of a text: choose features.pool"),
-        ("row", {"layers": (-2,)}, "layers and mix are of the tokens of a text: choose features.pool"),
-        ("row", {"layers": (1, 2), "mix": "concat"}, "choose features.pool"),
-        ("token", {"layers": (3,)}, "features.layers: layer 3 of an encoder with layers 0 .* to 2"),
-        ("token", {"layers": (-4,)}, "features.layers: layer -4"),
+        ("token", {"layers": (3,)}, "network.layers: layer 3 of an encoder with layers 0 .* to 2"),
+        ("token", {"layers": (-4,)}, "network.layers: layer -4"),
     ],
 )
 def test_features_that_cannot_be_read_are_refused(unit: Unit, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Features(Numbers(), FeatureConfig(**options), unit)
+        make_features(Numbers(), network_of(**options), unit)
+
+
+@pytest.mark.parametrize("options", [{"layers": (-2,)}, {"layers": (1, 2), "mix": "concat"}])
+def test_layers_of_a_text_that_is_read_as_one_vector_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"layers and mix are of the tokens of a text: choose network\.pool"):
+        ClassifyConfig(labels=("a", "b"), network=network_of(**options))
 
 
 @pytest.mark.parametrize(
     "options", [{"layers": ()}, {"layers": (1, 2)}, {"lstm_layers": -1}, {"lstm_width": 0}, {"dropout": 1.0}]
 )
 def test_impossible_features_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="features"):
-        FeatureConfig(**options)
+    with pytest.raises(ConfigError, match="network"):
+        network_of(**options)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +175,12 @@ def test_impossible_features_are_refused(options: dict[str, Any]) -> None:
         ({"dropout": 0.3}, True),
         ({"pool": "mean"}, False),
         ({"words": "last"}, False),
-        ({"lstm_layers": 1}, False),
         ({"layers": (-2,)}, False),
         ({"layers": (-1,), "mix": "weighted"}, False),  # has weights of its own
     ],
 )
 def test_which_features_other_tools_know(options: dict[str, Any], plain: bool) -> None:
-    assert FeatureConfig(**options).plain is plain
+    assert network_of(**options).plain is plain
 
 
 @settings(deadline=None, max_examples=30)

@@ -7,6 +7,7 @@ import random
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firth.errors import TokenizerError
-from firth.text.bpe import learn_bpe, train_bpe
+from firth.text.bpe import merges_of, train_bpe
 from firth.text.layouts import bare_layout, bert_layout, gpt_layout, source_layout, stream_layout
 from firth.text.tokenizer import BPE, BPE_SPECIALS, Tokenizer
 from firth.text.wordpiece import WordSplitter
@@ -25,6 +26,12 @@ TEXTS = (
     "한국어 위키백과는 한국어로 쓰인다. 가나다 漢字 日本語がぎぐ",
     "👩‍💻 I ❤️ 🇰🇷!!! ﬁne ½ 中文字 and more, der der der",
 )
+
+
+def learn_bpe(counts: Mapping[str, int], n_merges: int, end: str = "", min_count: int = 2) -> list[tuple[str, str]]:
+    """So many merges; ``end`` stands behind the last character of each word (``</w>`` in subword-nmt)."""
+    words = (([*word[:-1], word[-1] + end], n) for word, n in counts.items() if word)
+    return list(islice(merges_of(words, min_count), n_merges))
 
 
 def make(texts: tuple[str, ...] = TEXTS, *, lowercase: bool = False) -> Tokenizer:

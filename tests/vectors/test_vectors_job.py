@@ -308,7 +308,7 @@ def test_taggers_and_classifiers_learn_on_them(
     convert_vectors(glove, tmp_path / "m", Reading(unknown=unknown, n_buckets=50))
     before = read_model(tmp_path / "m").objective.encoder.state_dict()
     for task, settings in (
-        ("tag", ["head.features.lstm_layers=1", "head.features.lstm_width=8", "head.crf=true"]),
+        ("tag", ['head.network={kind="bilstm", lstm_layers=1, lstm_width=8}', "head.crf=true"]),
         ("classify", []),
     ):
         common = [

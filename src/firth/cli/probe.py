@@ -36,7 +36,7 @@ def probe(
     seeds
         Number of heads with different seeds; scores are means.
     settings
-        Any other recipe key, such as --set head.features.words=mean; repeatable.
+        Any other recipe key, such as --set head.network.words=mean; repeatable.
     as_json
         Print probe.json.
     """
@@ -56,8 +56,8 @@ def probe(
         for name, row in result["readings"].items()
     ])  # fmt: skip
     features = result["readings"][result["best"]]["features"]
-    layers = f"head.features.layers={json.dumps(features['layers'])}"
-    settings = [*result["settings"], layers, f"head.features.mix={features['mix']}"]
+    layers = f"head.network.layers={json.dumps(features['layers'])}"
+    settings = [*result["settings"], layers, f"head.network.mix={features['mix']}"]
     print("in a fine-tuning:", shell(*(part for setting in settings for part in ("--set", setting))))
     if (out / "report.html").is_file():
         print(f"table and plot: {out / 'report.html'}")

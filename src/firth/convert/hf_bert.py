@@ -157,7 +157,7 @@ def task_to_hf(task: str, options: Any) -> dict[str, Any]:
         about["label2id"] = {label: i for i, label in enumerate(labels)}
     # Their head for answers has none.
     if task in ARCHITECTURES and task != "answer":
-        about["classifier_dropout"] = options.features.dropout
+        about["classifier_dropout"] = options.network.dropout
     return about
 
 
@@ -323,7 +323,7 @@ def _task_options(task: str, theirs: Mapping[str, Any], state: Mapping[str, Tens
         task = _kind_of_classifier(theirs.get("problem_type"), n_outputs, where)
     rate = theirs.get("classifier_dropout")
     rate = theirs.get("hidden_dropout_prob", 0.1) if rate is None else rate
-    options: dict[str, Any] = {"features": {"dropout": rate}}
+    options: dict[str, Any] = {"network": {"dropout": rate}}
     if task in ("classify", "multilabel", "tag"):
         options["labels"] = _labels(theirs.get("id2label"), n_outputs, where)
     if task == "tag":

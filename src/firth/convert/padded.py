@@ -22,6 +22,7 @@ from firth.objectives.causal_lm import CausalLM
 from firth.objectives.masked_lm import MaskedLM
 from firth.tasks.answer import Answerer
 from firth.tasks.choose import Chooser
+from firth.tasks.config import LinearConfig
 from firth.tasks.model import TaskModel
 
 POOLER = "encoder.pooler"
@@ -119,7 +120,7 @@ class PaddedTask(nn.Module):
         super().__init__()
         assert isinstance(model.encoder, Bert)
         self.bert, self.mix, self.head = PaddedBert(model.encoder), model.features.mix, model.head
-        self.pool = model.features.config.pool if model.unit == "row" else None
+        self.pool = model.features.pool if model.unit == "row" else None
         self.named = naming(model)
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
@@ -158,17 +159,15 @@ def make_padded(objective: Objective, untrained: Collection[str]) -> PaddedPretr
     if not isinstance(encoder, Bert):
         raise ConfigError(f"an encoder of the kind {type(encoder).__name__} has no padded form: only BERT has")
     if isinstance(objective, TaskModel):
-        if objective.features.config.layer_norm:
-            raise ConfigError("a mix with features.layer_norm has no padded form: train one without")
-        if objective.features.lstm is not None:
-            raise ConfigError("a head with a BiLSTM (features.lstm_layers) has no padded form: train one without")
-        if objective.features.own is not None:
-            raise ConfigError("a head with features.own_words or own_characters has no padded form: train one without")
+        network = objective.config.network
+        if not isinstance(network, LinearConfig):
+            raise ConfigError(f"a head of network.kind={network.kind!r} has no padded form: train a linear one")
+        if network.layer_norm:
+            raise ConfigError("a mix with network.layer_norm has no padded form: train one without")
         if getattr(objective, "crf", None) is not None:
             raise ConfigError("a tagger with a CRF (head.crf) has no padded form: train one without")
         if not isinstance(objective.head, nn.Linear):
-            network = objective.config.network
-            raise ConfigError(f"a head of the kind network={network!r} has no padded form: train one with linear")
+            raise ConfigError("a head with network.hidden_width has no padded form: train one without")
         return PaddedTask(objective).eval()
     head = None if {"mlm", "lm"} & set(untrained) else vocabulary_head(objective)
     return PaddedPretrained(encoder, head, summary=POOLER not in untrained).eval()

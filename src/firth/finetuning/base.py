@@ -64,7 +64,7 @@ class Base:
         if not rates:
             raise ConfigError(
                 f"adapt.dropout={dropout}: the encoder of {self.system_name} has no dropout: leave it out, or set "
-                "head.features.dropout"
+                "head.network.dropout"
             )
         return dataclasses.replace(self.config, **dict.fromkeys(rates, dropout))
 
@@ -87,7 +87,7 @@ class Base:
         letters = row.characters and getattr(self.config, "unknown", "") != "one"
         return RowMaker(
             self.tokenizer, row.layout(self.tokenizer), head.windows, self.max_length,
-            characters=letters or head.features.own_characters != "none",
+            characters=letters or getattr(head.network, "own_characters", "none") != "none",
         )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
     file, _ = open_source(path)
     if file.width != width:
         raise ConfigError(
-            f"adapt.vectors={path!r} has vectors of width {file.width}, but head.features.own_words={width}: "
+            f"adapt.vectors={path!r} has vectors of width {file.width}, but head.network.own_words={width}: "
             f"set it to {file.width}"
         )
     special = set(tokenizer.special_ids)

@@ -24,7 +24,8 @@ from firth.inference.outputs import unit_counts
 from firth.layers.mixing import pool_rows, pool_words
 from firth.packed import Encoder, Hidden, Tokens
 from firth.progress import Progress
-from firth.tasks.model import TaskModel, Unit
+from firth.tasks.features import BiLstmFeatures, Unit
+from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, Row, RowWords, collate, make_row, split_rows
 
 SUMMARY = "summary"
@@ -118,8 +119,8 @@ def _file(folder: Path, name: int | str) -> Path:
 
 def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch.dtype) -> str:
     """A name for the features of an encoder, of rows, and of the way their tokens are read; of any layers."""
-    config = model.features.config
-    digest = hashlib.sha256(repr((config.words, config.pool, kind, model.features.lstm is None, dtype)).encode())
+    read = model.features
+    digest = hashlib.sha256(repr((read.words, read.pool, kind, read.lstm is None, dtype)).encode())
     for name, tensor in sorted(model.encoder.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for row in rows:
@@ -137,9 +138,9 @@ def _kept(model: TaskModel) -> Unit:
     if model.features.unit == "word":
         return "word"
     # The maximum over tokens cannot be taken before layers are added up, nor any mean before a norm over tokens.
-    late = config.layer_norm or (config.pool == "max" and config.mix in ("sum", "weighted"))
+    late = config.layer_norm or (model.features.pool == "max" and config.mix in ("sum", "weighted"))
     # What the head itself knows of tokens is not known yet.
-    late = late or bool(config.lstm_layers) or model.features.own is not None
+    late = late or isinstance(model.features, BiLstmFeatures)
     return "token" if model.features.unit == "token" or late else "row"
 
 
@@ -157,7 +158,7 @@ def _open(folder: Path, names: Sequence[int | str], n: int, encoder: Encoder) ->
     if needed > free:
         raise CheckpointError(
             f"{folder}: the features take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
-            "read fewer layers (head.features.layers), or fewer examples (data.limit)"
+            "read fewer layers (head.network.layers), or fewer examples (data.limit)"
         )
     make: Callable[..., Any] = np.lib.format.open_memmap
     return {name: make(_unfinished(folder, name), "w+", np.float32, shape) for name, shape in sizes.items()}
@@ -170,7 +171,7 @@ def _encoded(
 ) -> Iterator[tuple[list[int], list[dict[int | str, np.ndarray]]]]:  # fmt: skip
     """Numbers of rows, and the vectors of each by layer."""
     device = next(model.encoder.parameters()).device
-    config, keep = model.features.config, [name for name in names if isinstance(name, int)]
+    read, keep = model.features, [name for name in names if isinstance(name, int)]
     model.encoder.eval()
     for numbers in in_batches([len(row.ids) for row in rows], budget_tokens):
         tokens = collate([Example((rows[i],), (1,), {}) for i in numbers]).tokens.to(device)
@@ -182,11 +183,11 @@ def _encoded(
             found = {SUMMARY: hidden.summary}
         counts = unit_counts(tokens, kind)
         if kind == "row" and not model.features.summary:
-            found = {n: pool_rows(x.float(), tokens.rows, config.pool) for n, x in found.items()}
+            found = {n: pool_rows(x.float(), tokens.rows, read.pool) for n, x in found.items()}
         if kind == "word":
             assert tokens.words is not None
             words = tokens.words
-            found = {n: pool_words(x.float(), words.first, words.last, config.words) for n, x in found.items()}
+            found = {n: pool_words(x.float(), words.first, words.last, read.words) for n, x in found.items()}
             if model.features.lstm is None:
                 found = {n: x.index_select(0, words.asked) for n, x in found.items()}
             else:
@@ -213,7 +214,7 @@ def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
     if model.features.lstm is None:
         words, asked = words[asked], np.arange(len(asked))
     first, last = words[:, 0], words[:, 1]
-    how = model.features.config.words if own else "first"
+    how = model.features.words if own else "first"
     first, last = (last if how == "last" else first), (first if how == "first" else last)
     sizes = last - first + 1
     ends = sizes.cumsum()

@@ -29,7 +29,7 @@ from firth.files import check_new, file_sha256, lock, recover, write_folder, wri
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
-from firth.finetuning.recipe import Finetune, combinations, varied
+from firth.finetuning.recipe import Finetune, combinations, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.train import RESULT, Run, rewrite_options, split_of, tune
@@ -46,6 +46,7 @@ from firth.progress import say
 from firth.recipes import Settings, plain_of
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
+from firth.tasks.old_options import with_network
 
 RESULTS, IDENTITY = "results.json", "identity.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
@@ -132,7 +133,8 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
-    resolved = resolve(with_new_names(plain), {}, str(out / RECIPE))
+    today = with_new_names(plain)
+    resolved = resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
     with lock(out), deterministic():
         work = _Finetuning(resolved, out, tell)
         now = identity(plain, resolved.base, resolved.labelled, work.first_vectors())
@@ -262,8 +264,11 @@ class _Finetuning:
 
     def _examples_for(self, recipe: Finetune) -> dict[str, Split]:
         """Rows of all examples by split: made once for all runs that read texts alike."""
-        features = type(recipe.head.features)()
-        key = json.dumps(to_dict(dataclasses.replace(recipe.head, features=features)), sort_keys=True)
+        # Networks of one kind read the same rows; only some read words by their characters.
+        network = recipe.head.network
+        reads = network.kind, getattr(network, "own_characters", "none") != "none"
+        head = to_dict(dataclasses.replace(recipe.head, network=type(network)()))
+        key = json.dumps([reads, head], sort_keys=True)
         if key not in self._examples:
             made = {}
             splits = {"train": self.labelled.train, "held out": self.labelled.held, **self.labelled.dev}
@@ -276,7 +281,7 @@ class _Finetuning:
 
     def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:
         """What the head's own words begin with; read once."""
-        path, width = recipe.adapt.vectors, recipe.head.features.own_words
+        path, width = recipe.adapt.vectors, own_word_width(recipe.head)
         if not path:
             return None
         if (path, width) not in self._vectors:

@@ -27,7 +27,7 @@ from firth.machine import find_machine
 from firth.page import Report
 from firth.pretraining.run import deterministic
 from firth.progress import say
-from firth.systems import SYSTEMS, kind_of_task
+from firth.tasks.config import LinearConfig
 from firth.tasks.model import TaskModel
 
 # A linear head on frozen features stands a far higher rate than an encoder.
@@ -73,11 +73,9 @@ def probe(
         "optim": {"kind": "adamw", "learning_rate": _HEAD_RATE},
         "train": {"epochs": _EPOCHS, "evaluations_per_epoch": 0},
     }  # fmt: skip
-    if kind_of_task(plain["task"]) == "classify":
-        settings["head"] = {"network": "linear"}
     merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
     recipe, base, labelled = resolve(merged, [], where)
-    if getattr(recipe.head, "network", "linear") != "linear":
+    if not isinstance(recipe.head.network, LinearConfig) or plain["head"].get("network", {}).get("hidden_width"):
         raise ConfigError("head.network: probing is by a linear head; leave it out, or fine-tune instead")
     if recipe.grid:
         raise ConfigError("probing compares readings of the layers: leave out --grid")
@@ -121,7 +119,7 @@ def _probe(
     order = sorted(found, key=lambda name: len(found[name]["features"]["layers"]) > 1)
     result = {
         "task": recipe.task, "metric": recipe.metric, "seeds": recipe.train.seeds,
-        "readings": {name: found[name] for name in order}, "settings": _settings(recipe, base.system_name),
+        "readings": {name: found[name] for name in order}, "settings": _settings(recipe),
         "best": max(order, key=lambda name: found[name]["held_out"]["mean"]),
     }  # fmt: skip
     write_json(out / "probe.json", result)
@@ -135,23 +133,23 @@ def _probe(
 def _read_as(recipe: Finetune, reading: Reading) -> Finetune:
     """The recipe with another way to read the layers; texts by the mean of their tokens unless a pool is given."""
     plain = to_dict(recipe)
-    features = plain["head"]["features"]
-    if features["pool"] == "summary" and recipe.kind not in ("tag", "answer"):
-        features["pool"] = "mean"
-    plain["head"]["features"] = features | reading.features
+    network = plain["head"]["network"] | {"hidden_width": 0}
+    if network["pool"] == "summary" and recipe.kind not in ("tag", "answer"):
+        network["pool"] = "mean"
+    plain["head"]["network"] = network | reading.features
     return build(plain, "probe")
 
 
-def _settings(recipe: Finetune, system: str) -> list[str]:
+def _settings(recipe: Finetune) -> list[str]:
     """What a fine-tuning needs besides the layers to be like a probe's runs."""
-    pool = recipe.head.features.pool
+    pool = recipe.head.network.pool
     reads_texts = recipe.kind not in ("tag", "answer")
-    other = recipe.kind == "classify" and "network" in SYSTEMS[system].tuning.get("head", {})
+    hidden = recipe.head.network.hidden_width
     return [
         "adapt.frozen_groups=-1", f"optim.kind={recipe.optim.kind}",
         f"optim.learning_rate={recipe.optim.learning_rate:g}", f"train.epochs={recipe.train.epochs:g}",
-        *([f"head.features.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
-        *(["head.network=linear"] if other else []),
+        *([f"head.network.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
+        *(["head.network.hidden_width=0"] if hidden else []),
     ]  # fmt: skip
 
 

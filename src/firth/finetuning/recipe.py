@@ -25,6 +25,7 @@ from firth.designs import design_named
 from firth.errors import ConfigError
 from firth.recipes import Settings, check_plain, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
+from firth.tasks.config import NETWORKS, BiLstmConfig
 from firth.training.config import OptimConfig
 
 
@@ -63,7 +64,7 @@ class AdaptConfig:
     )
     dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained", RATE)
     vectors: str = option(
-        "", "word vectors that head.features.own_words begin with: a file (GloVe, word2vec, fastText) or a model folder"
+        "", "word vectors that head.network.own_words begin with: a file (GloVe, word2vec, fastText) or a model folder"
     )
 
     def __post_init__(self) -> None:
@@ -132,9 +133,9 @@ class Finetune:
                 f"adapt.transferred_groups={self.adapt.transferred_groups} is of a model's weights, and this recipe "
                 "begins with new ones: leave it out, or take a pre-trained --model without --from-scratch"
             )
-        if self.adapt.vectors and not self.head.features.own_words:
+        if self.adapt.vectors and not own_word_width(self.head):
             raise ConfigError(
-                f"adapt.vectors={self.adapt.vectors!r} are for the head's own words: set head.features.own_words to "
+                f"adapt.vectors={self.adapt.vectors!r} are for the head's own words: set head.network.own_words to "
                 "their width"
             )
 
@@ -177,6 +178,8 @@ def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, 
         known.discard("auxiliary_lm")  # nothing would learn from it
         own.pop("adapt", None)
     own["head"] = {name: value for name, value in own.get("head", {}).items() if name in known}
+    if "network" in own["head"]:
+        own["head"]["network"] = _fitting(own["head"]["network"], said["head"].get("network"), kind)
     bert = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
     found = laid_over(bert, own)
     tuned_width = SYSTEMS[system].tuned_width
@@ -187,10 +190,24 @@ def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, 
     return laid_over(found, said)
 
 
+def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:
+    """Those of a system's settings of the head's network that are for the network that the recipe names."""
+    name = said.get("kind", "linear") if isinstance(said, Mapping) else "linear"
+    known = {field.name for variant in NETWORKS if variant().kind == name for field in dataclasses.fields(variant)}
+    if kind != "classify":
+        known.discard("hidden_width")  # Howard and Ruder 2018 have it for labels of texts
+    return {key: value for key, value in own.items() if key in known}
+
+
 def design_settings(plain: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
     """The tables of the design that a recipe names; none if it names none."""
     name = plain.get("design", "")
     return design_named(str(name), kind).settings if name else {}
+
+
+def own_word_width(head: Any) -> int:
+    """The width of the vectors that a head learns of words; 0: none."""
+    return head.network.own_words if isinstance(head.network, BiLstmConfig) else 0
 
 
 def build(plain: Mapping[str, Any], where: str) -> Finetune:

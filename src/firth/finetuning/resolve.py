@@ -18,6 +18,7 @@ from firth.finetuning.recipe import (
 )
 from firth.recipes import Settings
 from firth.systems import SYSTEMS, kind_of_task
+from firth.tasks.config import AnyNetwork, BiLstmConfig
 from firth.text.tokenizer import Tokenizer
 
 
@@ -50,7 +51,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
     for settings in combinations(recipe.grid):
-        check_own(varied(recipe, settings).head.features, base.system_name, base.tokenizer)
+        check_own(varied(recipe, settings).head.network, base.system_name, base.tokenizer)
     return Resolved(recipe, base, labelled)
 
 
@@ -72,16 +73,18 @@ def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
     return [len(labelled.train) / (len(labels) * n) if n else 0.0 for n in counts]
 
 
-def check_own(features: Any, system_name: str, tokenizer: Tokenizer) -> None:
+def check_own(network: AnyNetwork, system_name: str, tokenizer: Tokenizer) -> None:
     """ConfigError for words or characters of the head's own that the model's tokens do not come with."""
-    if features.own_characters != "none" and not SYSTEMS[system_name].characters:
+    if not isinstance(network, BiLstmConfig):
+        return
+    if network.own_characters != "none" and not SYSTEMS[system_name].characters:
         known = ", ".join(name for name, row in SYSTEMS.items() if row.characters)
         raise ConfigError(
-            f"head.features.own_characters={features.own_characters!r}: tokens of {system_name} come without "
+            f"head.network.own_characters={network.own_characters!r}: tokens of {system_name} come without "
             f"characters; set it to none, or take a model that reads whole words ({known})"
         )
-    if features.own_words and tokenizer.size <= len(tokenizer.special_ids):
+    if network.own_words and tokenizer.size <= len(tokenizer.special_ids):
         raise ConfigError(
-            f"head.features.own_words={features.own_words}: the model has no vocabulary, so that all words would be "
+            f"head.network.own_words={network.own_words}: the model has no vocabulary, so that all words would be "
             "one; give it one with firth convert MODEL --vocab FILE --out DIR, or set it to 0"
         )

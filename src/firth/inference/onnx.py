@@ -58,6 +58,6 @@ def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dic
         return {"logits": logits.reshape(1, -1)}
     pieces = row.words.pieces[row.words.asked]
     # The head is linear: the mean of a word's pieces may be taken after it.
-    ranges = {"first": pieces[:, [0, 0]], "last": pieces[:, [1, 1]], "mean": pieces}[config.features.words]
+    ranges = {"first": pieces[:, [0, 0]], "last": pieces[:, [1, 1]], "mean": pieces}[config.network.words]
     words = np.stack([logits[a : b + 1].mean(0) for a, b in ranges])
     return {"tag": words.argmax(1), "probability": softmax(words)}

@@ -9,7 +9,8 @@ import torch
 from firth.errors import CheckpointError
 from firth.inference.batching import in_batches
 from firth.packed import Tokens
-from firth.tasks.model import TaskModel, Unit
+from firth.tasks.features import Unit
+from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, Outputs, collate, split_rows
 
 NOT_FINITE = (

@@ -37,7 +37,7 @@ class Variant:
 
 
 # A BiLSTM with new weights stands between encoder and head; texts are its outputs' mean.
-_BILSTM = {"features": {"lstm_layers": 1, "pool": "mean"}}
+_BILSTM = {"network": {"kind": "bilstm", "lstm_layers": 1, "pool": "mean"}}
 VARIANTS: dict[str, Variant] = {
     "BERT": Variant(model="bert-mini"),
     "BERT without NSP": Variant(model="bert-mini", settings=("data.instances=documents",)),
@@ -114,11 +114,11 @@ def tune_cells(data: Path, models: Path, out: Path) -> list[Cell]:
             recipe["data"] |= {"limit": MOST_EXAMPLES}
             # One optimiser for all, also where a system has its own.
             recipe["optim"] |= {"schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
-            features = dict(variant.head.get("features", {}))
+            network = dict(variant.head.get("network", {}))
             if row.name == "CoNLL-2003":  # words are read one by one
-                features.pop("pool", None)
-                features["words"] = variant.words
-            recipe["head"] |= {"features": features} if features else {}
+                network.pop("pool", None)
+                network["words"] = variant.words
+            recipe["head"] |= {"network": network} if network else {}
             need = f"pre-training/{variant.pretrained or name}"
             cells.append(Cell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}, (need,)))
     return cells

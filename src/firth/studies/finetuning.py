@@ -96,15 +96,16 @@ ROWS = (
 _ENTITIES = next(row for row in ROWS if row.name == "CoNLL-2003")
 # With an LSTM between; a linear head alone stands more.
 _HEAD_RATE = 1e-3
+_BILSTM = {"kind": "bilstm", "lstm_layers": 2}
 # Ways to read a frozen encoder: layers and mix, and the LSTM between encoder and head.
 FEATURES: dict[str, dict[str, Any]] = {
-    "embeddings, BiLSTM": {"layers": [0], "lstm_layers": 2},
+    "embeddings, BiLSTM": {**_BILSTM, "layers": [0]},
     "top layer, linear": {"layers": [-1], "rate": 5e-3},
-    "top layer, BiLSTM": {"layers": [-1], "lstm_layers": 2},
-    "second to top, BiLSTM": {"layers": [-2], "lstm_layers": 2},
-    "weighted sum of all, BiLSTM": {"layers": [0, 1, 2, 3, 4], "mix": "weighted", "lstm_layers": 2},
-    "last four side by side, BiLSTM": {"layers": [1, 2, 3, 4], "mix": "concat", "lstm_layers": 2},
-    "last four side by side, BiLSTM, CRF": {"layers": [1, 2, 3, 4], "mix": "concat", "lstm_layers": 2, "crf": True},
+    "top layer, BiLSTM": {**_BILSTM, "layers": [-1]},
+    "second to top, BiLSTM": {**_BILSTM, "layers": [-2]},
+    "weighted sum of all, BiLSTM": {**_BILSTM, "layers": [0, 1, 2, 3, 4], "mix": "weighted"},
+    "last four side by side, BiLSTM": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat"},
+    "last four side by side, BiLSTM, CRF": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat", "crf": True},
 }  # fmt: skip
 _SENTIMENT = next(row for row in ROWS if row.name == "SST-2")
 LABELS = (100, 300, 1000, 3000)
@@ -157,7 +158,7 @@ def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
         recipe = recipe_of(_ENTITIES, data, models, out)
         recipe["head"] = {
             **recipe["head"], "crf": features.get("crf", False),
-            "features": {key: value for key, value in features.items() if key not in ("crf", "rate")},
+            "network": {key: value for key, value in features.items() if key not in ("crf", "rate")},
         }  # fmt: skip
         rate = features.get("rate", _HEAD_RATE)
         recipe |= {"adapt": {"frozen_groups": -1}, "optim": {"kind": "adamw", "learning_rate": rate}}

@@ -50,23 +50,21 @@ _MANY_UPDATES = {"optim": {"learning_rate": 5e-3}, "train": {"epochs": 4.0, "bat
 
 def _tagger(**features: Any) -> dict[str, Any]:
     """A BiLSTM on what does not learn."""
-    head = {"features": {"lstm_layers": 1, "lstm_width": 128, "dropout": 0.3, **features}}
+    head = {"network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 128, "dropout": 0.3, **features}}
     return laid_over({**_FROZEN, "head": head}, _MANY_UPDATES)
 
 
 def _network(**features: Any) -> dict[str, Any]:
     """The biattentive network on what does not learn."""
-    head = {
-        "network": "biattentive", "attention_width": 128, "windows": {"long": "cut"},
-        # 8,000 examples three times over: with the tagger's dropout it was still learning when they ended.
-        "features": {"dropout": 0.0, **features},
-    }  # fmt: skip
+    # 8,000 examples three times over: with the tagger's dropout it was still learning when they ended.
+    network = {"kind": "biattentive", "width": 128, "dropout": 0.0, **features}
+    head = {"windows": {"long": "cut"}, "network": network}
     return laid_over({**_FROZEN, "head": head}, {"train": {"batch_examples": 16, "epochs": 3.0}})
 
 
 def _whole(rate: float, **features: Any) -> dict[str, Any]:
     """A linear layer, and all below it learns too."""
-    return {"optim": {**_ADAM, "learning_rate": rate}, "head": {"features": features} if features else {}}
+    return {"optim": {**_ADAM, "learning_rate": rate}, "head": {"network": features} if features else {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,7 +260,7 @@ def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, models: Pa
 
 def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:
     """A cell for each task and seed: what a linear layer on ELMo's mix of layers makes of it."""
-    tables = {**_FROZEN, "head": {"features": {**_MIX, "mix_l2": 0.0, "dropout": 0.1}}}
+    tables = {**_FROZEN, "head": {"network": {**_MIX, "mix_l2": 0.0, "dropout": 0.1}}}
     cells = []
     for task in MIXED:
         for seed in range(1, SEEDS + 1):
@@ -271,7 +269,7 @@ def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:
             if task in _TAGGING:
                 own["train"] |= _MANY_UPDATES["train"]
             else:
-                own["head"] = {"features": {"pool": "mean"}}
+                own["head"] = {"network": {"pool": "mean"}}
             recipe = _recipe(task, "ELMo", laid_over(tables, own), data, models, out)
             cells.append(Cell(f"layers/{task}/seed {seed}", mix_cell, {"recipe": recipe}, _needs("ELMo")))
     return cells

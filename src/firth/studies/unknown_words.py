@@ -90,7 +90,7 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
         "data": {"folder": str(data / "conll2003"), "limit": MOST_EXAMPLES},
         # Short rows, few at once: a tagger that begins from nothing wants many updates (128 left it at 24 F1).
         "head": {
-            "crf": True, "features": {"lstm_layers": 1, "lstm_width": 100, "dropout": 0.3},
+            "crf": True, "network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 100, "dropout": 0.3},
             "windows": {"length": 64, "stride": 48},
         },
         "adapt": {"frozen_groups": -1},
@@ -102,7 +102,7 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
     cells = []
     for name, rule in RULES.items():
         # Characters are the tagger's, all else is of the vectors.
-        own = {"head": {"features": {"own_characters": rule.characters}}} if rule.characters != "none" else {}
+        own = {"head": {"network": {"own_characters": rule.characters}}} if rule.characters != "none" else {}
         vectors = {key: value for key, value in asdict(rule).items() if key != "characters"}
         options = {
             "rule": name, "options": vectors, "recipe": laid_over(recipe, own),

@@ -12,17 +12,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
-from firth.layers.batch_norm import BatchNorm
 from firth.layers.biattention import BiattentiveNetwork
-from firth.layers.dropout import Dropout
 from firth.layers.initialise import xavier_
 from firth.metrics.calibration import softmax
 from firth.packed import Carry, Encoder, Hidden, Tokens
-from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig
+from firth.tasks.config import BiattentiveConfig, ClassifyConfig, MultiLabelConfig, RegressConfig
 from firth.tasks.model import SharedBias, TaskModel, merge_rows
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
@@ -32,58 +30,18 @@ from firth.text.records import Text
 # Makes rows of the ids of a pair.
 PairRows = Callable[[list[int], list[int]], list[Row]]
 
-# Between the hidden layer and the output (Howard & Ruder 2018; specification of ULMFiT, §3).
-_HIDDEN_DROPOUT = 0.1
-
 
 class Classifier(TaskModel):
-    """One of K labels, by a linear head; term ``label``."""
+    """One of K labels, by a linear head or a BiLSTM below one; term ``label``."""
 
     unit = "row"
 
     def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
-        self.build(encoder, config, len(config.labels), {"label": 1.0}, SharedBias if config.both_orders else nn.Linear)
+        self.build(encoder, config, len(config.labels), {"label": 1.0}, SharedBias if config.both_orders else None)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         return label_step(self, batch)
-
-
-class PooledHead(nn.Module):
-    """A hidden layer of rectified units, with batch normalisation and dropout before it and after it.
-
-    Source: Howard & Ruder 2018, §3.3 (specification of ULMFiT, §3). Both linear layers have a bias, as in the authors'
-    own scripts; fastai 2 leaves it out.
-    """
-
-    def __init__(self, width: int, n_outputs: int, *, hidden_width: int, dropout: float):
-        super().__init__()
-        self.norm, self.dropout, self.hidden = BatchNorm(width), Dropout(dropout), nn.Linear(width, hidden_width)
-        self.hidden_norm, self.hidden_dropout = BatchNorm(hidden_width), Dropout(_HIDDEN_DROPOUT)
-        self.output = nn.Linear(hidden_width, n_outputs)
-
-    def forward(self, x: Float[Tensor, "N width"]) -> Float[Tensor, "N K"]:
-        x = self.hidden(self.dropout(self.norm(x))).relu()
-        logits: Tensor = self.output(self.hidden_dropout(self.hidden_norm(x)))
-        return logits
-
-
-class PooledClassifier(TaskModel):
-    """One of K labels, by ``PooledHead``; term ``label``. In training a micro-batch is what its norms see."""
-
-    unit = "row"
-
-    def __init__(self, encoder: Encoder, config: ClassifyConfig):
-        super().__init__()
-        head = partial(PooledHead, hidden_width=config.hidden_width, dropout=config.features.dropout)
-        self.build(encoder, config, len(config.labels), {"label": 1.0}, head)
-
-    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        return label_step(self, batch)
-
-    def logits(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "B K"]:
-        logits: Tensor = self.head(self.features(hidden, tokens))  # it has dropout of its own, after its norm
-        return logits.float()
 
 
 class BiattentiveClassifier(TaskModel):
@@ -98,7 +56,8 @@ class BiattentiveClassifier(TaskModel):
 
     def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
-        head = partial(BiattentiveNetwork, width=config.attention_width, dropout=config.features.dropout)
+        assert isinstance(config.network, BiattentiveConfig)
+        head = partial(BiattentiveNetwork, width=config.network.width, dropout=config.network.dropout)
         self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads="token")
         xavier_(self.head)  # what suits one layer on an encoder would leave little of a text after six of them
 
@@ -116,15 +75,9 @@ class BiattentiveClassifier(TaskModel):
         return logits.float()
 
 
-# Values of ``ClassifyConfig.network``.
-NETWORKS: dict[str, type[TaskModel]] = {
-    "linear": Classifier, "pooled": PooledClassifier, "biattentive": BiattentiveClassifier,
-}  # fmt: skip
-
-
 def make_classifier(encoder: Encoder, config: ClassifyConfig) -> TaskModel:
-    """The classifier with the network that its options name."""
-    return NETWORKS[config.network](encoder, config)
+    """The classifier with the network of its options."""
+    return (BiattentiveClassifier if isinstance(config.network, BiattentiveConfig) else Classifier)(encoder, config)
 
 
 def label_step(model: TaskModel, batch: Batch) -> Step:
@@ -159,7 +112,7 @@ class Regressor(TaskModel):
 
     def __init__(self, encoder: Encoder, config: RegressConfig):
         super().__init__()
-        self.build(encoder, config, 1, {"value": 1.0}, SharedBias if config.both_orders else nn.Linear)
+        self.build(encoder, config, 1, {"value": 1.0}, SharedBias if config.both_orders else None)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         hidden, value = self.read(batch.tokens), batch.targets["value"].label
@@ -207,7 +160,7 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
 
 
 def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
-    if isinstance(config, ClassifyConfig) and config.network == "biattentive":
+    if isinstance(config.network, BiattentiveConfig):
         return maker.apart
     return maker.both_orders if config.both_orders else maker.pair
 

@@ -11,21 +11,15 @@ _AUXILIARY_LM = "weight of next-token prediction on the same rows while fine-tun
 _BOTH_ORDERS = "True: a pair is read in both orders, and what the head reads of them is added (GPT's similarity)"
 
 
-def _check_both_orders(windows: "WindowConfig") -> None:
+def _check_both_orders(windows: "WindowConfig", network: "AnyNetwork") -> None:
+    if isinstance(network, BiattentiveConfig) or (isinstance(network, LinearConfig) and network.hidden_width):
+        raise ConfigError(
+            "both_orders=true adds up what one linear layer reads of two rows: set head.network.kind=linear and "
+            "hidden_width=0, or leave both_orders out"
+        )
     if windows.long != "cut":
         raise ConfigError(
             "both_orders=true reads a pair as two rows, and in no windows: set head.windows.long=cut with it"
-        )
-
-
-def _check_biattentive(windows: "WindowConfig", features: "FeatureConfig") -> None:
-    if windows.long != "cut":
-        raise ConfigError(
-            "network='biattentive' reads each text as one row, and in no windows: set head.windows.long=cut with it"
-        )
-    if features.pool != "summary":
-        raise ConfigError(
-            f"features.pool={features.pool!r}: network='biattentive' reads texts token by token: leave the pool out"
         )
 
 
@@ -51,103 +45,152 @@ class WindowConfig:
         check_bounds(self, "windows")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FeatureConfig:
-    """What a head reads of the encoder (Devlin et al. 2018, §5.3), and what stands between."""
+MixKind = Literal["one", "sum", "weighted", "concat"]
+TextPool = Literal["mean", "max", "first", "last"]
+_LAYERS = "which layers of the encoder the head reads: 0 is the embedding output, -1 the top"
+_MIX = "how several layers become one; weighted: softmax of learned weights, times a learned scale (ELMo)"
+_WORDS = "of taggers: which tokens of a word stand for it"
+_LAYER_NORM = "True: layers that are weighted are first brought to mean 0 and variance 1 over the whole batch (ELMo)"
+_MIX_L2 = "weight in the loss of the sum of squares of the learned weights, which draws them together (ELMo: 0.001)"
 
-    layers: tuple[int, ...] = option((-1,), "which layers: 0 is the embedding output, -1 the top")
-    mix: Literal["one", "sum", "weighted", "concat"] = option(
-        "one", "how several layers become one; weighted: softmax of learned weights, times a learned scale"
-    )
-    words: Literal["first", "mean", "last"] = option("first", "which pieces of a word stand for it")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearConfig:
+    """A linear layer on the vectors of texts, words or tokens (Devlin et al. 2018, §4 and §5.3)."""
+
+    kind: Literal["linear"] = option("linear", "linear, bilstm (TagLM, ELMo) or biattentive (CoVe's BCN)")
+    layers: tuple[int, ...] = option((-1,), _LAYERS)
+    mix: MixKind = option("one", _MIX)
+    layer_norm: bool = option(False, _LAYER_NORM)
+    mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
+    words: Literal["first", "mean", "last"] = option("first", _WORDS)
     pool: Literal["summary", "mean", "max", "first", "last"] = option(
-        "summary", "what stands for a text: the system's own vector of it, or its tokens'"
+        "summary", "of texts: the system's own vector of them, or how their tokens become one"
     )
-    layer_norm: bool = option(
-        False, "True: layers that are weighted are first brought to mean 0 and variance 1 over the whole batch (ELMo)"
-    )
-    mix_l2: float = option(
-        0.0,
-        "share in the loss of the sum of squares of the learned weights, which draws them together (ELMo: 0.001)",
-        AMOUNT,
-    )
-    lstm_layers: int = option(0, "layers of a bidirectional LSTM between encoder and head", AMOUNT)
-    lstm_width: int = option(256, "of that LSTM, in each direction", WIDTH)
-    cell: Literal["lstm", "gru"] = option("lstm", "of those layers; gru: a GRU in the place of the LSTM")
+    hidden_width: int = option(0, "units of a hidden layer between batch norms (ULMFiT: 50); 0: none", AMOUNT)
+    dropout: float = option(0.1, "of what the layer reads", RATE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "network")
+        _check_layers(self)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the head reads the encoder as published fine-tuning does: other tools then know the model."""
+        return self == LinearConfig(dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BiLstmConfig:
+    """The tagger of TagLM and ELMo: a bidirectional RNN over the encoder's layers and the head's own words.
+
+    Source: Peters et al. 2017, §2; Peters et al. 2018, §3.3. Of texts and spans as well as of words.
+    """
+
+    kind: Literal["bilstm"] = option("bilstm", "linear, bilstm (TagLM, ELMo) or biattentive (CoVe's BCN)")
+    layers: tuple[int, ...] = option((-1,), _LAYERS)
+    mix: MixKind = option("one", _MIX)
+    layer_norm: bool = option(False, _LAYER_NORM)
+    mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
+    words: Literal["first", "mean", "last"] = option("first", _WORDS)
+    pool: TextPool = option("mean", "of texts: how the outputs at their tokens become one")
+    lstm_layers: int = option(2, "layers of the RNN; 0: the head's own words alone stand beside the encoder", AMOUNT)
+    lstm_width: int = option(256, "of the RNN, in each direction", WIDTH)
+    cell: Literal["lstm", "gru"] = option("lstm", "of its layers")
     own_words: int = option(0, "width of vectors that the head learns of the vocabulary's words; 0: none", AMOUNT)
     own_characters: Literal["none", "cnn", "gru"] = option(
         "none", "how the head reads words by their characters; only where the system does (elmo, vectors)"
     )
     join: Literal["input", "first", "last", "none"] = option(
-        "input", "where the encoder's layers enter: beside the head's own words and characters, after the first LSTM "
-        "layer (TagLM), after the last one, or nowhere",
+        "input", "where the encoder's layers enter: beside the head's own words and characters, after the first layer "
+        "of the RNN (TagLM), after the last one, or nowhere",
     )  # fmt: skip
     second_mix: bool = option(
-        False, "True: the head reads the layers beside that LSTM too, mixed anew (ELMo at input and output)"
+        False, "True: the head reads the layers beside the RNN too, mixed anew (ELMo at input and output)"
     )
-    dropout: float = option(0.1, "of what the head reads, and of the input of each LSTM layer", RATE)
-    output_dropout: bool = option(True, "False: dropout is of the input of LSTM layers alone (TagLM)")
+    dropout: float = option(0.1, "of the input of each layer of the RNN, and of what the linear layer reads", RATE)
+    output_dropout: bool = option(True, "False: not of what the linear layer reads (TagLM)")
 
     def __post_init__(self) -> None:
-        check_bounds(self, "features")
-        if not self.layers or (self.mix == "one" and len(self.layers) != 1):
-            raise ConfigError(f"features.layers={list(self.layers)}, mix={self.mix!r}: one layer, or a way to mix them")
-        if (self.layer_norm or self.mix_l2) and self.mix != "weighted":
-            raise ConfigError(f"features.layer_norm and mix_l2 are for mix='weighted', not {self.mix!r}")
-        if self.second_mix and not self.lstm_layers:
-            raise ConfigError("features.second_mix=true: beside which LSTM? Set features.lstm_layers with it")
-        if not self.output_dropout and not self.lstm_layers:
-            raise ConfigError("features.output_dropout=false: of which LSTM's input then? Set features.lstm_layers")
-        self._check_join()
-
-    def _check_join(self) -> None:
+        check_bounds(self, "network")
+        _check_layers(self)
+        if not self.lstm_layers and (self.second_mix or not self.output_dropout or not self.has_own):
+            raise ConfigError(
+                "network.lstm_layers=0 is for own_words or own_characters beside the encoder, without second_mix and "
+                "with output_dropout: set it to 1 or more, or take network.kind=linear"
+            )
         if self.join == "input":
             return
-        if not self.has_own:
-            raise ConfigError(
-                f"features.join={self.join!r}: what is read where the encoder does not enter? Set features.own_words "
-                "or own_characters with it"
-            )
         least = {"first": 2, "last": 1, "none": 0}[self.join]
-        if self.lstm_layers < least:
+        if not self.has_own or self.lstm_layers < least:
             raise ConfigError(
-                f"features.join={self.join!r} with lstm_layers={self.lstm_layers}: expected at least {least}, or "
-                f"join='{'last' if self.lstm_layers else 'input'}'"
+                f"network.join={self.join!r}: the encoder enters above words of the head's own: expected own_words or "
+                f"own_characters, and lstm_layers of at least {least}, not {self.lstm_layers}"
             )
-        if self.second_mix and self.join in ("last", "none"):
-            raise ConfigError(
-                f"features.second_mix=true with join={self.join!r}: a second mix stands beside the last layer, and is "
-                "for join='input' or 'first'"
-            )
+        if self.second_mix and self.join != "first":
+            raise ConfigError(f"network.second_mix=true is for join='input' or 'first', not {self.join!r}")
         if self.join == "none" and (self.mix != "one" or self.layers != (-1,)):
-            raise ConfigError(
-                "features.join='none' reads no layer of the encoder: set features.layers=[-1], mix=one and mix_l2=0"
-            )
+            raise ConfigError("network.join='none' reads no layer of the encoder: leave out layers and mix")
 
     @property
     def has_own(self) -> bool:
         """Whether the head knows words or characters by itself."""
         return bool(self.own_words) or self.own_characters != "none"
 
-    @property
-    def plain(self) -> bool:
-        """Whether the head reads the encoder as published fine-tuning does: other tools then know the model."""
-        top = self.layers == (-1,) and self.mix == "one"
-        between = self.lstm_layers or self.has_own
-        return self.pool == "summary" and self.words == "first" and not between and top
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BiattentiveConfig:
+    """The biattentive classification network of CoVe: LSTMs that read each text of a pair in the light of the other.
+
+    Source: McCann et al. 2017, §4.
+    """
+
+    kind: Literal["biattentive"] = option("biattentive", "linear, bilstm (TagLM, ELMo) or biattentive (CoVe's BCN)")
+    layers: tuple[int, ...] = option((-1,), _LAYERS)
+    mix: MixKind = option("one", _MIX)
+    layer_norm: bool = option(False, _LAYER_NORM)
+    mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
+    width: int = option(300, "of its projection, and of its LSTMs in each direction", WIDTH)
+    dropout: float = option(0.1, "of what each layer with weights reads", RATE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "network")
+        _check_layers(self)
 
 
-def _check_unused(windows: WindowConfig, features: FeatureConfig, what: str) -> None:
+Network = LinearConfig | BiLstmConfig
+AnyNetwork = LinearConfig | BiLstmConfig | BiattentiveConfig
+NETWORKS: tuple[type[AnyNetwork], ...] = (LinearConfig, BiLstmConfig, BiattentiveConfig)
+
+
+def _check_layers(network: AnyNetwork) -> None:
+    if not network.layers or (network.mix == "one" and len(network.layers) != 1):
+        raise ConfigError(
+            f"network.layers={list(network.layers)}, mix={network.mix!r}: expected one layer, or a way to mix them"
+        )
+    if (network.layer_norm or network.mix_l2) and network.mix != "weighted":
+        raise ConfigError(f"network.layer_norm and mix_l2 are for mix='weighted', not {network.mix!r}")
+
+
+def _check_unused(config: "TagConfig | AnswerConfig", what: str) -> None:
     """ConfigError for options that a task on words or tokens does not have, rather than silence."""
-    if (windows.long, windows.merge) != ("windows", "mean"):
+    if (config.windows.long, config.windows.merge) != ("windows", "mean"):
         raise ConfigError(f"windows.long and merge: {what} are always read in windows, and nothing is merged")
-    if features.pool != "summary":
-        raise ConfigError(f"features.pool={features.pool!r}: {what} are read token by token")
+    if config.network.pool != type(config.network)().pool:
+        raise ConfigError(f"network.pool={config.network.pool!r}: {what} are read token by token")
 
 
-def _check_words(features: FeatureConfig) -> None:
-    if features.words != "first":
-        raise ConfigError(f"features.words={features.words!r}: only taggers read words")
+def _check_words(network: AnyNetwork) -> None:
+    if not isinstance(network, BiattentiveConfig) and network.words != "first":
+        raise ConfigError(f"network.words={network.words!r}: only taggers read words")
+
+
+def _check_texts(network: AnyNetwork) -> None:
+    """ConfigError for layers of tokens where a text is read as one vector."""
+    _check_words(network)
+    other_layers = (network.layers, network.mix) != ((-1,), "one")
+    if isinstance(network, LinearConfig) and network.pool == "summary" and other_layers:
+        raise ConfigError("network.layers and mix are of the tokens of a text: choose network.pool, mean or max")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,44 +202,28 @@ class ClassifyConfig:
     class_weights: tuple[float, ...] = option((), "of each label's examples in the loss; none: all alike")
     temperature: float = option(1.0, "outputs are divided by it before the softmax: fitted so that shares come true")
     both_orders: bool = option(False, _BOTH_ORDERS)
-    network: Literal["linear", "pooled", "biattentive"] = option(
-        "linear",
-        "pooled: a hidden layer between batch norms (ULMFiT); biattentive: LSTMs that read each text of a pair in the "
-        "light of the other (CoVe's BCN). Other kinds of task have linear heads",
-    )
-    hidden_width: int = option(50, "network pooled: units of its hidden layer", WIDTH)
-    attention_width: int = option(
-        300, "network biattentive: of its projection, and of its LSTMs in each direction", WIDTH
-    )
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
-    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+    network: AnyNetwork = option(LinearConfig(), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         _check_labels(self.labels)
-        if self.both_orders and self.network != "linear":
-            raise ConfigError(
-                f"both_orders=true adds up what a linear head reads of two rows, which network={self.network!r} "
-                "cannot: set head.network=linear, or leave both_orders out"
-            )
-        if self.network != "linear" and not self.features.output_dropout:
-            raise ConfigError(
-                f"features.output_dropout=false is for linear heads: network={self.network!r} has dropout within it; "
-                "leave it out, or set features.dropout=0"
-            )
         if self.both_orders:
-            _check_both_orders(self.windows)
-        if self.network == "biattentive":
-            _check_biattentive(self.windows, self.features)
+            _check_both_orders(self.windows, self.network)
+        if isinstance(self.network, BiattentiveConfig) and self.windows.long != "cut":
+            raise ConfigError(
+                "network.kind='biattentive' reads each text as one row, and in no windows: set head.windows.long=cut "
+                "with it"
+            )
         if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
             raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
-        _check_words(self.features)
+        _check_texts(self.network)
 
     @property
     def merge(self) -> Literal["mean", "max", "sum"]:
         """How the outputs of a text's rows become one; of a pair with a row for each order, or text, they add up."""
-        return "sum" if self.both_orders or self.network == "biattentive" else self.windows.merge
+        return "sum" if self.both_orders or isinstance(self.network, BiattentiveConfig) else self.windows.merge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,12 +234,12 @@ class MultiLabelConfig:
     threshold: float = option(0.5, "probability from which a label holds; chosen on held-out examples")
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
-    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+    network: Network = option(LinearConfig(), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         _check_labels(self.labels, 1)
-        _check_words(self.features)
+        _check_texts(self.network)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,13 +251,13 @@ class RegressConfig:
     both_orders: bool = option(False, _BOTH_ORDERS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
-    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+    network: Network = option(LinearConfig(), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.both_orders:
-            _check_both_orders(self.windows)
-        _check_words(self.features)
+            _check_both_orders(self.windows, self.network)
+        _check_texts(self.network)
 
     @property
     def merge(self) -> Literal["mean", "max", "sum"]:
@@ -249,14 +276,14 @@ class TagConfig:
     label_smoothing: float = option(0.0, "share of the target that is spread over all tags; not with a CRF", RATE)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "documents; stride: the part of a row that is tagged")
-    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+    network: Network = option(LinearConfig(), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         _check_labels(self.labels)
         if self.crf and self.label_smoothing:
             raise ConfigError("label_smoothing has no meaning with crf=true: leave one of them out")
-        _check_unused(self.windows, self.features, "documents")
+        _check_unused(self, "documents")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,14 +296,14 @@ class AnswerConfig:
     can_refuse: bool = option(False, "True: a question may have no answer in its context (SQuAD 2.0)")
     threshold: float = option(0.0, "no answer is given when its score is more than this above the best answer's")
     windows: WindowConfig = option(WindowConfig(), "long contexts")
-    features: FeatureConfig = option(FeatureConfig(dropout=0.0), "what the head reads")
+    network: Network = option(LinearConfig(dropout=0.0), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.threshold and not self.can_refuse:
             raise ConfigError(f"threshold={self.threshold}: only with can_refuse=true can an answer be refused")
-        _check_unused(self.windows, self.features, "contexts")
-        _check_words(self.features)
+        _check_unused(self, "contexts")
+        _check_words(self.network)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,11 +314,11 @@ class ChooseConfig:
     shared_dropout: bool = option(False, "True: all choices of a question lose the same parts to dropout (GPT)")
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
-    features: FeatureConfig = option(FeatureConfig(), "what the head reads")
+    network: Network = option(LinearConfig(), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        _check_words(self.features)
+        _check_texts(self.network)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

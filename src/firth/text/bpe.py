@@ -7,35 +7,13 @@ pieces again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 
 from firth.errors import TokenizerError
 from firth.text.merging import Merger, choose_alphabet
 from firth.text.tokenizer import BPE_SPECIALS, WORD_LIMIT
 
 _TELL_EVERY = 50  # pieces
-
-
-def learn_bpe(
-    counts: Mapping[str, int],
-    n_merges: int,
-    *,
-    end: str = "",
-    min_count: int = 2,
-    on_progress: Callable[[int], None] | None = None,
-) -> list[tuple[str, str]]:
-    """Up to ``n_merges`` pairs of pieces in the order in which they are joined, learnt from counts of words.
-
-    ``end`` is written behind the last character of each word (``</w>`` in subword-nmt). Fewer pairs come back when
-    no other occurs ``min_count`` times. ``on_progress`` is called with their number now and then.
-    """
-    words = (([*word[:-1], word[-1] + end], n) for word, n in counts.items() if word and n > 0)
-    merges: list[tuple[str, str]] = []
-    for merge in islice(_merges(words, min_count), n_merges):
-        merges.append(merge)
-        if on_progress is not None and len(merges) % _TELL_EVERY == 0:
-            on_progress(len(merges))
-    return merges
 
 
 def train_bpe(
@@ -59,7 +37,7 @@ def train_bpe(
     alphabet = choose_alphabet(words, forms, len(BPE_SPECIALS), size, alphabet_limit)
     pieces, merges = [*BPE_SPECIALS, *alphabet], list[tuple[str, str]]()
     known = set(pieces)
-    for left, right in _merges(_known_parts(words, frozenset(alphabet)), min_count):
+    for left, right in merges_of(_known_parts(words, frozenset(alphabet)), min_count):
         piece = left + right
         if piece not in known:
             if len(pieces) == size:
@@ -88,7 +66,8 @@ def _known_parts(words: Mapping[str, int], alphabet: frozenset[str]) -> Iterator
                 yield list(characters), n
 
 
-def _merges(words: Iterable[tuple[Sequence[str], int]], min_count: int) -> Iterator[tuple[str, str]]:
+def merges_of(words: Iterable[tuple[Sequence[str], int]], min_count: int) -> Iterator[tuple[str, str]]:
+    """Pairs of pieces in the order in which they are joined, learnt from words as symbols and their counts."""
     merger = Merger(
         words,
         join=lambda left, right: left + right,

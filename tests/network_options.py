@@ -1,0 +1,16 @@
+"""Options of networks for tests that vary them: which network an option belongs to follows from its name."""
+
+from dataclasses import fields
+from typing import Any
+
+from firth.tasks.config import BiLstmConfig, LinearConfig
+
+_LINEAR = {field.name for field in fields(LinearConfig)}
+_BILSTM = {field.name for field in fields(BiLstmConfig)}
+
+
+def network_of(**options: Any) -> Any:
+    """The linear head with these options, or the BiLSTM where only that one has them (without layers if none given)."""
+    if options.keys() & (_BILSTM - _LINEAR):
+        return BiLstmConfig(**{"lstm_layers": 0, **options})
+    return LinearConfig(**options)
