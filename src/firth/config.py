@@ -140,6 +140,7 @@ COUNT = Bounds("at least 1 and less than 2^31", lambda x: 1 <= x < 1 << 31)
 # anything is made.
 DEPTH = Bounds("at least 1 and at most 1,000", lambda x: 1 <= x <= 1000)
 WIDTH = Bounds("at least 1 and at most 1,000,000", lambda x: 1 <= x <= 1_000_000)
+OPTIONAL_WIDTH = Bounds("0 or more and at most 1,000,000", lambda x: 0 <= x <= 1_000_000)
 AMOUNT = Bounds("0 or more", lambda x: 0 <= x < math.inf)
 POSITIVE = Bounds("more than 0", lambda x: 0 < x < math.inf)
 SHARE = Bounds("a share, 0 to 1", lambda x: 0 <= x <= 1)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, COUNT, RATE, WIDTH, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, OPTIONAL_WIDTH, RATE, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 # What several heads have (Radford et al. 2018, §3.2 and §3.3).
@@ -67,7 +67,7 @@ class LinearConfig:
     pool: Literal["summary", "mean", "max", "first", "last"] = option(
         "summary", "of texts: the system's own vector of them, or how their tokens become one"
     )
-    hidden_width: int = option(0, "units of a hidden layer between batch norms (ULMFiT: 50); 0: none", AMOUNT)
+    hidden_width: int = option(0, "units of a hidden layer between batch norms (ULMFiT: 50); 0: none", OPTIONAL_WIDTH)
     dropout: float = option(0.1, "of what the layer reads", RATE)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class BiLstmConfig:
     lstm_layers: int = option(2, "layers of the RNN; 0: the head's own words alone stand beside the encoder", AMOUNT)
     lstm_width: int = option(256, "of the RNN, in each direction", WIDTH)
     cell: Literal["lstm", "gru"] = option("lstm", "of its layers")
-    own_words: int = option(0, "width of vectors that the head learns of the vocabulary's words; 0: none", AMOUNT)
+    own_words: int = option(0, "width of vectors that the head learns of known words; 0: none", OPTIONAL_WIDTH)
     own_characters: Literal["none", "cnn", "gru"] = option(
         "none", "how the head reads words by their characters; only where the system does (elmo, vectors)"
     )
