@@ -1,14 +1,14 @@
 """Firth: contextual language representations on the machine you have.
 
-The road, and where it is walked:
+The pipeline, and where each step is:
 
-    text      raw text -> documents, sentences, pieces          firth.text
+    text      raw text -> documents, sentences, tokens          firth.text
     data      shards -> instances -> packed, masked batches      firth.data
     models    batches -> hidden states                           firth.models
     objectives  hidden states -> summed losses                   firth.objectives
     training  losses -> weights, exactly resumable               firth.training
     folder    weights <-> a folder that explains itself          firth.folder
-    inference a folder -> answers                                firth.inference
+    inference a folder -> predictions                                firth.inference
 
     import firth
     model = firth.load("runs/a")

@@ -1,4 +1,4 @@
-"""What a batch takes: floating-point operations of a step, and bytes that its backward keeps of a token.
+"""Count floating-point operations of a step, and bytes kept per token for the backward pass.
 
 ``…_flops(config, batch)``: forward and backward. ``…_bytes(config, bytes a number)``: of one token, as it is kept, and
 as it is if blocks are recomputed.

@@ -1,4 +1,4 @@
-"""The table of designs: published ways to put a head on an encoder.
+"""The table of head presets: published ways to put a head on an encoder.
 
 A recipe of fine-tuning takes one by its name (``design``); what it leaves open comes from the system's own settings.
 """

@@ -1,4 +1,4 @@
-"""Read and write a model folder: all that a user shares.
+"""Read and write model folders.
 
 config.json            sizes; for BERT and GPT with the keys that transformers reads
 model.safetensors      weights, tied ones once; for BERT and GPT under the names that transformers reads

@@ -1,4 +1,4 @@
-"""What this machine can do, found out in one place."""
+"""Detect the machine's hardware: device, dtype, threads."""
 
 import ctypes
 import resource

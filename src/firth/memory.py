@@ -1,4 +1,4 @@
-"""What a training run will need in memory, told before it starts, and refused when there is not as much."""
+"""Estimate the memory of a training run before it starts, and refuse it if there is too little."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Packed rows: padding does not exist.
+"""Packed sequences: many sequences in one tensor, without padding.
 
 A batch is B rows of different length, one after the other along an axis of T tokens. ``Rows`` says
 where each begins and holds the *plan* by which attention works on groups of rows of near-equal

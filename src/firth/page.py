@@ -1,4 +1,4 @@
-"""A report as one HTML file: text, tables and plots that open anywhere, offline, in ten years.
+"""Write a report as one offline HTML file with text, tables and plots.
 
 No scripts and nothing from outside: styles and plots (SVG, letters as outlines) are inside the file. It
 follows the reader's light or dark mode. The same report gives the same bytes.

@@ -1,4 +1,4 @@
-"""THE table: each system's name, parts and peculiarities; and the sizes that have a name.
+"""The table of systems: name, parts and settings of each, and named sizes.
 
 To add a system, write its modules and add a row; every contract test then runs over it.
 """

@@ -1,4 +1,4 @@
-"""Fair timing: contestants in turn, the machine's own limit beside them, and what machine it was.
+"""Time alternatives fairly: interleaved measurements, the machine's peak, and facts of the machine.
 
 Absolute times on a shared processor mean little from one hour to the next; ratios and shares of a limit that was
 measured in the same minutes do. Nothing here imports a system, so that a machine with little installed can measure.

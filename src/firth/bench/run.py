@@ -1,4 +1,4 @@
-"""``firth bench``: what this machine does with a model, beside what it could do, without anything to compare with.
+"""``firth bench``: speed of a model on this machine, and the share of its peak.
 
 Texts and corpus are stand-ins of real lengths, so that nothing but a model's name is needed.
 """

@@ -1,4 +1,4 @@
-"""Data of stated lengths where there is no real text: what speed depends on is how long rows are, not what they say."""
+"""Synthetic batches with realistic sequence lengths, for speed measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path

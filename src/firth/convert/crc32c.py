@@ -1,4 +1,4 @@
-"""CRC32C in NumPy, at the speed of memory.
+"""Compute CRC32C checksums with NumPy.
 
 A checksum is the remainder of the message, read as a polynomial over GF(2), divided by a fixed one. What is
 congruent to 0 may be added to the message, so a multiple of that polynomial with few terms moves the front of a

@@ -1,4 +1,4 @@
-"""What a system is to Hugging Face's transformers: one description for each system that they know too.
+"""How each system maps to transformers: one description per system that transformers has.
 
 Facts are what a person should know of a model that was read, each a name and words.
 """

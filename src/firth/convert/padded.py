@@ -1,4 +1,4 @@
-"""BERT on rectangles, for tools that do not know packed rows.
+"""BERT on padded batches, for tools without packed sequences (ONNX).
 
 The same weights once more in the order of the paper (Devlin et al. 2018, §3; Vaswani et al. 2017, §3.2.1), and of
 plain operations alone, so that an exporter can follow them. ``ids``, ``mask`` and ``segments`` are (B, S); ``mask`` is

@@ -1,4 +1,4 @@
-"""Word vectors of other tools, read as streams of blocks: never more than a block of a file is in memory.
+"""Read word-vector files of other tools as a stream of blocks, in bounded memory.
 
 GloVe's text            ``word 0.1 0.2``, a line each; newer ones begin with ``count width``
 GloVe's binary file     float64 without words, which a vocabulary file beside it has

@@ -1,4 +1,4 @@
-"""What cleaning removes from a corpus, by name, and the rules that look at one document alone."""
+"""Names of what corpus cleaning removes, and the rules that judge a single document."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""``firth extend``: a model and text of a domain -> the same model with the domain's words in its vocabulary."""
+"""``firth extend``: add frequent words of a domain's text to a model's vocabulary."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""What ``firth extend`` tells: numbers before and after, and ``report.html``."""
+"""Report of ``firth extend``: tokenization before and after, and ``report.html``."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a training step reads: packed tokens and what is to be predicted of them."""
+"""The batch of a training step: packed tokens and prediction targets."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

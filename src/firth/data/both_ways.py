@@ -1,4 +1,4 @@
-"""Sentences as two streams, one read from each side, for language models of both directions.
+"""Batches for bidirectional language models: each sentence as a forward and a backward stream.
 
 Source: allenai/bilm-tf data.py, _get_batch and BidirectionalLMDataset (specification of ELMo, §5). Its training
 shuffles the sentences of a file (``shuffle_on_load``), and so does this: state that goes on through a whole book learns

@@ -1,4 +1,4 @@
-"""Randomness as a function: counter-based hashing of integers, vectorised.
+"""Counter-based random numbers: vectorised hashing of integers.
 
 A draw is a pure function of a seed and of keys that say what it is for (an epoch, a document, a
 place), so nothing depends on the order of draws, on the number of workers, or on what was done before.

@@ -1,4 +1,4 @@
-"""Which stretches of a shard become rows: the instance plans, made once a shard and epoch.
+"""Instance plans: which spans of a shard become sequences, per shard and epoch.
 
 A plan is a handful of integer arrays. Every random choice in it is a hash of the seed, the epoch and
 the sentence or document that it is about.

@@ -1,4 +1,4 @@
-"""Masked language modelling: which pieces are predicted and what stands in their place; vectorised.
+"""Masked language modelling: choose the predicted tokens and their replacements, vectorised.
 
 Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions (specification
 §4, step 7). Differs: the random choices are hashes of (seed, epoch, instance, position).

@@ -1,4 +1,4 @@
-"""What a pre-trained model has learnt, looked at without labels: blanks it fills, sentences it finds alike."""
+"""Inspect a pre-trained model without labels: masked tokens it predicts, nearest sentences it finds."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The text that every Python carries: its language reference and its standard library's docstrings.
+"""The demo's text: Python's language reference and the standard library's docstrings.
 
 About 1.6 MB of English prose about one subject, on every machine, without a download. The demo
 pre-trains on it, and asks which part of the library a docstring comes from. Modules are parsed, never

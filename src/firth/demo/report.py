@@ -1,4 +1,4 @@
-"""``report.html`` of the demo: what was done, what came out, and how to read it."""
+"""``report.html`` of the demo: steps, results, and how to read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

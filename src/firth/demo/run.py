@@ -1,4 +1,4 @@
-"""``firth demo``: the whole road, from raw text to a report, on the text that every Python carries.
+"""``firth demo``: the end-to-end pipeline on Python's own documentation.
 
 On one machine the same seed, Python and type of numbers give the same results. Each stage leaves files in
 ``out``; what is there and whole is not made again, so a demo that was stopped goes on.

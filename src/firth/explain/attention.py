@@ -1,4 +1,4 @@
-"""Attention maps as a picture: layers from top to bottom, heads from left to right, a small heat map each."""
+"""Plot attention weights: one heat map per layer (row) and head (column)."""
 
 import warnings
 from pathlib import Path
@@ -21,7 +21,7 @@ _STEP = 1.08
 
 
 def draw_attention(attention: Attention) -> "Figure":
-    """The picture: a row of a map is a piece that looks, a column one that is looked at; darker is more.
+    """Draw the plot: rows attend (queries), columns are attended to (keys); darker is more.
 
     Up to ``MOST_LABELS`` pieces are named. ConfigError when matplotlib is not installed.
     """

@@ -142,7 +142,7 @@ def _export(module: nn.Module, path: Path, max_length: int) -> None:
 
 
 def _strip(path: Path) -> None:
-    """Take out of a graph from which lines of which files, by their paths on this machine, its nodes come; and the
+    """Strip source locations, which contain local paths, from the graph; and the
     shapes in between, which every reader infers and the quantiser, where it turns weights over, believes wrongly."""
     import onnx
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning starts from, and what of it learns: an encoder with its weights, and word vectors for the head."""
+"""The starting point of a fine-tuning: the encoder and its weights, which of them are trained, and word vectors."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is fitted on held-out examples after training: a temperature, or a threshold."""
+"""Calibration on held-out examples after training: a temperature or a threshold."""
 
 import dataclasses
 from collections.abc import Sequence

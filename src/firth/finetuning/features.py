@@ -1,4 +1,4 @@
-"""Frozen features: what an encoder says of a set of examples, computed once and kept on disk.
+"""Frozen features: encoder outputs of a data set, computed once and cached on disk.
 
 Training a head on a frozen encoder then reads stored vectors instead of running the encoder again in every
 epoch. The stored vectors stand in for the encoder: each token comes with the number of its vector, and what the head

@@ -1,4 +1,4 @@
-"""``firth score``: files of predictions against gold answers, whoever made the predictions."""
+"""``firth score``: score prediction files of any system against gold answers."""
 
 import dataclasses
 import json

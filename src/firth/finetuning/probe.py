@@ -1,4 +1,4 @@
-"""``firth probe``: which layer of a frozen encoder, or which mix of them, suits a labelled set best.
+"""``firth probe``: compare layers of a frozen encoder, and scalar mixes of them, on a task.
 
 For each way to read the layers a linear head learns on stored features; the encoder runs over the examples
 once. Scores are those of held-out training examples and, where there is a dev file, of that.

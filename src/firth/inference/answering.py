@@ -1,4 +1,4 @@
-"""Records in, predictions out: in order, in memory that does not grow with their number."""
+"""Predict a stream of records, in order and in bounded memory."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the heads of a Transformer look at in one row: the weights of ``layers.attention``, written out.
+"""Attention weights of every head for one sequence, computed explicitly.
 
 The encoder runs as it always does, fused kernels and packed layers included, and beside each attention the weights are
 computed once more from the queries and keys of its own projection. A test holds the two to one another.

@@ -1,4 +1,4 @@
-"""Which rows go through the model together."""
+"""Group sequences into batches for inference."""
 
 from collections.abc import Iterator, Sequence
 

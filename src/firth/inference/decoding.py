@@ -1,4 +1,4 @@
-"""Search for the continuation of rows, over any model that reads from left to right.
+"""Greedy search, sampling and beam search over any left-to-right model.
 
 A model takes part through one function: ``advance(ids, state) -> (log_probs, state)`` reads one more piece of each of R
 rows, ``ids (R,)``, and says the natural logarithms of the probabilities of the piece after it, ``(R, V)``. What it

@@ -1,4 +1,4 @@
-"""Several models of one task that answer as one: their probabilities are averaged.
+"""Ensembles: average the probabilities of several models of one task.
 
 Source: Howard & Ruder 2018, §3.3 (bidirectional language model): a forward and a backward classifier. Each model
 reads a text in its own pieces and windows and divides by its own temperature; only its answers meet the others'.

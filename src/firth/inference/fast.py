@@ -1,4 +1,4 @@
-"""An encoder that computes in fewer bits, for predictions only.
+"""Encoders in bfloat16 or int8, for inference only.
 
 The encoder alone does: what it hands out is float32 again, so that heads, pooling and answers are the same code and
 differ only by the encoder's own rounding.

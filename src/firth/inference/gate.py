@@ -1,4 +1,4 @@
-"""The record that a model answers as well in 8-bit integers, without which it does not.
+"""Quality gate: int8 is refused until an evaluation shows that it matches float32.
 
 int8.json lies in the model folder, beside what its manifest names: the scores in both precisions, on which data, of
 which weights. A folder that is written again has none.

@@ -1,4 +1,4 @@
-"""A pre-trained left-to-right model writes on: what ``Model.generate`` and ``firth generate`` do.
+"""Generate text with a pre-trained left-to-right model.
 
 Each prompt is read once; then every new piece is one more step, with the keys and values of all pieces before it kept.
 Special pieces are never written: pre-training has not shown the model any. Nothing ends a text but its length.

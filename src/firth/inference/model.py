@@ -1,4 +1,4 @@
-"""``firth.load``: a model folder as something that answers."""
+"""``firth.load``: load a model folder for inference."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

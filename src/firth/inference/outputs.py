@@ -1,4 +1,4 @@
-"""The outputs of a task model for many examples: rows of similar length together, results in order."""
+"""Outputs of a task model for many examples: batched by length, returned in order."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Translations of lines: rows of similar length together, searched for as the paper does."""
+"""Translate lines: batched by length, with the paper's beam search."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

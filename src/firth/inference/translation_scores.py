@@ -1,4 +1,4 @@
-"""Translations scored against what people wrote: BLEU and chrF."""
+"""Score translations against references: BLEU and chrF."""
 
 import json
 from pathlib import Path

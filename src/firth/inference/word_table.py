@@ -1,4 +1,4 @@
-"""Word vectors beside one another: which are near, and what stands to a word as another does to a third."""
+"""Query a table of word vectors: nearest words and analogies."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The biattentive classification network: two texts, each read in the light of the other.
+"""The biattentive classification network: two texts, each attending to the other.
 
 Source: McCann et al. 2017, "Learned in Translation: Contextualized Word Vectors", §4.
 """

@@ -1,4 +1,4 @@
-"""Dropout whose random numbers are cheap on a processor, and a function of a seed.
+"""Dropout with random numbers that are cheap on CPUs and a function of a seed.
 
 Drawing one random number of 32 bits for each element costs more there than the matrix products around it leave
 room for. Four elements share one draw of 64 bits, 16 for each: the probability is a multiple of 1 / 65,536, and the

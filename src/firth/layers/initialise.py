@@ -1,4 +1,4 @@
-"""How parameters begin."""
+"""Initialise parameters."""
 
 from torch import nn
 

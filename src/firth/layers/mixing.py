@@ -1,4 +1,4 @@
-"""From the layers of an encoder to one vector a token, and from tokens to one vector a word or a row.
+"""Scalar mixes of layers, and pooling of tokens into one vector per word or sequence.
 
 Source: Peters et al. 2018 (ELMo), eq. 1, for the weighted sum; Devlin et al. 2018, Table 7, for the others.
 """

@@ -1,4 +1,4 @@
-"""The loss over a large vocabulary by a sample of it.
+"""Sampled softmax: the loss over a large vocabulary from a sample of it.
 
 Source: Jean et al. 2015; TensorFlow's sampled_softmax_loss and LogUniformCandidateSampler, which allenai/bilm-tf uses.
 """

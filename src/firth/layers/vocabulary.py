@@ -1,4 +1,4 @@
-"""From hidden states to the vocabulary, and the loss there, without keeping the logits.
+"""Vocabulary projection and its loss, without keeping the logits.
 
 Logits of M predictions over V pieces are the largest tensors of pre-training. They are made in
 chunks, and each chunk's gradient is taken while it is there, so that memory does not grow with M.

@@ -1,4 +1,4 @@
-"""How sure a score is: an interval over random seeds, and a paired test of two systems on the same examples."""
+"""Bootstrap: confidence intervals over seeds, and paired tests of two systems."""
 
 import math
 from collections.abc import Sequence

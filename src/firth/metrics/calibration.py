@@ -1,4 +1,4 @@
-"""Whether a classifier's probabilities can be believed, and the one number (a temperature) that mends them."""
+"""Calibration error of a classifier, and the temperature that reduces it."""
 
 import math
 from dataclasses import dataclass

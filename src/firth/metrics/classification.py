@@ -1,4 +1,4 @@
-"""Scores of a classification: how often it is right, over all texts and in the mean over classes."""
+"""Classification metrics: accuracy, F1, macro F1, Matthews correlation."""
 
 import math
 

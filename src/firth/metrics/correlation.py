@@ -1,4 +1,4 @@
-"""How well predicted numbers follow gold ones: by value (Pearson) and by rank (Spearman)."""
+"""Pearson and Spearman correlation."""
 
 import numpy as np
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""Scores of answers to questions: SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0, each as its official script computes them.
+"""Question answering metrics of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0, as their official scripts compute them.
 
 Gold answers are a mapping from question id to the accepted answers, predictions one from question id to the answer.
 All scores are in percent, as the scripts print them. A question without a prediction scores 0 and is counted in

@@ -1,4 +1,4 @@
-"""Scores of tag sequences: entities found (conlleval), and the two scores of KLUE's entity recognition."""
+"""Tagging metrics: entity F1 (conlleval), and KLUE-NER's entity and character F1."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Word vectors as an encoder: every word has one, whatever stands around it.
+"""Static word vectors as an encoder.
 
 Where they come from is for objectives/cbow.py, gensim (vectors/train.py), or a file of another tool
 (convert/word_vectors.py). Words outside the vocabulary come with their characters, and are looked up by them.

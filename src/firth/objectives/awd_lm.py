@@ -1,4 +1,4 @@
-"""AWD-LSTM's language model: the next word of a stream, and two penalties on the activations that predict it.
+"""AWD-LSTM language modelling: next-token loss over a stream, with two activation penalties.
 
 Source: Merity et al. 2017, §4.3 and §4.5; salesforce/awd-lstm-lm main.py (specification §1).
 """

@@ -1,4 +1,4 @@
-"""ELMo's pre-training: the next word and the one before, each from one side.
+"""ELMo's pre-training objective: a forward and a backward language model.
 
 Source: Peters et al. 2018, §3.1; allenai/bilm-tf training.py, LanguageModel.
 """

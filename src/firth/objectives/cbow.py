@@ -1,4 +1,4 @@
-"""A word from the mean of the words around it: the continuous bag of words.
+"""Continuous bag of words: predict a word from the mean of its context.
 
 Source: Mikolov et al. 2013a, §3.1; word2vec.c. Differs: the softmax is over the whole vocabulary, which negative
 sampling and the Huffman tree only stand in for; a word and a word of the context share one vector, with a bias (as in

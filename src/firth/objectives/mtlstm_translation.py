@@ -1,4 +1,4 @@
-"""Translation by recurrent layers, from which CoVe's encoder learns.
+"""Translation loss of CoVe's recurrent encoder-decoder.
 
 Source: McCann et al. 2017, §3 (specification §2).
 """

@@ -1,4 +1,4 @@
-"""Translation: the decoder writes the target, piece by piece, over the encoder's states of the source.
+"""Translation loss of an encoder-decoder Transformer.
 
 Source: Vaswani et al. 2017, §3 and §5.4.
 """

@@ -1,4 +1,4 @@
-"""``firth average``: one model whose weights are the mean of several, of one run or of the folders given.
+"""``firth average``: average the weights of checkpoints or models.
 
 Source: Vaswani et al. 2017, §6.1: the last five checkpoints of the base model.
 """

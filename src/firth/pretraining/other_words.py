@@ -1,4 +1,4 @@
-"""The weights of a model of words for another vocabulary of words."""
+"""Transfer a word-level model's weights to another vocabulary."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""``report.html`` of a pre-training run: its curves, its numbers, its recipe."""
+"""``report.html`` of a pre-training run: curves, scores, recipe."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""``firth pretrain``: recipe -> objects -> run."""
+"""``firth pretrain``: start, resume and replay pre-training runs."""
 
 import contextlib
 import dataclasses

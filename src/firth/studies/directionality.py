@@ -1,4 +1,4 @@
-"""``firth study directionality``: left to right against both directions, at equal size, text and tokens.
+"""``firth study directionality``: left-to-right against bidirectional models at equal size, text and tokens.
 
 The rows are those of Devlin et al. 2018, Table 5, and OpenAI GPT: each is pre-trained on the same corpus for the same
 number of tokens, and fine-tuned on four tasks over seeds. All choices are made on a tenth of the training examples;

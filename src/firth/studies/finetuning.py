@@ -1,4 +1,4 @@
-"""``firth study finetuning``: what pre-training is worth on real tasks, next to what one would use instead.
+"""``firth study finetuning``: pre-trained against from scratch and baselines on a dozen tasks.
 
 Three tables. *tasks*: each task with a pre-trained encoder, with the same encoder and new weights, and with counted
 words. *features*: named entities with a frozen encoder, by the layers that are read and what reads them, next to

@@ -1,4 +1,4 @@
-"""``firth study representations``: the road from word vectors to BERT, with the same minutes on the same text.
+"""``firth study representations``: word vectors to BERT, with equal pre-training minutes on the same text.
 
 *tasks*: every system is pre-trained on the same English text for the same processor time, and reads the same four
 tasks as it was published to be read: frozen below a tagger or a biattentive network, or fine-tuned whole. *layers*: the

@@ -1,4 +1,4 @@
-"""A picture of the scores of many models on a few tasks, seed by seed."""
+"""Plot the scores of many models on a few tasks, seed by seed."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""``firth study translation``: the original Transformer on a small parallel corpus, and what the search is worth.
+"""``firth study translation``: the original Transformer on a small parallel corpus, by decoding method.
 
 One model learns English to German from Multi30k (Elliott et al. 2016): 29,000 captions, joint byte-pair pieces. Then
 the validation captions are translated by the best model, the last one and the mean of the last checkpoints, each

@@ -1,4 +1,4 @@
-"""``firth study unknown-words``: what a tagger of names makes of words that it has not seen, by the rule for them.
+"""``firth study unknown-words``: named entity recognition on unseen words, by the rule for their vectors.
 
 Word vectors are trained once on English articles, by word2vec and by fastText, and stay as they are; a BiLSTM with a
 CRF learns on them to find the names of CoNLL-2003. The rules are those of the specification of word vectors, §5.

@@ -1,4 +1,4 @@
-"""``report.html`` of the study of unknown words: a row a rule."""
+"""``report.html`` of the study of unknown words: one row per rule."""
 
 from collections.abc import Mapping
 from pathlib import Path

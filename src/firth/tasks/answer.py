@@ -1,4 +1,4 @@
-"""Extractive question answering: where in a context the answer begins and ends.
+"""Extractive question answering: predict the start and end of the answer in a context.
 
 Source: Devlin et al. 2018, §4.2 and §4.3; google-research/bert run_squad.py (specification of tasks §4).
 Differs: there is no padding, so the softmax runs over the tokens of the row alone; theirs includes pad

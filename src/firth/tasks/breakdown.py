@@ -1,4 +1,4 @@
-"""What one score hides: examples and scores per label, the confusion matrix, and the majority baseline."""
+"""Break an evaluation down: scores per label, confusion matrix, majority baseline."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence

@@ -1,4 +1,4 @@
-"""Multiple choice: each choice is a text or pair of its own, scored by one vector.
+"""Multiple choice: each choice is a sequence with one score; a softmax over the choices.
 
 Source: Devlin et al. 2018, §4.4 (specification of tasks §5).
 """

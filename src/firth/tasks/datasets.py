@@ -1,4 +1,4 @@
-"""THE table of published data sets: what each is, where its files are, how they are read, what scores it.
+"""The table of published data sets: files, reader and metrics of each.
 
 File names and columns are those of the publication; where a re-cut copy with simple names (``train.tsv``) is
 common, it is looked for next. Nothing in this module imports torch.

@@ -1,4 +1,4 @@
-"""What a user passes in to be answered, as records of a task, and many records in lots; no torch."""
+"""Convert what users pass to ``predict`` into records of a task; no torch."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

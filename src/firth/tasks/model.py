@@ -1,4 +1,4 @@
-"""What the heads of all tasks share: an encoder, what they read of it, and what they offer."""
+"""Shared parts of all task heads: how they read an encoder, and their interface."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

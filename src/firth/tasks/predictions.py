@@ -1,4 +1,4 @@
-"""What tasks answer: one frozen class per kind, ready for JSON.
+"""Prediction classes, one per kind of task, ready for JSON.
 
 Each says how its text was read: ``windows``, in how many, and ``cut``, whether a part of it was left out.
 """

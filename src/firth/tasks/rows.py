@@ -1,4 +1,4 @@
-"""Texts -> rows: windows over what is too long, by one rule for every task.
+"""Texts to sequences: long texts become windows, by one rule for all tasks.
 
 A window begins ``stride`` pieces after the one before; the last one ends where the text ends. Source:
 google-research/bert run_squad.py (specification of tasks §4), which has it for contexts alone.

@@ -1,4 +1,4 @@
-"""Predictions against what is right: every score that a kind of task has, as shares from 0 to 1.
+"""Score predictions against gold answers: all metrics of each kind of task.
 
 Names are those of ``firth.tasks.datasets``; correlations may be below 0.
 """

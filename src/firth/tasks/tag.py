@@ -1,4 +1,4 @@
-"""Tags on the words of a document (Devlin et al. 2018, §5.3; specification of tasks §6).
+"""Token classification over the words of a document (Devlin et al. 2018, §5.3).
 
 A document is read in windows: each tags the words of its core, and the words around the core are context.
 The cores of a document's windows follow one another, so every word is tagged once.

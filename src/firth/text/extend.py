@@ -1,4 +1,4 @@
-"""Pieces that a vocabulary lacks for a text: which to add, and what stood for each of them before.
+"""Choose the tokens to add to a vocabulary for a text, and find the tokens they replace.
 
 The WordPiece trainer goes on from the vocabulary: it joins what the vocabulary breaks words into, the most
 frequent pair first. A word is read by greedy longest match (google-research/bert tokenization.py), so a joined

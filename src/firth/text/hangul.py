@@ -1,4 +1,4 @@
-"""Whether a tokenizer reads Korean text as the pieces that its vocabulary has for it.
+"""Check that a tokenizer's normalizer fits the Korean tokens of its vocabulary.
 
 Lower-casing by Google's rules strips accents, for which it decomposes Hangul: 한 becomes ᄒ + ᅡ + ᆫ. A vocabulary of
 whole syllables has no piece for these, so every Korean word becomes the unknown piece, silently. The other way round,

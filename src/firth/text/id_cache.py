@@ -1,4 +1,4 @@
-"""Sentences of a corpus -> the ids that the tokenizer gives them, faster: each different run of characters once."""
+"""Tokenize a corpus faster: cache the ids of each distinct run of characters."""
 
 import json
 from collections.abc import Sequence

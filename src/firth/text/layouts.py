@@ -1,4 +1,4 @@
-"""How the ids of one text or a pair become a row of a system: which special pieces stand where."""
+"""Sequence layouts: where special tokens go for one text or a pair."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

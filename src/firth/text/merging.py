@@ -1,4 +1,4 @@
-"""What learning WordPiece and BPE vocabularies share: an alphabet, then joining the best pair again and again.
+"""Shared parts of WordPiece and BPE training: the alphabet, and repeated merges of the best pair.
 
 Everything is decided by counts and strings, so one text gives one vocabulary on every machine.
 """

@@ -1,4 +1,4 @@
-"""Words outside a vocabulary that keep what they are spelled like, for systems that read characters."""
+"""Open vocabularies: unknown words keep their spelling for character-level systems."""
 
 import dataclasses
 import threading

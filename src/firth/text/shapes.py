@@ -1,4 +1,4 @@
-"""Words that a vocabulary lacks, told apart by what they look like.
+"""Word shapes: classes of unknown words (number, capitals, …).
 
 The seed of the idea is Collobert et al. 2011's capital and suffix features; the list is this project's (specification
 of word vectors §5: number and capitals are named there, the rest is a decision).

@@ -1,4 +1,4 @@
-"""Text -> ids of pieces: the `tokenizers` library plus what must not be forgotten around it."""
+"""Tokenizers: text to token ids and offsets, and back."""
 
 import hashlib
 import json

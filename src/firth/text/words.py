@@ -1,4 +1,4 @@
-"""Raw text -> words: how text is made plain, and where words begin and end."""
+"""Normalization and pre-tokenization: raw text to words."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Learning rates over steps, as shares of the highest. Steps count from 0: the first update is made with ``rate(0)``.
+"""Learning-rate schedules, as shares of the peak. Steps count from 0: the first update is made with ``rate(0)``.
 
 A schedule is a function of the updates done, the length of the warm-up (which need not be a whole number) and the
 updates of the whole run. The first update of most has rate 0: so it is published.

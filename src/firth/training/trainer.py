@@ -1,4 +1,4 @@
-"""The one trainer: pre-training and fine-tuning of every system are the same loop.
+"""The trainer: one loop for pre-training and fine-tuning of every system.
 
 Losses come as sums; they are divided once, by the count over all micro-batches and processes. All
 randomness of a micro-batch is set from (seed, step, micro-batch), so a run that was stopped and resumed
@@ -315,7 +315,7 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """Loss per prediction and share of right ones of each term on held-out text, over all processes.
 
-        Penalties are none of it. Empty if there is nothing to predict there.
+        Excludes penalty terms. Empty if there is nothing to predict there.
         """
         assert self.dev is not None
         self.objective.eval()

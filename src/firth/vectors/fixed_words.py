@@ -1,4 +1,4 @@
-"""Word vectors in the table of an encoder that reads them as they are: CoVe's."""
+"""Fixed word vectors as the input embeddings of CoVe's encoder."""
 
 import tempfile
 from dataclasses import replace

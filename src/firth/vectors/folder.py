@@ -201,7 +201,7 @@ def write_vectors(
 
 
 def _never_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, str | None]:
-    """How many words are not what they are read as when they stand in a text, and the first of them."""
+    """Count vocabulary entries that the tokenizer can never produce, and name the first."""
     found = list[str]()
     with Progress("words read as text", len(words) - len(WORDS.specials), "words") as progress:
         for at in range(len(WORDS.specials), len(words), _AT_ONCE):

@@ -1,4 +1,4 @@
-"""What word vectors are tested by: analogies (Mikolov et al. 2013a, §4.1) and how alike people find two words.
+"""Evaluate word vectors: analogies (Mikolov et al. 2013a, §4.1) and word similarity.
 
 ``: capital-common-countries``, then ``Athens Greece Baghdad Iraq``, a question a line     questions-words.txt
 ``love sex 6.77``, a pair a line, by blanks or tabs; lines that begin with # say something     wordsim353, SimLex-999
