@@ -57,8 +57,8 @@ def keys_of(cls: typing.Any, prefix: str) -> set[str]:
     for each in dataclasses.fields(cls):
         key, kind = f"{prefix}{each.name}", hints[each.name]
         found.add(key)
-        if dataclasses.is_dataclass(kind):
-            found |= keys_of(kind, f"{key}.")
+        for variant in filter(dataclasses.is_dataclass, (kind, *typing.get_args(kind))):
+            found |= keys_of(variant, f"{key}.")
     return found
 
 
