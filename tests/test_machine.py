@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from firth.machine import _left_to_group
+from firth.machine import _left_to_group, sizes_only
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
 
 
 def test_the_limit_of_the_process_counts() -> None:
@@ -45,3 +47,18 @@ def test_the_least_limit_of_the_groups_counts(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     assert _left_to_group(tmp_path / "groups", tmp_path / "own") == left
+
+
+def test_sizes_are_known_without_values_or_further_imports() -> None:
+    config = BertConfig(vocab_size=50, width=8, n_layers=2, n_heads=2, feed_forward_width=16, max_positions=16)
+    before = len(sys.modules)
+    with sizes_only():
+        sizes = Bert(config)
+        sizes.pooler.requires_grad_(False)
+    assert len(sys.modules) - before < 5
+    made = Bert(config)
+    assert [(name, p.shape) for name, p in sizes.named_parameters()] == [
+        (name, p.shape) for name, p in made.named_parameters()
+    ]
+    assert all(p.device.type == "meta" for p in sizes.parameters())
+    assert not any(p.requires_grad for p in sizes.pooler.parameters())

@@ -24,7 +24,7 @@ from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.files import MANIFEST, check_folder, covered_files
-from firth.machine import free_memory
+from firth.machine import free_memory, sizes_only
 from firth.progress import say
 from firth.systems import SYSTEMS, TASKS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig
@@ -264,7 +264,7 @@ def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
 
     Nothing is made to find out.
     """
-    with torch.device("meta"):
+    with sizes_only():
         n_parameters = sum(tensor.numel() for tensor in make().state_dict().values())
     weights = folder / WEIGHTS
     # A number has a byte at least, and what two names share is stored once.

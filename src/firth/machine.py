@@ -3,10 +3,13 @@
 import ctypes
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from firth.errors import ConfigError
 
@@ -74,6 +77,25 @@ def reuse_memory() -> None:
     trim_threshold, mmap_max = -1, -4  # names and numbers of malloc.h
     mallopt(trim_threshold, -1)
     mallopt(mmap_max, 0)
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Leaves out what fills tensors: on the meta device that does nothing, but PyTorch imports a second's worth."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith("__") and name != "requires_grad_":
+            return args[0] if args else next(iter((kwargs or {}).values()))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def sizes_only() -> Iterator[None]:
+    """Inside, modules are made without memory for their parameters: to know how many there are."""
+    with torch.device("meta"), _WithoutValues():
+        yield
 
 
 def free_memory(device: torch.device) -> float | None:

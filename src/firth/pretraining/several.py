@@ -9,7 +9,7 @@ import torch
 from firth.config import read_json
 from firth.data.batch import Objective
 from firth.errors import ConfigError, InputError
-from firth.machine import Machine, find_machine, free_memory
+from firth.machine import Machine, find_machine, free_memory, sizes_only
 from firth.memory import Memory, estimate_memory
 from firth.pretraining.recipe import Pretrain
 from firth.training.checkpoint import list_checkpoints
@@ -92,7 +92,7 @@ def _before(run: Path) -> int | None:
 
 def _outline(recipe: Pretrain) -> Objective:
     """The recipe's objective without any weights, to see how large it is."""
-    with torch.device("meta"):
+    with sizes_only():
         return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
 
 
