@@ -1,4 +1,4 @@
-"""Pre-training in two processes on one machine (gloo), beside one: the same work a process, a thread each.
+"""Pre-training by as many processes as there are cores, beside one process: the same tokens a core and update.
 
 .venv/bin/python benchmarks/processes.py
 """
@@ -16,84 +16,73 @@ from typing import Any
 import measure
 
 PROGRAM = """
-import dataclasses, json, os, sys, time
+import dataclasses, json, sys
 from pathlib import Path
-from firth.data.loader import Place
-from firth.bench.run import bench_recipe, step
-from firth.pretraining.run import assemble
-from firth.machine import find_machine, reuse_memory
-from firth.training.distributed import barrier, join_world, leave_world
+import torch
+from firth.bench.run import bench_recipe
+from firth.pretraining.run import pretrain
+from firth.training.log import read_log
 
 name, tokens, steps, corpus, run = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), Path(sys.argv[5])
-reuse_memory()
-world = join_world()
+processes, threads, cores = map(int, sys.argv[6:])
+torch.set_num_threads(threads)
 recipe = bench_recipe(name, corpus, tokens)
-recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, micro_batches=2 * world.size))
-trainer, loader = assemble(recipe, run, find_machine("auto"), world, lambda text: None)
-trainer.objective.train()
-ready = loader.steps(Place(), step=0, rank=world.rank, world=world.size)
-batches = [next(ready)[0] for _ in range(steps)]
-step(trainer, batches[0])
-seconds = []
-for some in batches:
-    barrier(world)
-    began_at_s = time.perf_counter()
-    step(trainer, some)
-    barrier(world)
-    seconds.append(time.perf_counter() - began_at_s)
-seen = sum(batch.tokens.rows.n_tokens for some in batches for batch in some)
-# One write: the lines of two processes would run into each other.
-sys.stdout.write(json.dumps({"tokens": seen, "seconds": seconds}) + "\\n")
-sys.stdout.flush()
-leave_world()
+train = dataclasses.replace(
+    recipe.train, micro_batches=2 * cores, steps=steps + 1, log_every=1, save_every=0, eval_every=0, eval_batches=cores
+)
+pretrain(dataclasses.replace(recipe, train=train), run, lambda text: None, processes=processes)
+events = [event for event in read_log(run / "log.jsonl") if event["event"] == "train"]
+# The first update makes what the others have.
+print(json.dumps([event["tokens_per_s"] for event in events[1:]]))
 """
 COLUMNS: measure.Columns = (
     ("name", "model, processes", "{}"),
     ("tokens_per_s", "tokens/s", "{:,.0f}"),
-    ("seconds", "seconds a step", "{:.3g}"),
-    ("least_s", "least", "{:.3g}"),
-    ("most_s", "most", "{:.3g}"),
+    ("least", "least", "{:,.0f}"),
+    ("most", "most", "{:,.0f}"),
     ("share", "of so many times one", "{:.0%}"),
 )
 SIZES = {"bert-mini": 4096, "bert-base": 1024}
 
 
-def run(n: int, name: str, tokens: int, steps: int, folder: Path, corpus: Path) -> list[dict[str, Any]]:
-    """What each of ``n`` processes saw: tokens in all steps, and the seconds of each."""
+def run(
+    processes: int, threads: int, cores: int, name: str, tokens: int, steps: int, folder: Path, corpus: Path
+) -> list[float]:
+    """Tokens/s of each update of a run of so many processes, which together have so many threads."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    words = [str(program), name, str(tokens), str(steps), str(corpus), str(folder / "run")]
-    several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"] if n > 1 else []
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *several, *words], capture_output=True, text=True, env=one_thread)
+    with TemporaryDirectory(dir=folder) as place:
+        words = [str(program), name, str(tokens), str(steps), str(corpus), str(Path(place) / "run")]
+        words += map(str, (processes, threads, cores))
+        all_threads = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=all_threads)
     if done.returncode:
         raise SystemExit(done.stderr)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(found) == n, done.stdout
-    return found
+    rates: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return rates
 
 
 def compared(name: str, tokens: int, options: Any, folder: Path) -> list[dict[str, Any]]:
-    """A row for one process and one for two; they have turns."""
+    """A row for one process of one thread, one for a process on each core, one for one process on all; in turn."""
     from firth.bench.synthetic import plain_corpus, plain_tokenizer
+    from firth.workers import cpu_count
 
-    corpus = plain_corpus(folder / "corpus", plain_tokenizer(100 if options.quick else 30_522), 24 * tokens)
+    cores = max(cpu_count(), 2)
+    corpus = plain_corpus(folder / "corpus", plain_tokenizer(100 if options.quick else 30_522), 24 * cores * tokens)
     steps = 2 if options.quick else 4
-    seconds: dict[int, list[float]] = {1: [], 2: []}
-    seen: dict[int, float] = {}
+    # Processes, threads, and the cores' worth of tokens in an update.
+    ways = {"1": (1, 1, 1), str(cores): (cores, cores, cores), f"1 with {cores} threads": (1, cores, cores)}
+    rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.repeats):
-        for n, times in seconds.items():
-            found = run(n, name, tokens, steps, folder, corpus)
-            # A step ends when the slowest has ended.
-            times += map(max, zip(*(each["seconds"] for each in found), strict=True))
-            seen[n] = sum(each["tokens"] for each in found) / steps
-    rates = {n: seen[n] / median(times) for n, times in seconds.items()}
+        for way, (processes, threads, worth) in ways.items():
+            rates[way] += run(processes, threads, worth, name, tokens, steps, folder, corpus)
+    alone = median(rates["1"])
     return [
         {
-            "name": f"{name}, {n}", "tokens_per_s": rates[n], "seconds": median(times), "least_s": min(times),
-            "most_s": max(times), "all_s": times, "share": rates[n] / (n * rates[1]),
+            "name": f"{name}, {way}", "tokens_per_s": median(found), "least": min(found), "most": max(found),
+            "all": found, "share": median(found) / (alone * ways[way][1]),
         }
-        for n, times in seconds.items()
+        for way, found in rates.items()
     ]  # fmt: skip
 
 
@@ -105,11 +94,11 @@ def main(given: Sequence[str] | None = None) -> Path:
             rows += compared(name, tokens, options, Path(folder))
     return measure.write(
         "processes",
-        title="Two processes",
-        target="P10, two processes at 90 % of twice one",
-        about="Updates of pre-training as `firth pretrain` makes them, two micro-batches a process and update, one "
-        "thread a process, under torchrun with gloo; each process reads as much whether it is alone or not. Programs "
-        "of one and of two processes have turns.",
+        title="A process on each core",
+        target="P10, two processes at 92 % of twice one",
+        about="Updates of `firth pretrain --processes N`, two micro-batches a core and update: one process of one "
+        "thread alone, a process of one thread on each core, and one process with a thread on each core. Rates are "
+        "those of the run's own log. Runs have turns.",
         arguments=options,
         settings={"sizes": SIZES},
         checks=[],

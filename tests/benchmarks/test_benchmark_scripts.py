@@ -289,10 +289,11 @@ def test_the_same_minutes_of_pre_training(script, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes(script, tmp_path: Path) -> None:
-    one, two = run(script, "processes", tmp_path)["tables"][0]["rows"]
-    assert (one["share"], two["name"]) == (1, "bert-tiny, 2") and two["share"] > 0
-    assert len(one["all_s"]) == len(two["all_s"]) == 2
+def test_processes(script, tmp_path: Path) -> None:
+    one, several, threads = run(script, "processes", tmp_path)["tables"][0]["rows"]
+    assert one["share"] == 1 and several["share"] > 0
+    assert one["name"] == "bert-tiny, 1" and threads["name"].startswith("bert-tiny, 1 with ")
+    assert len(one["all"]) == len(several["all"]) == len(threads["all"]) == 2
 
 
 def test_awd_lstm(script, tmp_path: Path) -> None:
