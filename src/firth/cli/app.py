@@ -23,6 +23,7 @@ from firth.cli.prepare import prepare
 from firth.cli.pretrain import pretrain
 from firth.cli.probe import probe
 from firth.cli.score import score
+from firth.cli.score_text import score_text
 from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
@@ -42,8 +43,8 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a pipeline
-    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, score, predict, fill_mask, generate, embed,
-    attention, translate, vectors, average, convert, study, bench,
+    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, score, predict, fill_mask, score_text, generate,
+    embed, attention, translate, vectors, average, convert, study, bench,
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream
+from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
@@ -231,6 +232,18 @@ class Model:
             joined[number].append(i)
         for windows in joined:
             yield _join([pooled[i] for i in windows], [len(rows[i]) for i in windows], pool).numpy()
+
+    def score_texts(self, texts: Sequence[str]) -> list[TextScore]:
+        """How likely a language model finds each text: the log-probability of each token, given the others.
+
+        Of a masked model with that token masked, of a left-to-right model after the tokens before it. Raises as
+        ``firth.inference.text_scores.score_texts``.
+        """
+        return list(score_texts(self.loaded, texts, device=self.device, budget_tokens=self.budget_tokens))
+
+    def prefers_good(self, pairs: Iterable[MinimalPair]) -> Iterator[tuple[MinimalPair, bool]]:
+        """Each minimal pair, and whether the model finds its ``good`` sentence more likely."""
+        return prefers_good(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
         """The words whose vectors are nearest to a word's, by the cosine, without itself.

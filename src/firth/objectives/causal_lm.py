@@ -3,6 +3,8 @@
 Source: Devlin et al. 2018, §5.1 (specification §9).
 """
 
+from jaxtyping import Float
+from torch import Tensor
 
 from firth.data.batch import Batch, Objective, Step
 from firth.layers.initialise import truncated_normal_
@@ -34,3 +36,7 @@ class CausalLM(Objective):
         chosen = self.encoder(batch.tokens).top.index_select(0, target.index)
         loss, correct = self.lm.loss(chosen, self.encoder.piece_embedding, target.label)
         return Step({"lm": loss}, {"lm": correct})
+
+    def logits(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M V"]:
+        """Scores over the vocabulary for the token after each of M tokens, from their top-layer states."""
+        return self.lm.logits(x, self.encoder.piece_embedding)

@@ -1,0 +1,101 @@
+"""Scores of texts, against each probability computed by itself."""
+
+import pytest
+import torch
+
+from firth.errors import ConfigError, InputError, LengthError
+from firth.folder import PRETRAINING, Loaded
+from firth.inference.model import Model
+from firth.inference.text_scores import MinimalPair, pair_accuracies
+from firth.models.bert import Bert
+from firth.models.bert_config import BertConfig
+from firth.models.gpt import Gpt
+from firth.models.gpt_config import GptConfig
+from firth.objectives.causal_lm import CausalLM
+from firth.objectives.config import CausalLMConfig, MaskedLMConfig, TiedLMConfig
+from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.tied_lm import TiedLM
+from firth.packed import Rows, Tokens
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+PIECES = [*SPECIALS, *(f"{c}{i}" for c in "abcdef" for i in range(6)), "##s"]
+TEXTS = ["a1 b2 c3", "d4", "e5 f0 a1s b1 c1 d1"]
+
+
+def model(system: str, **options: int) -> Model:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(PIECES), "width": 16, "n_layers": 2, "n_heads": 2, "max_positions": 12} | options
+    if system == "gpt":
+        objective = TiedLM(Gpt(GptConfig(**sizes)), TiedLMConfig())
+    elif system == "bert":
+        config = BertConfig(**sizes, feed_forward_width=16)
+        objective = MaskedLM(Bert(config), MaskedLMConfig(next_sentence=False))
+    else:
+        config = BertConfig(**sizes, feed_forward_width=16, causal=True)
+        objective = CausalLM(Bert(config), CausalLMConfig())
+    for parameter in objective.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    tokenizer = Tokenizer.from_vocab(PIECES, lowercase=True)
+    return Model(Loaded(system, PRETRAINING, objective.eval(), tokenizer), torch.device("cpu"), budget_tokens=20)
+
+
+@torch.inference_mode()
+def one_by_one(made: Model, text: str) -> list[float]:
+    """Each token's log-probability from a forward of its own."""
+    loaded = made.loaded
+    ids = list(loaded.tokenizer.encode(text).ids)
+    row = loaded.layout.single(ids)
+    begin = row.index(ids[0])
+    values = []
+    for place in range(begin, begin + len(ids)):
+        if made.system == "bert":
+            shown, asked = [*row[:place], loaded.tokenizer.mask_id, *row[place + 1 :]], place
+        else:
+            shown, asked = row[:place], place - 1
+        if shown:
+            top = loaded.objective.encoder(Tokens(Rows.from_lengths([len(shown)]), torch.tensor(shown))).top
+            values.append(float(loaded.objective.logits(top[[asked]]).log_softmax(1)[0, row[place]]))
+    return values
+
+
+@pytest.mark.parametrize("system", ["bert", "bert-ltr", "gpt"])
+def test_each_token_is_scored_as_by_itself(system: str) -> None:
+    made = model(system)
+    for text, score in zip(TEXTS, made.score_texts(TEXTS), strict=True):
+        expected = one_by_one(made, text)
+        assert [t.log_probability for t in score.tokens] == pytest.approx(expected, abs=1e-4)
+        assert score.log_probability == pytest.approx(sum(expected), abs=1e-3)
+        pieces = made.tokenize(text)[-len(score.tokens) :] if score.tokens else []
+        assert [(t.token, t.start, t.end) for t in score.tokens] == [(p.piece, p.start, p.end) for p in pieces]
+
+
+def test_gpt_has_no_score_for_a_single_token() -> None:
+    (score,) = model("gpt").score_texts(["d4"])
+    assert score.tokens == () and score.log_probability == 0
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    made = model("bert")
+    with pytest.raises(InputError, match="has no tokens"):
+        made.score_texts([" "])
+    with pytest.raises(LengthError, match="has 14 tokens, the model reads at most 12"):
+        made.score_texts(["a1 " * 12])
+    untrained = Loaded("bert", PRETRAINING, made.loaded.objective, made.loaded.tokenizer, untrained=("mlm",))
+    with pytest.raises(ConfigError, match="does not score texts"):
+        Model(untrained, torch.device("cpu")).score_texts(["a1"])
+
+
+def test_a_pair_is_right_if_the_good_sentence_is_likelier_and_a_tie_is_wrong() -> None:
+    made = model("bert")
+    better, worse = sorted(("a1 b2", "c3 d4"), key=lambda text: -made.score_texts([text])[0].log_probability)
+    pairs = [MinimalPair(better, worse), MinimalPair(worse, better), MinimalPair(better, better)]
+    assert [good for _, good in made.prefers_good(pairs)] == [True, False, False]
+
+
+def test_the_mean_is_over_paradigms_not_over_pairs() -> None:
+    pairs = [(MinimalPair("a", "b", "syntax", "one"), True)] * 3 + [(MinimalPair("a", "b", "syntax", "two"), False)]
+    found = pair_accuracies(pairs)
+    assert found["all"] == {"accuracy": 0.5, "pairs": 4.0}
+    assert found["field"] == {"syntax": 0.5}
+    assert found["paradigm"] == {"one": 1.0, "two": 0.0}
+
