@@ -44,7 +44,12 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
         table = _table(objective, corpus.tokenizer.size)
         tell("counting which tokens occur together")
         vectors = cooccurrence_vectors(corpus, counts, table.shape[1] - n_dimensions)
-        table[:, n_dimensions:] = _of_deviation(vectors, config.embedding_deviation)
+        vectors = _of_deviation(vectors, config.embedding_deviation)
+        # [MASK] and the like never occur in text. Zeros there would leave LayerNorm nothing but the position to scale
+        # up, and every head that looks for a position would look at masks.
+        unseen = torch.from_numpy(counts == 0)
+        vectors[unseen] = torch.randn(int(unseen.sum()), vectors.shape[1]) * config.embedding_deviation
+        table[:, n_dimensions:] = vectors
     if n_dimensions:
         # A constant beside the sinusoids would move the peak of their products to another position.
         _table(objective, corpus.tokenizer.size)[:, :n_dimensions] = 0
