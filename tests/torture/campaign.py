@@ -1,0 +1,112 @@
+"""``make torture``: the whole campaign, resumable, any part alone; writes docs/robustness.md.
+
+    python tests/torture/campaign.py --out runs/torture [--parts kills,mutations] [--mutations 600]
+
+Every case has a name; what came of it is a line of results.jsonl, and a case with a line there is not run again.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import torture
+from torture import Case, Server, Workplace
+
+from firth.files import append_to, write_text
+from firth.progress import Progress
+
+PROMISES = {
+    "kills": "After a kill at any file-system event the next command leads to the same bytes, without litter",
+    "signals": "After SIGTERM at any such event too; nothing half-written is left",
+    "disk": "A disk that is full from any event on costs a line, no litter and nothing that was saved",
+    "mutations": "A damaged file is named or changes no answer; no traceback, no hang, no memory beyond the limit",
+    "hostile": "No file is executed, followed out of its folder, or shown raw",
+    "network": "No command connects anywhere, starts a program or writes outside its folder",
+    "concurrency": "Of two commands with one target one succeeds, the other says why not",
+}
+
+
+def cases(part: str, workplace: Workplace, server: Server, folder: Path, n_mutations: int) -> Iterator[Case]:
+    """The cases of one part."""
+    if part in ("kills", "signals", "disk"):
+        kind = {"kills": "kill", "signals": "stop", "disk": "disk"}[part]
+        return torture.faults(workplace, server, folder, kind)
+    if part == "mutations":
+        return torture.mutations(workplace, server, 0, n_mutations)
+    if part == "hostile":
+        return torture.hostile(workplace, server)
+    if part == "concurrency":
+        return torture.concurrent(workplace, server)
+    return torture.commands_work(part, workplace, server)
+
+
+def read_results(path: Path) -> dict[tuple[str, str], str]:
+    """What came of each case so far; a line that a kill cut short is left out."""
+    found = {}
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue
+        found[one["part"], one["case"]] = one["problem"]
+    return found
+
+
+def page(results: dict[tuple[str, str], str]) -> str:
+    """The recorded campaign as Markdown."""
+    tries, held = Counter(part for part, _ in results), Counter(part for (part, _), bad in results.items() if not bad)
+    rows = [
+        f"| {PROMISES[part]} | {tries[part]:,} | {held[part]:,} | `make torture PARTS={part}` |"
+        for part in PROMISES
+        if tries[part]
+    ]
+    bad = [f"- {part}, {case}: {problem}" for (part, case), problem in sorted(results.items()) if problem]
+    return "\n".join([
+        "# Robustness", "",
+        "What is promised, how often it was tried, and how often it held. `make torture` makes this page; a case is",
+        "a real command in a process of its own. A seeded slice of each part is part of `make test`.", "",
+        "| promise | tries | held | command |", "| --- | ---: | ---: | --- |", *rows, "",
+        *(["What did not hold:", "", *bad, ""] if bad else ["Everything held.", ""]),
+    ])  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/torture"))
+    parser.add_argument("--parts", default=",".join(PROMISES))
+    parser.add_argument("--mutations", type=int, default=600, help="damages of each kind of file")
+    parser.add_argument("--page", type=Path, default=Path("docs/robustness.md"))
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if unknown := [part for part in parts if part not in PROMISES]:
+        parser.error(f"unknown parts {', '.join(unknown)}: expected {', '.join(PROMISES)}")
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    results = read_results(out / "results.jsonl")
+    server = Server(out / "scratch")
+    try:
+        workplace = torture.make_workplace(out, server)
+        for part in parts:
+            todo = [
+                case
+                for case in cases(part, workplace, server, out / "work", options.mutations)
+                if (part, case.name) not in results
+            ]
+            with Progress(part, len(todo), "cases") as progress, append_to(out / "results.jsonl") as log:
+                for case in todo:
+                    problem = results[part, case.name] = case.run(out / "work" / "case")
+                    log.write(json.dumps({"part": part, "case": case.name, "problem": problem}).encode() + b"\n")
+                    log.flush()
+                    if problem:
+                        progress.message(f"{part}, {case.name}: {problem}")
+                    progress.advance(1)
+    finally:
+        server.close()
+    write_text(options.page, page(results))
+    return 1 if any(results.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,148 @@
+"""Runs Firth's commands with faults put into them: one child process for each, forked from a warm one.
+
+Requests and answers are lines of JSON on stdin and stdout. Python reports every file-system event of a process to an
+audit hook before it happens; a fault is put in at the event of a number, counted under the folder ``root``:
+
+    kill    SIGKILL: as a power cut, or the system's out-of-memory killer
+    stop    SIGTERM: as a system that shuts down
+    disk    from this event on, everything that takes room fails: the disk is full
+"""
+
+import errno
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import firth
+
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod"}
+TAKES_ROOM = {"open", "os.mkdir", "os.link", "os.symlink"}
+NETWORK = {"socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "socket.sendmsg"}
+EXECUTES = {"os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"}
+# matplotlib asks the system which fonts there are, once.
+FONTS = {"fc-list", "system_profiler"}
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Watch:
+    """Counts the events of this process, and brings the fault about."""
+
+    def __init__(self, root: str, fault: dict[str, Any]):
+        self.root, self.fault = root, fault
+        self.n_events = 0
+        self.outside: list[str] = []
+        self.forbidden: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in NETWORK or event in EXECUTES:
+            what = os.path.basename(str(arguments[0])) if event == "subprocess.Popen" else event
+            if what not in FONTS:
+                self.forbidden.append(what)
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if not (isinstance(flags, int) and flags & _WRITES):
+                return
+        elif event in CHANGES:
+            path = arguments[0]
+        else:
+            return
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        place = os.path.abspath(os.fsdecode(path))
+        if not place.startswith(self.root):
+            if not place.startswith(("/dev/", "/proc/", os.environ["HOME"])):
+                self.outside.append(f"{event} {place}")
+            return
+        self.n_events += 1
+        if self.n_events < self.fault.get("at", 1 << 60):
+            return
+        kind = self.fault["kind"]
+        if kind == "disk":
+            if event in TAKES_ROOM:
+                raise OSError(errno.ENOSPC, "No space left on device", place)
+        elif self.n_events == self.fault["at"]:
+            os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+
+
+def child(request: dict[str, Any]) -> int:
+    """Run one command in this process, which is a fork."""
+    for name, number in (("out", 1), ("err", 2)):
+        descriptor = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, number)
+    os.dup2(os.open(request.get("stdin", os.devnull), os.O_RDONLY), 0)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if memory := request.get("memory"):
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.chdir(request["root"])
+    watch = Watch(request["root"], request.get("fault") or {})
+    sys.addaudithook(watch)
+    from firth.cli import main
+
+    try:
+        code = main(request["command"])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 99
+    seen = {"events": watch.n_events, "outside": watch.outside[:5], "forbidden": watch.forbidden[:5]}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watch.root = "\0"  # what is written from here on is the harness's own
+    Path(request["seen"]).write_text(json.dumps(seen))
+    return code
+
+
+def serve() -> None:
+    """Answer requests until stdin ends."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # All of the package before anything forks; so nothing is imported twice, and no library has started threads yet.
+    for module in pkgutil.walk_packages(firth.__path__, "firth."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    sys.modules["torch"].set_num_threads(1)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        pids = []
+        for one in request:
+            pid = os.fork()
+            if pid == 0:
+                code = 98
+                try:
+                    code = child(one)
+                finally:
+                    os._exit(code)
+            pids.append(pid)
+        print(json.dumps([waited(pid, one["limit_s"]) for pid, one in zip(pids, request, strict=True)]), flush=True)
+
+
+def waited(pid: int, limit_s: float) -> int:
+    """How a child ended: its exit code, minus the signal that killed it, or 97 for one that took too long."""
+    until = time.monotonic() + limit_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return 97
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    serve()
