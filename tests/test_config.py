@@ -3,9 +3,9 @@
 import datetime
 import math
 import re
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +45,7 @@ from firth.models.lstm_config import LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.systems import SYSTEMS, TASKS
-from firth.tasks.config import ClassifyConfig
+from firth.tasks.config import NETWORKS, ClassifyConfig
 from firth.training.config import OptimConfig, TrainConfig
 
 
@@ -163,10 +163,14 @@ def test_foreign_names_lead_to_keys_that_exist() -> None:
 @pytest.mark.parametrize("kind", sorted(TASKS))
 def test_foreign_names_lead_to_keys_of_every_fine_tuning(kind: str) -> None:
     for foreign, ours in FOREIGN_FINETUNING_KEYS.items():
-        where: Any = Finetune
+        tables: list[Any] = [Finetune]
         for name in [] if ours.startswith("--") else ours.split("."):
-            assert name in {f.name for f in fields(where)}, foreign
-            where = TASKS[kind].config if name == "head" else get_type_hints(where)[name]
+            found = [table for table in tables if name in {f.name for f in fields(table)}]
+            assert found, foreign
+            kinds = [TASKS[kind].config] if name == "head" else [get_type_hints(table)[name] for table in found]
+            # A table may be one of several; that of a network may be of one that another kind of task has.
+            tables = [one for each in kinds for one in (get_args(each) or (each,)) if is_dataclass(one)]
+            tables = [*NETWORKS] if name == "network" else tables
 
 
 def test_a_key_that_a_system_does_not_have_is_not_named() -> None:
