@@ -365,6 +365,9 @@ class Stop:
 
     asked = True
 
+    def at_once(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def __enter__(self) -> "Stop":
         return self
 
