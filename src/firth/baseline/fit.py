@@ -4,6 +4,7 @@ scikit-learn is needed here alone, for its solvers.
 """
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -203,6 +204,7 @@ def targets_of(config: TfidfConfig, records: Sequence[Text]) -> Int[np.ndarray, 
 
 def _logistic(features: "csr_matrix", gold: Int[np.ndarray, " n"], strength: float) -> tuple[np.ndarray, float]:
     """One label against the others."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     n_right = int(gold.sum())
@@ -212,7 +214,11 @@ def _logistic(features: "csr_matrix", gold: Int[np.ndarray, " n"], strength: flo
         return np.zeros(features.shape[1], np.float32), sure if n_right else -sure
     # Coordinate descent in the dual: by far the fastest where most features are rare.
     model = LogisticRegression(C=strength, solver="liblinear", dual=True, random_state=0, tol=1e-3, max_iter=300)
-    model.fit(features, gold)
+    with warnings.catch_warnings():
+        # Where labels contradict the texts the weakest penalties do not converge; they are stopped, which is a penalty
+        # too, and are chosen only if they are better on unseen examples.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(features, gold)
     return np.asarray(model.coef_[0], np.float32), float(model.intercept_[0])
 
 

@@ -9,6 +9,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Unknow
 from firth.cli.attention import attention
 from firth.cli.average import average
 from firth.cli.bench import bench
+from firth.cli.compare import compare
 from firth.cli.convert import convert
 from firth.cli.demo import demo
 from firth.cli.embed import embed
@@ -43,8 +44,8 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a pipeline
-    demo, vocab, prepare, pretrain, extend, probe, finetune, evaluate, score, predict, fill_mask, score_text, generate,
-    embed, attention, translate, vectors, average, convert, study, bench,
+    demo, vocab, prepare, pretrain, extend, probe, compare, finetune, evaluate, score, predict, fill_mask, score_text,
+    generate, embed, attention, translate, vectors, average, convert, study, bench,
 )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """Bootstrap: confidence intervals over seeds, and paired tests of two systems."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
@@ -59,6 +59,29 @@ def paired_permutation_p(
         sums = differences.sum() - 2 * (swapped @ differences)
         n_as_large += int((np.abs(sums) >= observed).sum())
     return (1 + n_as_large) / (1 + draws)
+
+
+def paired_bootstrap(
+    score: Callable[[Int[np.ndarray, " n"]], Sequence[float]], n: int, seed: int, draws: int = 1000
+) -> Float[np.ndarray, "draws systems"]:
+    """Scores of several systems on ``draws`` resamples of the same ``n`` examples, drawn with replacement.
+
+    ``score(numbers)`` gives every system's score on the examples with these numbers, so that differences between
+    columns are paired. Source: Efron and Tibshirani 1993, §8.3.
+    """
+    if n < 1 or draws < 1:
+        raise ValueError(f"n is {n}, draws is {draws}; expected at least 1 of each")
+    rng = np.random.default_rng(seed)
+    return np.array([score(rng.integers(0, n, n)) for _ in range(draws)], np.float64)
+
+
+def percentile_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """The 95 % interval of bootstrap values; those that are not finite are left out."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return math.nan, math.nan
+    low, high = np.quantile(finite, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:

@@ -1,0 +1,95 @@
+"""``firth compare``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from firth.cli.labelled import HEADERS, Header
+from firth.cli.shared import Flag, JsonFlag, print_json, shell
+from firth.config import parse_override
+from firth.errors import ConfigError
+
+
+def compare(
+    *,
+    train: str | None = None,
+    dev: str | None = None,
+    task: str = "classify",
+    models: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    minutes: float = 20.0,
+    out: Path | None = None,
+    data: str | None = None,
+    columns: str | None = None,
+    header: Header = None,
+    form: Annotated[str, Parameter(name="--format")] = "auto",
+    skip_bad: Flag = False,
+    settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare a baseline, frozen features and fine-tuning on your labels, and keep the winner.
+
+    The same command continues a comparison that was stopped.
+
+    Example: firth compare --train t.tsv --dev d.tsv --models runs/a --minutes 20 --out c
+
+    Parameters
+    ----------
+    train
+        File of labelled examples to learn from.
+    dev
+        File of labelled examples that every way is scored on.
+    task
+        classify (texts or pairs), tag, or a data set such as glue/sst2.
+    models
+        Folders of pre-trained models; without any, only the baseline is fitted.
+    minutes
+        Time for all fits together; what does not fit is skipped, and said.
+    out
+        Folder for the comparison; the winner is in its model/.
+    data
+        Folder with the files of the data set, for a task that names one.
+    columns
+        Which column is what, such as text=2,label=0.
+    header
+        Whether the first line names the columns; detected if not given.
+    form
+        File format, such as tsv, csv, jsonl, conll; default: by the file's name.
+    skip_bad
+        Leave bad rows out and list them.
+    settings
+        A recipe key for the fine-tunings, such as --set optim.learning_rate=1e-4; repeatable.
+    as_json
+        Print compare.json.
+    """
+    if out is None:
+        raise ConfigError("--out is missing: give a folder for the comparison, such as --out compare")
+    if data is None and train is None:
+        raise ConfigError("--train is missing: the file of labelled examples to learn from")
+    from firth.finetuning.compare import compare as run
+    from firth.finetuning.recipe import LabelledConfig
+
+    config = LabelledConfig(
+        folder=data or "", train=train or "", dev=dev or "", columns=columns or "", header=HEADERS[header],  # type: ignore[arg-type]  # one of three
+        format=form, skip_bad=skip_bad,
+    )  # fmt: skip
+    keys: dict[str, Any] = {".".join(path): value for path, value in map(parse_override, settings or [])}
+    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys)
+    if as_json:
+        print_json(found.results)
+        return
+    results = found.results
+    for name, row in results["ways"].items():
+        low, high = row["interval"]
+        print(
+            f"  {results['names'][name]:24}  {row['labels']:>8,} labels  {results['metric']} {row['score']:.4f} "
+            f"({low:.4f} to {high:.4f})  {row['seconds']:.0f} s  {row['megabytes']:.1f} MB"
+        )
+    print(results["recommendation"])
+    if results["suspects"] or results["conflicts"]:
+        print(
+            f"{len(results['suspects'])} labels may be wrong, {len(results['conflicts'])} equal texts have different "
+            "labels: see the report"
+        )
+    print(f"the report: {out / 'report.html'}; the model: {out / 'model'}")
+    print(f"next: {shell('firth', 'predict', out / 'model')} < lines.txt")

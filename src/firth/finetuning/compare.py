@@ -1,0 +1,378 @@
+"""``firth compare``: on a user's own labels, what a baseline, frozen features and fine-tuning reach, and at what cost.
+
+out/
+├── identity.json    hashes of the data and options: a second run continues, with other data it refuses
+├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning's folder) and cell.json
+├── compare.json     every number of the report
+├── report.html
+└── model/           the winner, a model folder
+
+Cells run in the order in which they say most for their time: the baseline at every number of labels, then all models
+from few labels to all, each as long as the estimate from its cell before fits what is left of the minutes.
+"""
+
+import dataclasses
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firth.baseline.config import TfidfConfig
+from firth.baseline.folder import read_baseline
+from firth.config import read_json
+from firth.errors import ConfigError, FirthError
+from firth.files import file_sha256, lock, remove_folder, write_folder, write_json
+from firth.finetuning.baseline import resolve_baseline, run_baseline
+from firth.finetuning.compare_report import write_compare_report
+from firth.finetuning.finetune import IDENTITY, resume, run_resolved
+from firth.finetuning.label_check import label_conflicts, label_suspects
+from firth.finetuning.labelled import LabelledData, read_labelled
+from firth.finetuning.recipe import LabelledConfig
+from firth.finetuning.resolve import resolve
+from firth.inference.loading import load
+from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
+from firth.metrics.calibration import expected_calibration_error
+from firth.pretraining.run import RECIPE
+from firth.progress import format_duration, say
+from firth.systems import TASKS, kind_of_task
+from firth.tasks.predictions import Labelled
+
+RESULTS = "compare.json"
+KINDS = ("classify", "tag")
+BASELINE = {"classify": "tfidf", "tag": "commonest-tag"}
+# Numbers of labels of the curve, as far as there are so many; all of them come last.
+SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
+# However few examples, a fine-tuning has about so many updates.
+_FEWEST_UPDATES = 200
+_EPOCHS = 3.0
+_BATCH = 32
+# What a first fit of a model takes at least on a slow machine: below it none is begun.
+_LEAST_S = 20.0
+# A model is not begun that is expected to take more than what is left, with this much doubt.
+_DOUBT = 1.2
+# Mean pooling: a first token that nothing was learnt for says little. Features are stored, so epochs are cheap.
+_FROZEN = {"adapt.frozen_groups": -1, "head.features.pool": "mean", "optim.learning_rate": 5e-3}
+# Resampled examples in all, over the draws of the bootstrap.
+_RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to learn the task: ``name`` is shown, ``folder`` is where its cells are."""
+
+    name: str
+    folder: str
+    model: str
+    frozen: bool = False
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison found and where it is. ``results``: what ``compare.json`` says."""
+
+    out: Path
+    results: dict[str, Any]
+
+
+def compare(
+    task: str,
+    data: LabelledConfig,
+    out: str | Path,
+    *,
+    models: Sequence[str] = (),
+    minutes: float = 20.0,
+    sizes: Sequence[int] = SIZES,
+    settings: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = say,
+) -> Comparison:
+    """Compare ways to learn ``task`` in folder ``out``, or continue a comparison that is there.
+
+    ``settings``: further recipe keys of the fine-tunings. ConfigError and InputError, before anything is written, for
+    wrong data and options.
+    """
+    kind = kind_of_task(task)
+    if kind not in KINDS:
+        raise ConfigError(f"compare is for {' and '.join(KINDS)}, not yet for {kind}: use firth finetune and evaluate")
+    if not 0 < minutes < float("inf"):
+        raise ConfigError(f"--minutes {minutes}: expected more than 0")
+    if not data.dev and not data.folder:
+        raise ConfigError("--dev is missing: the file of labelled examples that all ways are scored on")
+    labelled = read_labelled(task, data, {})
+    if not labelled.dev:
+        raise ConfigError(f"{data.folder} has no dev file of {task}: compare needs one")
+    work = _Comparing(task, data, labelled, Path(out), ways_of(kind, models), minutes * 60, sizes, settings or {}, tell)
+    with lock(Path(out)):
+        work.claim()
+        return work.run()
+
+
+def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
+    """The baseline, and for each model frozen features (of texts) and fine-tuning."""
+    ways = [Way("baseline", "baseline", BASELINE[kind], baseline=True)]
+    for number, model in enumerate(models, start=1):
+        name = Path(model).name or model
+        if kind == "classify":
+            ways.append(Way(f"frozen {name}", f"frozen-{number}", model, frozen=True))
+        ways.append(Way(f"fine-tuned {name}", f"fine-tuned-{number}", model))
+    return ways
+
+
+class _Comparing:
+    """One comparison in its folder."""
+
+    def __init__(
+        self, task: str, data: LabelledConfig, labelled: LabelledData, out: Path, ways: list[Way], budget_s: float,
+        sizes: Sequence[int], settings: Mapping[str, Any], tell: Callable[[str], None],
+    ):  # fmt: skip
+        self.task, self.data, self.labelled, self.out, self.ways = task, data, labelled, out, ways
+        self.budget_s, self.settings, self.tell = budget_s, dict(settings), tell
+        self.metric = labelled.metrics[0]
+        self.split, self.dev = next(iter(labelled.dev.items()))
+        self.n_all = len(labelled.train) + len(labelled.held)
+        self.sizes = [*(n for n in sorted(set(sizes)) if n < self.n_all), self.n_all]
+        self.skipped: list[str] = []
+        self.spent_s = 0.0
+
+    def claim(self) -> None:
+        """Take the folder, or find in it a comparison of the same data and options."""
+        files = {name: file_sha256(Path(path)) for name in ("train", "dev") if (path := getattr(self.data, name))}
+        examples = hashlib.sha256(repr([dataclasses.replace(r, where="") for r in self.dev]).encode("utf-8", "replace"))
+        mine = {
+            "task": self.task, "files": files, "dev": examples.hexdigest(), "data": dataclasses.asdict(self.data),
+            "models": [way.model for way in self.ways], "settings": {k: str(v) for k, v in self.settings.items()},
+        }  # fmt: skip
+        file = self.out / IDENTITY
+        if file.is_file():
+            found = read_json(file)
+            changed = [key for key in mine if found.get(key) != mine[key]]
+            if changed:
+                raise ConfigError(
+                    f"{self.out} holds a comparison with other {' and '.join(changed)}: choose another --out, or "
+                    "delete it"
+                )
+            return
+        if any(path.name != ".lock" for path in self.out.iterdir()):
+            raise ConfigError(f"{self.out} exists already and is no comparison: choose another --out")
+        write_json(file, mine)
+
+    def run(self) -> Comparison:
+        for note in self.labelled.notes:
+            self.tell(note)
+        self.tell(
+            f"{self.task}: {self.n_all:,} labelled examples, {len(self.dev):,} {self.split}; "
+            f"{len(self.ways)} ways, up to {format_duration(self.budget_s)}"
+        )
+        cells: dict[str, dict[int, dict[str, Any]]] = {way.folder: {} for way in self.ways}
+        # The baseline at all sizes is cheap. Of models all are fitted to few labels before one is fitted to many.
+        plan = [(self.ways[0], n) for n in self.sizes] + [(way, n) for n in self.sizes for way in self.ways[1:]]
+        given_up = set[str]()
+        for way, n in plan:
+            if way.folder in given_up:
+                continue
+            cell = self._cell(way, n, cells[way.folder])
+            if cell is None:
+                given_up.add(way.folder)
+            else:
+                cells[way.folder][n] = cell
+        results = self._results(cells)
+        self._keep(results["winner"], cells)
+        write_json(self.out / RESULTS, results)
+        try:
+            write_compare_report(self.out, results)
+        except (FirthError, OSError) as error:
+            self.tell(f"no report.html: {error}")
+        return Comparison(self.out, results)
+
+    def _cell(self, way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> dict[str, Any] | None:
+        """One fit; None if there is no time for it, which is noted for it and for all larger ones of its way."""
+        folder = self.out / "cells" / way.folder / str(n)
+        if (folder / "cell.json").is_file():
+            cell = read_json(folder / "cell.json")
+            self.spent_s += cell["seconds"]
+            return cell
+        left_s = self.budget_s - self.spent_s
+        expected_s = _expected_s(way, n, done)
+        # The first fit of the baseline is always made: without it there is nothing to say.
+        if expected_s > left_s and not (way.baseline and not done):
+            larger = [size for size in self.sizes if size >= n]
+            sizes = ", ".join(f"{size:,}" for size in larger)
+            self.skipped.append(
+                f"{way.name} with {sizes} labels: about {format_duration(expected_s)} for the first of them, "
+                f"{format_duration(left_s)} left"
+            )
+            self.tell(f"skipped: {self.skipped[-1]}")
+            return None
+        started_at_s = time.monotonic()
+        try:
+            self._fit(way, n, folder / "run")
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"what is done is kept: the same command continues in {self.out}") from None
+        seconds = time.monotonic() - started_at_s
+        cell = self._scored(folder / "run") | {"way": way.name, "labels": n, "seconds": seconds}
+        self.spent_s += time.monotonic() - started_at_s
+        write_json(folder / "cell.json", cell)
+        self.tell(f"{way.name}, {n:,} labels: {self.metric} {cell['scores'][self.metric]:.4f} in {seconds:.0f} s")
+        return cell
+
+    def _fit(self, way: Way, n: int, run: Path) -> None:
+        limit = 0 if n == self.n_all and not self.data.limit else n
+        data = dataclasses.asdict(self.data) | {"limit": limit}
+        recipe: dict[str, Any] = {"model": way.model, "task": self.task, "data": data}
+        if way.baseline:
+            if run.exists():
+                remove_folder(run)
+            run.parent.mkdir(parents=True, exist_ok=True)
+            run_baseline(resolve_baseline(recipe, {}, "compare"), run, tell=_silent)
+        elif (run / RECIPE).is_file() and (run / IDENTITY).is_file():
+            resume(run, tell=_silent)
+        else:
+            if run.exists():
+                remove_folder(run)
+            run.parent.mkdir(parents=True, exist_ok=True)
+            settings = {"train.epochs": _epochs(n)} | (_FROZEN if way.frozen else {}) | self.settings
+            run_resolved(resolve(recipe, settings, "compare"), run, tell=_silent)
+
+    def _scored(self, run: Path) -> dict[str, Any]:
+        """Answers to the dev examples, all scores, calibration, time and size."""
+        model = load(run)
+        started_at_s = time.monotonic()
+        answers = [answer for _, answer in model.answer_stream(self.dev)]
+        predict_s = time.monotonic() - started_at_s
+        labels = model.labels
+        size = sum(path.stat().st_size for path in (run / "model").rglob("*") if path.is_file())
+        return {
+            "scores": TASKS[self.labelled.kind].score(self.dev, answers, labels),
+            "calibration_error": self._calibration_error(answers, labels),
+            "answers": [a.label if isinstance(a, Labelled) else list(a.tags) for a in answers],  # type: ignore[union-attr]
+            "predict_ms": 1000 * predict_s / len(self.dev),
+            "megabytes": size / 1e6,
+        }
+
+    def _calibration_error(self, answers: Sequence[Any], labels: Sequence[str]) -> float | None:
+        if self.labelled.kind != "classify":
+            return None
+        shares = np.array([[answer.probabilities[label] for label in labels] for answer in answers])
+        gold = np.array([labels.index(str(record.label)) for record in self.dev])
+        return expected_calibration_error(shares / shares.sum(1, keepdims=True), gold)
+
+    def _results(self, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> dict[str, Any]:
+        last = {way.folder: cells[way.folder][max(cells[way.folder])] for way in self.ways if cells[way.folder]}
+        names = {way.folder: way.name for way in self.ways}
+        draws = self._draws([cell["answers"] for cell in last.values()])
+        best = max(last, key=lambda name: last[name]["scores"][self.metric])
+        columns = dict(zip(last, draws.T, strict=True))
+        rows = {}
+        for name, cell in last.items():
+            low, high = percentile_interval(columns[name])
+            behind = columns[name] - columns["baseline"]
+            rows[name] = {
+                **{key: value for key, value in cell.items() if key != "answers"},
+                "score": cell["scores"][self.metric], "interval": [low, high],
+                "over_baseline": cell["scores"][self.metric] - last["baseline"]["scores"][self.metric],
+                "over_baseline_interval": list(percentile_interval(behind)),
+                "not_better_share": float(np.mean(behind <= 0)),
+            }  # fmt: skip
+        # What is not surely better than the baseline is not worth its cost.
+        winner = best if rows[best]["over_baseline_interval"][0] > 0 else "baseline"
+        curve = {names[name]: [[n, c["scores"][self.metric]] for n, c in some.items()] for name, some in cells.items()}
+        results = {
+            "task": self.task, "kind": self.labelled.kind, "metric": self.metric, "split": self.split,
+            "examples": {"train": self.n_all, self.split: len(self.dev)}, "ways": rows,
+            "best": best, "winner": winner, "names": names, "curve": curve, "skipped": self.skipped,
+            "notes": self.labelled.notes, "draws": len(draws),
+        }  # fmt: skip
+        return results | {"recommendation": recommendation(results)} | self._labels()
+
+    def _draws(self, answers: Sequence[Sequence[Any]]) -> np.ndarray:
+        """Scores of every way on resampled dev examples."""
+        score, labels = TASKS[self.labelled.kind].score, self.labelled.options["labels"]
+        made = [[_answer(a) for a in some] for some in answers]
+
+        def scores(numbers: np.ndarray) -> list[float]:
+            records = [self.dev[i] for i in numbers]
+            return [score(records, [some[i] for i in numbers], labels)[self.metric] for some in made]
+
+        draws = min(max(_RESAMPLED // (len(self.dev) * len(made)), _FEWEST_DRAWS), _MOST_DRAWS)
+        return paired_bootstrap(scores, len(self.dev), seed=0, draws=draws)
+
+    def _labels(self) -> dict[str, Any]:
+        """Labels of the training examples that may be wrong."""
+        if self.labelled.kind != "classify":
+            return {"suspects": [], "conflicts": []}
+        every = [*self.labelled.train, *self.labelled.held]
+        runs = sorted((self.out / "cells" / "baseline").iterdir(), key=lambda path: int(path.name))
+        options = read_baseline(runs[-1] / "run").method.config
+        assert isinstance(options, TfidfConfig)
+        suspects = [dataclasses.asdict(suspect) for suspect in label_suspects(every, options)]
+        return {"suspects": suspects, "conflicts": [dataclasses.asdict(c) for c in label_conflicts(every)]}
+
+    def _keep(self, winner: str, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> None:
+        source = self.out / "cells" / winner / str(max(cells[winner])) / "run" / "model"
+
+        def copy(new: Path) -> None:
+            shutil.copytree(source, new, dirs_exist_ok=True)
+            (new / "manifest.json").unlink(missing_ok=True)
+
+        write_folder(self.out / "model", copy)
+
+
+def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
+    """How long a fit will take, by the largest one of its way that is done."""
+    if not done:
+        return 0.0 if way.baseline else _LEAST_S
+    before = max(done)
+    return _DOUBT * done[before]["seconds"] * _examples_read(n) / _examples_read(before)
+
+
+def _examples_read(n: int) -> float:
+    """In a fine-tuning on ``n`` labels, over all epochs."""
+    return _epochs(n) * n
+
+
+def _epochs(n: int) -> float:
+    return max(_EPOCHS, _FEWEST_UPDATES * _BATCH / n)
+
+
+def _answer(found: Any) -> Any:
+    """An answer as the scorers read it."""
+    from firth.tasks.predictions import TaggedText
+
+    return Labelled(found, 1.0, {}) if isinstance(found, str) else TaggedText(tuple(found), (), ())
+
+
+def recommendation(results: Mapping[str, Any]) -> str:
+    """Two sentences: what to use, and why."""
+    ways, best, winner, names = results["ways"], results["best"], results["winner"], results["names"]
+    metric, n = results["metric"], results["examples"]["train"]
+    base = ways["baseline"]
+    if len(ways) == 1:
+        return (
+            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give --models, and --minutes "
+            "enough for them, to see what pre-training is worth here."
+        )
+    others = [name for name in ways if name != "baseline"]
+    row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
+    low, high = (100 * bound for bound in row["over_baseline_interval"])
+    margin = f"{100 * row['over_baseline']:+.1f} points over the baseline (95 % interval {low:+.1f} to {high:+.1f})"
+    if winner != "baseline":
+        fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
+        return (
+            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. It costs {row['predict_ms']:.1f} ms "
+            f"an example and {row['megabytes']:.1f} MB, where the baseline takes {base['predict_ms']:.1f} ms and "
+            f"{base['megabytes']:.1f} MB."
+        )
+    return (
+        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is not surely better, {margin}. The baseline "
+        f"takes {base['predict_ms']:.1f} ms an example and {base['megabytes']:.1f} MB instead of "
+        f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
+    )
+
+
+def _silent(text: str) -> None:
+    """Messages of single fits are not for this report."""

@@ -1,0 +1,172 @@
+"""``firth compare``: every way is scored alike, what is done is kept, and the winner is a model."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import firth
+from firth.cli import main
+from firth.config import read_json
+from firth.errors import ConfigError, InputError
+from firth.finetuning import baseline, finetune
+from firth.finetuning import compare as module
+from firth.finetuning.compare import Way, compare, recommendation
+from firth.finetuning.recipe import LabelledConfig
+
+VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
+THINGS = ("file", "folder", "path", "disk", "letter", "page", "table", "door", "river", "garden")
+FAST = {"train.epochs": 1.0, "train.precision": "float32"}
+
+
+def rows(things: tuple[str, ...]) -> list[str]:
+    return [f"{verb} the {thing}\t{label}" for verb, label in VERBS.items() for thing in things]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_reports_of_cells() -> Iterator[None]:
+    """Drawing them takes longer than fitting here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetune, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+        patch.setattr(baseline, "write_baseline_report", lambda *arguments, **options: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labelled")
+    # One wrong label, and one text with both.
+    train = [*rows(THINGS), "scan the old house\tout", "Open  the file\tout"]
+    (folder / "train.tsv").write_text("\n".join(["text\tlabel", *train]) + "\n", "utf-8")
+    (folder / "dev.tsv").write_text("\n".join(["text\tlabel", *rows(("window", "shelf", "mill"))]) + "\n", "utf-8")
+    words = "Ann\tB-PER\nsaw\tO\nParis\tB-LOC\n\nBo\tB-PER\nran\tO\n\n"
+    (folder / "train.conll").write_text(words * 8, "utf-8")
+    (folder / "dev.conll").write_text("Eve\tB-PER\nsaw\tO\nParis\tB-LOC\n", "utf-8")
+    return folder
+
+
+def config(files: Path, kind: str = "tsv") -> LabelledConfig:
+    return LabelledConfig(train=str(files / f"train.{kind}"), dev=str(files / f"dev.{kind}"))
+
+
+@pytest.fixture(scope="module")
+def compared(files: Path, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compared") / "c"
+    compare("classify", config(files), out, models=[str(tiny_run)], sizes=(30,), settings=FAST, tell=lambda text: None)
+    return out
+
+
+def test_every_way_is_scored_with_intervals_and_costs(compared: Path) -> None:
+    results = read_json(compared / "compare.json")
+    assert list(results["ways"]) == ["baseline", "frozen-1", "fine-tuned-1"] and not results["skipped"]
+    for row in results["ways"].values():
+        low, high = row["interval"]
+        assert 0 <= low <= row["score"] <= high <= 1 and row["labels"] == 62
+        assert row["seconds"] > 0 and row["megabytes"] > 0 and row["predict_ms"] > 0
+        assert 0 <= row["calibration_error"] <= 1
+    assert [n for n, _ in results["curve"]["baseline"]] == [30, 62]
+    # Twenty steps of pre-training cannot beat words that tell the label by themselves.
+    assert results["winner"] == "baseline" and results["recommendation"].startswith("Use the baseline (accuracy ")
+    assert results["recommendation"].count(". ") == 1
+    page = (compared / "report.html").read_text("utf-8")
+    assert results["recommendation"].split(":")[0] in page and "<svg" in page and "http" not in page.split("<style>")[0]
+
+
+def test_labels_that_may_be_wrong_are_listed(compared: Path) -> None:
+    results = read_json(compared / "compare.json")
+    assert any(s["text"] == "scan the old house" and s["predicted"] == "in" for s in results["suspects"])
+    (conflict,) = results["conflicts"]
+    assert set(conflict["labels"]) == {"in", "out"} and len(conflict["where"]) == 2
+
+
+def test_the_winner_is_a_model(compared: Path) -> None:
+    model = firth.load(compared / "model")
+    assert isinstance(model, firth.Baseline) and model.predict("fetch the window").label == "in"
+
+
+def test_what_is_done_is_kept(compared: Path, files: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a cell that is done was fitted again")
+
+    monkeypatch.setattr(module, "run_baseline", never)
+    monkeypatch.setattr(module, "run_resolved", never)
+    before = read_json(compared / "compare.json")
+    options = {"models": [str(tiny_run)], "sizes": (30,), "settings": FAST, "tell": lambda text: None}
+    compare("classify", config(files), compared, **options)  # type: ignore[arg-type]
+    assert read_json(compared / "compare.json") == before
+    with pytest.raises(ConfigError, match="holds a comparison with other models"):
+        compare("classify", config(files), compared, sizes=(30,), settings=FAST, tell=lambda text: None)
+
+
+def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, tiny_run: Path) -> None:
+    heard: list[str] = []
+    found = compare(
+        "classify", config(files), tmp_path / "c", models=[str(tiny_run)], minutes=1e-4, settings=FAST,
+        tell=heard.append,
+    )  # fmt: skip
+    assert list(found.results["ways"]) == ["baseline"] and len(found.results["skipped"]) == 2
+    assert any(line.startswith("skipped: fine-tuned run with 62 labels") for line in heard)
+    assert "nothing else was fitted" in found.results["recommendation"]
+    assert "Skipped, for want of time" in (tmp_path / "c" / "report.html").read_text("utf-8")
+
+
+def test_taggers_are_compared_with_the_commonest_tag(
+    files: Path, tmp_path: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--train", files / "train.conll", "--dev", files / "dev.conll"]
+    flags = [*data, "--models", tiny_run, "--out", tmp_path / "c"]
+    settings = [text for key, value in FAST.items() for text in ("--set", f"{key}={json.dumps(value)}")]
+    assert main(["compare", "--task", "tag", *map(str, flags), *settings]) == 0
+    printed = capsys.readouterr().out
+    assert "baseline" in printed and "entity_f1" in printed and "fine-tuned" in printed and "next: " in printed
+    assert firth.load(tmp_path / "c" / "model").task == "tag"
+
+
+@pytest.mark.parametrize(
+    ("dev", "minutes", "task", "error", "message"),
+    [
+        ("", 5, "classify", InputError, "the file is empty, expected at least one example"),
+        ("text\tlabel\na\tnew\n", 5, "classify", InputError, "found the label 'new', expected one of the 2 known"),
+        ("text\tlabel\na\tin\n", 0, "classify", ConfigError, "--minutes 0: expected more than 0"),
+        ("text\tlabel\na\tin\n", 5, "answer", ConfigError, "compare is for classify and tag, not yet for answer"),
+        (None, 5, "classify", ConfigError, "--dev is missing"),
+    ],
+)
+def test_wrong_input_is_said_before_anything_is_written(
+    dev: str | None, minutes: float, task: str, error: type[Exception], message: str, files: Path, tmp_path: Path
+) -> None:
+    if dev is not None:
+        (tmp_path / "dev.tsv").write_text(dev, "utf-8")
+    data = LabelledConfig(train=str(files / "train.tsv"), dev=str(tmp_path / "dev.tsv") if dev is not None else "")
+    with pytest.raises(error, match=message):
+        compare(task, data, tmp_path / "c", minutes=minutes, tell=lambda text: None)
+    assert not (tmp_path / "c").exists()
+
+
+def facts(score: float, low: float, high: float) -> dict[str, Any]:
+    row = {"labels": 50, "predict_ms": 2.0, "megabytes": 20.0, "way": "fine-tuned m", "score": score}
+    base = row | {"score": 0.8, "megabytes": 1.0, "way": "baseline"}
+    best = row | {"over_baseline": score - 0.8, "over_baseline_interval": [low, high]}
+    return {
+        "ways": {"baseline": base, "fine-tuned-1": best}, "best": "fine-tuned-1" if score > 0.8 else "baseline",
+        "winner": "fine-tuned-1" if low > 0 else "baseline", "metric": "accuracy", "examples": {"train": 100},
+        "names": {"baseline": "baseline", "fine-tuned-1": "fine-tuned m"},
+    }  # fmt: skip
+
+
+def test_only_what_is_surely_better_is_recommended() -> None:
+    cases = ((0.9, 0.05, 0.15), (0.82, -0.01, 0.05), (0.7, -0.2, 0.0))
+    sure, unsure, worse = (recommendation(facts(*case)) for case in cases)
+    assert sure.startswith("Use fine-tuned m: accuracy 0.9000, with 50 of 100 labels, +10.0 points over the baseline")
+    assert unsure.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not surely better, +2.0 points")
+    assert "-10.0 points" in worse and all(text.count(". ") == 1 for text in (sure, unsure, worse))
+
+
+def test_estimates_grow_with_the_examples_that_are_read() -> None:
+    way = Way("fine-tuned m", "fine-tuned-1", "m")
+    assert module._expected_s(way, 100, {}) > 0
+    # 100 and 300 labels are read equally often; 100,000 labels far more often than 10,000.
+    assert module._expected_s(way, 300, {100: {"seconds": 10.0}}) == pytest.approx(12)
+    assert module._expected_s(way, 100_000, {10_000: {"seconds": 10.0}}) == pytest.approx(120)
