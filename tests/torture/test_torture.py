@@ -41,3 +41,36 @@ def test_a_fault_at_any_moment_and_the_command_that_follows(
     server: Server, workplace: Workplace, tmp_path: Path, kind: str, name: str, n: int
 ) -> None:
     check(some(torture.faults(workplace, server, tmp_path, kind, [BY_NAME[name]]), n), tmp_path)
+
+
+def test_damaged_files_are_named_or_of_no_effect(server: Server, workplace: Workplace, tmp_path: Path) -> None:
+    check(some(torture.mutations(workplace, server, SEED, 10), 12), tmp_path)
+
+
+def test_no_command_connects_executes_or_writes_elsewhere(
+    server: Server, workplace: Workplace, tmp_path: Path
+) -> None:
+    check(list(torture.commands_work("network", workplace, server, [BY_NAME["predict"]])), tmp_path)
+
+
+def test_hostile_files_do_no_harm(server: Server, workplace: Workplace, tmp_path: Path) -> None:
+    check(list(torture.hostile(workplace, server)), tmp_path)
+
+
+def test_two_commands_of_one_target(server: Server, workplace: Workplace, tmp_path: Path) -> None:
+    check(list(torture.concurrent(workplace, server, [BY_NAME["convert"]])), tmp_path)
+
+
+def test_the_harness_notices_what_it_is_for(server: Server, workplace: Workplace, tmp_path: Path) -> None:
+    """A command that is killed and not repaired is not equal; one that writes elsewhere is seen."""
+    command = BY_NAME["convert"]
+    expected, n_events = torture.whole(workplace, server, command, tmp_path / "whole")
+    assert n_events > 10
+    root = torture.fresh(workplace, tmp_path / "cut")
+    (ran,) = server.run(command.words, root=root, fault={"kind": "kill", "at": n_events // 2})
+    assert ran.code == torture.KILLED and torture.litter(root)
+    wrong = {**expected, "config.json": "another"}
+    problem = torture.with_fault(workplace, server, command, tmp_path / "x", {"kind": "kill", "at": 3}, wrong)
+    assert problem.startswith(("not equal: config.json", "stuck"))
+    (ran,) = server.run((*command.words[:-1], str(tmp_path / "elsewhere")), root=root)
+    assert "it writes elsewhere" in ran.wrong

@@ -113,6 +113,7 @@ def serve() -> None:
     for module in pkgutil.walk_packages(firth.__path__, "firth."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    importlib.import_module("matplotlib.font_manager")  # reads the system's fonts, for reports
     sys.modules["torch"].set_num_threads(1)
     print("ready", flush=True)
     for line in sys.stdin:
