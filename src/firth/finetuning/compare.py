@@ -56,7 +56,7 @@ _LEAST_S = 20.0
 # A model is not begun that is expected to take more than what is left, with this much doubt.
 _DOUBT = 1.2
 # Mean pooling: a first token that nothing was learnt for says little. Features are stored, so epochs are cheap.
-_FROZEN = {"adapt.frozen_groups": -1, "head.features.pool": "mean", "optim.learning_rate": 5e-3}
+_FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
 # Resampled examples in all, over the draws of the bootstrap.
 _RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
 
