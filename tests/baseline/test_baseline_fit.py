@@ -42,7 +42,7 @@ def test_words_of_a_class_are_learned() -> None:
     assert all(abs(sum(a.probabilities.values()) - 1) < 1e-9 for a in answers)  # type: ignore[union-attr]
     assert found.chosen.score > 0.9 and "cross-validation over 5 folds" in found.by
     # Every way that was tried, and the unseen outputs of the one that was chosen.
-    assert len(found.tried) == len(GRAMS) + 6 and len(found.outputs) == len(found.records) == 40
+    assert len(found.tried) == len(GRAMS) + 5 and len(found.outputs) == len(found.records) == 40
     best = weightiest(found.model, 3)
     assert set(best) == set(LABELS) and any("erase" in name for name, _ in best["delete"])
 
