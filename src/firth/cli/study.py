@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
 
-StudyName = Literal["finetuning", "directionality", "translation", "unknown-words", "representations"]
+StudyName = Literal["learning", "finetuning", "directionality", "translation", "unknown-words", "representations"]
 
 
 def study(
@@ -30,6 +30,7 @@ def study(
     Parameters
     ----------
     name
+        learning: what makes a small BERT learn from 2.5 M and 12 M tokens, one change at a time.
         finetuning: pre-training against from scratch on a dozen tasks; frozen features; label counts.
         directionality: BERT, left-to-right BERT and GPT at equal size and tokens, on four tasks.
         translation: Transformer on Multi30k, with and without beam search and checkpoint averaging.
@@ -53,6 +54,8 @@ def study(
         directionality_report,
         finetuning,
         finetuning_report,
+        learning,
+        learning_report,
         representations,
         representations_report,
         translation,
@@ -63,6 +66,7 @@ def study(
     from firth.workers import cpu_count
 
     studies = {
+        "learning": (learning.study, learning_report.write_study_report),
         "finetuning": (finetuning.study, finetuning_report.write_study_report),
         "directionality": (directionality.study, directionality_report.write_study_report),
         "translation": (translation.study, translation_report.write_study_report),

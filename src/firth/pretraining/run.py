@@ -14,7 +14,7 @@ import torch
 
 from firth.config import override, read_toml, to_toml, with_new_names
 from firth.data.batch import Batch, Objective
-from firth.data.config import DataConfig
+from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
@@ -265,23 +265,26 @@ def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callab
 
 def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     """The stream of micro-batches of a recipe."""
-    return _loader(recipe, corpus, recipe.data, "train")
+    return _loader(recipe, corpus, recipe.data, recipe.masking, "train")
 
 
 def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
-    """The held-out text of a recipe, in rows of the length that the model is for: that of the last phase."""
+    """The held-out text of a recipe, in sequences of the length that the model is for: that of the last phase.
+
+    It is masked as published, whatever the training's masks are, so that losses of different recipes compare.
+    """
     data = dataclasses.replace(
         recipe.data, length=recipe.data.lengths[-1], long_length=0, mixed_lengths=False, varied_windows=False,
         restart_every=0,
     )
-    return _loader(recipe, corpus, data, "dev")
+    return _loader(recipe, corpus, data, MaskingConfig(), "dev")
 
 
-def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, split: Split) -> Loader:
+def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, masking: MaskingConfig, split: Split) -> Loader:
     layout = (recipe.row.pretraining_layout or recipe.row.layout)(corpus.tokenizer)
     predict = "previous" if getattr(recipe.encoder, "backward", False) else recipe.row.predict
     return Loader(
-        corpus, data, recipe.masking, layout, predict=predict,
+        corpus, data, masking, layout, predict=predict,
         budget_tokens=recipe.train.batch_tokens, slots=recipe.train.slots, seed=recipe.train.seed,
         total_steps=recipe.train.steps, split=split,
     )  # fmt: skip

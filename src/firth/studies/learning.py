@@ -1,0 +1,187 @@
+"""``firth study learning``: what makes a small model learn from few tokens, one change at a time.
+
+Every variant is pre-trained on the same text for the same number of tokens and scored in the same way: held-out masked
+language modelling with the published masks (15 % of single tokens, 80/10/10) in sequences of 64 and 128 tokens, and
+the share of minimal pairs of which it prefers the grammatical sentence.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firth.config import read_json
+from firth.data.shards import Corpus
+from firth.errors import ConfigError
+from firth.inference.model import load
+from firth.inference.text_scores import MinimalPair, pair_accuracies
+from firth.objectives.masked_lm import MaskedLM
+from firth.pretraining import run as job
+from firth.progress import say
+from firth.studies.cells import Cell, run_study
+from firth.tasks.readers.files import Problems, read_jsonl
+from firth.training.log import read_log
+
+TOKENS = {"2.5 M": 2_500_000, "12 M": 12_000_000}
+SEEDS = 3
+# Held-out losses whose first crossing is reported: above the plateau's end, and on the way.
+LOSSES = (6.3, 5.5, 5.0)
+LENGTHS = (64, 128)
+EVAL_BATCHES = 60
+# Every so many pairs of a file are scored: 13,400 and 23,000 pairs would take as long as the training.
+PAIR_STEP = 10
+PAIRS = {"BLiMP": Path("blimp/dev.jsonl.gz"), "Zorro": Path("zorro/dev.jsonl.gz")}
+BATCH_TOKENS = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """One row: ``settings`` over the base. ``budgets``: the numbers of tokens it is run for, by name."""
+
+    settings: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ("2.5 M",)
+
+
+_BASE: dict[str, Any] = {
+    "model": "bert-mini",
+    "data": {"instances": "documents", "length": 64},
+    "encoder": {"dropout": 0.0, "attention_dropout": 0.0},
+    "optim": {"kind": "adamw", "learning_rate": 1e-3, "warmup_share": 0.05, "beta2": 0.99, "epsilon": 1e-8},
+}
+_BIAS = "init.output_bias=frequencies"
+_TOKENS = "init.embeddings=cooccurrence"
+_POSITIONS = "init.positions=sinusoids"
+_NEIGHBOURS = "init.neighbour_heads=[-1, 1]"
+_LENGTHS = ("data.long_length=128", "data.mixed_lengths=true", "data.long_share=0.3")
+_START = (_BIAS, _TOKENS, _POSITIONS, _NEIGHBOURS)
+_BEST = (*_START, *_LENGTHS, "masking.share=0.2")
+VARIANTS: dict[str, Variant] = {
+    "random start": Variant(budgets=("2.5 M", "12 M")),
+    "bias from frequencies": Variant(settings=(_BIAS,)),
+    "and token vectors": Variant(settings=(_BIAS, _TOKENS)),
+    "and sinusoids": Variant(settings=(_BIAS, _TOKENS, _POSITIONS)),
+    "and neighbour heads": Variant(settings=_START),
+    "neighbour heads without token vectors": Variant(settings=(_BIAS, _POSITIONS, _NEIGHBOURS)),
+    "four neighbour heads": Variant(settings=(*_START[:-1], "init.neighbour_heads=[-1, 1, -2, 2]")),
+    "both lengths": Variant(settings=(*_START, *_LENGTHS)),
+    "both lengths, 20 % masked": Variant(settings=_BEST, budgets=("2.5 M", "12 M")),
+    "30 % masked": Variant(settings=(*_START, *_LENGTHS, "masking.share=0.3")),
+    "never kept": Variant(settings=(*_BEST, "masking.mask=0.9", "masking.keep=0.0")),
+    "whole words": Variant(settings=(*_BEST, "masking.whole_words=true")),
+    "learning rate 2e-3": Variant(settings=(*_BEST, "optim.learning_rate=2e-3")),
+    "learning rate 5e-4": Variant(settings=(*_BEST, "optim.learning_rate=5e-4")),
+    "beta2 0.999": Variant(settings=(*_BEST, "optim.beta2=0.999")),
+    "1,024 tokens a step": Variant(settings=(*_BEST, "train.batch_tokens=1024")),
+    "Muon": Variant(settings=(*_BEST, "optim.kind=muon", "optim.matrix_scale=2.0")),
+    "with next sentences": Variant(settings=(*_START, "data.instances=pairs", "masking.share=0.2")),
+}
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = say,
+) -> dict[str, Any]:
+    """Run or resume the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    ``data``: has the minimal pairs. ``models``: has the English corpus. TrainingError at the end if some cells failed.
+    """
+    corpus = models / "en" / "corpus"
+    if not corpus.is_dir():
+        raise ConfigError(f"{corpus}: no such folder (made by make models)")
+    for path in PAIRS.values():
+        if not (data / path).is_file():
+            raise ConfigError(f"{data / path}: no such file (--data: the folder of the data sets)")
+    return run_study(learning_cells(data, corpus), out, only=only, workers=workers, tell=tell)
+
+
+def learning_cells(data: Path, corpus: Path) -> list[Cell]:
+    """A cell for each budget, variant and seed."""
+    pairs = {name: str(data / path) for name, path in PAIRS.items()}
+    cells = []
+    for budget, n_tokens in TOKENS.items():
+        for name, variant in VARIANTS.items():
+            for seed in range(1, SEEDS + 1) if budget in variant.budgets else ():
+                batch = next((int(s.rpartition("=")[2]) for s in variant.settings if "batch_tokens" in s), BATCH_TOKENS)
+                steps = n_tokens // batch
+                train = {
+                    "steps": steps, "batch_tokens": batch, "micro_batches": 1, "seed": seed, "eval_batches": 10,
+                    "eval_every": steps // 25, "save_every": steps // 4, "log_every": steps // 25,
+                }  # fmt: skip
+                plain = {**_BASE, "data": {**_BASE["data"], "corpus": str(corpus)}, "train": train}
+                options = {"recipe": plain, "settings": [*variant.settings], "pairs": pairs}
+                cells.append(Cell(f"{budget}/{name}/seed {seed}", learning_cell, options))
+    return cells
+
+
+def learning_cell(
+    folder: Path, *, recipe: dict[str, Any], settings: list[str], pairs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Pre-train one model; when its held-out loss fell below ``LOSSES``, its last losses, and its choice of pairs."""
+    run = folder / "run"
+    if (run / job.RECIPE).is_file():
+        outcome = job.resume(run, processes=1)
+    else:
+        outcome = job.pretrain(job.resolve(recipe, settings, str(folder)), run, processes=1)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    newest = run / "checkpoints" / f"step-{outcome.step}"
+    state = read_json(newest / "train" / "state.json")
+    per_step = recipe["train"]["batch_tokens"]
+    return {
+        "below": {
+            str(loss): None if step is None else {
+                "tokens": step * per_step, "minutes": state["elapsed_s"] / 60 * step / outcome.step,
+            }
+            for loss, step in _crossings(run / "log.jsonl").items()
+        },
+        "held_out": {str(length): held_out(run, newest, length) for length in LENGTHS},
+        "pairs": {name: preferred(newest, Path(path)) for name, path in pairs.items()},
+        "minutes": state["elapsed_s"] / 60,
+    }  # fmt: skip
+
+
+def _crossings(log: Path) -> dict[float, int | None]:
+    """The first step at which the held-out loss was below each of ``LOSSES``."""
+    scores = [(event["step"], event["mlm_loss"]) for event in read_log(log) if event["event"] == "dev"]
+    return {loss: next((step for step, found in scores if found < loss), None) for loss in LOSSES}
+
+
+@torch.inference_mode()
+def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
+    """Loss and accuracy on held-out text in sequences of ``length``."""
+    recipe = job.recipe_of(run)
+    recipe = dataclasses.replace(
+        recipe, train=dataclasses.replace(recipe.train, batch_tokens=4096),
+        objective=dataclasses.replace(recipe.objective, next_sentence=False),
+        data=dataclasses.replace(
+            recipe.data, instances="documents", length=length, long_length=0, mixed_lengths=False
+        ),
+    )  # fmt: skip
+    objective = load(model).loaded.objective
+    assert isinstance(objective, MaskedLM)
+    loss, correct, count = 0.0, 0.0, 0
+    for batch in job.make_dev_loader(recipe, Corpus(recipe.data.corpus)).one_epoch(EVAL_BATCHES):
+        target = batch.targets["mlm"]
+        states = objective.encoder(batch.tokens).top.index_select(0, target.index)
+        sums = objective.mlm.loss(states, objective.encoder.piece_embedding, target.label)
+        loss, correct, count = loss + float(sums[0]), correct + float(sums[1]), count + len(target.label)
+    return {"loss": loss / count, "accuracy": correct / count}
+
+
+def preferred(model: Path, path: Path) -> float:
+    """The share of minimal pairs of which the model prefers the good sentence, as the mean over paradigms."""
+    return pair_accuracies(load(model).prefers_good(_pairs(path)))["all"]["accuracy"]
+
+
+def _pairs(path: Path) -> Iterator[MinimalPair]:
+    for number, row in read_jsonl(path, Problems()):
+        if number % PAIR_STEP == 0:
+            yield MinimalPair(row["sentence_good"], row["sentence_bad"], row["field"], row["UID"])

@@ -1,0 +1,63 @@
+"""``report.html`` of the study of learning: losses, speed of learning and minimal pairs, a row a variant."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from firth.page import Cell, Report
+from firth.studies.learning import LENGTHS, LOSSES, PAIRS, TOKENS, VARIANTS
+
+Facts = Mapping[str, Any]
+
+
+def write_study_report(out: Path, facts: Facts) -> Path:
+    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    report = Report("What makes a small BERT learn")
+    report.text(
+        "Held-out masked-LM loss with the published masks (15 % of single tokens, 80/10/10), tokens until it fell "
+        "below some values, and the share of minimal pairs of which the grammatical sentence is preferred. Mean and "
+        "standard deviation over seeds; tokens are those that pass through the encoder."
+    )
+    for budget in TOKENS:
+        header, rows = learning_table(facts, budget)
+        if rows:
+            report.heading(f"{budget} tokens")
+            report.table(header, rows)
+    path = out / "report.html"
+    report.write(path)
+    return path
+
+
+def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[Cell]]]:
+    """A row for each variant that has a finished seed."""
+    rows: list[list[Cell]] = []
+    for name in VARIANTS:
+        seeds = [found for key, found in sorted(facts.items()) if key.startswith(f"{budget}/{name}/seed ")]
+        if not seeds:
+            continue
+        row: list[Cell] = [name, str(len(seeds))]
+        row += [spread([seed["held_out"][str(length)]["loss"] for seed in seeds], 2) for length in LENGTHS]
+        row.append(spread([100 * seed["held_out"][str(LENGTHS[0])]["accuracy"] for seed in seeds], 1))
+        row += [_tokens([seed["below"][str(loss)] for seed in seeds]) for loss in LOSSES]
+        row += [spread([100 * seed["pairs"][pairs] for seed in seeds], 1) for pairs in PAIRS]
+        row.append(f"{fmean(seed['minutes'] for seed in seeds):.1f}")
+        rows.append(row)
+    header = ["variant", "seeds", *(f"loss, {length}" for length in LENGTHS), f"accuracy, {LENGTHS[0]}, %"]
+    header += [f"tokens until {loss}" for loss in LOSSES]
+    return [*header, *(f"{pairs}, %" for pairs in PAIRS), "minutes"], rows
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Mean and standard deviation; of one value only itself."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}"
+
+
+def _tokens(crossings: list[dict[str, float] | None]) -> str:
+    reached = [found["tokens"] / 1e6 for found in crossings if found is not None]
+    if not reached:
+        return "–"
+    text = f"{fmean(reached):.2f} M"
+    return text if len(reached) == len(crossings) else f"{text} ({len(reached)} of {len(crossings)})"
