@@ -17,17 +17,29 @@ from firth.errors import ConfigError
 Settings = Mapping[str, Any] | Sequence[str]
 
 
+# Recipes of this package that have a name, beside their code.
+NAMED = {"small": Path(__file__).parent / "pretraining" / "small.toml"}
+
+
+def read_recipe_file(path: str | Path) -> dict[str, Any]:
+    """A recipe file as plain data; ``path`` may be a name of ``NAMED`` if no such file exists."""
+    if str(path) in NAMED and not Path(path).exists():
+        return read_toml(NAMED[str(path)])
+    return read_toml(Path(path))
+
+
 def plain_of(recipe: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """A recipe as plain data with ``arguments`` laid over it, by dotted key, and what errors call it.
 
-    ``recipe``: a TOML file, a recipe object, plain data, or None. Arguments that are None were not given.
+    ``recipe``: a TOML file or the name of a recipe, a recipe object, plain data, or None. Arguments that are None were
+    not given.
     """
     given = {key: str(value) if isinstance(value, Path) else value for key, value in arguments.items()}
     given = {key: value for key, value in given.items() if value is not None}
     if recipe is None:
         data, where = {}, "arguments"
     elif isinstance(recipe, str | Path):
-        data, where = read_toml(Path(recipe)), str(recipe)
+        data, where = read_recipe_file(recipe), str(recipe)
     else:
         data, where = (to_dict(recipe) if dataclasses.is_dataclass(recipe) else dict(recipe)), "recipe"
     return override(data, given), where

@@ -160,3 +160,9 @@ def test_a_corpus_of_an_older_layout_or_damaged(firth, tiny_corpus: Path, tmp_pa
     (corpus / "manifest.json").unlink()
     result = firth(*command)
     assert result.code == 2 and "manifest.json" in result.complaint
+
+
+def test_the_small_recipe_is_a_name(firth, tiny_corpus: Path) -> None:
+    shown = firth("pretrain", "--recipe", "small", "--model", "bert-tiny", "--corpus", tiny_corpus, "--show-recipe")
+    assert shown.code == 0
+    assert 'model = "bert-tiny"' in shown.out and 'embeddings = "cooccurrence"' in shown.out

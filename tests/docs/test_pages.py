@@ -74,7 +74,7 @@ def recipe_keys() -> set[str]:
 
 # Tensors of models, which pages about formats name.
 _TENSORS = {"encoder.layer", "encoder.weight", "head.bias", "head.weight"}
-TABLES = "optim|train|data|encoder|head|adapt|masking|objective"
+TABLES = "init|optim|train|data|encoder|head|adapt|masking|objective"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)

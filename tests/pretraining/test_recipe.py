@@ -8,6 +8,7 @@ from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import recipe_of
+from firth.recipes import NAMED, read_recipe_file
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -16,7 +17,7 @@ def recipe(model: str = "bert-mini", *settings: str) -> Pretrain:
     return read_recipe({"model": model}, settings, "test", vocab_size=100)
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*sorted(RECIPES.glob("*.toml")), *NAMED.values()], ids=lambda p: p.stem)
 def test_every_recipe_file_is_valid_and_says_what_it_is(path: Path) -> None:
     read_recipe(read_toml(path), [], str(path), vocab_size=16000)
     assert path.read_text().startswith("# ")
@@ -68,3 +69,10 @@ def test_what_does_not_fit_is_refused(settings: list[str], message: str) -> None
     with pytest.raises(ConfigError, match=message) as caught:
         recipe("bert-mini", *settings)
     assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_has_a_name_unless_a_file_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_recipe_file("small")["init"]["embeddings"] == "cooccurrence"
+    Path("small").write_text('model = "bert-tiny"\n')
+    assert read_recipe_file("small") == {"model": "bert-tiny"}

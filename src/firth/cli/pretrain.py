@@ -9,9 +9,10 @@ from cyclopts import Parameter
 
 from firth.cli import INTERRUPTED
 from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, shell
-from firth.config import read_toml, to_toml
+from firth.config import to_toml
 from firth.errors import ConfigError
 from firth.progress import say
+from firth.recipes import read_recipe_file
 from firth.workers import WORKERS_EACH, check_processors
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ def _counted(kind: object, value: int | str) -> None:
 
 
 def pretrain(
-    recipe: Annotated[Path | None, Parameter(name="RECIPE")] = None,
-    /,
+    recipe: Annotated[Path | None, Parameter(name="--recipe")] = None,
     *,
     model: str | None = None,
     vectors: str | None = None,
@@ -52,7 +52,7 @@ def pretrain(
     Parameters
     ----------
     recipe
-        Recipe file (.toml); flags override it.
+        Recipe file (.toml), or small: what teaches a BERT below base size fastest. Flags override it.
     model
         Size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model folder to continue pre-training from, also
         of another tool.
@@ -80,7 +80,7 @@ def pretrain(
         CPU threads of all processes together.
     """
     flags = {
-        "RECIPE": recipe, "--model": model, "--vectors": vectors, "--out": out, "--steps": steps, "--seed": seed,
+        "--recipe": recipe, "--model": model, "--vectors": vectors, "--out": out, "--steps": steps, "--seed": seed,
         "--set": settings, "--show-recipe": show_recipe or None,
     }  # fmt: skip
     given = [name for name, value in flags.items() if value is not None]
@@ -111,7 +111,7 @@ def _setting(key: str, value: str | int) -> str:
 
 def _start(path: Path | None, overrides: list[str], out: Path | None, processes: "Processes") -> int:
     """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
-    data: dict[str, Any] = {} if path is None else read_toml(path)
+    data: dict[str, Any] = {} if path is None else read_recipe_file(path)
     from firth.pretraining import run as job
 
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
