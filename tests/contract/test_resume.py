@@ -348,7 +348,7 @@ def test_without_a_whole_checkpoint_nothing_is_touched(what: str, tiny_corpus: P
         for _, path in list_checkpoints(run / "checkpoints"):
             (path / "train" / "optimizer.safetensors").write_bytes(b"")
     before = {str(p): p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    with pytest.raises(CheckpointError, match="no undamaged checkpoint. Its best model is untouched"):
+    with pytest.raises(CheckpointError, match="no undamaged checkpoint; its best model is untouched"):
         resume(run, silent)
     assert {str(p): p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
 

@@ -289,6 +289,8 @@ def test_scores_of_answers_have_names_and_sizes(kind: str, tiny_corpus: Path) ->
     scores = TASKS[kind].score(records, given, getattr(model.config, "labels", ()))
     assert scores
     for name, value in scores.items():
+        if name.endswith("_threshold"):  # a difference of scores, any number
+            continue
         least = -1 if name in ("mcc", "pearson", "spearman") else 0
         assert least <= value <= 1 or name == "mean_absolute_error", name
 

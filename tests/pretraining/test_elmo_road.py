@@ -23,7 +23,7 @@ RECIPE: dict[str, Any] = {
     "model": "elmo-mini",
     "encoder": {"width": 12, "cells": 24, "character_width": 4, "filters": [[1, 8], [2, 8], [3, 16]]},
     "data": {"length": 8},
-    "train": {"steps": 40, "batch_tokens": 256, "eval_every": 5, "save_every": 0, "precision": "float32"},
+    "train": {"steps": 80, "batch_tokens": 256, "eval_every": 10, "save_every": 0, "precision": "float32"},
 }  # fmt: skip
 # Names begin with capitals and end in -ton or -ville: characters tell, also of words that were never seen.
 TOWNS = ["Alton", "Bolton", "Carlton", "Danville", "Evansville", "Felton", "Granville", "Hilton"]
