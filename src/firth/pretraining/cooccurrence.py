@@ -6,15 +6,13 @@ A minute of counting replaces the hundreds of optimizer steps that a model needs
 vocabulary by meaning.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import scipy.sparse
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from firth.data.shards import Corpus
+from firth.data.shards import Corpus, ShardInfo
 from firth.progress import Progress
 
 WINDOW = 5
@@ -50,19 +48,18 @@ def cooccurrence_vectors(
     return _reduced(_positive_information(table), width)
 
 
-def _shards(corpus: Corpus) -> Iterator[Int[np.ndarray, " n"]]:
-    """The ids of training shards, evenly spread over the corpus, up to ``MOST_TOKENS``."""
+def _chosen(corpus: Corpus) -> list[ShardInfo]:
+    """Training shards, evenly spread over the corpus, of about ``MOST_TOKENS`` together."""
     infos = [info for info in corpus.shards("train") if info.tokens]
-    total = sum(info.tokens for info in infos)
-    step = max(1, -(-total // MOST_TOKENS))
-    for info in infos[::step]:
-        yield np.asarray(corpus.open(info).ids, np.int64)[:MOST_TOKENS]
+    return infos[:: max(1, -(-sum(info.tokens for info in infos) // MOST_TOKENS))]
 
 
 def _count(corpus: Corpus, column: np.ndarray, n_contexts: int, window: int) -> Float[np.ndarray, "V K"]:
     table = np.zeros((len(column), n_contexts), np.float32)
-    with Progress("co-occurrence counts", len(list(corpus.shards("train"))), "shards") as progress:
-        for ids in _shards(corpus):
+    chosen = _chosen(corpus)
+    with Progress("co-occurrence counts", len(chosen), "shards") as progress:
+        for info in chosen:
+            ids = np.asarray(corpus.open(info).ids, np.int64)[:MOST_TOKENS]
             pairs = scipy.sparse.csr_matrix(table.shape, dtype=np.float32)
             for distance in range(1, min(window, len(ids) - 1) + 1):
                 left, right = ids[:-distance], ids[distance:]
