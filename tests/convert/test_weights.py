@@ -254,7 +254,7 @@ def remapped(index: Path, name: str, place: Any) -> None:
         ("a\0.safetensors", "expected a file of the same folder"),
         ("passwd", "expected a name with .safetensors or .bin"),
         ("part-3.safetensors", "part-3.safetensors, which is not there"),
-        ("part-2.safetensors", "disagree about a.weight"),
+        ("part-2.safetensors", "disagree about 'a.weight'"),
         (3, "expected the name of a file for each tensor"),
     ],
 )

@@ -151,7 +151,7 @@ def _read_index(path: Path) -> dict[str, Tensor]:
         shard = read_tensors(_shard(path, file))
         differ = sorted(shard.keys() ^ {name for name, place in places.items() if place == file})
         if differ:
-            raise CheckpointError(f"{path}: {file} and weight_map disagree about {', '.join(differ[:5])}")
+            raise CheckpointError(f"{path}: {file} and weight_map disagree about {', '.join(map(repr, differ[:5]))}")
         tensors |= shard
     return tensors
 

@@ -23,6 +23,8 @@ from firth.objectives.tied_lm import TiedLM
 AT_ONCE = 256  # texts
 # Positions whose distribution over the vocabulary is in memory at once.
 _CHUNK = 256
+# Sums that differ by less are equal: the same text in another place of a batch is rounded in another way.
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def prefers_good(
         texts = [text for pair in some for text in (pair.good, pair.bad)]
         scores = [s.log_probability for s in score_texts(loaded, texts, device=device, budget_tokens=budget_tokens)]
         for number, pair in enumerate(some):
-            yield pair, scores[2 * number] > scores[2 * number + 1]
+            yield pair, scores[2 * number] - scores[2 * number + 1] > _ROUNDING
 
 
 def pair_accuracies(answers: Iterable[tuple[MinimalPair, bool]]) -> dict[str, dict[str, float]]:
