@@ -140,9 +140,7 @@ def compared(size: str, options: Namespace, notes: list[str]) -> tuple[list[Any]
             checks.append(measure.check(f"{size}, {name}, {word(dtype)}: loss in eval", difference, TOLERANCES[dtype]))
         objective.train()
         assert any(part.p for part in objective.modules() if isinstance(part, Dropout))
-        spreads = in_turn(
-            {f"{name}, {word(dtype)}": run for (name, dtype), run in steps().items()}, options.repeats
-        )
+        spreads = in_turn({f"{name}, {word(dtype)}": run for (name, dtype), run in steps().items()}, options.repeats)
     rows = []
     for name, dtype in still:
         seconds = spreads[f"{name}, {word(dtype)}"].median

@@ -96,9 +96,7 @@ def train(trainer: Trainer, batches: Sequence[Batch]) -> None:
 
 def flops_of(config: BertConfig, batches: Sequence[Batch]) -> float:
     """Forward and backward."""
-    return sum(
-        3 * measure.bert_flops(config, b.tokens.rows.lengths.tolist(), b.counts()["mlm"]) for b in batches
-    )
+    return sum(3 * measure.bert_flops(config, b.tokens.rows.lengths.tolist(), b.counts()["mlm"]) for b in batches)
 
 
 def run(options: Namespace, size: str, length: int, folder: Path) -> Path:

@@ -110,9 +110,7 @@ def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempP
     lines = [line for line in tiny_text.read_text("utf-8").splitlines() if line]
     (folder / "a.txt").write_text("\n".join(lines) + "\n", "utf-8")
     (folder / "b.txt").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n", "utf-8")
-    prepare(
-        [folder / "a.txt"], tiny_vocab, folder / "pairs", second=[folder / "b.txt"], hold_out=0.1, workers=1
-    )
+    prepare([folder / "a.txt"], tiny_vocab, folder / "pairs", second=[folder / "b.txt"], hold_out=0.1, workers=1)
     return folder / "pairs"
 
 

@@ -249,9 +249,7 @@ ENCODERS = {
         attention_dropout=SHARES,
         init_range=POSITIVES,
     ),
-    "lstm": st.builds(
-        LstmConfig, vocab_size=st.integers(1, 10**6), width=st.integers(1, 4096), dropout=SHARES
-    ),
+    "lstm": st.builds(LstmConfig, vocab_size=st.integers(1, 10**6), width=st.integers(1, 4096), dropout=SHARES),
 }
 RECIPES = st.one_of(
     st.builds(
@@ -268,9 +266,7 @@ RECIPES = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(recipe=RECIPES, comments=st.booleans())
-def test_recipes_there_and_back(
-    tmp_path_factory: pytest.TempPathFactory, recipe: Pretrain, comments: bool
-) -> None:
+def test_recipes_there_and_back(tmp_path_factory: pytest.TempPathFactory, recipe: Pretrain, comments: bool) -> None:
     """As TOML, with and without comments; read by the types themselves, and by the reader of recipes."""
     path = tmp_path_factory.mktemp("recipe") / "recipe.toml"
     write_text(path, to_toml(recipe, comments=comments))

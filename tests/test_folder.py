@@ -82,9 +82,7 @@ def fine_tuned(task: str, options: Any) -> nn.Module:
     return TASKS[task].model(Bert(BertConfig(vocab_size=len(PIECES), **BERT_SIZES)), options).eval()
 
 
-def written(
-    folder: Path, system: str = "bert", objective: nn.Module | None = None, task: str = PRETRAINING
-) -> Path:
+def written(folder: Path, system: str = "bert", objective: nn.Module | None = None, task: str = PRETRAINING) -> Path:
     folder.mkdir(parents=True)
     made = objective if objective is not None else pretraining(system)
     write_model(folder, system, task, made, tokenizer(), {"seed": 5, "이름": "값"})
@@ -102,9 +100,7 @@ def written(
         ("bert", classifier, "classify"),
     ],
 )
-def test_what_was_written_is_read(
-    tmp_path: Path, system: str, make: Callable[[], nn.Module], task: str
-) -> None:
+def test_what_was_written_is_read(tmp_path: Path, system: str, make: Callable[[], nn.Module], task: str) -> None:
     objective = make()
     loaded = read_model(written(tmp_path / "m", system, objective, task))
     assert (loaded.system_name, loaded.task) == (system, task)

@@ -161,9 +161,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         Report("t").lines_plot("p", {}, "x", "y")
 
 
-def test_a_report_is_replaced_whole_and_leaves_no_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_replaced_whole_and_leaves_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "report.html"
     Report("old").write(path)
     broken = Report("new")

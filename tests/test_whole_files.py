@@ -189,8 +189,9 @@ def test_two_writers_of_one_file(out: Path) -> None:
 @pytest.mark.parametrize("make", [new_folder, new_file])
 def test_a_place_that_cannot_be_written_is_named(make, out: Path) -> None:  # type: ignore[no-untyped-def]
     (out / "file").touch()
-    with pytest.raises(ConfigError, match=r"file.x cannot be written: (Not a directory|.* is a file)"), make(
-        out / "file" / "x"
+    with (
+        pytest.raises(ConfigError, match=r"file.x cannot be written: (Not a directory|.* is a file)"),
+        make(out / "file" / "x"),
     ):
         pass
 

@@ -228,9 +228,7 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         if system_name in BASELINES:
             raise CheckpointError(_no_encoder(folder, system_name))
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):
-            raise CheckpointError(
-                f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth"
-            )
+            raise CheckpointError(f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth")
         system = SYSTEMS[system_name]
         sizes = read_json(folder / "config.json")
         where = str(folder / "config.json")
@@ -304,7 +302,5 @@ def read_weights(
 ) -> dict[str, Tensor]:
     """A folder's tensors under our names, checked against the objective's."""
     expected = objective.state_dict()
-    rows: list[Rename] = (
-        [((name,), name) for name in expected] if names is None else expand(names, config.n_layers)
-    )
+    rows: list[Rename] = [((name,), name) for name in expected] if names is None else expand(names, config.n_layers)
     return to_ours(load_tensors(folder / WEIGHTS), rows, expected, str(folder / WEIGHTS))

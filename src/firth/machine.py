@@ -28,9 +28,7 @@ def has_fast_bfloat16() -> bool:
     capability = torch.backends.cpu.get_cpu_capability()
     if "AVX512" not in capability and "AMX" not in capability:
         return False
-    checks = (
-        getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    )
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     return any(check is not None and check() for check in checks)
 
 
@@ -40,9 +38,7 @@ def compute_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def find_machine(
-    precision: str, option: str = "train.precision", device: torch.device | None = None
-) -> Machine:
+def find_machine(precision: str, option: str = "train.precision", device: torch.device | None = None) -> Machine:
     """The card if there is one, else the processor, or ``device``; ``precision`` as in ``train.precision``.
 
     ConfigError, which names the ``option``, for a precision that this machine does not compute in.
@@ -56,9 +52,7 @@ def find_machine(
         threads = torch.get_num_threads()
         name, fast = f"{threads} processor thread{'s' if threads > 1 else ''}", has_fast_bfloat16()
     if precision == "bfloat16" and not fast:
-        raise ConfigError(
-            f"{option}='bfloat16': {name} has no bfloat16 units; use 'auto' or 'float32'"
-        )
+        raise ConfigError(f"{option}='bfloat16': {name} has no bfloat16 units; use 'auto' or 'float32'")
     dtype = torch.bfloat16 if fast and precision != "float32" else torch.float32
     return Machine(device, dtype, f"{name}, {str(dtype).removeprefix('torch.')}")
 

@@ -276,9 +276,7 @@ def _inline_svg(figure: "Figure", title: str, prefix: str) -> str:
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     start, _, rest = text.partition(">")
-    start = re.sub(
-        r' (?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", start
-    )  # the page's CSS sets the size
+    start = re.sub(r' (?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", start)  # the page's CSS sets the size
     text = f"{start}>{rest}".replace("xlink:href", "href").replace('id="', f'id="{prefix}-')
     text = text.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
     variables = {INK: "ink", FAINT: "faint", _GRID: "grid"}

@@ -38,9 +38,7 @@ class Progress:
     when it is not known; then only the amount and the rate are shown.
     """
 
-    def __init__(
-        self, title: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None
-    ):
+    def __init__(self, title: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None):
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self._first = done
         self._stream = sys.stderr if stream is None else stream
@@ -57,9 +55,7 @@ class Progress:
         self.done += amount
         now_s = time.monotonic()
         every_s = 0.2 if self._live else _PLAIN_EVERY_S
-        if now_s - self._started_at_s >= _QUIET_FOR_S and (
-            not self._wrote or now_s - self._written_at_s >= every_s
-        ):
+        if now_s - self._started_at_s >= _QUIET_FOR_S and (not self._wrote or now_s - self._written_at_s >= every_s):
             self._write(self.line(now_s, note))
             self._written_at_s = now_s
 

@@ -35,9 +35,7 @@ def make_pool(workers: int, start: Callable[..., None], *arguments: object) -> P
     return ProcessPoolExecutor(workers, context, _start, (start, arguments))
 
 
-def submit(
-    pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
-) -> "Future[R]":
+def submit(pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
     """As ``pool.submit``, which may start a process: one that Ctrl-C does not reach, not even while it starts."""
     # A process inherits which signals are blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -30,9 +30,7 @@ def test_it_says_what_it_found_and_what_comes_next(firth, published: Path, tmp_p
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == f"{published}: a model in Hugging Face's layout"
-    assert (
-        f"{tmp_path / 'made'}: a model folder; read again, every number is equal" in lines
-    )
+    assert f"{tmp_path / 'made'}: a model folder; read again, every number is equal" in lines
     for part in ("bert", "pretraining", f"2 layers of width 8, {len(PIECES)} pieces", "cased (from the pieces)"):
         assert part in result.out
     assert lines[-1] == f"next: firth fill-mask {tmp_path / 'made'} 'The capital of France is [MASK].'"

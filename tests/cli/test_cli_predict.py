@@ -178,9 +178,9 @@ def test_a_context_without_a_piece_is_valid_json(firth, models: dict[str, Path])
     [
         ("answer", '{"question": "a", "context": "b"}\nno json\n', "stdin:2: not JSON"),
         ("answer", '{"question": "a", "context": "b"}\n[1]\n', "stdin:2: found [1], expected a JSON object"),
-        ("answer", '{"question": "a"}\n', 'stdin:1: {\'question\': \'a\'}: expected {"question": …, "context": …}'),
+        ("answer", '{"question": "a"}\n', "stdin:1: {'question': 'a'}: expected {\"question\": …, \"context\": …}"),
         ("choose", '{"text": "a", "choices": ["only"]}\n', "stdin:1: 1 choices: expected at least two"),
-        ("choose", '\n{"text": "a", "choices": 5}\n', 'stdin:2: {\'text\': \'a\', \'choices\': 5}: expected {"text"'),
+        ("choose", '\n{"text": "a", "choices": 5}\n', "stdin:2: {'text': 'a', 'choices': 5}: expected {\"text\""),
     ],
 )
 def test_a_line_that_is_no_object_of_the_task(
@@ -415,9 +415,7 @@ def test_the_diagnostic_set_is_read_as_published(firth, models: dict[str, Path])
     assert answers[0]["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
 
 
-def test_submissions_that_cannot_be(
-    firth, wnli: tuple[Path, Path], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_submissions_that_cannot_be(firth, wnli: tuple[Path, Path], models: dict[str, Path], tmp_path: Path) -> None:
     run, folder = wnli
     short, out = folder / "WNLI" / "dev.tsv", tmp_path / "s"
     for tokens, message in [

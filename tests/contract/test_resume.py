@@ -44,9 +44,7 @@ def what_counts(run: Path) -> dict[str, Any]:
             found[f"{path.relative_to(run)}/{name}"] = hashlib.sha256(data).hexdigest()
     state = json.loads((checkpoint / "train" / "state.json").read_text())
     found["state"] = {key: value for key, value in state.items() if key not in ("elapsed_s", "log_offset")}
-    found["log"] = [
-        {k: v for k, v in event.items() if k not in TIME_FIELDS} for event in read_log(run / "log.jsonl")
-    ]
+    found["log"] = [{k: v for k, v in event.items() if k not in TIME_FIELDS} for event in read_log(run / "log.jsonl")]
     return found
 
 

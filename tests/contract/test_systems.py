@@ -189,9 +189,7 @@ def test_two_half_batches_sum_to_the_whole(system: str, plan: str, tiny_corpus: 
     halves = [objective(half) for half in split_rows(batch, batch.tokens.rows.n_rows // 2)]
     sum(sum(half.losses.values()) for half in halves).backward()
     for term, loss in whole.losses.items():
-        torch.testing.assert_close(
-            halves[0].losses[term] + halves[1].losses[term], loss, rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(halves[0].losses[term] + halves[1].losses[term], loss, rtol=1e-5, atol=1e-5)
         assert halves[0].correct[term] + halves[1].correct[term] == whole.correct[term]
     for name, gradient in gradients(objective).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-4, msg=name)

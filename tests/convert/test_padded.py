@@ -69,9 +69,7 @@ MODELS: dict[str, Objective] = {
     "regress, both orders": fine_tuned("regress", RegressConfig(both_orders=True, windows=WindowConfig(long="cut"))),
     "choose": fine_tuned("choose", ChooseConfig()),
     "tag": fine_tuned("tag", TagConfig(labels=TAGS)),
-    "tag on two layers": fine_tuned(
-        "tag", TagConfig(labels=TAGS, network=network_of(layers=(-2, -1), mix="concat"))
-    ),
+    "tag on two layers": fine_tuned("tag", TagConfig(labels=TAGS, network=network_of(layers=(-2, -1), mix="concat"))),
     "answer": fine_tuned("answer", AnswerConfig(network=network_of(layers=(1, 2), mix="sum"))),
 }
 

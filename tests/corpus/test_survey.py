@@ -20,10 +20,7 @@ ALL = Cleaning(rules=OPTIONAL)
 
 def document(seed: int, n_paragraphs: int = 4) -> list[str]:
     words = random.Random(seed)
-    return [
-        " ".join("".join(words.choices("abcdefghij", k=5)) for _ in range(12)) + "."
-        for _ in range(n_paragraphs)
-    ]
+    return [" ".join("".join(words.choices("abcdefghij", k=5)) for _ in range(12)) + "." for _ in range(n_paragraphs)]
 
 
 def write(path: Path, documents: list[list[str]]) -> Path:

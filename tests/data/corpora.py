@@ -47,8 +47,6 @@ def write_corpus(
         )
     write_manifest(
         folder,
-        Manifest(
-            format=FORMAT, version=VERSION, tokenizer=tokenizer.fingerprint, sources=(), options="{}", **infos
-        ),
+        Manifest(format=FORMAT, version=VERSION, tokenizer=tokenizer.fingerprint, sources=(), options="{}", **infos),
     )
     return folder

@@ -76,9 +76,7 @@ def pairs_one_by_one(
                     label = 1
                     other = int(below(bits("document", key), len(texts))[0])
                     if other == number and len(texts) > 1:
-                        for again in below(
-                            draw(seed_of(SEED, EPOCH, "again", key), np.arange(9)), len(texts)
-                        ).tolist():
+                        for again in below(draw(seed_of(SEED, EPOCH, "again", key), np.arange(9)), len(texts)).tolist():
                             other = again
                             if other != number:
                                 break
@@ -144,9 +142,7 @@ def test_labels_say_where_the_second_text_is_from() -> None:
     assert bool((plan.a[untouched, 1] == plan.b[untouched, 0]).all())
     for x in (plan.a, plan.b):
         assert bool(
-            (
-                documents_of(x[:, 0], sentences, documents) == documents_of(x[:, 1] - 1, sentences, documents)
-            ).all()
+            (documents_of(x[:, 0], sentences, documents) == documents_of(x[:, 1] - 1, sentences, documents)).all()
         )
 
 
@@ -258,9 +254,7 @@ def test_windows_hold_every_token_once_and_cross_no_border(sizes: list[int], roo
     assert plan.random_next is None
     assert [t for begin, end in plan.a.tolist() for t in range(begin, end)] == list(range(sum(sizes)))
     assert int(plan.lengths.min()) >= 1 and int(plan.lengths.max()) <= room
-    of_begin, of_end = (
-        np.searchsorted(bounds, x, side="right") - 1 for x in (plan.a[:, 0], plan.a[:, 1] - 1)
-    )
+    of_begin, of_end = (np.searchsorted(bounds, x, side="right") - 1 for x in (plan.a[:, 0], plan.a[:, 1] - 1))
     assert bool((of_begin == of_end).all())
     for size, begin in zip(sizes, bounds[:-1].tolist(), strict=True):
         if size <= room:

@@ -96,9 +96,7 @@ def test_any_number_of_workers_gives_the_same_stream(folder: Path, kind: dict[st
 def test_rank_r_takes_every_worldth_micro_batch(folder: Path, workers: int) -> None:
     whole = read(loader(folder, slots=4, workers=workers), 12)
     for world in (2, 4):
-        ranks = [
-            read(loader(folder, slots=4, workers=workers), 12, rank=r, world=world) for r in range(world)
-        ]
+        ranks = [read(loader(folder, slots=4, workers=workers), 12, rank=r, world=world) for r in range(world)]
         for step, (batches, place) in enumerate(whole):
             shares = [stream[step][0] for stream in ranks]
             assert {str(stream[step][1]) for stream in ranks} == {str(place)}

@@ -19,9 +19,7 @@ def masker(length: int = 128, **options: float | bool) -> Masker:
     return Masker(MaskingConfig(**options), MASK_ID, CONTINUES, length)  # type: ignore[arg-type]
 
 
-def rows(
-    lengths: list[int], seed: int = 0, *, pair: bool = True
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def rows(lengths: list[int], seed: int = 0, *, pair: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ids, starts and special places of rows ``[2] … [3] … [3]``."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, V, sum(lengths))
@@ -51,9 +49,7 @@ def test_each_row_has_exactly_the_published_number(lengths: list[int], most: int
     _, index, _ = make(ids, starts, special, np.arange(len(lengths)), 1)
     ceiling = most or math.ceil(share * 40)
     candidates = [int((~special[s : s + n]).sum()) for s, n in zip(starts.tolist(), lengths, strict=True)]
-    expected = [
-        min(ceiling, max(1, round(n * share)), free) for n, free in zip(lengths, candidates, strict=True)
-    ]
+    expected = [min(ceiling, max(1, round(n * share)), free) for n, free in zip(lengths, candidates, strict=True)]
     assert counts(index, starts) == expected
 
 
@@ -73,14 +69,10 @@ def test_the_usual_ceilings() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(LENGTHS, st.booleans())
-def test_special_pieces_are_never_chosen_and_the_rest_is_left_alone(
-    lengths: list[int], whole_words: bool
-) -> None:
+def test_special_pieces_are_never_chosen_and_the_rest_is_left_alone(lengths: list[int], whole_words: bool) -> None:
     ids, starts, special = rows(lengths)
     before = ids.copy()
-    seen, index, label = masker(share=0.5, whole_words=whole_words)(
-        ids, starts, special, np.arange(len(lengths)), 1
-    )
+    seen, index, label = masker(share=0.5, whole_words=whole_words)(ids, starts, special, np.arange(len(lengths)), 1)
     assert not special[index].any()
     assert np.array_equal(ids, before)
     assert np.array_equal(label, ids[index])
@@ -95,9 +87,7 @@ def test_a_row_of_specials_only_asks_for_nothing() -> None:
     for whole_words in (False, True):
         _, index, label = masker(whole_words=whole_words)(ids, np.array([0, 2]), special, np.array([0, 1]), 1)
         assert (index.tolist(), label.tolist()) == ([3], [9])
-        seen, index, _ = masker(whole_words=whole_words)(
-            ids[:2], np.array([0]), special[:2], np.array([0]), 1
-        )
+        seen, index, _ = masker(whole_words=whole_words)(ids[:2], np.array([0]), special[:2], np.array([0]), 1)
         assert (seen.tolist(), index.tolist()) == ([2, 3], [])
 
 

@@ -64,9 +64,7 @@ def lengthen(path: Path) -> None:
         (Path.unlink, "is missing"),
     ],
 )
-def test_a_damaged_file_is_named(
-    tmp_path: Path, part: str, damage: Callable[[Path], None], message: str
-) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, part: str, damage: Callable[[Path], None], message: str) -> None:
     folder = write_corpus(tmp_path / "corpus")
     damage(part_path(folder, "train-00001", part))
     corpus = Corpus(folder)

@@ -126,9 +126,7 @@ def test_docstrings_keep_source_order_and_qualified_names(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("no_topics")
 def test_small_parts_shared_texts_and_repeats_are_left_out(tmp_path: Path) -> None:
     shared = '\ndef s():\n    """Close the connection to the other side."""\n'
-    again = "\n".join(
-        f'def {name}():\n    """Fetch the value of {name} from here."""' for name in ("k_1", "k_2")
-    )
+    again = "\n".join(f'def {name}():\n    """Fetch the value of {name} from here."""' for name in ("k_1", "k_2"))
     write(tmp_path, "threading.py", functions("threads", FEWEST_PER_PART) + shared)
     write(tmp_path, "socket.py", functions("sockets", FEWEST_PER_PART) + shared + again)
     write(tmp_path, "tkinter/__init__.py", functions("widgets", FEWEST_PER_PART - 1))

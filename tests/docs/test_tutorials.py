@@ -16,6 +16,7 @@ PAGES = ["own-labels", "own-text", "korean", "published-weights"]
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Path) -> Reader:
     """A reader in an empty folder but for ``mytext/``, a folder of text."""
+
     def firth(tokens: list[str], stdin: bytes) -> int:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         return main(tokens)

@@ -57,7 +57,6 @@ QUESTIONS = [Question("A cat?", "a bad cat ate on the mat. " * 3), Question("Bo?
 CHOICES = [Choice("a cat", "an ion", ("a", "bad hat on a mat", "tin")), Choice("", "a", ("Bo", "hid a tin"))]
 
 
-
 def tuned(task: str, options: Any, sizes: BertConfig = ONE) -> Objective:
     return drawn(TASKS[task].model(Bert(sizes), options))
 
@@ -344,9 +343,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     missing = {"onnxruntime", "onnxscript"}
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name in missing else real(name, *more)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in missing else real(name, *more))
     source = model(tmp_path / "m", "bert", PRETRAINING, masked())
     with pytest.raises(ConfigError) as error:
         convert(source, tmp_path / "x", "onnx")

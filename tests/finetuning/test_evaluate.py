@@ -132,9 +132,7 @@ def test_int8_is_compared_with_float32_and_recorded(own_copy: Path, gold: Path) 
     }  # fmt: skip
 
 
-def test_int8_that_costs_too_much_is_not_recorded(
-    own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_int8_that_costs_too_much_is_not_recorded(own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = own_copy / "model" / "int8.json"
     for float32, int8, passed in [(0.8, 0.794, False), (0.8, 0.795, True), (0.8, 0.9, True), (0.8, math.nan, False)]:
         pretend(monkeypatch, float32, int8)

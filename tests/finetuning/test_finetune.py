@@ -722,7 +722,7 @@ def test_grids_that_are_none(text: str, message: str) -> None:
 
 
 def test_a_resolved_recipe_is_itself_a_recipe(plain: dict[str, Any], tmp_path: Path) -> None:
-    recipe = resolve(plain, [*SETTINGS, "grid=[\"optim.learning_rate=1e-4,1e-3\"]"], "t")[0]
+    recipe = resolve(plain, [*SETTINGS, 'grid=["optim.learning_rate=1e-4,1e-3"]'], "t")[0]
     path = tmp_path / "r.toml"
     path.write_text(to_toml(recipe, comments=True), "utf-8")
     assert resolve(read_toml(path), [], "t")[0] == recipe

@@ -89,7 +89,7 @@ def test_scores_runs_curves_and_what_reading_met(tmp_path: Path) -> None:
     assert "1,234 examples to learn from" in page and "dev: 78 examples" in page
     assert "a temperature of 1.625" in page and "0.1234 before and 0.0321 after" in page
     assert "t.tsv:7: &lt;broken&gt;" in page
-    assert 'train = &quot;t.tsv&quot;' in page or 'train = "t.tsv"' in page
+    assert "train = &quot;t.tsv&quot;" in page or 'train = "t.tsv"' in page
     for title in ("Training loss", "Held out: accuracy", "Reliability"):
         assert title in page
     assert "http://" not in re.sub(r"http://www\.w3\.org\S*|http://purl\S*|http://creative\S*", "", page)

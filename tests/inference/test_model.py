@@ -114,10 +114,7 @@ def expected_blanks(model: Model, row: list[int], top_k: int) -> list[list[tuple
     places = [place for place, piece in enumerate(row) if piece == PIECES.index("[MASK]")]
     with torch.no_grad():
         shares = model.loaded.objective.logits(hidden.top[places]).softmax(1)
-    return [
-        sorted(zip(PIECES, share.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k]
-        for share in shares
-    ]
+    return [sorted(zip(PIECES, share.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k] for share in shares]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +135,7 @@ def test_blanks(model: Model, text: str, pieces: list[str], starts: list[int]) -
     blanks = model.fill_mask(text, top_k=4)
     assert [blank.start for blank in blanks] == starts
     assert all(text[start:].startswith("[MASK]") for start in starts)
-    for blank, expected in zip(
-        blanks, expected_blanks(model, ids_of("[CLS]", *pieces, "[SEP]"), 4), strict=True
-    ):
+    for blank, expected in zip(blanks, expected_blanks(model, ids_of("[CLS]", *pieces, "[SEP]"), 4), strict=True):
         assert [c.piece for c in blank.candidates] == [piece for piece, _ in expected]
         assert [c.probability for c in blank.candidates] == pytest.approx([p for _, p in expected], rel=1e-5)
 
@@ -294,9 +289,7 @@ def test_every_system_has_vectors(folders: dict[str, Path], name: str, pool: Any
     made = load(folders[name], device="cpu")
     ids = ids_of("the", "cat", "sat")
     row = [*ids, *ids_of("[SEP]")] if name == "lstm" else bert_row(ids)
-    np.testing.assert_allclose(
-        made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), rtol=0, atol=1e-5
-    )
+    np.testing.assert_allclose(made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), rtol=0, atol=1e-5)
     assert made.embed("", pool=pool).shape == (8,)
 
 
@@ -319,9 +312,7 @@ def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(tmp_path: P
 def test_a_model_without_position_limit_reads_any_length_at_once(folders: dict[str, Path]) -> None:
     made = load(folders["lstm"], device="cpu")
     row = [*LONG_IDS * 5, *ids_of("[SEP]")]
-    np.testing.assert_allclose(
-        made.embed(LONG * 5, pool="last"), pooled_by_hand(made, [row], -1, "last"), atol=1e-5
-    )
+    np.testing.assert_allclose(made.embed(LONG * 5, pool="last"), pooled_by_hand(made, [row], -1, "last"), atol=1e-5)
 
 
 def test_answering_leaves_no_gradients(model: Model) -> None:

@@ -98,4 +98,3 @@ def test_the_mean_is_over_paradigms_not_over_pairs() -> None:
     assert found["all"] == {"accuracy": 0.5, "pairs": 4.0}
     assert found["field"] == {"syntax": 0.5}
     assert found["paradigm"] == {"one": 1.0, "two": 0.0}
-

@@ -82,9 +82,7 @@ def test_equals_one_row_at_a_time(lengths: list[int], causal: bool) -> None:
         ([3, 17, 2], [20, 17, 2], True),
     ],
 )
-def test_query_and_key_rows_of_different_length(
-    q_lengths: list[int], k_lengths: list[int], causal: bool
-) -> None:
+def test_query_and_key_rows_of_different_length(q_lengths: list[int], k_lengths: list[int], causal: bool) -> None:
     check_equal(Rows.from_lengths(q_lengths), Rows.from_lengths(k_lengths), causal=causal)
 
 
@@ -300,9 +298,7 @@ def test_a_row_does_not_see_its_company(causal: bool) -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize(("q_lengths", "k_lengths"), [([3, 3], None), ([3, 20, 5], None), ([2, 4], [5, 3])])
-def test_operators_keep_their_promises(
-    q_lengths: list[int], k_lengths: list[int] | None, dropout: float
-) -> None:
+def test_operators_keep_their_promises(q_lengths: list[int], k_lengths: list[int] | None, dropout: float) -> None:
     """Schema, fake tensors, autograd and tracing, as torch checks them, for forward and backward."""
     from firth.layers.attention import _attend, _attend_backward, _one_group
 
@@ -363,9 +359,7 @@ def test_self_attention_by_its_equations() -> None:
     x = torch.randn(6, 6, dtype=torch.float64)
     q, k, v = (
         (x @ weight.T + bias).view(6, 2, 3)
-        for weight, bias in zip(
-            layer.query_key_value.weight.chunk(3), layer.query_key_value.bias.chunk(3), strict=True
-        )
+        for weight, bias in zip(layer.query_key_value.weight.chunk(3), layer.query_key_value.bias.chunk(3), strict=True)
     )
     context = reference(q, k, v, rows, rows, causal=True).reshape(6, 6)
     torch.testing.assert_close(layer(x, rows), layer.output(context), rtol=0, atol=1e-10)

@@ -35,9 +35,7 @@ def test_equals_cross_entropy_with_gradients() -> None:
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
     assert int(correct) == int((logits.argmax(1) == label).sum())
     # The incoming gradient is not always one: the trainer divides by a count.
-    for one, other in zip(
-        torch.autograd.grad(loss * 3, x), torch.autograd.grad(expected * 3, x), strict=True
-    ):
+    for one, other in zip(torch.autograd.grad(loss * 3, x), torch.autograd.grad(expected * 3, x), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
@@ -156,9 +154,7 @@ def test_smoothed_answers_by_their_definition(with_bias: bool) -> None:
     expected = smoothed(logits, label, 0.1)
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
     assert int(correct) == int((logits.argmax(1) == label).sum())
-    for one, other in zip(
-        torch.autograd.grad(loss * 3, parts), torch.autograd.grad(expected * 3, parts), strict=True
-    ):
+    for one, other in zip(torch.autograd.grad(loss * 3, parts), torch.autograd.grad(expected * 3, parts), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 

@@ -53,9 +53,7 @@ def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
     return centred / (x.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt() * norm.weight + norm.bias
 
 
-def reference(
-    model: Bert, batch: Tokens, unit_masks: Iterator[Tensor], weight_masks: Iterator[Tensor]
-) -> list[Tensor]:
+def reference(model: Bert, batch: Tokens, unit_masks: Iterator[Tensor], weight_masks: Iterator[Tensor]) -> list[Tensor]:
     """Layers 0 to L as rectangles. Each dropout multiplies with the next of its masks."""
     c = model.config
     ids, real = to_padded(batch.ids, batch.rows)
@@ -129,9 +127,7 @@ def test_equals_its_equations(
     real = to_padded(batch.ids, batch.rows)[1]
     for number, layer in enumerate(expected):
         torch.testing.assert_close(hidden.layers[number], from_padded(layer, real)[0], rtol=0, atol=1e-10)
-    first_or_last = (
-        expected[-1][:, 0] if not causal else expected[-1][torch.arange(3), torch.tensor(LENGTHS) - 1]
-    )
+    first_or_last = expected[-1][:, 0] if not causal else expected[-1][torch.arange(3), torch.tensor(LENGTHS) - 1]
     summary = torch.tanh(first_or_last @ model.pooler.weight.T + model.pooler.bias)
     torch.testing.assert_close(hidden.summary, summary, rtol=0, atol=1e-10)
     # Gradients too: the backward must drop what the forward dropped.
@@ -139,9 +135,7 @@ def test_equals_its_equations(
     pull = torch.randn_like(hidden.top)
     parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
     ours = torch.autograd.grad((hidden.top * pull).sum(), parameters, allow_unused=True)
-    theirs = torch.autograd.grad(
-        (from_padded(expected[-1], real)[0] * pull).sum(), parameters, allow_unused=True
-    )
+    theirs = torch.autograd.grad((from_padded(expected[-1], real)[0] * pull).sum(), parameters, allow_unused=True)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
@@ -185,9 +179,7 @@ def test_all_sizes_of_the_table_can_be_built() -> None:
 def test_start_is_the_truncated_normal_of_the_paper() -> None:
     torch.manual_seed(0)
     model = Bert(
-        BertConfig(
-            vocab_size=1000, width=128, n_layers=2, n_heads=2, feed_forward_width=512, max_positions=100
-        )
+        BertConfig(vocab_size=1000, width=128, n_layers=2, n_heads=2, feed_forward_width=512, max_positions=100)
     )
     for name, p in model.named_parameters():
         values = p.detach()
@@ -279,9 +271,7 @@ def test_a_row_does_not_see_its_company() -> None:
         zip(together.rows.first.tolist(), (together.rows.last + 1).tolist(), strict=True)
     ):
         assert together.segments is not None
-        alone = Tokens(
-            Rows.from_lengths([end - begin]), together.ids[begin:end], together.segments[begin:end]
-        )
+        alone = Tokens(Rows.from_lengths([end - begin]), together.ids[begin:end], together.segments[begin:end])
         single = model(alone)
         torch.testing.assert_close(single.top, hidden.top[begin:end], rtol=0, atol=1e-12)
         torch.testing.assert_close(single.summary[0], hidden.summary[row], rtol=0, atol=1e-12)

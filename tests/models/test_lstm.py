@@ -38,9 +38,7 @@ def test_equals_one_row_at_a_time() -> None:
     for number in (0, 1, 2):
         together = torch.cat([layers[number] for layers in expected])
         torch.testing.assert_close(hidden.layers[number], together, rtol=0, atol=1e-12)
-    torch.testing.assert_close(
-        hidden.summary, torch.stack([layers[2][-1] for layers in expected]), rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(hidden.summary, torch.stack([layers[2][-1] for layers in expected]), rtol=0, atol=1e-12)
 
 
 def test_state_goes_on_where_the_batch_before_ended() -> None:

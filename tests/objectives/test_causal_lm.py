@@ -10,9 +10,7 @@ from firth.objectives.causal_lm import CausalLM
 from firth.objectives.config import CausalLMConfig
 from firth.packed import Rows, Tokens
 
-SIZES = BertConfig(
-    vocab_size=19, width=8, n_layers=2, n_heads=2, feed_forward_width=16, max_positions=16, causal=True
-)
+SIZES = BertConfig(vocab_size=19, width=8, n_layers=2, n_heads=2, feed_forward_width=16, max_positions=16, causal=True)
 
 
 def objective() -> CausalLM:

@@ -129,9 +129,7 @@ def test_the_pooler_learns_from_next_sentences_alone() -> None:
 
 def test_heads_start_as_the_encoder_does() -> None:
     torch.manual_seed(0)
-    sizes = BertConfig(
-        vocab_size=100, width=128, n_layers=1, n_heads=2, feed_forward_width=8, max_positions=8
-    )
+    sizes = BertConfig(vocab_size=100, width=128, n_layers=1, n_heads=2, feed_forward_width=8, max_positions=8)
     made = MaskedLM(Bert(sizes), MaskedLMConfig())
     assert made.nsp is not None
     weight = made.mlm.transform.weight.detach()

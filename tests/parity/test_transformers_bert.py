@@ -142,9 +142,7 @@ def their_labels(data: Batch) -> Tensor:
 def test_pretraining_logits_losses_and_gradients(tmp_path: Path, activation: str, training: bool) -> None:
     objective, tokens = masked(activation=activation).train(training), batch()
     folder = written(tmp_path / "m", objective)
-    theirs = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").train(
-        training
-    )
+    theirs = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").train(training)
     data, given = asked(tokens), padded(tokens)
     out = theirs(**given, labels=their_labels(data), next_sentence_label=data.targets["nsp"].label)
     hidden = objective.encoder(tokens)
@@ -211,9 +209,7 @@ def test_our_folder_reads_back_equal(tmp_path: Path, next_sentence: bool) -> Non
     assert loaded.objective.encoder.config == objective.encoder.config
     assert loaded.objective.config == objective.config
     state = loaded.objective.state_dict()
-    assert {n: t.tolist() for n, t in state.items()} == {
-        n: t.tolist() for n, t in objective.state_dict().items()
-    }
+    assert {n: t.tolist() for n, t in state.items()} == {n: t.tolist() for n, t in objective.state_dict().items()}
 
 
 def test_a_folder_that_transformers_saved_reads_equal(tmp_path: Path) -> None:

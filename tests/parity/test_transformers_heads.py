@@ -186,11 +186,14 @@ def test_the_class_and_what_it_is_told(tmp_path: Path, task: str) -> None:
     if labels := getattr(OPTIONS[task], "labels", ()):
         assert [config.id2label[i] for i in range(len(labels))] == list(labels)
     if task in ("classify", "multilabel", "regress"):
-        assert config.problem_type == {
-            "classify": "single_label_classification",
-            "multilabel": "multi_label_classification",
-            "regress": "regression",
-        }[task]
+        assert (
+            config.problem_type
+            == {
+                "classify": "single_label_classification",
+                "multilabel": "multi_label_classification",
+                "regress": "regression",
+            }[task]
+        )
 
 
 @every_task

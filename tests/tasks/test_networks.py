@@ -48,9 +48,7 @@ from firth.training.trainer import Trainer
 
 LABELS = ("n", "y", "z")
 CONFIGS = {
-    "hidden": ClassifyConfig(
-        labels=LABELS, network=LinearConfig(hidden_width=6), windows=WindowConfig(length=16)
-    ),
+    "hidden": ClassifyConfig(labels=LABELS, network=LinearConfig(hidden_width=6), windows=WindowConfig(length=16)),
     "biattentive": ClassifyConfig(
         labels=LABELS, network=BiattentiveConfig(width=4), windows=WindowConfig(length=16, long="cut")
     ),
@@ -294,9 +292,7 @@ def test_norms_do_not_decay_and_have_the_full_rate(network: str) -> None:
 @every_network
 def test_a_temperature_is_fitted_to_the_logits_of_examples(network: str) -> None:
     model, examples = built(network, "bert"), made(network, "bert")
-    options, figures = calibrate(
-        "classify", model.config, Split(records(), examples, {}), row_outputs(model, examples)
-    )
+    options, figures = calibrate("classify", model.config, Split(records(), examples, {}), row_outputs(model, examples))
     assert options.temperature == figures["temperature"] != 1
 
 

@@ -286,9 +286,7 @@ _CHUNKS = st.lists(st.tuples(st.sampled_from(["O", "PS", "LC"]), st.integers(1, 
 
 def bio(chunks: list[tuple[str, int]]) -> list[str]:
     return [
-        tag
-        for label, n in chunks
-        for tag in (["O"] * n if label == "O" else [f"B-{label}", *[f"I-{label}"] * (n - 1)])
+        tag for label, n in chunks for tag in (["O"] * n if label == "O" else [f"B-{label}", *[f"I-{label}"] * (n - 1)])
     ]
 
 

@@ -47,9 +47,7 @@ def test_damaged_files_are_named_or_of_no_effect(server: Server, workplace: Work
     check(some(torture.mutations(workplace, server, SEED, 10), 12), tmp_path)
 
 
-def test_no_command_connects_executes_or_writes_elsewhere(
-    server: Server, workplace: Workplace, tmp_path: Path
-) -> None:
+def test_no_command_connects_executes_or_writes_elsewhere(server: Server, workplace: Workplace, tmp_path: Path) -> None:
     check(list(torture.commands_work("network", workplace, server, [BY_NAME["predict"]])), tmp_path)
 
 

@@ -356,9 +356,7 @@ def mutations(workplace: Workplace, server: Server, seed: int, n_each: int) -> I
             yield Case("mutations", f"{kind.replace('/', '-')}-{number}", run)
 
 
-def with_damage(
-    workplace: Workplace, server: Server, root: Path, kind: str, rng: random.Random
-) -> str:
+def with_damage(workplace: Workplace, server: Server, root: Path, kind: str, rng: random.Random) -> str:
     """What is not as promised when a file is damaged and read."""
     name, command = READS[kind]
     fresh(workplace, root)

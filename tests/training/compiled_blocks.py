@@ -17,8 +17,14 @@ def encoder(dropout: float) -> Bert:
     torch.manual_seed(0)
     return Bert(
         BertConfig(
-            vocab_size=50, width=16, n_layers=3, n_heads=2, feed_forward_width=24, max_positions=64,
-            dropout=dropout, attention_dropout=dropout,
+            vocab_size=50,
+            width=16,
+            n_layers=3,
+            n_heads=2,
+            feed_forward_width=24,
+            max_positions=64,
+            dropout=dropout,
+            attention_dropout=dropout,
         )  # fmt: skip
     ).train()
 

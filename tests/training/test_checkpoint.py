@@ -95,9 +95,7 @@ def test_a_failure_leaves_what_stood_before(
 
 
 @pytest.mark.parametrize("failure", [TokenizerError("x"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_other_failures_pass_through_and_leave_nothing_half_done(
-    tmp_path: Path, failure: BaseException
-) -> None:
+def test_other_failures_pass_through_and_leave_nothing_half_done(tmp_path: Path, failure: BaseException) -> None:
     path = tmp_path / "x"
     write_folder(path, fill_with("one"))
 
@@ -137,9 +135,7 @@ class _KilledError(BaseException):
     """As if the process ended here."""
 
 
-def test_recovery_after_a_kill_between_the_two_renames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_after_a_kill_between_the_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     write_folder(path, fill_with("one"))
     rename = os.rename

@@ -100,9 +100,7 @@ def test_decay_is_of_matrices_and_embeddings_only() -> None:
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
     names = {id(p): name for name, p in objective.named_parameters()}
     assert "encoder.embeddings.positions.weight" in {names[id(p)] for p in decayed["params"]}
-    assert {names[id(p)] for p in plain["params"]} == {
-        n for n, p in objective.named_parameters() if p.dim() == 1
-    }
+    assert {names[id(p)] for p in plain["params"]} == {n for n, p in objective.named_parameters() if p.dim() == 1}
     assert len(decayed["params"]) + len(plain["params"]) == len(names)
 
 
@@ -183,9 +181,7 @@ def test_the_count_of_updates_stays_on_the_host() -> None:
 def test_state_of_an_unknown_parameter_is_not_swallowed() -> None:
     module = model()
     with pytest.raises(ValueError, match="other"):
-        load_optimizer_tensors(
-            module, make_optimizer(module, OptimConfig()), {"other/exp_avg": torch.zeros(1)}
-        )
+        load_optimizer_tensors(module, make_optimizer(module, OptimConfig()), {"other/exp_avg": torch.zeros(1)})
 
 
 @pytest.mark.parametrize(

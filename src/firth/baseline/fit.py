@@ -137,9 +137,7 @@ def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
     return found
 
 
-def unseen_outputs(
-    config: TfidfConfig, folds: Sequence[Fold]
-) -> Iterator[tuple[list[Text], Float[np.ndarray, "n K"]]]:
+def unseen_outputs(config: TfidfConfig, folds: Sequence[Fold]) -> Iterator[tuple[list[Text], Float[np.ndarray, "n K"]]]:
     """For each fold the examples that are held out, and their outputs by a model fitted to the others."""
     for fit, ask in folds:
         reader = fit_reader(fit, config.grams)
@@ -286,5 +284,3 @@ def _feature_names(reader: Reader) -> list[str]:
             names += [f"second {gram}" for gram in grams] + [f"both {gram}" for gram in grams]
             names += [f"cosine of {vocabulary.block}", f"its square, {vocabulary.block}", "difference of lengths"]
     return names
-
-

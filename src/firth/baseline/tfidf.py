@@ -53,7 +53,6 @@ class Reader:
                 parts += [second, shared, csr_matrix(between)]
         return hstack(parts, "csr")
 
-
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> Float[np.ndarray, " n"]:
         """How alike the texts of each pair are, 0 to 1: the mean cosine over the kinds of n-grams."""
         found = np.zeros(len(first))

@@ -107,7 +107,14 @@ def evaluate(
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
     found = job.evaluate(
-        model, data, config, task=task or "", split=split, precision=precision, max_drop=max_drop, others=others or (),
+        model,
+        data,
+        config,
+        task=task or "",
+        split=split,
+        precision=precision,
+        max_drop=max_drop,
+        others=others or (),
         published_text=recover_text == "published",
     )
     if precision != "float32":
@@ -163,9 +170,7 @@ def print_translation_scores(found: Mapping[str, Any], gold: str) -> None:
     print_table([(name, f"{score:.2f}  {found['signatures'][name]}") for name, score in found["scores"].items()])
 
 
-def _judged(
-    compared: dict[str, Any], scores: dict[str, float], precision: str, tell: Callable[[str], None]
-) -> int:
+def _judged(compared: dict[str, Any], scores: dict[str, float], precision: str, tell: Callable[[str], None]) -> int:
     """Say what the lower precision costs, and return the exit code: 1 if that is too much."""
     metric, drop = compared["metric"], compared["drop"]
     both = f"{metric} {100 * compared['float32'][metric]:.2f} in float32, {100 * scores[metric]:.2f} in {precision}"

@@ -164,9 +164,7 @@ def task_to_hf(task: str, options: Any) -> dict[str, Any]:
 def config_to_hf(config: BertConfig, architecture: str, pad_id: int) -> dict[str, Any]:
     """``config.json`` of a model folder. Theirs never trains the embedding of ``pad_id``."""
     theirs: dict[str, Any] = {key: getattr(config, ours) for key, ours in CONFIG_KEYS.items()}
-    (theirs["hidden_act"], *_) = (
-        name for name, ours in ACTIVATION_NAMES.items() if ours == config.activation
-    )
+    (theirs["hidden_act"], *_) = (name for name, ours in ACTIVATION_NAMES.items() if ours == config.activation)
     return {
         "model_type": MODEL_TYPE,
         "architectures": [architecture],

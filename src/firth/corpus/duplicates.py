@@ -32,9 +32,7 @@ _AT_ONCE = 1 << 16  # signatures compared at once
 
 def band_rows(threshold: float) -> int:
     """Numbers of a signature in a band: as many as still bring 95 % of the pairs at the threshold together."""
-    found = [
-        rows for rows in range(1, SIGNATURE + 1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= _FOUND
-    ]
+    found = [rows for rows in range(1, SIGNATURE + 1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= _FOUND]
     return max(found, default=1)
 
 

@@ -239,9 +239,7 @@ def _tables() -> _Tables:
     kinds[_TABLE], scripts[_TABLE] = IDEOGRAPH, SCRIPTS.index("han")
     # Names beside their row, so that no word hashes as nothing.
     lower += np.uint64(1)
-    return _Tables(
-        kinds, scripts, lower, *(_marked(text) for text in (_SENTENCE_ENDS, _CLOSERS, _BULLETS, _BARS))
-    )
+    return _Tables(kinds, scripts, lower, *(_marked(text) for text in (_SENTENCE_ENDS, _CLOSERS, _BULLETS, _BARS)))
 
 
 def _marked(characters: str) -> np.ndarray:

@@ -176,9 +176,7 @@ class Selection:
             return None
         if tally and number in self._wanted:
             self._named[number] = (document.where, document.paragraphs[0])
-        begin, end = np.searchsorted(
-            verdict.paragraphs, np.array([number, number + 1], np.uint64) << PARAGRAPH_BITS
-        )
+        begin, end = np.searchsorted(verdict.paragraphs, np.array([number, number + 1], np.uint64) << PARAGRAPH_BITS)
         if begin == end:
             return document
         gone = split_key(verdict.paragraphs[begin:end])[1].tolist()

@@ -105,9 +105,7 @@ class _Measured:
     run_keys: list[np.ndarray]
 
 
-def survey(
-    reader: Readable, held_out: Readable | None, cleaning: Cleaning, folder: Path, workers: int
-) -> Verdict:
+def survey(reader: Readable, held_out: Readable | None, cleaning: Cleaning, folder: Path, workers: int) -> Verdict:
     """Read all of the text and decide what goes. ``held_out``: text for evaluation, of which nothing is removed, and
     whose documents count as earlier ones. ``folder`` is made, and holds the verdict in the end.
     """
@@ -233,9 +231,7 @@ class _State:
         self._rows = band_rows(cleaning.similarity)
         self._hashes = Spill(folder, "documents", part)
         self._long = Spill(folder, "paragraphs", part)
-        self._near = NearDuplicates(
-            folder / "signatures.bin", Spill(folder, "bands", 4 * part), cleaning.similarity
-        )
+        self._near = NearDuplicates(folder / "signatures.bin", Spill(folder, "bands", 4 * part), cleaning.similarity)
         self._reasons: list[np.ndarray] = []
         self._n_long: list[np.ndarray] = []
         self._removed: list[tuple[np.ndarray, np.ndarray]] = []
@@ -350,4 +346,3 @@ def _load(folder: Path) -> Verdict:
         files=tuple(FileCount(**{**file, "scripts": tuple(file["scripts"])}) for file in rest["files"]),
         found=tuple(Found(**{**file, "quotes": tuple(map(tuple, file["quotes"]))}) for file in rest["found"]),
     )  # fmt: skip
-

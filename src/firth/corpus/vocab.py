@@ -84,8 +84,7 @@ def build_vocab(
         words = _count(reader, splitter, max_types, workers or cpu_count())
         if not words.counts:
             raise InputError(
-                f"no words in {_named(reader)} ({reader.report.documents} documents); "
-                "give text to learn from"
+                f"no words in {_named(reader)} ({reader.report.documents} documents); give text to learn from"
             )
         with Progress("join pieces", size, "pieces") as progress:
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
@@ -150,9 +149,7 @@ def _count(reader: CorpusReader, splitter: WordSplitter, max_types: int, workers
     return total
 
 
-def _count_in_workers(
-    blocks: Iterator[list[str]], splitter: WordSplitter, workers: int
-) -> Iterator[Counter[str]]:
+def _count_in_workers(blocks: Iterator[list[str]], splitter: WordSplitter, workers: int) -> Iterator[Counter[str]]:
     """Counts per block in the order of the blocks; few blocks are held at a time."""
     pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents, splitter.marked)
     waiting: deque[Future[Counter[str]]] = deque()

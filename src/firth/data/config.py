@@ -23,9 +23,7 @@ class MaskingConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "masking")
         if self.mask + self.keep > 1 + 1e-9:
-            raise ConfigError(
-                f"masking.mask={self.mask} and keep={self.keep}: expected two shares of at most 1"
-            )
+            raise ConfigError(f"masking.mask={self.mask} and keep={self.keep}: expected two shares of at most 1")
 
     def most(self, length: int) -> int:
         """The most predictions in a row when rows are at most ``length`` long (20 at 128, 77 at 512)."""

@@ -39,9 +39,7 @@ class Instances:
         return Instances(spans, np.zeros_like(spans), None, self.key)
 
 
-def plan_documents(
-    document_tokens: np.ndarray, room: int | np.ndarray, seed: int, epoch: int
-) -> Instances:
+def plan_documents(document_tokens: np.ndarray, room: int | np.ndarray, seed: int, epoch: int) -> Instances:
     """Windows of at most ``room`` tokens that never cross a document's border; every token once.
 
     ``room`` is one number, or one for each document. A document longer than its room begins with a window of random

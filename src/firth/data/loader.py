@@ -169,9 +169,7 @@ class Loader:
                 while True:
                     while len(queue) < max(2, _AHEAD * world // self.slots):
                         places = next(plan)
-                        made = [
-                            pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]
-                        ]
+                        made = [pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]]
                         queue.append((made, _following(places)))
                     # In the queue until they are made: what is left there when the run stops is not made.
                     futures, following = queue[0]

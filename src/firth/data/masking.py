@@ -77,9 +77,7 @@ class Masker:
         return candidate[taken[word]]
 
 
-def _first_of_each_row(
-    candidate: np.ndarray, row: np.ndarray, chance: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
+def _first_of_each_row(candidate: np.ndarray, row: np.ndarray, chance: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """In each row the ``wanted[row]`` candidates of the lowest chance, in token order."""
     order = np.lexsort((chance, row))
     sorted_row = row[order]

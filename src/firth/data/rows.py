@@ -245,9 +245,7 @@ class StreamBatches:
         rows = max(min(rows, len(stream) // (slots * 2)), 1)
         size = len(stream) // (slots * rows)
         columns = (
-            stream[: slots * rows * size].reshape(slots, rows, size)
-            if size > 1
-            else stream[:0].reshape(slots, 1, 0)
+            stream[: slots * rows * size].reshape(slots, rows, size) if size > 1 else stream[:0].reshape(slots, 1, 0)
         )
         bounds = plan_windows(max(columns.shape[2] - 1, 0), length, window_seed)
         return cls(columns, bounds, backward, None if window_seed is None else length, restart_every)
@@ -266,9 +264,7 @@ class StreamBatches:
         tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
         target = _target(np.arange(ids.size), following.ravel())
         rate_scale = 1.0 if self.around is None else (end - begin) / self.around
-        return Batch(
-            tokens, {"lm": target}, starts_stream=begins_anew(time, self.restart_every), rate_scale=rate_scale
-        )
+        return Batch(tokens, {"lm": target}, starts_stream=begins_anew(time, self.restart_every), rate_scale=rate_scale)
 
 
 def begins_anew(window: int, restart_every: int) -> bool:
@@ -300,9 +296,7 @@ class MixedBatches:
 
 
 def _target(index: np.ndarray, label: np.ndarray) -> Target:
-    return Target(
-        torch.from_numpy(np.ascontiguousarray(index)), torch.from_numpy(np.ascontiguousarray(label))
-    )
+    return Target(torch.from_numpy(np.ascontiguousarray(index)), torch.from_numpy(np.ascontiguousarray(label)))
 
 
 def _tokens(rows: PackedRows, seen: np.ndarray, layout: Layout) -> Tokens:
@@ -313,9 +307,7 @@ def _tokens(rows: PackedRows, seen: np.ndarray, layout: Layout) -> Tokens:
 def pack_lists(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> Tokens:
     """Rows given as lists of ids (special pieces included) as packed tokens."""
     ids = torch.tensor([i for row in rows for i in row], dtype=torch.int64)
-    kinds = (
-        None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
-    )
+    kinds = None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
     return Tokens(Rows.from_lengths([len(row) for row in rows]), ids, kinds)
 
 

@@ -85,9 +85,7 @@ def part_path(folder: Path, name: str, part: str) -> Path:
     return folder / f"{name}.{part}.npy"
 
 
-def write_shard(
-    folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray, documents: np.ndarray
-) -> ShardInfo:
+def write_shard(folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> ShardInfo:
     """Write one shard, each file whole or not at all; returns its line of the manifest."""
     sizes, hashes = [], []
     arrays = (ids, sentences.astype(np.uint32), documents.astype(np.uint32))
@@ -161,9 +159,7 @@ class Corpus:
         except OSError:
             raise CorpusError(f"{path} is missing: {again}") from None
         if found != size:
-            raise CorpusError(
-                f"{path} has {found:,} bytes, expected {size:,}: it is truncated or changed; {again}"
-            )
+            raise CorpusError(f"{path} has {found:,} bytes, expected {size:,}: it is truncated or changed; {again}")
         if path.name.split(".")[0] not in self._checked and file_sha256(path) != digest:
             raise CorpusError(f"{path} does not match its checksum: it is damaged; {again}")
 
@@ -172,9 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a corpus folder; an older layout or another kind of folder is refused."""
     path = folder / "manifest.json"
     if not folder.is_dir():
-        raise ConfigError(
-            f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}"
-        )
+        raise ConfigError(f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}")
     if not path.is_file():
         unfinished = (folder / "progress.jsonl").is_file()
         raise CorpusError(

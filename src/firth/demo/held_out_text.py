@@ -65,9 +65,7 @@ def _sentences(document: Document) -> list[str]:
     return [text for paragraph in document.paragraphs for text in split_sentences(paragraph)]
 
 
-def of_length(
-    sentences: Sequence[Sentence], tokenizer: Tokenizer, *, fewest: int, most: int
-) -> list[Sentence]:
+def of_length(sentences: Sequence[Sentence], tokenizer: Tokenizer, *, fewest: int, most: int) -> list[Sentence]:
     """The sentences that have from ``fewest`` to ``most`` pieces, in an order that their text decides."""
     sizes = map(len, tokenizer.ids_many([s.text for s in sentences]))
     kept = [s for s, size in zip(sentences, sizes, strict=True) if fewest <= size <= most]
@@ -90,8 +88,7 @@ def fill_blanks(model: Model, sentences: Sequence[Sentence], top_k: int) -> list
             tasks.append((text, tokenizer.pieces[row.ids[place]]))
     answers = model.fill_mask([text for text, _ in tasks], top_k)
     return [
-        FilledBlank(text, truth, blanks[0].candidates)
-        for (text, truth), blanks in zip(tasks, answers, strict=True)
+        FilledBlank(text, truth, blanks[0].candidates) for (text, truth), blanks in zip(tasks, answers, strict=True)
     ]
 
 

@@ -61,9 +61,7 @@ class Findings:
         return {k: v for k, v in dev[-1].items() if k != "event"} if dev else {}
 
 
-def summarised(
-    scores: Sequence[Score], start: str, per_class: int, measure: str = "accuracy"
-) -> tuple[float, float]:
+def summarised(scores: Sequence[Score], start: str, per_class: int, measure: str = "accuracy") -> tuple[float, float]:
     """Mean over the draws, and their standard deviation (n - 1; 0 for a single draw)."""
     values = [getattr(s, measure) for s in scores if s.start == start and s.per_class == per_class]
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

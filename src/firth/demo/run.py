@@ -290,8 +290,7 @@ class _Demo:
                 file.write(json.dumps(asdict(score)).encode() + b"\n")
             left_s = (time.monotonic() - started_at_s) / (number + 1) * (len(todo) - number - 1)
             self.tell(
-                f"{start}, {n} a class, draw {draw + 1}: accuracy {score.accuracy:.3f}  "
-                f"{format_duration(left_s)} left"
+                f"{start}, {n} a class, draw {draw + 1}: accuracy {score.accuracy:.3f}  {format_duration(left_s)} left"
             )
         with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
             self._tune(PRETRAINED, self._split(self.settings.per_class[-1], 0), 0, Path(folder))

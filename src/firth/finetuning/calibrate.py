@@ -24,9 +24,7 @@ from firth.tasks.rows import Example, Outputs
 _MOST_LEVELS = 200
 
 
-def calibrate(
-    kind: str, options: Any, split: Split, outputs: Sequence[Outputs]
-) -> tuple[Any, dict[str, Any]]:
+def calibrate(kind: str, options: Any, split: Split, outputs: Sequence[Outputs]) -> tuple[Any, dict[str, Any]]:
     """The task's options with what was fitted, and figures that show what it does.
 
     Classification and choices: a temperature, with the calibration error before and after (cross-fitted: each

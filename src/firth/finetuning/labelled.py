@@ -83,7 +83,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     else:
         train, dev = _own(kind, config, problems)
     if not isinstance(head.get("labels", []), (list, tuple)):
-        raise ConfigError(f"head.labels={head['labels']!r}: expected a list, such as head.labels=[\"no\", \"yes\"]")
+        raise ConfigError(f'head.labels={head["labels"]!r}: expected a list, such as head.labels=["no", "yes"]')
     # Of all training examples, whatever the limit leaves.
     options = head_options(task, kind, train, head, scheme)
     n_read = len(train)
@@ -190,9 +190,7 @@ def _own(kind: str, config: LabelledConfig, problems: Problems) -> tuple[list[Re
     return read_file(kind, config.train, config, problems), dev
 
 
-def read_file(
-    kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True
-) -> list[Any]:
+def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:
     """The examples of one file of one's own; InputError if there are none."""
     records = list(iter_file(kind, Path(file), config, problems, labelled=labelled))
     if kind == "tag":

@@ -187,10 +187,7 @@ def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:
     splits = [key for key in next(iter(result["readings"].values())) if key not in ("features", "mix")]
     report.table(
         ["reading", *splits],
-        [
-            [name, *(shown(row[split]) for split in splits)]
-            for name, row in result["readings"].items()
-        ],
+        [[name, *(shown(row[split]) for split in splits)] for name, row in result["readings"].items()],
     )
     names, rows = list(result["readings"]), list(result["readings"].values())
     means, spreads = [r["held_out"]["mean"] for r in rows], [r["held_out"]["sd"] for r in rows]

@@ -160,9 +160,7 @@ _BATCH_DOCUMENTS = 8
 
 def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
     """A recipe's plain data with settings laid over it: known keys, and a table wherever one belongs."""
-    return check_plain(
-        Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
-    )
+    return check_plain(Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS)
 
 
 def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool) -> dict[str, Any]:

@@ -71,9 +71,7 @@ def add_breakdown(report: Report, found: dict[str, Any]) -> None:
     labels = found["confusion_labels"]
     if 1 < len(labels) <= MOST_COLUMNS:
         report.text("Confusion matrix: gold labels in rows, predictions in columns.")
-        report.table(
-            ["gold", *labels], [[label, *row] for label, row in zip(labels, found["confusion"], strict=True)]
-        )
+        report.table(["gold", *labels], [[label, *row] for label, row in zip(labels, found["confusion"], strict=True)])
     elif labels:
         report.text(f"The confusion matrix of {len(labels):,} labels is in results.json.")
 

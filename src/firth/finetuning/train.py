@@ -85,9 +85,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         light, train, held = with_stored_features(full, run)
 
     def judge() -> dict[str, float]:
-        outputs = row_outputs(
-            light, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype
-        )
+        outputs = row_outputs(light, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
         options = head
         if recipe.kind in ("multilabel", "answer"):  # with the threshold that the model would get
             options, _ = calibrate(recipe.kind, head, held, outputs)

@@ -74,8 +74,7 @@ NO_OPTIONS = ReadOptions()
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A model that was read, what was found out about it, by name, and what is wrong with its tokenizer, if anything.
-    """
+    """A model that was read, what was found out about it, by name, and what is wrong with its tokenizer, if anything."""
 
     loaded: Loaded
     facts: Facts
@@ -239,9 +238,7 @@ def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
     return "bert", found, ClassifyConfig(labels=tuple(f"LABEL_{i}" for i in range(n_outputs)))
 
 
-def _found(
-    kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts
-) -> Foreign:
+def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts) -> Foreign:
     """The model and what there is to say of it."""
     system_name, task, _ = kind
     facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]

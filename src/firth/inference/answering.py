@@ -25,9 +25,7 @@ def task_model(loaded: Loaded) -> TaskModel:
     return loaded.objective
 
 
-def answer_records(
-    loaded: Loaded, records: Sequence[Any], run: Run | None = None
-) -> tuple[list[Any], dict[str, int]]:
+def answer_records(loaded: Loaded, records: Sequence[Any], run: Run | None = None) -> tuple[list[Any], dict[str, int]]:
     """The predictions for some records, and how many texts were too long for a row, by what was done with them.
 
     ``run``: what runs the model; None: PyTorch.

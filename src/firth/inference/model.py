@@ -112,18 +112,14 @@ class Model:
         Raises InputError for a text without ``[MASK]``, LengthError for one longer than the model reads.
         """
         if self.loaded.system.predict != "masked" or not hasattr(self.loaded.objective, "mlm"):
-            raise ConfigError(
-                f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks"
-            )
+            raise ConfigError(f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks")
         if "mlm" in self.loaded.untrained:
             raise ConfigError(
                 "this model was published without a masked-LM head: it cannot fill blanks before "
                 "firth pretrain --model has taught it to"
             )
         if not 1 <= top_k <= self.loaded.tokenizer.size:
-            raise ConfigError(
-                f"top_k={top_k}: expected 1 to {self.loaded.tokenizer.size}, the size of the vocabulary"
-            )
+            raise ConfigError(f"top_k={top_k}: expected 1 to {self.loaded.tokenizer.size}, the size of the vocabulary")
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k)[0]
         rows = [self._blank_row(text) for text in texts]
@@ -174,9 +170,7 @@ class Model:
             )
         return row, starts
 
-    def embed(
-        self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None
-    ) -> Float[np.ndarray, "n H"]:
+    def embed(self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None) -> Float[np.ndarray, "n H"]:
         """A vector for each text, float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
 
         ``layer``: 0 is the embedding output, -1 the top. ``pool``: mean or max over all tokens, special

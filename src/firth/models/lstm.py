@@ -47,9 +47,7 @@ class Lstm(Encoder):
             if number in kept:
                 layers[number] = x
             padded, _ = to_padded(x, rows)
-            packed = nn.utils.rnn.pack_padded_sequence(
-                padded, lengths, batch_first=True, enforce_sorted=False
-            )
+            packed = nn.utils.rnn.pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
             start = None if carry is None else (carry["hidden"][number, None], carry["cell"][number, None])
             out, state = lstm(packed, start)
             states.append(state)

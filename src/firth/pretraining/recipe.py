@@ -64,9 +64,7 @@ _TABLES = ("data", "masking", "init", "objective", "encoder", "optim", "train")
 _NEEDED = {"model": "give a size such as --model bert-mini"}
 
 
-def read_recipe(
-    data: Mapping[str, Any], settings: Settings, where: str, vocab_size: int | None = None
-) -> Pretrain:
+def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_size: int | None = None) -> Pretrain:
     """A recipe from plain data with settings laid over it.
 
     What is not said follows from the model: the system, its sizes, its own instance plan and published settings.

@@ -91,9 +91,7 @@ def short_sentence(corpus: Corpus, most: int) -> list[int] | None:
     return None
 
 
-def _numbers(
-    report: Report, train: list[dict[str, Any]], dev: list[dict[str, Any]], per_word: float | None
-) -> None:
+def _numbers(report: Report, train: list[dict[str, Any]], dev: list[dict[str, Any]], per_word: float | None) -> None:
     """The last and the best evaluation, next to that of the model the run went on from, and what it took."""
     # Step 0 is of the model before this run: the best is one that the run has made.
     before, made = [e for e in dev if not e["step"]], [e for e in dev if e["step"]]

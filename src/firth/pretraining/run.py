@@ -274,7 +274,11 @@ def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
     It is masked as published, whatever the training's masks are, so that losses of different recipes compare.
     """
     data = dataclasses.replace(
-        recipe.data, length=recipe.data.lengths[-1], long_length=0, mixed_lengths=False, varied_windows=False,
+        recipe.data,
+        length=recipe.data.lengths[-1],
+        long_length=0,
+        mixed_lengths=False,
+        varied_windows=False,
         restart_every=0,
     )
     return _loader(recipe, corpus, data, MaskingConfig(), "dev")

@@ -90,13 +90,18 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
         "data": {"folder": str(data / "conll2003"), "limit": MOST_EXAMPLES},
         # Short rows, few at once: a tagger that begins from nothing wants many updates (128 left it at 24 F1).
         "head": {
-            "crf": True, "network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 100, "dropout": 0.3},
+            "crf": True,
+            "network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 100, "dropout": 0.3},
             "windows": {"length": 64, "stride": 48},
         },
         "adapt": {"frozen_groups": -1},
         "optim": {"kind": "adamw", "learning_rate": 5e-3, "warmup_share": 0.1, "decay": 0.0, "clip_norm": 5.0},
         "train": {
-            "epochs": 6.0, "batch_examples": 6, "seeds": SEEDS, "precision": "float32", "evaluations_per_epoch": 1,
+            "epochs": 6.0,
+            "batch_examples": 6,
+            "seeds": SEEDS,
+            "precision": "float32",
+            "evaluations_per_epoch": 1,
         },
     }
     cells = []

@@ -209,15 +209,11 @@ def best_window(piece: int, windows: Sequence[tuple[int, int]]) -> int:
     Source: google-research/bert run_squad.py, _check_is_max_context: the smaller of the pieces to its left
     and to its right, plus a hundredth of the window's length.
     """
-    scores = [
-        min(piece - a, b - 1 - piece) + 0.01 * (b - a) if a <= piece < b else -1.0 for a, b in windows
-    ]
+    scores = [min(piece - a, b - 1 - piece) + 0.01 * (b - a) if a <= piece < b else -1.0 for a, b in windows]
     return int(np.argmax(scores))
 
 
-def _texts(
-    context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, int]], n_best: int
-) -> list[_Text]:
+def _texts(context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, int]], n_best: int) -> list[_Text]:
     """(text, begin, end, score) of the best spans in the raw context, each text once."""
     kept: dict[str, _Text] = {}
     for score, first, last in found:

@@ -115,9 +115,7 @@ def _mnli() -> dict[str, Source]:
 def _xnli(language: str) -> Dataset:
     """One language of XNLI: machine-translated training pairs, development and test pairs by people."""
     renamed = (("contradictory", "contradiction"),)
-    pairs = _texts(
-        "sentence1", "sentence2", "gold_label", id="pairID", group="promptID", only=("language", language)
-    )
+    pairs = _texts("sentence1", "sentence2", "gold_label", id="pairID", group="promptID", only=("language", language))
     train = f"multinli.train.{language}.tsv"
     return Dataset(
         kind="classify",
@@ -187,9 +185,7 @@ def _bio(*types: str) -> tuple[str, ...]:
     return ("O", *(f"{prefix}-{name}" for name in types for prefix in "BI"))
 
 
-_SNLI = _texts(
-    "sentence1", "sentence2", "gold_label", id="pairID", group="captionID", left_out=("no gold label",)
-)
+_SNLI = _texts("sentence1", "sentence2", "gold_label", id="pairID", group="captionID", left_out=("no gold label",))
 _SQUAD1 = partial(read_squad, unanswerable=False)
 _CONLL = partial(_read_entities, read_conll)
 _KLUE_NER = partial(_read_entities, read_klue_ner)
@@ -305,9 +301,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "korquad1": Dataset(
         kind="answer",
-        splits=_splits(
-            _SQUAD1, ("KorQuAD_v1.0_train.json", "train.json"), ("KorQuAD_v1.0_dev.json", "dev.json")
-        ),
+        splits=_splits(_SQUAD1, ("KorQuAD_v1.0_train.json", "train.json"), ("KorQuAD_v1.0_dev.json", "dev.json")),
         metrics=("char_f1", "exact_match"),
         note="F1 is over characters, as in the official scorer",
     ),

@@ -238,9 +238,7 @@ class CorpusReader:
             if start is not None:
                 yield number, _chain(start, paragraphs)
 
-    def _paragraphs_of_run(
-        self, text: str, ends: bool, lines: Iterator[tuple[int, str, bool]]
-    ) -> Iterator[str]:
+    def _paragraphs_of_run(self, text: str, ends: bool, lines: Iterator[tuple[int, str, bool]]) -> Iterator[str]:
         continued = False
         while True:
             paragraph = text.strip()
@@ -256,9 +254,7 @@ class CorpusReader:
                 return
             _, text, ends = following
 
-    def _jsonl(
-        self, path: Path, lines: Iterator[tuple[int, str, bool]]
-    ) -> Iterator[tuple[int, Iterable[str]]]:
+    def _jsonl(self, path: Path, lines: Iterator[tuple[int, str, bool]]) -> Iterator[tuple[int, Iterable[str]]]:
         parts: list[str] = []
         size = 0
         for number, part, ends in lines:
@@ -378,9 +374,7 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
                 yield block, raw.tell() if raw.seekable() else 0
             yield b"", raw.tell() if raw.seekable() else 0
     except BROKEN_ARCHIVE as error:
-        raise InputError(
-            f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again"
-        ) from None
+        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
 

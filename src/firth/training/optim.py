@@ -86,9 +86,7 @@ class Muon(torch.optim.AdamW):
     al. 2025 (arXiv 2502.16982), §2.2.
     """
 
-    def __init__(
-        self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float, momentum: float
-    ):
+    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float, momentum: float):
         super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
         self.momentum = momentum
 

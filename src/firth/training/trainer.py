@@ -205,9 +205,7 @@ class Trainer:
                 break
         return self._done()
 
-    def _next(
-        self, steps: Iterator[tuple[list[Batch], Place]], stop: StopRequest
-    ) -> tuple[list[Batch], Place] | None:
+    def _next(self, steps: Iterator[tuple[list[Batch], Place]], stop: StopRequest) -> tuple[list[Batch], Place] | None:
         """The micro-batches of the next step; none if the run is asked to stop while they are made."""
         try:
             with stop.at_once():

@@ -214,9 +214,7 @@ def test_any_text_comes_back_from_tsv(tmp_path: Path, rows: list[tuple[str, str]
         ("sms-spam/dev.tsv", "text=1,label=0", 557, ("spam", "")),
     ],
 )
-def test_real_rows_by_columns(
-    shared_data: Path, name: str, columns: str, n: int, first: tuple[str, str]
-) -> None:
+def test_real_rows_by_columns(shared_data: Path, name: str, columns: str, n: int, first: tuple[str, str]) -> None:
     records = read(shared_data / name, columns)
     assert len(records) == n
     assert (records[0].label, records[0].id) == first

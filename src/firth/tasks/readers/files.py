@@ -73,9 +73,7 @@ def bare_suffix(path: Path) -> str:
     return bare.suffix.lower()
 
 
-def read_lines(
-    path: Path, problems: Problems | None = None, *, encoding: str = "utf-8"
-) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, problems: Problems | None = None, *, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """(number from 1, line without its end) of every line, blank ones too.
 
     A line that cannot be decoded goes to ``problems`` if given (formats with one row a line), else it

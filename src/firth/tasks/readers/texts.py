@@ -222,9 +222,7 @@ def _number(value: Any, where: str) -> float:
 # -- tables ------------------------------------------------------------------------------------------------
 
 
-def _table_rows(
-    path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool
-) -> Iterator[_Row]:
+def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
     lines = read_csv(path) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
     first = next(lines, None)
     if first is None:
@@ -269,9 +267,7 @@ def _has_header(names: list[str], layout: TextFormat, path: Path, problems: Prob
     return any(name.lower() in known for name in names)
 
 
-def _places(
-    names: list[str], has_header: bool, layout: TextFormat, labelled: bool, where: str
-) -> dict[str, int]:
+def _places(names: list[str], has_header: bool, layout: TextFormat, labelled: bool, where: str) -> dict[str, int]:
     """Part -> column number."""
     columns = layout.columns.given()
     if not columns:
@@ -279,9 +275,7 @@ def _places(
     if not labelled:
         columns.pop("label", None)
     elif "label" not in columns:
-        raise InputError(
-            f"{where}: no column of labels among {names}; name it, for example columns text=0,label=1"
-        )
+        raise InputError(f"{where}: no column of labels among {names}; name it, for example columns text=0,label=1")
     return {part: _place(column, names, has_header, where) for part, column in columns.items()}
 
 
@@ -302,9 +296,7 @@ def _known_columns(names: list[str], has_header: bool, labelled: bool, where: st
         if present:
             columns[part] = lower.index(present[0])
     if "text" not in columns:
-        raise InputError(
-            f"{where}: no column of texts among {names}; name it, for example columns text={names[0]}"
-        )
+        raise InputError(f"{where}: no column of texts among {names}; name it, for example columns text={names[0]}")
     return columns
 
 
@@ -343,9 +335,7 @@ def _described(places: dict[str, int], names: list[str], has_header: bool) -> st
 # -- JSON --------------------------------------------------------------------------------------------------
 
 
-def _json_rows(
-    path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool
-) -> Iterator[_Row]:
+def _json_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
     if form == "jsonl":
         objects = ((f"{path}:{number}", row) for number, row in read_jsonl(path, problems))
     else:
