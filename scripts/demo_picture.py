@@ -44,8 +44,11 @@ def main(demo: Path) -> None:
     out = Path("docs/images")
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "demo.png", dpi=120, facecolor="white")
-    facts = {"settings": json.loads((demo / "settings.json").read_text()), "accuracy": numbers,
-             "seconds": json.loads((demo / "seconds.json").read_text())}  # fmt: skip
+    facts = {
+        "settings": json.loads((demo / "settings.json").read_text()),
+        "accuracy": numbers,
+        "seconds": json.loads((demo / "seconds.json").read_text()),
+    }
     (Path("docs/results") / "demo.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 

@@ -90,9 +90,21 @@ def python_conlleval(script: str, gold: list[list[str]], predicted: list[list[st
 
 def make_conlleval(perl: str, python: str) -> dict[str, Any]:
     corners = [
-        "I-A I-A O I-B", "B-A I-B I-B", "B-A B-A I-A", "O I-A B-A", "I-A B-A B-B I-B", "I-A", "B-A", "O",
-        "B-A-x I-A-x I-A-y", "E-A E-A I-A E-A", "I-A E-A I-A", "B I I O I", "B-A I I-A", "I-A E-B E-B",
-    ]  # fmt: skip
+        "I-A I-A O I-B",
+        "B-A I-B I-B",
+        "B-A B-A I-A",
+        "O I-A B-A",
+        "I-A B-A B-B I-B",
+        "I-A",
+        "B-A",
+        "O",
+        "B-A-x I-A-x I-A-y",
+        "E-A E-A I-A E-A",
+        "I-A E-A I-A",
+        "B I I O I",
+        "B-A I I-A",
+        "I-A E-B E-B",
+    ]
     gold = [line.split() for line in corners]
     shifted = [tags[1:] + tags[:1] for tags in gold]
     cases = {

@@ -25,13 +25,19 @@ def main(folder: Path) -> None:
         name: read_json(folder / f"tuned-{place}" / "results.json")
         for name, place in (("before", "bert-mini"), ("after", "run"))
     }
-    write_json(OUT, {
-        "extend": read_json(folder / "extend.json"),
-        "looks": [{key: value for key, value in look.items() if key != "event"} for look in looks],
-        "tuned": {name: {key: facts[key] for key in ("metric", "examples", "dev")} for name, facts in tuned.items()},
-        "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
-        "commit": commit.stdout.strip(),
-    })  # fmt: skip
+    write_json(
+        OUT,
+        {
+            "extend": read_json(folder / "extend.json"),
+            "looks": [{key: value for key, value in look.items() if key != "event"} for look in looks],
+            "tuned": {
+                name: {key: facts[key] for key in ("metric", "examples", "dev")} for name, facts in tuned.items()
+            },
+            "machine": f"{platform.machine()}, {find_machine('auto').path}",
+            "torch": torch.__version__,
+            "commit": commit.stdout.strip(),
+        },
+    )
 
 
 if __name__ == "__main__":

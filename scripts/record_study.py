@@ -37,11 +37,17 @@ def main(name: str, study: Path) -> None:
     remarks = before.get("remarks", {})
     facts = before.get("facts", {}) | facts
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    write_json(file, {
-        "facts": facts, "remarks": remarks, "hours": sum(seconds) / 3600,
-        "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
-        "commit": commit.stdout.strip(),
-    })  # fmt: skip
+    write_json(
+        file,
+        {
+            "facts": facts,
+            "remarks": remarks,
+            "hours": sum(seconds) / 3600,
+            "machine": f"{platform.machine()}, {find_machine('auto').path}",
+            "torch": torch.__version__,
+            "commit": commit.stdout.strip(),
+        },
+    )
     if name in PICTURES:
         picture, draw = PICTURES[name]
         draw(facts).savefig(OUT / picture, dpi=120, facecolor="white")

@@ -35,13 +35,19 @@ def main(study: Path) -> None:
     remarks: list[str] = read_json(file)["remarks"] if file.is_file() else []
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     facts = read_json(study / "study.json")
-    write_json(file, {
-        "facts": facts, "remarks": remarks, "recipe": cell["options"]["recipe"],
-        "parameters": sum(p.numel() for p in read_model(run).objective.parameters()),
-        "examples": examples(run, Path(options["data"]), Path(options["gold"])),
-        "machine": f"{platform.machine()}, {find_machine('auto').path}", "torch": torch.__version__,
-        "commit": commit.stdout.strip(),
-    })  # fmt: skip
+    write_json(
+        file,
+        {
+            "facts": facts,
+            "remarks": remarks,
+            "recipe": cell["options"]["recipe"],
+            "parameters": sum(p.numel() for p in read_model(run).objective.parameters()),
+            "examples": examples(run, Path(options["data"]), Path(options["gold"])),
+            "machine": f"{platform.machine()}, {find_machine('auto').path}",
+            "torch": torch.__version__,
+            "commit": commit.stdout.strip(),
+        },
+    )
     plot(facts[TRAINING])
 
 

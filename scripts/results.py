@@ -258,9 +258,12 @@ def domain_section() -> str:
             ("masked pieces that are right", ".1%", first["mlm_accuracy"], last["mlm_accuracy"]),
         )
     ]
-    rows.append(["fine-tuned on NSMC, accuracy, %", *(
-        f"{100 * score['mean']:.1f} ± {100 * score['sd']:.1f}" for score in scores.values()
-    )])  # fmt: skip
+    rows.append(
+        [
+            "fine-tuned on NSMC, accuracy, %",
+            *(f"{100 * score['mean']:.1f} ± {100 * score['sd']:.1f}" for score in scores.values()),
+        ]
+    )
     lines = [
         "## Going on with the text of a domain\n",
         "```\nscripts/domain runs/domain\n```\n",
@@ -297,8 +300,11 @@ if __name__ == "__main__":
         study_section(),
     ]
     later = {
-        "domain": domain_section, "directionality": directionality_section, "translation": translation_section,
-        "representations": representations_section, "unknown-words": unknown_words_section,
-    }  # fmt: skip
+        "domain": domain_section,
+        "directionality": directionality_section,
+        "translation": translation_section,
+        "representations": representations_section,
+        "unknown-words": unknown_words_section,
+    }
     sections += [section() for name, section in later.items() if (OUT / f"{name}.json").is_file()]
     Path("docs/results.md").write_text("\n".join([HEAD, *sections]), "utf-8")

@@ -25,9 +25,15 @@ TINY_RECIPE: dict[str, Any] = {
     "encoder": {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64},
     "data": {"length": 32},
     "optim": {"learning_rate": 1e-3, "warmup_share": 0.25},
-    "train": {"steps": 20, "batch_tokens": 256, "log_every": 5, "eval_every": 10, "save_every": 10,
-              "precision": "float32"},
-}  # fmt: skip
+    "train": {
+        "steps": 20,
+        "batch_tokens": 256,
+        "log_every": 5,
+        "eval_every": 10,
+        "save_every": 10,
+        "precision": "float32",
+    },
+}
 
 _WORDS = {
     "who": "the old farmer|a young doctor|our teacher|the captain|a small child|the queen|my neighbour|the baker",

@@ -20,9 +20,7 @@ from firth.systems import TASKS
 from firth.text.tokenizer import SPECIALS
 
 PIECES = [*SPECIALS, *(form for c in "abcdehimnortuyABC.," for form in (c, "##" + c))]
-SIZES = BertConfig(
-    vocab_size=len(PIECES), width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=32
-)  # fmt: skip
+SIZES = BertConfig(vocab_size=len(PIECES), width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=32)
 
 
 def drawn(objective: Objective) -> Objective:

@@ -117,9 +117,11 @@ def test_a_key_of_an_earlier_version_is_an_error_that_says_its_name_now(key: str
 def test_stored_options_of_an_earlier_version_are_read_under_their_names_now() -> None:
     tables = {"fresh": True, "optim": {"peak_rate": 1.0, "decay": 0.1}, "train": {"rate_decay": 0.5}, "model": "m"}
     assert with_new_names(tables) == {
-        "from_scratch": True, "optim": {"learning_rate": 1.0, "decay": 0.1}, "train": {"layer_decay": 0.5},
+        "from_scratch": True,
+        "optim": {"learning_rate": 1.0, "decay": 0.1},
+        "train": {"layer_decay": 0.5},
         "model": "m",
-    }  # fmt: skip
+    }
     assert with_new_names({"optim.peak_rate": 1.0, "corpus": "abc"}) == {"optim.learning_rate": 1.0, "corpus": "abc"}
     assert with_new_names({"head": {"peak_rate": 1}}) == {"head": {"peak_rate": 1}}, "another table's key"
 
@@ -253,15 +255,28 @@ ENCODERS = {
 }
 RECIPES = st.one_of(
     st.builds(
-        Pretrain, model=st.just("bert-tiny"), system=st.just("bert"), data=DATA, masking=MASKING,
-        objective=st.builds(MaskedLMConfig), encoder=ENCODERS["bert"], optim=OPTIM, train=TRAIN,
+        Pretrain,
+        model=st.just("bert-tiny"),
+        system=st.just("bert"),
+        data=DATA,
+        masking=MASKING,
+        objective=st.builds(MaskedLMConfig),
+        encoder=ENCODERS["bert"],
+        optim=OPTIM,
+        train=TRAIN,
     ),
     st.builds(
-        Pretrain, model=st.just("lstm-small"), system=st.just("lstm"),
-        data=st.builds(DataConfig, instances=st.just("streams"), length=st.integers(8, 99)), masking=MASKING,
-        objective=st.builds(StreamingLMConfig), encoder=ENCODERS["lstm"], optim=OPTIM, train=TRAIN,
+        Pretrain,
+        model=st.just("lstm-small"),
+        system=st.just("lstm"),
+        data=st.builds(DataConfig, instances=st.just("streams"), length=st.integers(8, 99)),
+        masking=MASKING,
+        objective=st.builds(StreamingLMConfig),
+        encoder=ENCODERS["lstm"],
+        optim=OPTIM,
+        train=TRAIN,
     ),
-)  # fmt: skip
+)
 
 
 @settings(deadline=None, max_examples=60)

@@ -61,20 +61,26 @@ _FEATURES = network_of(layers=(-1, 0), mix="weighted", lstm_layers=1, lstm_width
 _WINDOWS = WindowConfig(length=12, stride=3, long="cut", merge="max")
 TASK_OPTIONS: dict[str, Any] = {
     "classify": ClassifyConfig(
-        labels=("나쁨", "good"), label_smoothing=0.1, class_weights=(1.0, 2.5), temperature=1.5,
+        labels=("나쁨", "good"),
+        label_smoothing=0.1,
+        class_weights=(1.0, 2.5),
+        temperature=1.5,
         network=replace(_FEATURES, pool="mean"),
     ),
     "multilabel": MultiLabelConfig(labels=("a",), threshold=0.35, windows=_WINDOWS),
     "regress": RegressConfig(lowest=-1.5, highest=5.0, windows=_WINDOWS),
     "tag": TagConfig(
-        labels=("O", "B-X", "I-X", "E-X", "S-X"), scheme="BIOES", unit="character", crf=True,
+        labels=("O", "B-X", "I-X", "E-X", "S-X"),
+        scheme="BIOES",
+        unit="character",
+        crf=True,
         network=replace(_FEATURES, words="last"),
     ),
     "answer": AnswerConfig(
         can_refuse=True, threshold=-2.25, n_best=5, windows=WindowConfig(length=12, stride=3), network=_FEATURES
     ),
     "choose": ChooseConfig(temperature=0.5, network=network_of(dropout=0.3)),
-}  # fmt: skip
+}
 
 
 def fine_tuned(task: str, options: Any) -> nn.Module:
@@ -235,8 +241,9 @@ def test_a_tokenizer_of_another_model_is_refused_though_its_size_fits(tmp_path: 
 
 def whole_model(folder: Path) -> None:
     write_folder(
-        folder, lambda new: write_model(new, "bert", "classify", classifier(), tokenizer(), {}),
-    )  # fmt: skip
+        folder,
+        lambda new: write_model(new, "bert", "classify", classifier(), tokenizer(), {}),
+    )
 
 
 @pytest.mark.parametrize("name", ["firth.json", "vocab.txt", "tokenizer_config.json", "config.json"])

@@ -202,9 +202,12 @@ def test_top_is_the_highest_kept_layer() -> None:
 
 def words_of_two_rows() -> Words:
     return Words(
-        first=torch.tensor([0, 2, 3]), last=torch.tensor([1, 2, 4]), rows=Rows.from_lengths([2, 1]),
-        asked=torch.tensor([1, 2]), asked_rows=Rows.from_lengths([1, 1]),
-    )  # fmt: skip
+        first=torch.tensor([0, 2, 3]),
+        last=torch.tensor([1, 2, 4]),
+        rows=Rows.from_lengths([2, 1]),
+        asked=torch.tensor([1, 2]),
+        asked_rows=Rows.from_lengths([1, 1]),
+    )
 
 
 def test_words_move_with_their_tokens() -> None:

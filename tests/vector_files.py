@@ -29,10 +29,19 @@ def write_word2vec(path: Path, rows: Rows, newlines: bool) -> Path:
 
 
 def write_fasttext(
-    path: Path, words: Sequence[bytes], matrix: np.ndarray, *, n_buckets: int, labels: Sequence[bytes] = (),
-    version: int = 12, kind: int = 2, ngrams: tuple[int, int] = (3, 6), pruned: int = -1, quantised: bool = False,
+    path: Path,
+    words: Sequence[bytes],
+    matrix: np.ndarray,
+    *,
+    n_buckets: int,
+    labels: Sequence[bytes] = (),
+    version: int = 12,
+    kind: int = 2,
+    ngrams: tuple[int, int] = (3, 6),
+    pruned: int = -1,
+    quantised: bool = False,
     magic: int = 793_712_314,
-) -> Path:  # fmt: skip
+) -> Path:
     """fastText's .bin, field by field (specification of checkpoints §7); ``kind``: 2 skip-gram, 3 supervised."""
     width = matrix.shape[1]
     parts = [struct.pack("<ii", magic, version)]

@@ -131,10 +131,15 @@ def write_model(
         **provenance,
     }
     about = {
-        "format": FORMAT, "version": VERSION, "system": system_name, "task": task,
-        "options": to_dict(objective.config), "untrained": list(untrained), "embedding": to_dict(embedding),
+        "format": FORMAT,
+        "version": VERSION,
+        "system": system_name,
+        "task": task,
+        "options": to_dict(objective.config),
+        "untrained": list(untrained),
+        "embedding": to_dict(embedding),
         "provenance": provenance,
-    }  # fmt: skip
+    }
     _write(folder / "firth.json", about)
     (folder / "README.md").write_text(_card(system_name, task, objective, provenance, untrained), "utf-8")
 
@@ -148,20 +153,37 @@ def _card(
 ) -> str:
     n_parameters = sum(p.numel() for p in objective.parameters())
     facts = [
-        f"system: {system_name}", f"task: {task}", f"parameters: {n_parameters:,}",
+        f"system: {system_name}",
+        f"task: {task}",
+        f"parameters: {n_parameters:,}",
         *(f"{key}: {value}" for key, value in to_dict(objective.encoder.config).items()),
         *(f"not learnt, at random: {part}" for part in untrained),
-    ]  # fmt: skip
+    ]
     lines = [f"- {fact}" for fact in facts]
     foreign = tensor_names(system_name, task, objective.config) is not None
     others = " or `transformers.AutoModel.from_pretrained(folder)`" if foreign else ""
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
-    return "\n".join([
-        "---", "library_name: transformers", "tags: [firth]", "---", "",
-        f"# A {system_name} model ({task}) made by Firth", "", *lines, "",
-        f"Load it with `firth.load(folder)`{others}.",
-        "", "## Where it comes from", "", "```json", origin, "```", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            "tags: [firth]",
+            "---",
+            "",
+            f"# A {system_name} model ({task}) made by Firth",
+            "",
+            *lines,
+            "",
+            f"Load it with `firth.load(folder)`{others}.",
+            "",
+            "## Where it comes from",
+            "",
+            "```json",
+            origin,
+            "```",
+            "",
+        ]
+    )
 
 
 def find_model(path: str | Path) -> Path:

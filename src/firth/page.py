@@ -132,10 +132,15 @@ class Report:
                 axes.errorbar(place, mean, spread, color=INK, linewidth=1.2, capsize=3.5, zorder=3)
             above = mean + spread if mean >= 0 else mean - spread
             axes.annotate(
-                _cell_text(float(mean)), (place, above), (0, 5 if mean >= 0 else -5),
-                textcoords="offset points", ha="center", va="bottom" if mean >= 0 else "top",
-                color=INK, fontsize=9.5,
-            )  # fmt: skip
+                _cell_text(float(mean)),
+                (place, above),
+                (0, 5 if mean >= 0 else -5),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if mean >= 0 else "top",
+                color=INK,
+                fontsize=9.5,
+            )
         axes.set_xticks(places, [plain(name) for name in names], color=INK)
         if len(names) > 8 or max(map(len, names), default=0) * len(names) > 90:  # too long side by side
             for label in axes.get_xticklabels():
@@ -231,9 +236,16 @@ def _label_ends(axes: "Axes", ends: Sequence[tuple[str, str, float, float]]) -> 
     placed = dict(zip(order, _spread([heights[i] for i in order], apart), strict=True))
     for i, (name, colour, _, _) in enumerate(ends):
         axes.annotate(
-            plain(name), (1, placed[i]), (6, 0), xycoords="axes fraction", textcoords="offset points",
-            color=colour, fontsize=10, va="center", annotation_clip=False,
-        )  # fmt: skip
+            plain(name),
+            (1, placed[i]),
+            (6, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=colour,
+            fontsize=10,
+            va="center",
+            annotation_clip=False,
+        )
 
 
 def plain(text: str) -> str:

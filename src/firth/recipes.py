@@ -46,9 +46,15 @@ def plain_of(recipe: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def check_plain(
-    kind: type[Any], data: Mapping[str, Any], settings: Settings, where: str, *, tables: Sequence[str],
-    needed: Mapping[str, str], foreign: Mapping[str, str] = FOREIGN_KEYS,
-) -> dict[str, Any]:  # fmt: skip
+    kind: type[Any],
+    data: Mapping[str, Any],
+    settings: Settings,
+    where: str,
+    *,
+    tables: Sequence[str],
+    needed: Mapping[str, str],
+    foreign: Mapping[str, str] = FOREIGN_KEYS,
+) -> dict[str, Any]:
     """Plain data with settings laid over it: known keys, a table wherever one belongs, and the keys that must be there.
 
     ``kind``: the recipe's dataclass. ``needed``: keys that are strings, each with advice for where it is missing.

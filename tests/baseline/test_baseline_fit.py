@@ -69,8 +69,12 @@ def test_enough_held_out_examples_take_the_place_of_folds() -> None:
 
 
 def test_any_of_the_labels() -> None:
-    both = [Text(f"{a} and {b} the {t}", (x, y)) for a, x in (("open", "r"), ("scan", "r")) for b, y in (("send", "w"),)
-            for t in THINGS]  # fmt: skip
+    both = [
+        Text(f"{a} and {b} the {t}", (x, y))
+        for a, x in (("open", "r"), ("scan", "r"))
+        for b, y in (("send", "w"),)
+        for t in THINGS
+    ]
     one = [Text(f"{a} the {t}", (x,)) for a, x in (("open", "r"), ("send", "w")) for t in THINGS]
     none = [Text(f"see the {t}", ()) for t in THINGS]
 

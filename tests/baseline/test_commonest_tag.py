@@ -19,19 +19,20 @@ def tagged(text: str, tags: str) -> Tagged:
 def test_a_word_gets_its_commonest_tag_and_a_new_one_that_of_rare_words() -> None:
     model = fit_commonest_tag(
         [
-            tagged("New York is in New York", "B-LOC I-LOC O O B-LOC I-LOC"), tagged("York is big", "B-PER O O"),
-            tagged("in Ada we trust", "O B-PER O O"), tagged("is", "O"), tagged("big Bob", "O B-PER"),
+            tagged("New York is in New York", "B-LOC I-LOC O O B-LOC I-LOC"),
+            tagged("York is big", "B-PER O O"),
+            tagged("in Ada we trust", "O B-PER O O"),
+            tagged("is", "O"),
+            tagged("big Bob", "O B-PER"),
             tagged("Ann trusts", "B-PER B-PER"),
         ],
         CommonestTagConfig(labels=ENTITIES),
-    )  # fmt: skip
+    )
     (answer,) = model.answers([tagged("Eve is in New York", "")])
     assert answer.tags == ("B-PER", "O", "O", "B-LOC", "I-LOC")
     # York is I-LOC in two of three places; of the words that occur once, four of six are B-PER.
     assert answer.probabilities == (4 / 6, 1.0, 1.0, 1.0, 2 / 3)
-    assert answer.entities == (
-        Entity("PER", 0, 3, "Eve", 4 / 6), Entity("LOC", 10, 18, "New York", (1 + 2 / 3) / 2)
-    )  # fmt: skip
+    assert answer.entities == (Entity("PER", 0, 3, "Eve", 4 / 6), Entity("LOC", 10, 18, "New York", (1 + 2 / 3) / 2))
 
 
 def test_without_words_that_occur_once_all_words_decide() -> None:

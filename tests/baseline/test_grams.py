@@ -12,9 +12,17 @@ from firth.baseline.grams import Vocabulary, fit_vocabulary, normalise, tfidf
 from firth.errors import ConfigError
 
 TEXTS = [
-    "The cat sat on the mat.", "A cat, a dog; and the DOG's bone!", "", "   ", "don't stop  me\tnow",
-    "고양이가 강가에서 잤다", "고양이는 시장에서 잤다!!", "naïve café naïve", "x", "𝒳 emoji 🙂🙂 end",
-]  # fmt: skip
+    "The cat sat on the mat.",
+    "A cat, a dog; and the DOG's bone!",
+    "",
+    "   ",
+    "don't stop  me\tnow",
+    "고양이가 강가에서 잤다",
+    "고양이는 시장에서 잤다!!",
+    "naïve café naïve",
+    "x",
+    "𝒳 emoji 🙂🙂 end",
+]
 
 
 def dense(texts: list[str], vocabulary: Vocabulary, config: GramConfig) -> np.ndarray:

@@ -38,8 +38,10 @@ def test_shares_are_of_the_best_product_of_the_same_run(clock: list[float], monk
     def taking(seconds: float) -> None:
         clock[0] += seconds
 
-    products = {"matrix product, slow": Work(lambda: taking(2.0), flops=100.0),
-                "matrix product, fast": Work(lambda: taking(1.0), flops=200.0)}  # fmt: skip
+    products = {
+        "matrix product, slow": Work(lambda: taking(2.0), flops=100.0),
+        "matrix product, fast": Work(lambda: taking(1.0), flops=200.0),
+    }
     monkeypatch.setattr(measure, "matrix_products", lambda device: products)
     found = rates({"x": Work(lambda: taking(4.0), 40, 80.0), "y": Work(lambda: taking(1.0), 5)}, 2)
     assert [rate.name for rate in found] == [*products, "x", "y"]

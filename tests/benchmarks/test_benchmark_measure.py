@@ -38,10 +38,15 @@ def test_rates_as_a_table(script) -> None:
 def written(script, out: Path, **changes: Any) -> dict[str, Any]:
     measure = script("measure")
     about: dict[str, Any] = {
-        "title": "A title", "target": "P0, much", "about": "About it.", "settings": {"n": 3},
-        "arguments": Namespace(quick=False, out=out), "checks": [measure.check("loss", 0.0, 0.1)],
-        "tables": [measure.rate_table("Rates", RATES, "Firth")], "notes": ["A note."],
-    }  # fmt: skip
+        "title": "A title",
+        "target": "P0, much",
+        "about": "About it.",
+        "settings": {"n": 3},
+        "arguments": Namespace(quick=False, out=out),
+        "checks": [measure.check("loss", 0.0, 0.1)],
+        "tables": [measure.rate_table("Rates", RATES, "Firth")],
+        "notes": ["A note."],
+    }
     path = measure.write("some", **{**about, **changes})
     assert path == out / "some.json"
     return json.loads(path.read_text("utf-8"))

@@ -162,9 +162,7 @@ def test_blocks_of_the_peer(script, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = script("peer_prepare")
     monkeypatch.setattr(peer, "LENGTH", 3)
     rows = {"input_ids": [[1, 2], [3, 4, 5], [6, 7]], "special_tokens_mask": [[1, 0], [1, 0, 1], [0, 1]]}
-    assert peer.blocks_of(rows) == {
-        "input_ids": [[1, 2, 3], [4, 5, 6]], "special_tokens_mask": [[1, 0, 1], [0, 1, 0]]
-    }  # fmt: skip
+    assert peer.blocks_of(rows) == {"input_ids": [[1, 2, 3], [4, 5, 6]], "special_tokens_mask": [[1, 0, 1], [0, 1, 0]]}
 
 
 def test_loader(script, tmp_path: Path) -> None:

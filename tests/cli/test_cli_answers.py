@@ -109,9 +109,15 @@ def test_vectors_as_jsonl_are_exact(firth, tiny_run: Path) -> None:
 )
 @pytest.mark.parametrize("out", [[], ["--out", "v.npy"]])
 def test_vectors_that_cannot_be_made(
-    firth, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    tokens: list[str], stdin: bytes, part: str, out: list[str],
-) -> None:  # fmt: skip
+    firth,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: list[str],
+    stdin: bytes,
+    part: str,
+    out: list[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = firth("embed", tiny_run, *tokens, *out, stdin=stdin)
     assert result.code == 2 and part in result.complaint

@@ -33,9 +33,12 @@ def test_json_has_every_time(firth, tiny_run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "parts"),
-    [(["--model", "bert-huge"], ["bert-huge", "bert-mini"]), (["--model", "no/such"], ["no/such"]),
-     (["--repeats", "0"], ["--repeats"])],
-)  # fmt: skip
+    [
+        (["--model", "bert-huge"], ["bert-huge", "bert-mini"]),
+        (["--model", "no/such"], ["no/such"]),
+        (["--repeats", "0"], ["--repeats"]),
+    ],
+)
 def test_wrong_usage(firth, arguments: list[str], parts: list[str]) -> None:
     result = firth("bench", *arguments)
     assert result.code == 2

@@ -59,8 +59,11 @@ def test_google_both_ways(firth, shared_data: Path, tmp_path: Path) -> None:
     result = firth("convert", tmp_path / "a", "--as", "google", "--out", tmp_path / "b")
     assert result.code == 0 and "--do_lower_case=True" in result.out and "next:" not in result.out
     assert {path.name for path in (tmp_path / "b").iterdir()} >= {
-        "bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001",
-    }  # fmt: skip
+        "bert_config.json",
+        "vocab.txt",
+        "bert_model.ckpt.index",
+        "bert_model.ckpt.data-00000-of-00001",
+    }
 
 
 def test_sentence_transformers(firth, published: Path, tmp_path: Path) -> None:
@@ -144,9 +147,22 @@ def test_a_published_model_is_fine_tuned(firth, bare: Path, tmp_path: Path) -> N
     lines = [f"{text} {number}\t{label}\n" for number in range(10) for text, label in kinds]
     (tmp_path / "t.tsv").write_text("".join(lines))
     result = firth(
-        "finetune", "--task", "classify", "--model", bare, "--train", tmp_path / "t.tsv", "--columns", "text=0,label=1",
-        "--out", tmp_path / "out", "--epochs", 1, "--set", "train.precision=float32",
-    )  # fmt: skip
+        "finetune",
+        "--task",
+        "classify",
+        "--model",
+        bare,
+        "--train",
+        tmp_path / "t.tsv",
+        "--columns",
+        "text=0,label=1",
+        "--out",
+        tmp_path / "out",
+        "--epochs",
+        1,
+        "--set",
+        "train.precision=float32",
+    )
     assert result.code == 0, result.err
     assert "pre-trained weights but for the pooler, of which the checkpoint has nothing" in result.err
     tuned = read_model(tmp_path / "out")
@@ -177,9 +193,22 @@ def test_pretraining_goes_on_from_a_published_model(firth, kind: str, request, t
     source: Path = request.getfixturevalue(kind)
     data = corpus(firth, source, tmp_path)
     result = firth(
-        "pretrain", "--model", source, "--corpus", data, "--out", tmp_path / "run", "--steps", 1,
-        "--set", "data.length=32", "--set", "train.batch_tokens=256", "--set", "train.precision=float32",
-    )  # fmt: skip
+        "pretrain",
+        "--model",
+        source,
+        "--corpus",
+        data,
+        "--out",
+        tmp_path / "run",
+        "--steps",
+        1,
+        "--set",
+        "data.length=32",
+        "--set",
+        "train.batch_tokens=256",
+        "--set",
+        "train.precision=float32",
+    )
     assert result.code == 0, result.err
     new = "has not learnt encoder.pooler, mlm, mlm.norm, mlm.transform, nsp: new weights there"
     assert (new in result.err) is (kind == "bare")

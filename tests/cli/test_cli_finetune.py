@@ -87,9 +87,20 @@ def test_the_end_says_scores_where_things_are_and_what_is_next(tuned: tuple[Path
 
 def test_json_prints_the_results(firth, tiny_run: Path, data: Path, tmp_path: Path) -> None:
     result = firth(
-        "finetune", "--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run",
-        "--epochs", 0.5, "--json", *FAST,
-    )  # fmt: skip
+        "finetune",
+        "--task",
+        "classify",
+        "--model",
+        tiny_run,
+        "--train",
+        data / "t.tsv",
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        0.5,
+        "--json",
+        *FAST,
+    )
     assert result.code == 0 and json.loads(result.out) == json.loads((tmp_path / "run" / "results.json").read_text())
 
 
@@ -97,11 +108,18 @@ def results_of(**more: Any) -> dict[str, Any]:
     score = {"mean": 0.5, "sd": 0.25, "interval": None, "best": 0.5, "values": [0.5]}
     run = {"seed": 1, "settings": [], "best": 0.9, "collapsed": False}
     return {
-        "task": "squad2", "kind": "answer", "metric": "squad_f1", "metrics": ["squad_f1", "exact_match"],
-        "examples": {"train": 1200, "held_out": 1}, "dev": {}, "settings": [[]], "chosen": 0, "runs": [run],
+        "task": "squad2",
+        "kind": "answer",
+        "metric": "squad_f1",
+        "metrics": ["squad_f1", "exact_match"],
+        "examples": {"train": 1200, "held_out": 1},
+        "dev": {},
+        "settings": [[]],
+        "chosen": 0,
+        "runs": [run],
         "chosen_on": "held-out training examples",
         "held_out": {"exact_match": score, "char_f1": score, "squad_f1": score},
-    } | more  # fmt: skip
+    } | more
 
 
 def test_the_scores_of_the_task_come_first_and_one_seed_has_no_deviation(
@@ -139,18 +157,50 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
 ) -> None:
     file = write(tmp_path / "r.toml", 'task = "tag"\nmodel = "./x"\n[train]\nepochs = 9\nseed = 4\n')
     result = firth(
-        "finetune", file, "--task", "classify", "--model", tiny_run, "--from-scratch", "--train", data / "t.tsv",
-        "--dev", data / "d.tsv", "--columns", "text=0,label=1", "--header", "--format", "tsv", "--seeds", 3,
-        "--grid", "optim.learning_rate=1e-4,3e-4", "--grid", "head.network.pool=mean,max", "--epochs", 1.5,
-        "--limit", 7, "--skip-bad", "--set", "train.patience=2", "--show-recipe",
-    )  # fmt: skip
+        "finetune",
+        file,
+        "--task",
+        "classify",
+        "--model",
+        tiny_run,
+        "--from-scratch",
+        "--train",
+        data / "t.tsv",
+        "--dev",
+        data / "d.tsv",
+        "--columns",
+        "text=0,label=1",
+        "--header",
+        "--format",
+        "tsv",
+        "--seeds",
+        3,
+        "--grid",
+        "optim.learning_rate=1e-4,3e-4",
+        "--grid",
+        "head.network.pool=mean,max",
+        "--epochs",
+        1.5,
+        "--limit",
+        7,
+        "--skip-bad",
+        "--set",
+        "train.patience=2",
+        "--show-recipe",
+    )
     assert result.code == 0, result.err
     recipe = tomllib.loads(result.out)
     assert (recipe["task"], recipe["model"], recipe["from_scratch"]) == ("classify", str(tiny_run), True)
     wanted = {
-        "folder": "", "train": str(data / "t.tsv"), "dev": str(data / "d.tsv"), "columns": "text=0,label=1",
-        "header": "yes", "format": "tsv", "limit": 7, "skip_bad": True,
-    }  # fmt: skip
+        "folder": "",
+        "train": str(data / "t.tsv"),
+        "dev": str(data / "d.tsv"),
+        "columns": "text=0,label=1",
+        "header": "yes",
+        "format": "tsv",
+        "limit": 7,
+        "skip_bad": True,
+    }
     assert {key: recipe["data"][key] for key in wanted} == wanted
     assert recipe["grid"] == ["optim.learning_rate=1e-4,3e-4", "head.network.pool=mean,max"]
     train = recipe["train"]
@@ -165,9 +215,21 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
 
 def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_path: Path) -> None:
     result = firth(
-        "finetune", "--task", "classify", "--model", "bert-tiny", "--tokenizer", tiny_vocab, "--train", data / "t.tsv",
-        "--out", tmp_path / "run", "--epochs", 0.1, *FAST,
-    )  # fmt: skip
+        "finetune",
+        "--task",
+        "classify",
+        "--model",
+        "bert-tiny",
+        "--tokenizer",
+        tiny_vocab,
+        "--train",
+        data / "t.tsv",
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        0.1,
+        *FAST,
+    )
     assert result.code == 0 and "new weights" in result.err
 
 
@@ -208,9 +270,14 @@ def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_pa
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(
-    firth, tiny_run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str],
+    firth,
+    tiny_run: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: list[str],
     parts: list[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"--task": "classify", "--model": str(tiny_run), "--train": str(data / "t.tsv"), "--out": "run"}
     given = {flag: value for flag, value in given.items() if flag != tokens[0]}
@@ -309,9 +376,20 @@ def test_a_question_that_leaves_no_room_is_known_before_anything_is_written(
 def test_bad_rows_are_left_out_and_listed_on_demand(firth, tiny_run: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table(ROWS) + "one column\nthe river\ta\textra\n")
     result = firth(
-        "finetune", "--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run",
-        "--epochs", 0.1, "--skip-bad", *FAST,
-    )  # fmt: skip
+        "finetune",
+        "--task",
+        "classify",
+        "--model",
+        tiny_run,
+        "--train",
+        train,
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        0.1,
+        "--skip-bad",
+        *FAST,
+    )
     assert result.code == 0 and "fine-tuned on 18 examples" in result.out
     assert "bad rows left out: 2; the first 2:" in result.err
     assert "t.tsv:22: found 1 columns" in result.err and "t.tsv:23: found 3 columns" in result.err
@@ -350,9 +428,20 @@ def test_the_same_examples_however_the_file_is_written(
 def test_a_lone_quotation_mark_is_text(firth, tiny_run: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table([*ROWS, ('a "river', "a"), ("winter", "b")]))
     result = firth(
-        "finetune", "--task", "classify", "--model", tiny_run, "--train", train, "--out", tmp_path / "run",
-        "--epochs", 0.1, *FAST, "--json",
-    )  # fmt: skip
+        "finetune",
+        "--task",
+        "classify",
+        "--model",
+        tiny_run,
+        "--train",
+        train,
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        0.1,
+        *FAST,
+        "--json",
+    )
     examples = json.loads(result.out)["examples"]
     assert examples["train"] + examples["held_out"] == 22
 
@@ -477,9 +566,15 @@ def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, 
     ],
 )
 def test_evaluate_refuses_in_one_line(
-    firth, tagger: Path, tiny_run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    tokens: list[str], parts: list[str],
-) -> None:  # fmt: skip
+    firth,
+    tagger: Path,
+    tiny_run: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: list[str],
+    parts: list[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     empty = write(tmp_path / "e.conll", "")
     places = {"MODEL": tagger, "RUN": tiny_run, "FILE": data / "t.conll", "FOLDER": tmp_path, "EMPTY": empty}

@@ -6,10 +6,25 @@ from pathlib import Path
 import pytest
 
 SMALL = (
-    "--set", "encoder.width=32", "--set", "encoder.n_heads=2", "--set", "encoder.max_positions=48",
-    "--set", "data.length=24", "--set", "train.steps=12", "--set", "train.batch_tokens=256",
-    "--set", "train.eval_every=6", "--set", "train.precision=float32", "--set", "optim.learning_rate=3e-3",
-)  # fmt: skip
+    "--set",
+    "encoder.width=32",
+    "--set",
+    "encoder.n_heads=2",
+    "--set",
+    "encoder.max_positions=48",
+    "--set",
+    "data.length=24",
+    "--set",
+    "train.steps=12",
+    "--set",
+    "train.batch_tokens=256",
+    "--set",
+    "train.eval_every=6",
+    "--set",
+    "train.precision=float32",
+    "--set",
+    "optim.learning_rate=3e-3",
+)
 
 
 @pytest.fixture(scope="module")

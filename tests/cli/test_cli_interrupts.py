@@ -92,9 +92,14 @@ def test_prepare_goes_on_to_the_same_corpus(tiny_text: Path, tiny_vocab: Path, t
 def test_pretrain_goes_on_to_the_same_model(firth, tiny_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = [
-        "encoder.width=32", "encoder.feed_forward_width=64", "data.length=32", "train.batch_tokens=256",
-        "train.precision=float32", "train.log_every=1", "train.eval_every=20",
-    ]  # fmt: skip
+        "encoder.width=32",
+        "encoder.feed_forward_width=64",
+        "data.length=32",
+        "train.batch_tokens=256",
+        "train.precision=float32",
+        "train.log_every=1",
+        "train.eval_every=20",
+    ]
     command = ["pretrain", "--model", "bert-tiny", "--corpus", tiny_corpus, "--steps", 40, "--threads", 1]
     command += [token for setting in settings for token in ("--set", setting)] + ["--out"]
     with started(*command, run) as process:

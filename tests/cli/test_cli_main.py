@@ -13,9 +13,23 @@ from firth.cli import main
 from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError
 
 VERBS = [
-    "demo", "vocab", "prepare", "pretrain", "extend", "probe", "finetune", "evaluate", "predict", "fill-mask", "embed",
-    "attention", "translate", "average", "convert", "study",
-]  # fmt: skip
+    "demo",
+    "vocab",
+    "prepare",
+    "pretrain",
+    "extend",
+    "probe",
+    "finetune",
+    "evaluate",
+    "predict",
+    "fill-mask",
+    "embed",
+    "attention",
+    "translate",
+    "average",
+    "convert",
+    "study",
+]
 
 
 def run(*command: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -176,9 +190,18 @@ def test_what_files_say_does_not_reach_the_terminal_raw(firth, tmp_path: Path) -
     table = tmp_path / "t.tsv"
     table.write_text(f"a\x1b[2J\x9b\u202eb\t{'z' * 50_000}\nx\ty\n", "utf-8")
     result = firth(
-        "finetune", "--task", "classify", "--model", "bert-tiny", "--train", table, "--columns", "text=0,label=nope",
-        "--out", tmp_path / "o",
-    )  # fmt: skip
+        "finetune",
+        "--task",
+        "classify",
+        "--model",
+        "bert-tiny",
+        "--train",
+        table,
+        "--columns",
+        "text=0,label=nope",
+        "--out",
+        tmp_path / "o",
+    )
     assert result.code == 2 and len(result.err) < 1_500
     assert result.err.replace("\n", "").isprintable() and "x1b" in result.err
 

@@ -33,9 +33,19 @@ def test_a_classifier_with_int8(firth, tmp_path: Path) -> None:
     dev.write_text("gold,sentence\n" + "a,a bad cat\nb,a hat\n" * 3)
     columns = ("--columns", "text=sentence,label=gold", "--header", "--format", "csv")
     result = firth(
-        "convert", source, "--as", "onnx", "--out", tmp_path / "x",
-        "--int8", "--data", dev, *columns, "--max-drop", "100",
-    )  # fmt: skip
+        "convert",
+        source,
+        "--as",
+        "onnx",
+        "--out",
+        tmp_path / "x",
+        "--int8",
+        "--data",
+        dev,
+        *columns,
+        "--max-drop",
+        "100",
+    )
     assert result.code == 0, result.err
     assert "Traceback" not in result.err and "WARNING" not in result.err
     assert f"{tmp_path / 'x'}: model.onnx and its tokenizer; onnxruntime gives PyTorch's numbers" in result.out

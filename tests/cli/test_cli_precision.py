@@ -98,9 +98,12 @@ def test_a_drop_that_is_too_much_ends_with_1(firth, run: Path, dev: Path, monkey
     found = json.loads(result.out)
     assert found["scores"] == {"accuracy": 0.7432} and found["path"].endswith("int8")
     assert found["compared"] == {
-        "float32": {"accuracy": 0.75}, "metric": "accuracy", "drop": pytest.approx(0.68), "max_drop": 0.5,
+        "float32": {"accuracy": 0.75},
+        "metric": "accuracy",
+        "drop": pytest.approx(0.68),
+        "max_drop": 0.5,
         "passed": False,
-    }  # fmt: skip
+    }
     assert firth("predict", run, "x", "--precision", "int8").code == 2
 
 

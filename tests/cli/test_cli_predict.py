@@ -142,7 +142,7 @@ def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:
             ["choice", "text", "probabilities"],
         ),
     ],
-)  # fmt: skip
+)
 def test_objects_are_answered_with_their_ids(
     firth, models: dict[str, Path], kind: str, items: list[dict[str, Any]], keys: list[str]
 ) -> None:
@@ -457,9 +457,14 @@ def test_submissions_that_cannot_be(firth, wnli: tuple[Path, Path], models: dict
     ],
 )
 def test_refusals_are_one_line(
-    firth: Callable[..., Any], models: dict[str, Path], tiny_run: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, tokens: list[str], parts: list[str],
-) -> None:  # fmt: skip
+    firth: Callable[..., Any],
+    models: dict[str, Path],
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: list[str],
+    parts: list[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     places = {"MODEL": models["classify"], "RUN": tiny_run, "ANSWER": models["answer"]}
     result = firth("predict", *(places.get(token, token) for token in tokens))

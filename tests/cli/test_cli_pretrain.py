@@ -8,10 +8,23 @@ from pathlib import Path
 import pytest
 
 TINY = [
-    "--model", "bert-tiny", "--set", "encoder.width=32", "--set", "encoder.n_heads=2", "--set", "data.length=32",
-    "--set", "encoder.feed_forward_width=64", "--set", "encoder.max_positions=64", "--set", "train.batch_tokens=256",
-    "--set", "train.precision=float32",
-]  # fmt: skip
+    "--model",
+    "bert-tiny",
+    "--set",
+    "encoder.width=32",
+    "--set",
+    "encoder.n_heads=2",
+    "--set",
+    "data.length=32",
+    "--set",
+    "encoder.feed_forward_width=64",
+    "--set",
+    "encoder.max_positions=64",
+    "--set",
+    "train.batch_tokens=256",
+    "--set",
+    "train.precision=float32",
+]
 
 
 def test_a_run_says_where_the_model_is_and_what_to_try(firth, tiny_corpus: Path, tmp_path: Path) -> None:
@@ -27,9 +40,22 @@ def test_a_run_says_where_the_model_is_and_what_to_try(firth, tiny_corpus: Path,
 def test_a_model_that_fills_no_blanks_is_offered_for_vectors(firth, tiny_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "lstm"
     result = firth(
-        "pretrain", "--model", "lstm-small", "--corpus", tiny_corpus, "--out", run, "--steps", 1,
-        "--set", "encoder.width=16", "--set", "data.length=16", "--set", "train.batch_tokens=64",
-    )  # fmt: skip
+        "pretrain",
+        "--model",
+        "lstm-small",
+        "--corpus",
+        tiny_corpus,
+        "--out",
+        run,
+        "--steps",
+        1,
+        "--set",
+        "encoder.width=16",
+        "--set",
+        "data.length=16",
+        "--set",
+        "train.batch_tokens=64",
+    )
     assert result.code == 0 and f"next: firth embed {run} --out vectors.npy < lines.txt" in result.out
     refused = firth("fill-mask", run, "[MASK]")
     assert refused.code == 2 and "lstm" in refused.complaint
@@ -39,9 +65,20 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
     file = tmp_path / "r.toml"
     file.write_text('model = "bert-mini"\n[train]\nsteps = 3\nseed = 4\n[optim]\nlearning_rate = 0.5\n', "utf-8")
     result = firth(
-        "pretrain", file, "--model", "bert-tiny", "--corpus", tiny_corpus, "--steps", 9,
-        "--set", "train.steps=10", "--set", "masking.whole_words=true", "--show-recipe",
-    )  # fmt: skip
+        "pretrain",
+        file,
+        "--model",
+        "bert-tiny",
+        "--corpus",
+        tiny_corpus,
+        "--steps",
+        9,
+        "--set",
+        "train.steps=10",
+        "--set",
+        "masking.whole_words=true",
+        "--show-recipe",
+    )
     assert result.code == 0
     recipe = tomllib.loads(result.out)
     assert (recipe["model"], recipe["encoder"]["width"]) == ("bert-tiny", 128)

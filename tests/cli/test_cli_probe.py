@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 RESULT: dict[str, Any] = {
-    "metric": "accuracy", "best": "layer 1", "settings": ["task=classify"],
+    "metric": "accuracy",
+    "best": "layer 1",
+    "settings": ["task=classify"],
     "readings": {
         name: {
             "held_out": {"mean": mean, "sd": 0.0, "values": [mean]},
@@ -15,7 +17,7 @@ RESULT: dict[str, Any] = {
         }
         for number, (name, mean) in enumerate([("layer 0", 0.25), ("layer 1", 0.75)])
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -35,17 +37,44 @@ def test_flags_are_laid_over_the_recipe_and_set_comes_last(firth, asked: list[tu
     recipe = tmp_path / "r.toml"
     recipe.write_text('task = "regress"\n')
     result = firth(
-        "probe", recipe, "--task", "classify", "--model", "m", "--train", "t.tsv", "--dev", "d.tsv",
-        "--columns", "text=0,label=1", "--no-header", "--format", "tsv", "--seeds", 2, "--limit", 9,
-        "--out", tmp_path / "p", "--set", "head.network.words=mean",
-    )  # fmt: skip
+        "probe",
+        recipe,
+        "--task",
+        "classify",
+        "--model",
+        "m",
+        "--train",
+        "t.tsv",
+        "--dev",
+        "d.tsv",
+        "--columns",
+        "text=0,label=1",
+        "--no-header",
+        "--format",
+        "tsv",
+        "--seeds",
+        2,
+        "--limit",
+        9,
+        "--out",
+        tmp_path / "p",
+        "--set",
+        "head.network.words=mean",
+    )
     assert result.code == 0, result.err
     ((plain, settings, where, out),) = asked
     assert (plain, where, out) == ({"task": "regress"}, str(recipe), tmp_path / "p")
     assert sorted(settings[:-1]) == [
-        'data.columns="text=0,label=1"', 'data.dev="d.tsv"', 'data.format="tsv"', 'data.header="no"', "data.limit=9",
-        'data.train="t.tsv"', 'model="m"', 'task="classify"', "train.seeds=2",
-    ]  # fmt: skip
+        'data.columns="text=0,label=1"',
+        'data.dev="d.tsv"',
+        'data.format="tsv"',
+        'data.header="no"',
+        "data.limit=9",
+        'data.train="t.tsv"',
+        'model="m"',
+        'task="classify"',
+        "train.seeds=2",
+    ]
     assert settings[-1] == "head.network.words=mean"
 
 

@@ -193,9 +193,19 @@ def test_prepare_takes_the_evaluation_text_apart(firth, tiny_text: Path, tiny_vo
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("One sentence. Another one.\n\nA second document.\n", "utf-8")
     result = firth(
-        "prepare", tiny_text, "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--workers", 1, "--json",
-        "--dev", tmp_path / "a.txt", tmp_path / "b.txt",
-    )  # fmt: skip
+        "prepare",
+        tiny_text,
+        "--tokenizer",
+        tiny_vocab,
+        "--out",
+        tmp_path / "c",
+        "--workers",
+        1,
+        "--json",
+        "--dev",
+        tmp_path / "a.txt",
+        tmp_path / "b.txt",
+    )
     report = json.loads(result.out)
     assert (report["documents"], report["dev_documents"]) == (80, 4)
 

@@ -14,10 +14,11 @@ def run(tiny_pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from firth.pretraining.run import pretrain, resolve
 
     recipe = {
-        "model": "transformer-tiny", "encoder": {"width": 16, "n_heads": 2, "feed_forward_width": 32},
+        "model": "transformer-tiny",
+        "encoder": {"width": 16, "n_heads": 2, "feed_forward_width": 32},
         "data": {"length": 32},
         "train": {"steps": 4, "batch_tokens": 128, "save_every": 2, "keep_checkpoints": 3, "precision": "float32"},
-    }  # fmt: skip
+    }
     out = tmp_path_factory.mktemp("translate") / "run"
     pretrain(resolve(recipe, [f"data.corpus={tiny_pairs}"], "translate"), out, tell=lambda _: None)
     return out
@@ -31,9 +32,21 @@ def text(path: Path, lines: list[str]) -> Path:
 def test_the_road_of_parallel_text(firth, tiny_vocab: Path, tmp_path: Path) -> None:
     ours, theirs = text(tmp_path / "a", ["one two", "", "three"]), text(tmp_path / "b", ["eins zwei", "x", "drei"])
     made = firth(
-        "prepare", ours, "--second", theirs, "--dev", ours, "--dev-second", theirs, "--tokenizer", tiny_vocab,
-        "--out", tmp_path / "c", "--workers", 1,
-    )  # fmt: skip
+        "prepare",
+        ours,
+        "--second",
+        theirs,
+        "--dev",
+        ours,
+        "--dev-second",
+        theirs,
+        "--tokenizer",
+        tiny_vocab,
+        "--out",
+        tmp_path / "c",
+        "--workers",
+        1,
+    )
     assert made.code == 0 and "2 pairs, 4 sentences" in made.out and "held out  2 pairs" in made.out
     assert "left out: 2 pairs with nothing on one side" in made.out
     assert f"next: firth pretrain --model transformer-mini --corpus {tmp_path / 'c'}" in made.out
@@ -53,9 +66,22 @@ def test_translation_is_not_learnt_from_other_text(firth, tiny_corpus: Path, tmp
 
 def test_training_says_what_is_left_out_and_what_comes_next(firth, tiny_pairs: Path, tmp_path: Path) -> None:
     result = firth(
-        "pretrain", "--model", "transformer-tiny", "--corpus", tiny_pairs, "--out", tmp_path / "r", "--steps", 1,
-        "--set", "data.length=24", "--set", "train.batch_tokens=64", "--set", "encoder.width=128",
-    )  # fmt: skip
+        "pretrain",
+        "--model",
+        "transformer-tiny",
+        "--corpus",
+        tiny_pairs,
+        "--out",
+        tmp_path / "r",
+        "--steps",
+        1,
+        "--set",
+        "data.length=24",
+        "--set",
+        "train.batch_tokens=64",
+        "--set",
+        "encoder.width=128",
+    )
     assert result.code == 0, result.err
     assert " training pairs are longer than data.length=24: left out" in result.err
     assert " held-out pairs are longer than data.length=24: left out" in result.err
@@ -166,7 +192,10 @@ def test_evaluate_of_translations_refuses_in_one_line(
     firth, run: Path, tiny_run: Path, tmp_path: Path, tokens: list[str], part: str
 ) -> None:
     places = {
-        "RUN": run, "BERT": tiny_run, "FILE": text(tmp_path / "file", LINES), "SHORT": text(tmp_path / "short", ["x"])
-    }  # fmt: skip
+        "RUN": run,
+        "BERT": tiny_run,
+        "FILE": text(tmp_path / "file", LINES),
+        "SHORT": text(tmp_path / "short", ["x"]),
+    }
     result = firth("evaluate", *(places.get(token, token) for token in tokens))
     assert result.code == 2 and part in result.complaint, result.err

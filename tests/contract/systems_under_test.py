@@ -54,10 +54,17 @@ def tiny_recipe(system: str, corpus: Path, *settings: str) -> Pretrain:
     if (vectors := corpus.parent / VECTORS).is_file():
         data["vectors"] = str(vectors)
     common = [
-        "train.steps=12", "train.batch_tokens=192", "train.micro_batches=2", "train.precision=float32",
-        "train.eval_every=4", "train.eval_batches=3", "train.save_every=5", "train.log_every=3",
-        "optim.warmup_share=0.25", "optim.learning_rate=3e-3",
-    ]  # fmt: skip
+        "train.steps=12",
+        "train.batch_tokens=192",
+        "train.micro_batches=2",
+        "train.precision=float32",
+        "train.eval_every=4",
+        "train.eval_batches=3",
+        "train.save_every=5",
+        "train.log_every=3",
+        "optim.warmup_share=0.25",
+        "optim.learning_rate=3e-3",
+    ]
     return read_recipe(data, [*common, *settings], "tiny", vocab_size=Corpus(corpus).tokenizer.size)
 
 

@@ -124,8 +124,12 @@ def start(run: Path, recipe: Path, *more: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(run), str(recipe), *more],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
 
 
 @pytest.fixture
@@ -410,8 +414,10 @@ def torchrun(program: Path, run: Path, recipe: Path) -> "subprocess.CompletedPro
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, run, recipe],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
 
 
 def check_equal_curves(one: Path, two: Path, names: tuple[str, ...]) -> None:

@@ -44,9 +44,13 @@ def at_step(number: int, then: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module.Trainer, "train_step", watched)
 
 
-@pytest.mark.parametrize(("system", "setting", "names"), [
-    ("bert", "train.micro_batches=2", ("mlm_loss", "nsp_loss", "loss")), (*STREAM, ("lm_loss", "loss")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("system", "setting", "names"),
+    [
+        ("bert", "train.micro_batches=2", ("mlm_loss", "nsp_loss", "loss")),
+        (*STREAM, ("lm_loss", "loss")),
+    ],
+)
 def test_any_number_of_processes_reads_the_same_batches(
     system: str, setting: str, names: tuple[str, ...], tiny_corpus: Path, tmp_path: Path
 ) -> None:
@@ -134,9 +138,12 @@ def start(run: Path, recipe: Path) -> "subprocess.Popen[str]":
     """``firth pretrain`` with two processes, in a session of its own as a terminal has it, after its first score."""
     process = subprocess.Popen(
         [sys.executable, "-m", "firth", "pretrain", str(recipe), "--out", str(run), "--processes", "2"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "2"},
-    )  # fmt: skip
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "held-out" in line:

@@ -140,12 +140,18 @@ def trainer_of(kind: str, system: str, corpus: Path, run: Path, *, steps: int, b
     examples = made(kind, system, corpus)
     run.mkdir(exist_ok=True)
     return Trainer(
-        objective=model, source=ExampleSource(examples, 4, budget, seed=1), dev=None,
+        objective=model,
+        source=ExampleSource(examples, 4, budget, seed=1),
+        dev=None,
         config=TrainConfig(steps=steps, log_every=1, save_every=2, eval_every=0, keep_checkpoints=9),
-        optim=OptimConfig(), rate=lambda step: 1e-3, flops=lambda batch: 1.0, run=run,
+        optim=OptimConfig(),
+        rate=lambda step: 1e-3,
+        flops=lambda batch: 1.0,
+        run=run,
         save_model=lambda folder, facts: write_model(folder, system, kind, model, tokenizer_of(system, corpus), facts),
-        scales=rate_scales(model, 0.5), tell=lambda text: None,
-    )  # fmt: skip
+        scales=rate_scales(model, 0.5),
+        tell=lambda text: None,
+    )
 
 
 @every_system

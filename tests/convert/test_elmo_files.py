@@ -24,9 +24,17 @@ from firth.text.tokenizer import SPECIALS, Tokenizer
 h5py = pytest.importorskip("h5py")
 
 CONFIG = BilmConfig(
-    vocab_size=4, width=5, cells=6, n_layers=2, cell_clip=2.5, projection_clip=0.0, character_width=3,
-    filters=((1, 4), (3, 6)), n_highways=1, activation="tanh",
-)  # fmt: skip
+    vocab_size=4,
+    width=5,
+    cells=6,
+    n_layers=2,
+    cell_clip=2.5,
+    projection_clip=0.0,
+    character_width=3,
+    filters=((1, 4), (3, 6)),
+    n_highways=1,
+    activation="tanh",
+)
 
 
 def state(config: BilmConfig = CONFIG) -> dict[str, torch.Tensor]:
@@ -70,8 +78,10 @@ def test_what_is_written_reads_as_the_same_bits(tmp_path: Path, width: int) -> N
         assert file["CNN/W_cnn_1"].shape == (1, 3, 3, 6)
         cell = file["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"]
         assert {name: data.shape for name, data in cell.items()} == {
-            "W_0": (2 * width, 24), "B": (24,), "W_P_0": (6, width),
-        }  # fmt: skip
+            "W_0": (2 * width, 24),
+            "B": (24,),
+            "W_P_0": (6, width),
+        }
 
 
 def test_gates_lie_in_the_published_order(tmp_path: Path) -> None:
@@ -140,7 +150,7 @@ def test_a_model_may_be_named_by_its_folder_or_either_file(tmp_path: Path) -> No
         ("", {"char_cnn": None}, "models without characters are not read"),
         ("", {"bidirectional": False}, "bidirectional=False: expected true"),
     ],
-)  # fmt: skip
+)
 def test_options_that_do_not_fit_are_told(tmp_path: Path, table: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         read(changed(written(tmp_path / "e"), table, **values))

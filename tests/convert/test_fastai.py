@@ -26,8 +26,12 @@ def tensors(n_words: int) -> dict[str, Tensor]:
     torch.manual_seed(0)
     found = {"encoder.weight": torch.randn(n_words, 4)}
     for i, (below, own) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False)):
-        shapes = {"weight_ih_l0": (4 * own, below), "weight_hh_l0": (4 * own, own), "bias_ih_l0": (4 * own,),
-                  "bias_hh_l0": (4 * own,)}  # fmt: skip
+        shapes = {
+            "weight_ih_l0": (4 * own, below),
+            "weight_hh_l0": (4 * own, own),
+            "bias_ih_l0": (4 * own,),
+            "bias_hh_l0": (4 * own,),
+        }
         found |= {f"rnns.{i}.{name}": torch.randn(shape) for name, shape in shapes.items()}
     return found
 
@@ -75,8 +79,9 @@ def check(state: dict[str, Tensor], expected: dict[str, Tensor], n_words: int) -
 
 def test_the_second_generation(tmp_path: Path) -> None:
     theirs = second_generation(len(SECOND))
-    folder = released(tmp_path / "wt103-bwd", {"model": theirs, "opt": {"state": {}, "hypers": [{"lr": 0.1}]}}, SECOND,
-                      "lstm_bwd.pth")  # fmt: skip
+    folder = released(
+        tmp_path / "wt103-bwd", {"model": theirs, "opt": {"state": {}, "hypers": [{"lr": 0.1}]}}, SECOND, "lstm_bwd.pth"
+    )
     loaded = open_model(folder)
     assert loaded.system_name == "awd-lstm" and loaded.tokenizer.size == len(SECOND)
     config = AwdLstmConfig(vocab_size=12, width=4, hidden_width=6, n_layers=3, backward=True)
@@ -129,14 +134,16 @@ def test_a_folder_of_both_directions_asks_for_a_file(tmp_path: Path) -> None:
     ("lists", "taken"),
     [
         (["itos_fwd.pkl", "itos_bwd.pkl"], {"lstm_fwd.pth": "itos_fwd.pkl", "lstm_bwd.pth": "itos_bwd.pkl"}),
-        (["lstm_bwd_itos.txt", "lstm_fwd_itos.txt"],
-         {"lstm_fwd.pth": "lstm_fwd_itos.txt", "lstm_bwd.pth": "lstm_bwd_itos.txt"}),
+        (
+            ["lstm_bwd_itos.txt", "lstm_fwd_itos.txt"],
+            {"lstm_fwd.pth": "lstm_fwd_itos.txt", "lstm_bwd.pth": "lstm_bwd_itos.txt"},
+        ),
         (["itos_wt103.pkl"], {"lstm_fwd.pth": "itos_wt103.pkl", "lstm_bwd.pth": "itos_wt103.pkl"}),
         # One list in several forms.
         (["itos.pkl", "itos.json", "itos.txt"], {"lstm_fwd.pth": "itos.txt"}),
         (["itos.pkl", "itos.json"], {"lstm_bwd.pth": "itos.json"}),
     ],
-)  # fmt: skip
+)
 def test_each_model_has_its_own_words(tmp_path: Path, lists: list[str], taken: dict[str, str]) -> None:
     for name in lists:
         words = [*SECOND[:-1], name]

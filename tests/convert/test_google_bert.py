@@ -38,9 +38,17 @@ from firth.tasks.config import AnswerConfig, ClassifyConfig
 
 # No two sizes are equal, but for the width of queries and of their heads' outputs, which are square in any BERT.
 CONFIG = BertConfig(
-    vocab_size=11, width=6, n_layers=2, n_heads=2, feed_forward_width=10, max_positions=9, n_segments=3,
-    dropout=0.2, attention_dropout=0.3, init_range=0.05,
-)  # fmt: skip
+    vocab_size=11,
+    width=6,
+    n_layers=2,
+    n_heads=2,
+    feed_forward_width=10,
+    max_positions=9,
+    n_segments=3,
+    dropout=0.2,
+    attention_dropout=0.3,
+    init_range=0.05,
+)
 L = CONFIG.n_layers
 
 
@@ -233,11 +241,22 @@ def test_what_counts_as_a_weight(name: str, weight: bool) -> None:
 def published(**changes: Any) -> dict[str, Any]:
     """The keys of the released multilingual configuration."""
     return {
-        "attention_probs_dropout_prob": 0.1, "directionality": "bidi", "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
-        "max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12, "pooler_fc_size": 768,
-        "pooler_type": "first_token_transform", "type_vocab_size": 2, "vocab_size": 105879, **changes,
-    }  # fmt: skip
+        "attention_probs_dropout_prob": 0.1,
+        "directionality": "bidi",
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": 768,
+        "initializer_range": 0.02,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "pooler_fc_size": 768,
+        "pooler_type": "first_token_transform",
+        "type_vocab_size": 2,
+        "vocab_size": 105879,
+        **changes,
+    }
 
 
 def test_the_published_base_model_is_our_default() -> None:
@@ -255,10 +274,17 @@ def test_our_sizes_in_their_words() -> None:
     theirs = config_to_google(replace(CONFIG, activation="gelu_tanh"))
     assert theirs.pop("hidden_act") == "gelu"
     assert theirs == {
-        "vocab_size": 11, "hidden_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "intermediate_size": 10, "max_position_embeddings": 9, "type_vocab_size": 3, "hidden_dropout_prob": 0.2,
-        "attention_probs_dropout_prob": 0.3, "initializer_range": 0.05,
-    }  # fmt: skip
+        "vocab_size": 11,
+        "hidden_size": 6,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 10,
+        "max_position_embeddings": 9,
+        "type_vocab_size": 3,
+        "hidden_dropout_prob": 0.2,
+        "attention_probs_dropout_prob": 0.3,
+        "initializer_range": 0.05,
+    }
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,18 @@ from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 
 CONFIG = BertConfig(
-    vocab_size=30, width=12, n_layers=3, n_heads=2, feed_forward_width=20, max_positions=40, n_segments=3,
-    dropout=0.2, attention_dropout=0.3, init_range=0.05, norm_epsilon=1e-6,
-)  # fmt: skip
+    vocab_size=30,
+    width=12,
+    n_layers=3,
+    n_heads=2,
+    feed_forward_width=20,
+    max_positions=40,
+    n_segments=3,
+    dropout=0.2,
+    attention_dropout=0.3,
+    init_range=0.05,
+    norm_epsilon=1e-6,
+)
 
 
 @pytest.mark.parametrize("activation", sorted(set(ACTIVATION_NAMES.values())))
@@ -93,15 +102,24 @@ def test_the_tables_cover_every_parameter_once() -> None:
 def test_names_of_every_age_become_todays() -> None:
     one = torch.ones(1)
     theirs = {
-        "embeddings.LayerNorm.gamma": one, "bert.encoder.layer.0.output.LayerNorm.beta": one, "pooler.dense.bias": one,
-        "embeddings.position_ids": one, "bert.embeddings.token_type_ids": one, "classifier.weight": one,
-        "cls.predictions.transform.LayerNorm.gamma": one, "cls.predictions.decoder.bias": one,
-    }  # fmt: skip
+        "embeddings.LayerNorm.gamma": one,
+        "bert.encoder.layer.0.output.LayerNorm.beta": one,
+        "pooler.dense.bias": one,
+        "embeddings.position_ids": one,
+        "bert.embeddings.token_type_ids": one,
+        "classifier.weight": one,
+        "cls.predictions.transform.LayerNorm.gamma": one,
+        "cls.predictions.decoder.bias": one,
+    }
     assert list(todays_names(theirs, "x")) == [
-        "bert.embeddings.LayerNorm.weight", "bert.encoder.layer.0.output.LayerNorm.bias", "bert.pooler.dense.bias",
-        "classifier.weight", "cls.predictions.transform.LayerNorm.weight", "cls.predictions.decoder.bias",
+        "bert.embeddings.LayerNorm.weight",
+        "bert.encoder.layer.0.output.LayerNorm.bias",
+        "bert.pooler.dense.bias",
+        "classifier.weight",
+        "cls.predictions.transform.LayerNorm.weight",
+        "cls.predictions.decoder.bias",
         "cls.predictions.bias",
-    ]  # fmt: skip
+    ]
 
 
 def test_two_names_for_one_tensor_are_refused() -> None:

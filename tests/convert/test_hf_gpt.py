@@ -15,9 +15,17 @@ from firth.objectives.tied_lm import TiedLM
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 CONFIG = GptConfig(
-    vocab_size=30, width=12, n_layers=3, n_heads=2, max_positions=40,
-    dropout=0.2, attention_dropout=0.3, embedding_dropout=0.4, init_range=0.05, norm_epsilon=1e-6,
-)  # fmt: skip
+    vocab_size=30,
+    width=12,
+    n_layers=3,
+    n_heads=2,
+    max_positions=40,
+    dropout=0.2,
+    attention_dropout=0.3,
+    embedding_dropout=0.4,
+    init_range=0.05,
+    norm_epsilon=1e-6,
+)
 THEIRS = {"model_type": "openai-gpt", "vocab_size": 9}
 
 
@@ -82,10 +90,15 @@ def published(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
 def test_names_of_every_age_become_todays() -> None:
     one, places = torch.ones(1), torch.arange(3)
     theirs = {
-        "tokens_embed.weight": one, "h.0.attn.bias": one, "transformer.h.11.attn.bias": one, "h.0.ln_1.bias": one,
-        "position_ids": places, "transformer.position_ids": places, "lm_head.weight": one,
+        "tokens_embed.weight": one,
+        "h.0.attn.bias": one,
+        "transformer.h.11.attn.bias": one,
+        "h.0.ln_1.bias": one,
+        "position_ids": places,
+        "transformer.position_ids": places,
+        "lm_head.weight": one,
         "multiple_choice_head.summary.weight": one,
-    }  # fmt: skip
+    }
     found, facts = todays_names(theirs, "x")
     assert list(found) == ["transformer.tokens_embed.weight", "transformer.h.0.ln_1.bias", "lm_head.weight"]
     assert facts == [("left out", "multiple_choice_head: the language model is read, the head for choices is not")]

@@ -20,17 +20,24 @@ from firth.objectives.tied_lm import TiedLM
 WIDTH, N_PIECES, N_POSITIONS, N_LAYERS = 64, 11, 7, 2
 # Written down from the specification once more: names and shapes in the order of the files.
 LAYER = [
-    ("attention.query_key_value.weight", (1, 64, 192)), ("attention.query_key_value.bias", (192,)),
-    ("attention.output.weight", (1, 64, 64)), ("attention.output.bias", (64,)),
-    ("attention_norm.weight", (64,)), ("attention_norm.bias", (64,)),
-    ("feed_forward.weight", (1, 64, 256)), ("feed_forward.bias", (256,)),
-    ("feed_forward_output.weight", (1, 256, 64)), ("feed_forward_output.bias", (64,)),
-    ("feed_forward_norm.weight", (64,)), ("feed_forward_norm.bias", (64,)),
-]  # fmt: skip
+    ("attention.query_key_value.weight", (1, 64, 192)),
+    ("attention.query_key_value.bias", (192,)),
+    ("attention.output.weight", (1, 64, 64)),
+    ("attention.output.bias", (64,)),
+    ("attention_norm.weight", (64,)),
+    ("attention_norm.bias", (64,)),
+    ("feed_forward.weight", (1, 64, 256)),
+    ("feed_forward.bias", (256,)),
+    ("feed_forward_output.weight", (1, 256, 64)),
+    ("feed_forward_output.bias", (64,)),
+    ("feed_forward_norm.weight", (64,)),
+    ("feed_forward_norm.bias", (64,)),
+]
 ORDER = [
-    ("encoder.embeddings.positions.weight", (7, 64)), ("encoder.embeddings.pieces.weight", (11, 64)),
+    ("encoder.embeddings.positions.weight", (7, 64)),
+    ("encoder.embeddings.pieces.weight", (11, 64)),
     *((f"encoder.blocks.{i}.{name}", shape) for i in range(N_LAYERS) for name, shape in LAYER),
-]  # fmt: skip
+]
 
 
 def release(folder: Path) -> list[np.ndarray]:

@@ -29,9 +29,15 @@ from firth.tasks.config import (
 )
 
 LEFT_TO_RIGHT = BertConfig(
-    vocab_size=43, width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=32, causal=True,
+    vocab_size=43,
+    width=8,
+    n_layers=2,
+    n_heads=2,
+    feed_forward_width=12,
+    max_positions=32,
+    causal=True,
     activation="gelu_tanh",
-)  # fmt: skip
+)
 LABELS = ("a", "b", "c")
 TAGS = ("O", "B-X", "I-X")
 

@@ -309,7 +309,7 @@ BROKEN_TABLES: dict[str, tuple[bytes, str]] = {
     "a name that is no text": (index_with(GOOD, name=b"w\xff"), "slices of partitioned variables"),
     "TensorFlow 2": (index_with(GOOD, name=b"model/w/.ATTRIBUTES/VARIABLE_VALUE"), "an object checkpoint of .* 2"),
     "TensorFlow 2, its graph": (index_with(GOOD, name=b"_CHECKPOINTABLE_OBJECT_GRAPH"), "an object checkpoint"),
-}  # fmt: skip
+}
 
 BROKEN_ENTRIES: dict[str, tuple[bytes, str]] = {
     "unknown type": (entry(7, (6,), 0, 24, CRC), "'w' has type 7: expected float32"),
@@ -331,7 +331,7 @@ BROKEN_ENTRIES: dict[str, tuple[bytes, str]] = {
     "half a checksum": (GOOD[:-2], "ends within a field"),
     "shard": (entry(1, (6,), 0, 24, CRC, shard=1), "'w' lies in data file 1 of 1"),
     "negative shard": (entry(1, (6,), 0, 24, CRC, shard=-1), "'w' lies in data file"),
-}  # fmt: skip
+}
 
 BROKEN_PLACES: dict[str, tuple[bytes, str]] = {
     "a byte beyond the end": (entry(1, (6,), 1, 24, CRC), "'w' ends at byte 25, but the file has 24"),
@@ -341,7 +341,7 @@ BROKEN_PLACES: dict[str, tuple[bytes, str]] = {
     "checksum": (entry(1, (6,), 0, 24, bytes(4)), "'w' does not match its checksum"),
     "no checksum": (GOOD[:-5], "'w' does not match its checksum"),
     "another part of the file": (entry(1, (3,), 8, 12, checksum(RAW[:12])), "'w' does not match its checksum"),
-}  # fmt: skip
+}
 
 
 def refused(folder: Path, index: bytes, data: bytes, part: str, said: str) -> None:

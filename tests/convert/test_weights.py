@@ -25,10 +25,15 @@ FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 def tensors() -> dict[str, Tensor]:
     torch.manual_seed(0)
     return {
-        "a.weight": torch.randn(3, 4), "a.bias": torch.randn(3), "half": torch.randn(5).half(),
-        "brain": torch.randn(2, 2).bfloat16(), "double": torch.randn(2).double(), "ids": torch.arange(6)[None],
-        "one": torch.tensor(2.0), "none": torch.zeros(0, 3),
-    }  # fmt: skip
+        "a.weight": torch.randn(3, 4),
+        "a.bias": torch.randn(3),
+        "half": torch.randn(5).half(),
+        "brain": torch.randn(2, 2).bfloat16(),
+        "double": torch.randn(2).double(),
+        "ids": torch.arange(6)[None],
+        "one": torch.tensor(2.0),
+        "none": torch.zeros(0, 3),
+    }
 
 
 def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:

@@ -58,8 +58,14 @@ def test_packed_files(tmp_path: Path, suffix: str, pack) -> None:
 
 def test_words_with_blanks_are_read_from_the_right(tmp_path: Path) -> None:
     """GloVe's 840B set has such words; also words that are numbers, and odd white space inside a word."""
-    rows = [(b"a", [1.0, 2.0]), (b". . .", [3.0, 4.0]), (b"at name@domain.com", [5.0, 6.0]), (b"7", [7.0, 8.0]),
-            ("x\u00a0y".encode(), [9.0, 1.0]), ("\u0085".encode(), [1.0, 1.0])]  # fmt: skip
+    rows = [
+        (b"a", [1.0, 2.0]),
+        (b". . .", [3.0, 4.0]),
+        (b"at name@domain.com", [5.0, 6.0]),
+        (b"7", [7.0, 8.0]),
+        ("x\u00a0y".encode(), [9.0, 1.0]),
+        ("\u0085".encode(), [1.0, 1.0]),
+    ]
     found = read(open_vectors(write_text(tmp_path / "a.txt", rows)))
     check(found, {word.decode(): row for word, row in rows})
 

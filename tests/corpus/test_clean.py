@@ -23,12 +23,21 @@ def reasons_of(paragraphs: list[str], *rules: str) -> list[str]:
 @pytest.mark.parametrize(
     ("paragraph", "reason"),
     [
-        (ENGLISH, ""), (KOREAN, ""), (JAPANESE, ""), ("1998", ""), ("History.", ""), ("\"Yes\", he said - \"no!\"", ""),
-        ("| Name | Year | Place |", "tables"), ("Name\tYear\tPlace\tSize", "tables"), ("either | or", ""),
-        ("1998 2001 2004 2010, 3 of 4", "numbers"), ("In 1998, 2001, 2004 and 2010 it was closed.", ""),
-        ("f(x) = {a_1^2 + b_2^2} / [c-d] * (x + y)", "symbols"), ("for (i=0;i<n;++i) { x[i] += *(y++); }", "symbols"),
+        (ENGLISH, ""),
+        (KOREAN, ""),
+        (JAPANESE, ""),
+        ("1998", ""),
+        ("History.", ""),
+        ('"Yes", he said - "no!"', ""),
+        ("| Name | Year | Place |", "tables"),
+        ("Name\tYear\tPlace\tSize", "tables"),
+        ("either | or", ""),
+        ("1998 2001 2004 2010, 3 of 4", "numbers"),
+        ("In 1998, 2001, 2004 and 2010 it was closed.", ""),
+        ("f(x) = {a_1^2 + b_2^2} / [c-d] * (x + y)", "symbols"),
+        ("for (i=0;i<n;++i) { x[i] += *(y++); }", "symbols"),
     ],
-)  # fmt: skip
+)
 def test_a_paragraph_by_itself(paragraph: str, reason: str) -> None:
     assert reasons_of([ENGLISH, paragraph, ENGLISH]) == ["", reason, ""]
     kept = [name for name in OPTIONAL if name != reason]
@@ -43,9 +52,14 @@ def test_a_list_is_a_run_of_five() -> None:
 
 
 def test_verse_and_dialogue_are_no_lists() -> None:
-    verse = ["Shall I compare thee to a summer's day?", "Thou art more lovely and more temperate:",
-             "Rough winds do shake the darling buds of May,", "And summer's lease hath all too short a date:",
-             "Sometime too hot the eye of heaven shines,", "And often is his gold complexion dimmed;"]  # fmt: skip
+    verse = [
+        "Shall I compare thee to a summer's day?",
+        "Thou art more lovely and more temperate:",
+        "Rough winds do shake the darling buds of May,",
+        "And summer's lease hath all too short a date:",
+        "Sometime too hot the eye of heaven shines,",
+        "And often is his gold complexion dimmed;",
+    ]
     assert reasons_of(verse) == [""] * 6
     assert reasons_of(["“No.”", "“Yes!”", "“Why?”", "“Because…”", "“Ah.”", "“So.”"]) == [""] * 6
 

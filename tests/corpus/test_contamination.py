@@ -30,9 +30,16 @@ def search(files: tuple[Path, ...], documents: list[list[str]], removed: list[in
 def test_a_text_is_found_in_other_case_and_punctuation_and_across_paragraphs(tmp_path: Path) -> None:
     file = tmp_path / "dev.tsv"
     file.write_text(f"sentence\tlabel\n{LONG}\t1\n{OTHER}\t0\ntoo short\t1\n")
-    corpus = [["Nothing here."], ["Heading.",
-                                   "Then: ONE two, three four five six seven", "(eight) nine ten eleven, twelve!",
-                                   "thirteen", "After it."]]  # fmt: skip
+    corpus = [
+        ["Nothing here."],
+        [
+            "Heading.",
+            "Then: ONE two, three four five six seven",
+            "(eight) nine ten eleven, twelve!",
+            "thirteen",
+            "After it.",
+        ],
+    ]
     (found,), places = search((file,), corpus)
     assert (found.n, found.examples, found.short, found.found) == (13, 4, 2, 1)
     assert found.quotes == ((f"{LONG} | 1", "t.txt:1"),)

@@ -177,8 +177,11 @@ def test_numbers_before_and_after(text: Path, tmp_path: Path) -> None:
             rows = made.encode_many(lines)
             assert fit.pieces == sum(len(row.ids) for row in rows)
             assert fit.words == sum(len(set(row.words)) for row in rows)
-            whole = sum(row.words.count(w) == 1 and i != made.unk_id for row in rows
-                        for i, w in zip(row.ids, row.words, strict=True))  # fmt: skip
+            whole = sum(
+                row.words.count(w) == 1 and i != made.unk_id
+                for row in rows
+                for i, w in zip(row.ids, row.words, strict=True)
+            )
             assert fit.whole == whole
     assert report.text.after.pieces < report.text.before.pieces
     for piece in report.frequent:
@@ -313,8 +316,14 @@ def domain(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def recipe_for(model: Path, corpus: Path, *settings: str) -> Any:
-    common = ["train.steps=2", "train.batch_tokens=256", "train.precision=float32", "data.length=32",
-              "train.eval_every=1", "train.save_every=1"]  # fmt: skip
+    common = [
+        "train.steps=2",
+        "train.batch_tokens=256",
+        "train.precision=float32",
+        "data.length=32",
+        "train.eval_every=1",
+        "train.save_every=1",
+    ]
     return resolve({"model": str(model), "data": {"corpus": str(corpus)}}, [*common, *settings], "test")
 
 
@@ -363,8 +372,9 @@ def test_a_run_killed_while_it_is_first_scored_begins_anew(
         pretrain(recipe, tmp_path / "cut", silent)
     monkeypatch.undo()
     assert resume(tmp_path / "cut", silent).finished
-    losses = [[(e["event"], e["step"], e["loss"]) for e in read_log(tmp_path / run / "log.jsonl")]
-              for run in ("cut", "whole")]  # fmt: skip
+    losses = [
+        [(e["event"], e["step"], e["loss"]) for e in read_log(tmp_path / run / "log.jsonl")] for run in ("cut", "whole")
+    ]
     assert losses[0] == losses[1]
 
 

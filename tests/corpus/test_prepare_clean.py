@@ -52,26 +52,41 @@ def test_what_is_removed_and_what_the_card_says(
         [dirty], tiny_vocab, out, hold_out=0.0, cleaning=cleaning, licences={"dirty.txt": "CC0"}, workers=1
     )
     assert [row[:3] for row in report.removed] == [
-        ("duplicates", 2, 0), ("near-duplicates", 1, 0), ("repeated", 0, 26), ("tables", 0, 1),
-    ]  # fmt: skip
+        ("duplicates", 2, 0),
+        ("near-duplicates", 1, 0),
+        ("repeated", 0, 26),
+        ("tables", 0, 1),
+    ]
     assert report.documents == 80 and report.repeated_documents == 0
     (found,) = report.evaluation_texts
     assert found.found == found.examples == 1
     card = (out / "README.md").read_text("utf-8")
     for said in (
-        "| `dirty.txt` | CC0 |", "| repeated | paragraphs of 6 words or more that occur 3 times or more",
-        f"`{NOTICE}`", "like `dirty.txt:", "similarity 1.00", "hangul", "`Name | Year | Place | Colour`",
-        "| `dev.tsv` | 13 | 1 | 0 | 1 | 100.00% |", "Nothing was removed for it.",
-    ):  # fmt: skip
+        "| `dirty.txt` | CC0 |",
+        "| repeated | paragraphs of 6 words or more that occur 3 times or more",
+        f"`{NOTICE}`",
+        "like `dirty.txt:",
+        "similarity 1.00",
+        "hangul",
+        "`Name | Year | Place | Colour`",
+        "| `dev.tsv` | 13 | 1 | 0 | 1 | 100.00% |",
+        "Nothing was removed for it.",
+    ):
         assert said in card, said
     assert str(tmp_path) not in card, "a card is for others: no path of this machine"
     assert sorted(path.name for path in out.iterdir() if "000" not in path.name and path.name != ".lock") == [
-        "README.md", "manifest.json", "tokenizer",
-    ]  # fmt: skip
+        "README.md",
+        "manifest.json",
+        "tokenizer",
+    ]
     removed = prepare(
-        [dirty], tiny_vocab, tmp_path / "without", hold_out=0.0, workers=1,
+        [dirty],
+        tiny_vocab,
+        tmp_path / "without",
+        hold_out=0.0,
+        workers=1,
         cleaning=Cleaning(rules=OPTIONAL, against=(evaluation,), remove_overlap=True),
-    )  # fmt: skip
+    )
     assert "evaluation" in [row[0] for row in removed.removed] and removed.tokens < report.tokens
 
 

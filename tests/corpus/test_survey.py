@@ -86,8 +86,10 @@ def test_each_kind_is_found_and_nothing_else_changes(tmp_path: Path, in_process:
     verdict = survey(CorpusReader([path]), None, ALL, tmp_path / "s", 1)
     assert reasons(verdict) == ["", "", "", "duplicates", "near-duplicates", "", "", "", "nothing-left", ""]
     assert paragraphs(verdict) == {
-        (5, 4): "repeated", (6, 5): "repeated", **{(7, i): "lists" for i in range(5)},
-    }  # fmt: skip
+        (5, 4): "repeated",
+        (6, 5): "repeated",
+        **{(7, i): "lists" for i in range(5)},
+    }
     assert verdict.like[3] == (0, 1.0) and verdict.like[4][0] == 2 and verdict.like[4][1] > 0.8
     (count,) = verdict.files
     assert count.documents == 10 and sum(count.scripts) > 1000

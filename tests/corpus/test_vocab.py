@@ -33,8 +33,11 @@ def test_writes_a_tokenizer_and_its_report(tmp_path: Path, text: Path) -> None:
     out = tmp_path / "new" / "vocab"
     report = build_vocab([text], out, size=80, lowercase=True)
     assert sorted(path.name for path in out.iterdir()) == [
-        "report.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"
-    ]  # fmt: skip
+        "report.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
     tokenizer = Tokenizer.load(out)
     assert tokenizer.size == report.size == 80 and tokenizer.lowercase
     assert tokenizer.fingerprint == report.fingerprint
@@ -76,9 +79,13 @@ def test_refuses_a_folder_in_use(tmp_path: Path, text: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"size": 5}, "size=5"), ({"score": "best"}, "score='best'"), ({"workers": 0}, "workers=0"),
-     ({"max_types": 0}, "max_types=0")],
-)  # fmt: skip
+    [
+        ({"size": 5}, "size=5"),
+        ({"score": "best"}, "score='best'"),
+        ({"workers": 0}, "workers=0"),
+        ({"max_types": 0}, "max_types=0"),
+    ],
+)
 def test_refuses_options_that_do_not_fit(tmp_path: Path, text: Path, options: dict, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError, match=message):
         build_vocab([text], tmp_path / "out", **options)
@@ -148,8 +155,10 @@ def test_interrupt_leaves_no_folder_and_no_process(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     process = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "out")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert process.stdout is not None and process.stdout.readline() == b"reading\n"
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=20)
@@ -176,8 +185,10 @@ def in_session(session: int) -> list[str]:
 def test_byte_pair_encoding(tmp_path: Path, text: Path) -> None:
     report = build_vocab([text], tmp_path / "out", size=80, kind="bpe")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "report.json", "tokenizer.json", "tokenizer_config.json"
-    ]  # fmt: skip
+        "report.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     tokenizer = Tokenizer.load(tmp_path / "out")
     assert tokenizer.size == report.size == 80 and not tokenizer.lowercase and report.kind == "bpe"
     assert tokenizer.fingerprint == report.fingerprint
@@ -232,11 +243,27 @@ def test_workers_change_nothing_in_byte_pair_encoding(
 def test_whole_words(tmp_path: Path, text: Path) -> None:
     report = build_vocab([text], tmp_path / "out", size=14, kind="words", lowercase=True)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "report.json", "tokenizer.json", "tokenizer_config.json"
-    ]  # fmt: skip
+        "report.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     tokenizer = Tokenizer.load(tmp_path / "out")
-    assert tokenizer.pieces == ["<unk>", "<s>", "<sep>", "</s>", ".", "the", "cat", "mat", ",", "a", "good", "it", "on",
-                                "run"]  # fmt: skip
+    assert tokenizer.pieces == [
+        "<unk>",
+        "<s>",
+        "<sep>",
+        "</s>",
+        ".",
+        "the",
+        "cat",
+        "mat",
+        ",",
+        "a",
+        "good",
+        "it",
+        "on",
+        "run",
+    ]
     assert report.kind == "words" and report.size == 14 and tokenizer.lowercase
     assert report.fingerprint == tokenizer.fingerprint
     ids = [i for row in tokenizer.ids_many(TEXT.split("\n")) for i in row]

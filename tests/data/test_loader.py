@@ -32,9 +32,17 @@ def loader(
     recurrent = options.instances in ("streams", "copies")
     layout = (stream_layout if recurrent else bert_layout)(corpus.tokenizer)
     return Loader(
-        corpus, options, masking or MaskingConfig(), layout, predict="next" if recurrent else "masked",
-        budget_tokens=64, slots=slots, seed=5, total_steps=20, split=split,
-    )  # fmt: skip
+        corpus,
+        options,
+        masking or MaskingConfig(),
+        layout,
+        predict="next" if recurrent else "masked",
+        budget_tokens=64,
+        slots=slots,
+        seed=5,
+        total_steps=20,
+        split=split,
+    )
 
 
 def read(source: Loader, n: int, start: Place | None = None, step: int = 0, **ranks: int) -> Stream:

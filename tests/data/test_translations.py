@@ -32,9 +32,15 @@ def parallel(folder: Path, pairs: list[list[int]] | None = None) -> Corpus:
 def loader_of(corpus: Corpus, *, length: int = 16, budget: int = 32, **data: object) -> Loader:
     config = DataConfig(corpus=str(corpus.folder), instances="translations", length=length, **data)  # type: ignore[arg-type]
     return Loader(
-        corpus, config, MaskingConfig(), source_layout(corpus.tokenizer), predict="translation", budget_tokens=budget,
-        slots=2, seed=7,
-    )  # fmt: skip
+        corpus,
+        config,
+        MaskingConfig(),
+        source_layout(corpus.tokenizer),
+        predict="translation",
+        budget_tokens=budget,
+        slots=2,
+        seed=7,
+    )
 
 
 def test_pairs_that_do_not_fit_are_left_out() -> None:
@@ -126,9 +132,15 @@ def test_text_of_another_kind_is_refused(tmp_path: Path) -> None:
         config = DataConfig(corpus=str(pairs.folder), instances=kind, length=16)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=f"pairs is parallel text, but data.instances='{kind}'"):
             Loader(
-                pairs, config, MaskingConfig(), source_layout(pairs.tokenizer), predict="next", budget_tokens=32,
-                slots=1, seed=1,
-            )  # fmt: skip
+                pairs,
+                config,
+                MaskingConfig(),
+                source_layout(pairs.tokenizer),
+                predict="next",
+                budget_tokens=32,
+                slots=1,
+                seed=1,
+            )
 
 
 def test_a_batch_holds_at_least_a_pair_of_the_longest_rows(tmp_path: Path) -> None:

@@ -22,9 +22,22 @@ from firth.text.records import Document, Text
 pytest.importorskip("matplotlib")
 
 SETTINGS = DemoSettings(
-    held_out_share=0.2, vocab_size=90, width=32, length=64, short_length=32, steps=6, batch_tokens=256, log_every=2,
-    eval_every=3, save_every=3, precision="float32", per_class=(4, 8), draws=2, tune_steps=3, fewest_pieces=4,
-)  # fmt: skip
+    held_out_share=0.2,
+    vocab_size=90,
+    width=32,
+    length=64,
+    short_length=32,
+    steps=6,
+    batch_tokens=256,
+    log_every=2,
+    eval_every=3,
+    save_every=3,
+    precision="float32",
+    per_class=(4, 8),
+    draws=2,
+    tune_steps=3,
+    fewest_pieces=4,
+)
 _WORDS = {
     "files": ["open", "read", "write", "close", "path", "folder", "name", "disk", "copy", "move"],
     "email": ["message", "header", "sender", "mail", "address", "subject", "reply", "body", "part", "send"],
@@ -110,9 +123,12 @@ def test_an_interrupted_demo_goes_on(
         return demo(tmp_path / "out", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
 
     stops: list[tuple[str, Callable[..., Any]]] = [
-        ("write_text", stop), ("train_vocab", stop), ("prepare_corpus", stop), ("pretrain", stop_in_pretraining),
+        ("write_text", stop),
+        ("train_vocab", stop),
+        ("prepare_corpus", stop),
+        ("pretrain", stop_in_pretraining),
         ("_score", stop_scoring),
-    ]  # fmt: skip
+    ]
     for name, function in stops:
         with monkeypatch.context() as patch:
             patch.setattr(job._Demo, name, function)

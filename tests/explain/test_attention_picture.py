@@ -26,9 +26,10 @@ def names(attention: Attention) -> tuple[list[str], list[str], list[str]]:
     """Beside the maps, under them, and in the figure."""
     (axes,) = draw_attention(attention).axes
     return (
-        [label.get_text() for label in axes.get_yticklabels()], [label.get_text() for label in axes.get_xticklabels()],
+        [label.get_text() for label in axes.get_yticklabels()],
+        [label.get_text() for label in axes.get_xticklabels()],
         [text.get_text() for text in axes.texts],
-    )  # fmt: skip
+    )
 
 
 def test_every_map_is_there_with_the_names_of_its_pieces() -> None:

@@ -71,14 +71,20 @@ def undecided(classifier: Any) -> Objective:
 Make = Callable[[], Objective]
 MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
     "classify": (
-        "bert", "classify",
-        lambda: undecided(tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="mean")))), TEXTS,
+        "bert",
+        "classify",
+        lambda: undecided(tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="mean")))),
+        TEXTS,
     ),
     "multilabel": (
-        "bert-ltr", "multilabel",
-        lambda: tuned("multilabel", MultiLabelConfig(
-            labels=LABELS, network=network_of(layers=(0, 1), mix="weighted", pool="mean")
-        ), LTR), TEXTS,
+        "bert-ltr",
+        "multilabel",
+        lambda: tuned(
+            "multilabel",
+            MultiLabelConfig(labels=LABELS, network=network_of(layers=(0, 1), mix="weighted", pool="mean")),
+            LTR,
+        ),
+        TEXTS,
     ),
     "regress": ("bert-ltr", "regress", lambda: tuned("regress", RegressConfig(), LTR), TEXTS),
     "tag": ("bert", "tag", lambda: tuned("tag", TagConfig(labels=("O", "B-X", "I-X"))), TAGGED),
@@ -86,7 +92,7 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
     "choose": ("bert", "choose", lambda: tuned("choose", ChooseConfig()), CHOICES),
     "pre-trained": ("bert", PRETRAINING, lambda: drawn(MaskedLM(Bert(ONE), MaskedLMConfig())), []),
     "pre-trained left to right": ("bert-ltr", PRETRAINING, lambda: drawn(CausalLM(Bert(LTR), CausalLMConfig())), []),
-}  # fmt: skip
+}
 
 # Of it the weights are taken to be too many for one file.
 LARGE = "choose"
@@ -181,9 +187,15 @@ def test_vectors_without_the_scores_of_pieces(exported: Exported) -> None:
 def test_the_folder_says_what_it_is(exported: Exported) -> None:
     loaded, folder = exported("classify")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md", "config.json", "manifest.json", "model.onnx", "onnx.json", "tokenizer.json",
-        "tokenizer_config.json", "vocab.txt",
-    ]  # fmt: skip
+        "README.md",
+        "config.json",
+        "manifest.json",
+        "model.onnx",
+        "onnx.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
     about = json.loads((folder / ABOUT).read_text())
     assert (about["system"], about["task"], about["options"]["labels"]) == ("bert", "classify", ["a", "b"])
     assert about["inputs"] == dict.fromkeys(job.INPUTS, ["batch", "length"])

@@ -103,9 +103,14 @@ def test_what_is_done_is_kept(compared: Path, files: Path, tiny_run: Path, monke
 def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, tiny_run: Path) -> None:
     heard: list[str] = []
     found = compare(
-        "classify", config(files), tmp_path / "c", models=[str(tiny_run)], minutes=1e-4, settings=FAST,
+        "classify",
+        config(files),
+        tmp_path / "c",
+        models=[str(tiny_run)],
+        minutes=1e-4,
+        settings=FAST,
         tell=heard.append,
-    )  # fmt: skip
+    )
     assert list(found.results["ways"]) == ["baseline"] and len(found.results["skipped"]) == 2
     assert any(line.startswith("skipped: fine-tuned run with 62 labels") for line in heard)
     assert "nothing else was fitted" in found.results["recommendation"]
@@ -150,10 +155,13 @@ def facts(score: float, low: float, high: float) -> dict[str, Any]:
     base = row | {"score": 0.8, "megabytes": 1.0, "way": "baseline"}
     best = row | {"over_baseline": score - 0.8, "over_baseline_interval": [low, high]}
     return {
-        "ways": {"baseline": base, "fine-tuned-1": best}, "best": "fine-tuned-1" if score > 0.8 else "baseline",
-        "winner": "fine-tuned-1" if low > 0 else "baseline", "metric": "accuracy", "examples": {"train": 100},
+        "ways": {"baseline": base, "fine-tuned-1": best},
+        "best": "fine-tuned-1" if score > 0.8 else "baseline",
+        "winner": "fine-tuned-1" if low > 0 else "baseline",
+        "metric": "accuracy",
+        "examples": {"train": 100},
         "names": {"baseline": "baseline", "fine-tuned-1": "fine-tuned m"},
-    }  # fmt: skip
+    }
 
 
 def test_only_what_is_surely_better_is_recommended() -> None:

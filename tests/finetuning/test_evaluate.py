@@ -126,10 +126,15 @@ def test_int8_is_compared_with_float32_and_recorded(own_copy: Path, gold: Path) 
     right = [answer.label == label for answer, label in zip(answers, "abab", strict=True)]
     assert found["scores"]["accuracy"] == sum(right) / 4
     assert json.loads((own_copy / "model" / "int8.json").read_text()) == {
-        "weights": file_sha256(own_copy / "model" / "model.safetensors"), "task": "classify", "metric": "accuracy",
-        "data": {"dev.tsv": file_sha256(gold)}, "examples": 4, "max_drop": 100,
-        "float32": plain["scores"]["accuracy"], "int8": found["scores"]["accuracy"],
-    }  # fmt: skip
+        "weights": file_sha256(own_copy / "model" / "model.safetensors"),
+        "task": "classify",
+        "metric": "accuracy",
+        "data": {"dev.tsv": file_sha256(gold)},
+        "examples": 4,
+        "max_drop": 100,
+        "float32": plain["scores"]["accuracy"],
+        "int8": found["scores"]["accuracy"],
+    }
 
 
 def test_int8_that_costs_too_much_is_not_recorded(own_copy: Path, gold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,5 +200,9 @@ def test_the_score_that_a_task_is_known_by_is_compared() -> None:
     assert compare("glue/cola", plain, fast, 1)["drop"] == pytest.approx(-10)
     # Tags that are no entities have no entity_f1.
     assert compare("tag", {"tag_accuracy": 0.5}, {"tag_accuracy": 0.5}, 0) == {
-        "float32": {"tag_accuracy": 0.5}, "metric": "tag_accuracy", "drop": 0, "max_drop": 0, "passed": True
-    }  # fmt: skip
+        "float32": {"tag_accuracy": 0.5},
+        "metric": "tag_accuracy",
+        "drop": 0,
+        "max_drop": 0,
+        "passed": True,
+    }

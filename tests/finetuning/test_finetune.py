@@ -117,8 +117,10 @@ def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[st
     answers = load(tmp_path / "out").predict([text for text, _ in rows])
     assert [answer.label for answer in answers] == [label for _, label in rows]
     assert {path.name for path in (tmp_path / "out" / "runs" / "seed-1").iterdir()} == {
-        "log.jsonl", "result.json", "scores.json",
-    }  # fmt: skip
+        "log.jsonl",
+        "result.json",
+        "scores.json",
+    }
     assert not (tmp_path / "out" / "features").exists()
 
 
@@ -592,9 +594,10 @@ def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_v
 # -- defaults ------------------------------------------------------------------------------------------------
 
 OWN = {
-    "optim": {"learning_rate": 6.25e-5, "warmup_share": 0.002}, "train": {"epochs": 5.0, "batch_examples": 16},
+    "optim": {"learning_rate": 6.25e-5, "warmup_share": 0.002},
+    "train": {"epochs": 5.0, "batch_examples": 16},
     "head": {"auxiliary_lm": 0.5, "network": {"dropout": 0.2}},
-}  # fmt: skip
+}
 
 
 def test_a_system_has_settings_of_its_own(

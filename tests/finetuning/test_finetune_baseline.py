@@ -35,9 +35,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fitted(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "b"
     made = firth.finetune(
-        task="classify", model="tfidf", train=files / "train.tsv", dev=files / "dev.tsv", out=out,
+        task="classify",
+        model="tfidf",
+        train=files / "train.tsv",
+        dev=files / "dev.tsv",
+        out=out,
         tell=lambda text: None,
-    )  # fmt: skip
+    )
     assert made.scores["dev"]["accuracy"] == 1 and isinstance(made.model, firth.Baseline)
     return out
 
@@ -102,9 +106,13 @@ def test_wrong_recipes_are_said(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         firth.finetune(
-            task=task, model=model, train=files / "train.tsv", out=tmp_path / "x", settings=settings,
+            task=task,
+            model=model,
+            train=files / "train.tsv",
+            out=tmp_path / "x",
+            settings=settings,
             tell=lambda text: None,
-        )  # fmt: skip
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -10,9 +10,13 @@ from firth.finetuning.report import write_finetune_report
 from firth.tasks.config import ClassifyConfig
 
 RECIPE = Finetune(
-    model="runs/a", task="classify", kind="classify", metric="accuracy", data=LabelledConfig(train="t.tsv"),
+    model="runs/a",
+    task="classify",
+    kind="classify",
+    metric="accuracy",
+    data=LabelledConfig(train="t.tsv"),
     head=ClassifyConfig(labels=("a", "b")),
-)  # fmt: skip
+)
 
 
 def score(mean: float, interval: float | None) -> dict[str, Any]:
@@ -21,34 +25,48 @@ def score(mean: float, interval: float | None) -> dict[str, Any]:
 
 def one_run(seed: int, best: float, *, is_collapsed: bool) -> dict[str, Any]:
     return {
-        "seed": seed, "settings": ["optim.learning_rate=1e-4"], "best": best, "best_step": 3, "steps": 9,
-        "elapsed_s": 90.0, "collapsed": is_collapsed, "folder": f"runs/seed-{seed}",
-    }  # fmt: skip
+        "seed": seed,
+        "settings": ["optim.learning_rate=1e-4"],
+        "best": best,
+        "best_step": 3,
+        "steps": 9,
+        "elapsed_s": 90.0,
+        "collapsed": is_collapsed,
+        "folder": f"runs/seed-{seed}",
+    }
 
 
 def results() -> dict[str, Any]:
     return {
-        "task": "classify", "metric": "accuracy", "chosen_on": "held-out training examples",
+        "task": "classify",
+        "metric": "accuracy",
+        "chosen_on": "held-out training examples",
         "examples": {"train": 1234, "held_out": 56, "dev": 78},
         "dev": {"dev": {"accuracy": score(0.8125, 0.05), "macro_f1": score(0.7, None)}},
         "held_out": {"accuracy": score(0.83, 0.01)},
         "runs": [one_run(1, 0.84, is_collapsed=False), one_run(2, 0.51, is_collapsed=True)],
         "calibration": {
-            "temperature": 1.625, "error_before": 0.1234, "error_after": 0.0321,
-            "reliability_before": [[0.9, 0.8, 10]], "reliability_after": [[0.8, 0.8, 10]],
+            "temperature": 1.625,
+            "error_before": 0.1234,
+            "error_after": 0.0321,
+            "reliability_before": [[0.9, 0.8, 10]],
+            "reliability_after": [[0.8, 0.8, 10]],
         },
         "notes": ["bad rows left out: 1; the first 1:", "  t.tsv:7: <broken>"],
-    }  # fmt: skip
+    }
 
 
 BREAKDOWN = {
-    "unit": "examples", "always": "a", "majority": {"answer": "a", "metric": "accuracy", "score": 0.75},
+    "unit": "examples",
+    "always": "a",
+    "majority": {"answer": "a", "metric": "accuracy", "score": 0.75},
     "labels": {
         "a": {"examples": 3, "predicted": 4, "precision": 0.75, "recall": 1.0, "f1": 0.8571},
         "b": {"examples": 1, "predicted": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0},
     },
-    "confusion_labels": ["a", "b"], "confusion": [[3, 0], [1, 0]],
-}  # fmt: skip
+    "confusion_labels": ["a", "b"],
+    "confusion": [[3, 0], [1, 0]],
+}
 
 
 def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
@@ -56,8 +74,19 @@ def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
     cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]
     at = cells.index("label")
     assert cells[at : at + 12] == [
-        "label", "examples", "predicted", "precision", "recall", "F1", "a", "3", "4", "0.7500", "1.0000", "0.8571",
-    ]  # fmt: skip
+        "label",
+        "examples",
+        "predicted",
+        "precision",
+        "recall",
+        "F1",
+        "a",
+        "3",
+        "4",
+        "0.7500",
+        "1.0000",
+        "0.8571",
+    ]
     at = cells.index("gold")
     assert cells[at : at + 9] == ["gold", "a", "b", "a", "3", "0", "b", "1", "0"]
     assert "Always answering a: accuracy 0.7500." in page
@@ -69,9 +98,11 @@ def write(folder: Path, found: dict[str, Any]) -> str:
         log = folder / run["folder"] / "log.jsonl"
         log.parent.mkdir(parents=True)
         events = [
-            {"event": "train", "step": 3, "loss": 0.7}, {"event": "dev", "step": 3, "accuracy": 0.5},
-            {"event": "train", "step": 9, "loss": 0.4}, {"event": "dev", "step": 9, "accuracy": run["best"]},
-        ]  # fmt: skip
+            {"event": "train", "step": 3, "loss": 0.7},
+            {"event": "dev", "step": 3, "accuracy": 0.5},
+            {"event": "train", "step": 9, "loss": 0.4},
+            {"event": "dev", "step": 9, "accuracy": run["best"]},
+        ]
         log.write_text("".join(json.dumps(event) + "\n" for event in events))
     path = write_finetune_report(folder, RECIPE, found)
     assert path == folder / "report.html"

@@ -96,8 +96,12 @@ def test_too_few_examples_are_refused_with_numbers(tmp_path: Path) -> None:
 
 def test_rare_and_common_labels_are_said_with_numbers(tmp_path: Path) -> None:
     rows = [(f"text {i}", "a" if i > 1 else "b") for i in range(20)] + [("one more", "c")]
-    data = read("classify", train=write(tmp_path / "t.tsv", table(rows)), dev=write(tmp_path / "d.tsv", table(rows)),
-                choose_on="dev")  # fmt: skip
+    data = read(
+        "classify",
+        train=write(tmp_path / "t.tsv", table(rows)),
+        dev=write(tmp_path / "d.tsv", table(rows)),
+        choose_on="dev",
+    )
     assert "labels with one training example, of which the model learns little: 'c'" in data.notes
     common = "18 of 21 training examples have the label 'a': always answering it is right for 86% of them"
     assert any(note.startswith(common) for note in data.notes)

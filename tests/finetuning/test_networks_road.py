@@ -80,10 +80,16 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
 def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
     """Its own examples, from the embeddings up: what a linear head on two texts cannot."""
     settings = [
-        "train.precision=float32", "train.batch_examples=12", "head.network.width=12", "train.epochs=30",
-        "optim.learning_rate=1e-2", "head.network.layers=[0]", "head.network.dropout=0.0", "data.choose_on=dev",
+        "train.precision=float32",
+        "train.batch_examples=12",
+        "head.network.width=12",
+        "train.epochs=30",
+        "optim.learning_rate=1e-2",
+        "head.network.layers=[0]",
+        "head.network.dropout=0.0",
+        "data.choose_on=dev",
         "train.evaluations_per_epoch=0",
-    ]  # fmt: skip
+    ]
     found = run_resolved(resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
     assert found.results["dev"]["dev"]["accuracy"]["mean"] > 0.95
 

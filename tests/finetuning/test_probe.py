@@ -40,9 +40,14 @@ def test_a_probe_compares_all_readings_and_reads_the_text_once(
 ) -> None:
     filled = []
     fill = features._fill
-    monkeypatch.setattr(features, "_fill", lambda place, model, rows, kind, names, *rest: (
-        filled.append(list(names)), fill(place, model, rows, kind, names, *rest)
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        features,
+        "_fill",
+        lambda place, model, rows, kind, names, *rest: (
+            filled.append(list(names)),
+            fill(place, model, rows, kind, names, *rest),
+        ),
+    )
     out = tmp_path / "probe"
     result = probe(plain, SETTINGS, "test", out, tell=lambda text: None)
     assert filled == [[0, 1, 2]]

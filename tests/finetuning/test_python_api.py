@@ -34,9 +34,15 @@ def labelled(tmp_path: Path) -> Path:
 
 def test_arguments_a_file_and_an_object_say_the_same(tiny_run: Path, labelled: Path, tmp_path: Path) -> None:
     made = firth.finetune(
-        task="classify", model=tiny_run, train=labelled, dev=labelled, seeds=1, out=tmp_path / "a", tell=quiet,
+        task="classify",
+        model=tiny_run,
+        train=labelled,
+        dev=labelled,
+        seeds=1,
+        out=tmp_path / "a",
+        tell=quiet,
         settings=FAST | {"optim.learning_rate": 1e-3},
-    )  # fmt: skip
+    )
     assert made.out == tmp_path / "a" and made.results == read_json(tmp_path / "a" / "results.json")
     assert set(made.scores) == {"dev", "held_out"} and 0 <= made.scores["dev"]["accuracy"] <= 1
     assert made.model.predict("the river").label in ("a", "b")
@@ -44,9 +50,8 @@ def test_arguments_a_file_and_an_object_say_the_same(tiny_run: Path, labelled: P
     file = made.out / "recipe.toml"
     again = [
         firth.finetune(file, tmp_path / "b", quiet, settings=["train.seed=2"]),
-        firth.finetune(resolve(read_toml(file), {}, "t").recipe, tmp_path / "c", quiet,
-                       settings={"train.seed": 2}),
-    ]  # fmt: skip
+        firth.finetune(resolve(read_toml(file), {}, "t").recipe, tmp_path / "c", quiet, settings={"train.seed": 2}),
+    ]
     assert again[0].results["model"] == again[1].results["model"] != made.results["model"]
     found = firth.evaluate(made.out, labelled)
     assert found["scores"] == {name: pytest.approx(value) for name, value in made.scores["dev"].items()}
@@ -58,16 +63,23 @@ def test_what_is_missing_is_named(tiny_run: Path, labelled: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="arguments: key 'task' is missing"):
         firth.finetune(model=tiny_run, train=labelled, out=tmp_path / "x")
     with pytest.raises(ConfigError, match="unknown key 'optim.learning_rat': did you mean 'optim.learning_rate'"):
-        firth.finetune(task="classify", model=tiny_run, train=labelled, out=tmp_path / "x",
-                       settings={"optim.learning_rat": 1e-3})  # fmt: skip
+        firth.finetune(
+            task="classify", model=tiny_run, train=labelled, out=tmp_path / "x", settings={"optim.learning_rat": 1e-3}
+        )
     assert not (tmp_path / "x").exists()
 
 
 def test_pretraining_takes_arguments_a_file_or_an_object(tiny_corpus: Path, tmp_path: Path) -> None:
     settings = {
-        "encoder.n_layers": 1, "encoder.width": 16, "encoder.n_heads": 2, "encoder.feed_forward_width": 32,
-        "encoder.max_positions": 32, "data.length": 32, "train.precision": "float32", "train.batch_tokens": 64,
-    }  # fmt: skip
+        "encoder.n_layers": 1,
+        "encoder.width": 16,
+        "encoder.n_heads": 2,
+        "encoder.feed_forward_width": 32,
+        "encoder.max_positions": 32,
+        "data.length": 32,
+        "train.precision": "float32",
+        "train.batch_tokens": 64,
+    }
     made = firth.pretrain(
         model="bert-tiny", corpus=tiny_corpus, steps=2, out=tmp_path / "a", settings=settings, tell=quiet
     )

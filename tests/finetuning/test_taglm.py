@@ -33,9 +33,14 @@ TOWNS = ["Alton", "Bolton", "Carlton", "Felton", "Hilton"]
 SIZES = {"width": 4, "cells": 6, "character_width": 3, "filters": ((1, 4), (3, 4)), "n_highways": 0}
 # The sizes of the designs are a paper's: a test has no time for them.
 SMALL = [
-    "head.network.lstm_width=8", "head.network.own_words=3", "train.precision=float32", "train.batch_examples=4",
-    "train.epochs=2", "data.held_out=0.2", "train.evaluations_per_epoch=1",
-]  # fmt: skip
+    "head.network.lstm_width=8",
+    "head.network.own_words=3",
+    "train.precision=float32",
+    "train.batch_examples=4",
+    "train.epochs=2",
+    "data.held_out=0.2",
+    "train.evaluations_per_epoch=1",
+]
 
 
 @pytest.fixture(scope="module")

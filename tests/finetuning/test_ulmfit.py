@@ -41,9 +41,14 @@ from firth.training.log import read_log
 QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
 SIZES = ["encoder.width=16", "encoder.hidden_width=20", "encoder.n_layers=2"]
 STEPS = [
-    "train.steps=6", "train.batch_tokens=128", "train.eval_every=3", "train.save_every=3", "train.log_every=1",
-    "train.precision=float32", "data.length=16",
-]  # fmt: skip
+    "train.steps=6",
+    "train.batch_tokens=128",
+    "train.eval_every=3",
+    "train.save_every=3",
+    "train.log_every=1",
+    "train.precision=float32",
+    "data.length=16",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +109,14 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     told: list[str] = []
     recipe = resolve_pretraining(
         {"model": str(general)},
-        [*STEPS, "train.layer_decay=0.3846", "encoder.input_dropout=0.25",
-         f"data.corpus={corpus(target, 70, tmp_path / 'target')}"], "t",
-    )  # fmt: skip
+        [
+            *STEPS,
+            "train.layer_decay=0.3846",
+            "encoder.input_dropout=0.25",
+            f"data.corpus={corpus(target, 70, tmp_path / 'target')}",
+        ],
+        "t",
+    )
     assert recipe.encoder.vocab_size == 70 and recipe.encoder.width == 16 and recipe.encoder.input_dropout == 0.25
     pretrain(recipe, tmp_path / "lm", tell=told.append)
     assert any("of the 70 words of the corpus's vocabulary; the others begin as the mean" in text for text in told)
@@ -139,8 +149,11 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
 def test_a_frozen_language_model_is_read_once(general: Path, labelled: Path, tmp_path: Path, width: int) -> None:
     plain = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
     settings = [
-        "adapt.frozen_groups=-1", f"head.network.hidden_width={width}", "train.epochs=1", "train.precision=float32",
-    ]  # fmt: skip
+        "adapt.frozen_groups=-1",
+        f"head.network.hidden_width={width}",
+        "train.epochs=1",
+        "train.precision=float32",
+    ]
     run_resolved(resolve(plain, settings, "t"), tmp_path / "out", tell=QUIET)
     before, after = (read_model(path).objective.encoder.state_dict() for path in (general, tmp_path / "out"))
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
@@ -236,9 +249,15 @@ def test_one_group_more_learns_in_each_epoch(
     """Groups that rest are not even decayed, and the optimiser holds nothing of them. The head learns in all steps,
     its norms too: gains, shifts and running statistics."""
     made = a_run(
-        general if kind == "awd-lstm" else tiny_run, labelled, tmp_path, "adapt.unfreeze=gradual", "train.epochs=6",
-        "optim.decay=0.1", "optim.warmup_share=0", "optim.schedule=constant",
-    )  # fmt: skip
+        general if kind == "awd-lstm" else tiny_run,
+        labelled,
+        tmp_path,
+        "adapt.unfreeze=gradual",
+        "train.epochs=6",
+        "optim.decay=0.1",
+        "optim.warmup_share=0",
+        "optim.schedule=constant",
+    )
     moved: list[list[bool]] = []
     step = trainer.Trainer.train_step
 

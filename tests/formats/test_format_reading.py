@@ -85,9 +85,15 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
     loaded = open_model(tmp_path / "m")
     (tmp_path / "ours").mkdir()
     write_model(
-        tmp_path / "ours", "bert", PRETRAINING, loaded.objective, loaded.tokenizer, {}, untrained=loaded.untrained,
+        tmp_path / "ours",
+        "bert",
+        PRETRAINING,
+        loaded.objective,
+        loaded.tokenizer,
+        {},
+        untrained=loaded.untrained,
         embedding=EmbeddingConfig(pool="max"),
-    )  # fmt: skip
+    )
     again = read_model(tmp_path / "ours")
     assert again.untrained == loaded.untrained and again.embedding == EmbeddingConfig(pool="max")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == ["BertModel"]
@@ -96,21 +102,24 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
 
 OPTIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "classify": (
-        ClassifyConfig(labels=("a", "b", "c"), network=PLAIN), "BertForSequenceClassification",
+        ClassifyConfig(labels=("a", "b", "c"), network=PLAIN),
+        "BertForSequenceClassification",
         {"id2label": {"0": "a", "1": "b", "2": "c"}, "classifier_dropout": 0.25},
     ),
     "multilabel": (
-        MultiLabelConfig(labels=("a",), network=PLAIN), "BertForSequenceClassification",
+        MultiLabelConfig(labels=("a",), network=PLAIN),
+        "BertForSequenceClassification",
         {"id2label": {"0": "a"}, "classifier_dropout": 0.25, "problem_type": "multi_label_classification"},
     ),
     "regress": (RegressConfig(network=PLAIN), "BertForSequenceClassification", {"classifier_dropout": 0.25}),
     "tag": (
-        TagConfig(labels=("O", "B-X", "E-X", "S-X"), scheme="BIOES", network=PLAIN), "BertForTokenClassification",
+        TagConfig(labels=("O", "B-X", "E-X", "S-X"), scheme="BIOES", network=PLAIN),
+        "BertForTokenClassification",
         {"id2label": {"0": "O", "1": "B-X", "2": "E-X", "3": "S-X"}, "classifier_dropout": 0.25},
     ),
     "choose": (ChooseConfig(network=PLAIN), "BertForMultipleChoice", {"classifier_dropout": 0.25}),
     "answer": (AnswerConfig(), "BertForQuestionAnswering", {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("task", list(OPTIONS))

@@ -31,9 +31,13 @@ WITH_HEADS = sorted(name for name, row in SYSTEMS.items() if "n_heads" in {f.nam
 def written(folder: Path, system: str) -> Path:
     row = SYSTEMS[system]
     sizes: dict[str, Any] = {
-        "vocab_size": len(PIECES), "width": 16, "n_layers": 3, "n_heads": 4, "feed_forward_width": 12,
+        "vocab_size": len(PIECES),
+        "width": 16,
+        "n_layers": 3,
+        "n_heads": 4,
+        "feed_forward_width": 12,
         "max_positions": MOST,
-    }  # fmt: skip
+    }
     known = {f.name for f in fields(row.config)}
     encoder = row.encoder(row.config(**{name: n for name, n in sizes.items() if name in known}, **row.fixed))
     objective = row.objective(encoder, row.objective_config())

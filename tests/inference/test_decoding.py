@@ -118,9 +118,12 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(seed: int, a
 
 @settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 10**6), alpha=st.sampled_from([0.0, 0.6, 1.3]), most=st.integers(1, 7),
-    beam=st.integers(2, 5), n_pieces=st.integers(2, 6),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    alpha=st.sampled_from([0.0, 0.6, 1.3]),
+    most=st.integers(1, 7),
+    beam=st.integers(2, 5),
+    n_pieces=st.integers(2, 6),
+)
 def test_the_procedure_is_the_specification_s(seed: int, alpha: float, most: int, beam: int, n_pieces: int) -> None:
     table = Table(n_pieces, seed, sharpness=1.0)
     (found,) = beam_search(
@@ -208,11 +211,11 @@ def test_without_a_penalty_the_score_is_the_log_probability() -> None:
 def test_a_greater_penalty_prefers_the_longer_one() -> None:
     table = Fixed([0.45, 0.55], [0.5, 0.5], [0.9, 0.1])
     results = {
-        alpha: beam_search(
-            table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=4, alpha=alpha, most=[3]
-        )[0][0].ids
+        alpha: beam_search(table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=4, alpha=alpha, most=[3])[0][
+            0
+        ].ids
         for alpha in (0.0, 4.0)
-    }  # fmt: skip
+    }
     assert results[0.0] == [] and results[4.0] == [1, 1]
 
 

@@ -42,20 +42,23 @@ WINDOWS = WindowConfig(length=16)
 KINDS: dict[str, tuple[Any, Any, list[Any]]] = {
     "classify": (
         ClassifyConfig(labels=("x", "y", "z"), temperature=0.5, windows=WINDOWS),
-        ClassifyConfig(labels=("z", "x", "y"), temperature=3.0), TEXTS,
+        ClassifyConfig(labels=("z", "x", "y"), temperature=3.0),
+        TEXTS,
     ),
     "multilabel": (
         MultiLabelConfig(labels=("x", "y"), threshold=0.2, windows=WINDOWS),
-        MultiLabelConfig(labels=("y", "x"), threshold=0.9), TEXTS,
+        MultiLabelConfig(labels=("y", "x"), threshold=0.9),
+        TEXTS,
     ),
     "regress": (RegressConfig(windows=WINDOWS), RegressConfig(lowest=-0.1, highest=0.1), TEXTS),
     "choose": (ChooseConfig(temperature=2.0, windows=WINDOWS), ChooseConfig(), CHOICES),
     "tag": (
         TagConfig(labels=("O", "B-X", "I-X"), windows=WINDOWS),
-        TagConfig(labels=("I-X", "O", "B-X"), crf=True), TAGGED,
+        TagConfig(labels=("I-X", "O", "B-X"), crf=True),
+        TAGGED,
     ),
     "answer": (AnswerConfig(), AnswerConfig(), []),
-}  # fmt: skip
+}
 
 
 def tokenizer(lowercase: bool = True) -> Tokenizer:

@@ -33,9 +33,15 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
 
 def gate(folder: Path, **changed: Any) -> Gate:
     facts: dict[str, Any] = {
-        "weights": file_sha256(folder / "model.safetensors"), "task": "classify", "data": {"dev.tsv": "0" * 64},
-        "examples": 10, "metric": "accuracy", "float32": 0.75, "int8": 0.749, "max_drop": 0.5,
-    }  # fmt: skip
+        "weights": file_sha256(folder / "model.safetensors"),
+        "task": "classify",
+        "data": {"dev.tsv": "0" * 64},
+        "examples": 10,
+        "metric": "accuracy",
+        "float32": 0.75,
+        "int8": 0.749,
+        "max_drop": 0.5,
+    }
     return Gate(**facts | changed)
 
 
@@ -63,9 +69,15 @@ def test_the_record_says_all_that_was_compared(run: Path) -> None:
     record_gate(run / "model", gate(run / "model"), passed=True)
     found = json.loads((run / "model" / GATE).read_text())
     assert found == {
-        "weights": file_sha256(run / "model" / "model.safetensors"), "task": "classify", "examples": 10,
-        "data": {"dev.tsv": "0" * 64}, "metric": "accuracy", "float32": 0.75, "int8": 0.749, "max_drop": 0.5,
-    }  # fmt: skip
+        "weights": file_sha256(run / "model" / "model.safetensors"),
+        "task": "classify",
+        "examples": 10,
+        "data": {"dev.tsv": "0" * 64},
+        "metric": "accuracy",
+        "float32": 0.75,
+        "int8": 0.749,
+        "max_drop": 0.5,
+    }
 
 
 def test_a_failed_comparison_takes_the_record_away(run: Path) -> None:

@@ -113,9 +113,13 @@ def test_what_goes_through_the_model_together_does_not_matter(how: str, budget: 
     used = model()
     together = used.generate(TEXTS, how=how, max_new_tokens=9, seed=5)
     parts = generate_stream(
-        used.loaded, TEXTS, Writing(how=how, max_new_tokens=9, seed=5), device=used.device, budget_tokens=budget,
+        used.loaded,
+        TEXTS,
+        Writing(how=how, max_new_tokens=9, seed=5),
+        device=used.device,
+        budget_tokens=budget,
         at_once=2,
-    )  # fmt: skip
+    )
     for a, b in zip(together, parts, strict=True):
         assert (a.prompt, a.text, a.pieces) == (b.prompt, b.text, b.pieces)
         assert a.log_prob == pytest.approx(b.log_prob, abs=1e-4)

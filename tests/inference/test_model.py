@@ -99,8 +99,13 @@ def test_loading(folders: dict[str, Path]) -> None:
 def test_pieces_of_a_text(model: Model) -> None:
     pieces = model.tokenize("The cats,\t고양이가")
     assert [(p.piece, p.start, p.end) for p in pieces] == [
-        ("the", 0, 3), ("cat", 4, 7), ("##s", 7, 8), (",", 8, 9), ("고양이", 10, 13), ("##가", 13, 14),
-    ]  # fmt: skip
+        ("the", 0, 3),
+        ("cat", 4, 7),
+        ("##s", 7, 8),
+        (",", 8, 9),
+        ("고양이", 10, 13),
+        ("##가", 13, 14),
+    ]
     assert [p.id for p in pieces] == ids_of("the", "cat", "##s", ",", "고양이", "##가")
     assert model.tokenize("") == []
 

@@ -75,8 +75,9 @@ def test_dropout_is_off_and_the_mode_is_left_as_it_was(training: bool) -> None:
     assert made.training is training and made.encoder.training is training
     assert all(
         np.array_equal(a["logits"], b["logits"])
-        for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)
-    )  # fmt: skip
+        for x, y in zip(one, other, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
 
 
 def test_no_examples_have_no_outputs() -> None:

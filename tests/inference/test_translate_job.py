@@ -49,9 +49,11 @@ def test_a_model_that_translates_wants_translations(tiny_pairs: Path, tmp_path: 
     from firth.pretraining.run import pretrain, resolve
 
     recipe = {
-        "model": "transformer-tiny", "encoder": {"width": 16, "feed_forward_width": 16}, "data": {"length": 32},
+        "model": "transformer-tiny",
+        "encoder": {"width": 16, "feed_forward_width": 16},
+        "data": {"length": 32},
         "train": {"steps": 1, "batch_tokens": 64, "precision": "float32"},
-    }  # fmt: skip
+    }
     pretrain(resolve(recipe, [f"data.corpus={tiny_pairs}"], "x"), tmp_path / "run", tell=lambda _: None)
     gold = written(tmp_path / "gold", GOLD)
     with pytest.raises(ConfigError, match="translates: give --gold as well"):

@@ -26,10 +26,14 @@ RECIPE: dict[str, Any] = {
     "data": {"length": 24},
     "optim": {"kind": "adamw", "learning_rate": 1e-2, "warmup_share": 0.1, "schedule": "inverse_sqrt", "decay": 0.0},
     "train": {
-        "steps": 350, "batch_tokens": 768, "log_every": 50, "eval_every": 0, "save_every": 0,
+        "steps": 350,
+        "batch_tokens": 768,
+        "log_every": 50,
+        "eval_every": 0,
+        "save_every": 0,
         "precision": "float32",
     },
-}  # fmt: skip
+}
 
 
 def lines_of(n: int, seed: int) -> list[str]:

@@ -91,8 +91,12 @@ def test_a_new_word_has_the_vector_of_its_ngrams(tmp_path: Path) -> None:
 def test_any_model_of_whole_words_will_do(tiny_run: Path, tiny_word_corpus: Path, tmp_path: Path) -> None:
     from firth.pretraining.run import pretrain, resolve
 
-    data = {"model": "lstm-small", "encoder": {"width": 8}, "data": {"length": 16, "corpus": str(tiny_word_corpus)},
-            "train": {"steps": 1, "precision": "float32", "batch_tokens": 256}}  # fmt: skip
+    data = {
+        "model": "lstm-small",
+        "encoder": {"width": 8},
+        "data": {"length": 16, "corpus": str(tiny_word_corpus)},
+        "train": {"steps": 1, "precision": "float32", "batch_tokens": 256},
+    }
     pretrain(resolve(data, [], "test"), tmp_path / "run", tell=lambda text: None)
     table = open_table(tmp_path / "run")
     assert table.rows.shape[1] == 8

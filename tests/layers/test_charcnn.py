@@ -98,8 +98,10 @@ def test_how_it_begins() -> None:
     assert isinstance(highway, Highway)
     assert (highway.gate.bias == -2).all() and (highway.transform.bias == 0).all()
     for weight, std in (
-        (highway.gate.weight, 1 / 16), (highway.transform.weight, 1 / 16), (cnn.projection.weight, 1 / 16),
-    ):  # fmt: skip
+        (highway.gate.weight, 1 / 16),
+        (highway.transform.weight, 1 / 16),
+        (cnn.projection.weight, 1 / 16),
+    ):
         assert float(weight.detach().std()) == pytest.approx(std, rel=0.05)
     cnn = CharacterCNN(width=64, character_width=16, filters=((3, 256),), n_highways=1, activation="tanh")
     assert float(cnn.convolutions[0].weight.detach().std()) == pytest.approx(1 / math.sqrt(48), rel=0.05)

@@ -34,8 +34,22 @@ def buckets_of(words: list[str], shortest: int, longest: int, n_buckets: int) ->
 
 
 def test_the_ngrams_of_where() -> None:
-    expected = ["<wh", "whe", "her", "ere", "re>", "<whe", "wher", "here", "ere>", "<wher", "where", "here>",
-                "<where", "where>"]  # fmt: skip
+    expected = [
+        "<wh",
+        "whe",
+        "her",
+        "ere",
+        "re>",
+        "<whe",
+        "wher",
+        "here",
+        "ere>",
+        "<wher",
+        "where",
+        "here>",
+        "<where",
+        "where>",
+    ]
     assert sorted(ngrams("where", 3, 6)) == sorted(expected)
     assert buckets_of(["where"], 3, 6, MANY) == [sorted(fnv(ngram.encode()) for ngram in expected)]
 

@@ -24,8 +24,10 @@ def golden(name: str) -> Any:
     return json.loads((FIXTURES / f"{name}.json").read_text("utf-8"))
 
 
-BY_QUESTION = [pytest.param(squad_v1, golden("squad_v1"), id="squad_v1"),
-               pytest.param(korquad_v1, golden("korquad_v1"), id="korquad_v1")]  # fmt: skip
+BY_QUESTION = [
+    pytest.param(squad_v1, golden("squad_v1"), id="squad_v1"),
+    pytest.param(korquad_v1, golden("korquad_v1"), id="korquad_v1"),
+]
 
 
 @pytest.mark.parametrize(
@@ -103,10 +105,19 @@ def test_squad_v2_by_hand() -> None:
     gold = {"a": ["red house"], "b": [], "c": [], "d": ["x"]}
     scores = squad_v2(gold, {"a": "house", "b": "", "c": "no", "d": ""})
     assert scores == pytest.approx(
-        {"exact": 25, "f1": 100 * (2 / 3 + 1) / 4, "total": 4, "missing": 0,
-         "HasAns_exact": 0, "HasAns_f1": 100 / 3, "HasAns_total": 2,
-         "NoAns_exact": 50, "NoAns_f1": 50, "NoAns_total": 2}
-    )  # fmt: skip
+        {
+            "exact": 25,
+            "f1": 100 * (2 / 3 + 1) / 4,
+            "total": 4,
+            "missing": 0,
+            "HasAns_exact": 0,
+            "HasAns_f1": 100 / 3,
+            "HasAns_total": 2,
+            "NoAns_exact": 50,
+            "NoAns_f1": 50,
+            "NoAns_total": 2,
+        }
+    )
 
 
 def test_a_score_above_the_threshold_silences_the_answer() -> None:

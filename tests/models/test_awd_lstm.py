@@ -84,8 +84,13 @@ def test_state_goes_on_where_the_batch_before_ended(backward: bool) -> None:
         parts.append(hidden.top.view(2, end - begin, -1))
     torch.testing.assert_close(torch.cat(parts[::-1] if backward else parts, 1), expected, rtol=0, atol=1e-12)
     assert {name: tuple(t.shape) for name, t in carry.items()} == {
-        "hidden.0": (2, 8), "cell.0": (2, 8), "hidden.1": (2, 8), "cell.1": (2, 8), "hidden.2": (2, 6), "cell.2": (2, 6)
-    }  # fmt: skip
+        "hidden.0": (2, 8),
+        "cell.0": (2, 8),
+        "hidden.1": (2, 8),
+        "cell.1": (2, 8),
+        "hidden.2": (2, 6),
+        "cell.2": (2, 6),
+    }
 
 
 def test_texts_have_no_carry_and_begin_anew() -> None:

@@ -15,9 +15,14 @@ from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, 
 
 TEXT = ["the", "old", "cat", "sat", "on", "a", "mat", "with", "purposefulness", "and", "so", "did", "the", "dog"]
 SIZES: dict[str, Any] = {
-    "vocab_size": 9, "width": 6, "cells": 8, "n_layers": 3, "character_width": 3, "filters": ((1, 4), (3, 5)),
+    "vocab_size": 9,
+    "width": 6,
+    "cells": 8,
+    "n_layers": 3,
+    "character_width": 3,
+    "filters": ((1, 4), (3, 5)),
     "n_highways": 1,
-}  # fmt: skip
+}
 
 
 def made(**changed: Any) -> Bilm:
@@ -163,11 +168,14 @@ def test_rows_turned_round() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"width": 0}, "width=0: expected at least 1"), ({"cell_clip": -1.0}, "expected 0 or more"),
-        ({"filters": ()}, "at least one pair"), ({"filters": ((51, 3),)}, "a size, 1 to 50"),
-        ({"filters": ((1, 2, 3),)}, "pairs of a size"), ({"dropout": 1.0}, "less than 1"),
+        ({"width": 0}, "width=0: expected at least 1"),
+        ({"cell_clip": -1.0}, "expected 0 or more"),
+        ({"filters": ()}, "at least one pair"),
+        ({"filters": ((51, 3),)}, "a size, 1 to 50"),
+        ({"filters": ((1, 2, 3),)}, "pairs of a size"),
+        ({"dropout": 1.0}, "less than 1"),
     ],
-)  # fmt: skip
+)
 def test_impossible_sizes_are_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         BilmConfig(**{**SIZES, **changed})

@@ -21,9 +21,15 @@ from firth.packed import Rows, Tokens, from_padded, to_padded
 from firth.systems import SIZES, size_named
 
 TINY = GptConfig(
-    vocab_size=23, width=8, n_layers=3, n_heads=2, max_positions=20,
-    dropout=0.3, attention_dropout=0.2, embedding_dropout=0.4,
-)  # fmt: skip
+    vocab_size=23,
+    width=8,
+    n_layers=3,
+    n_heads=2,
+    max_positions=20,
+    dropout=0.3,
+    attention_dropout=0.2,
+    embedding_dropout=0.4,
+)
 LENGTHS = [5, 3, 7]  # with short rows not apart, one group of the plan: its rectangle is the padded batch
 
 
@@ -101,10 +107,11 @@ def test_equals_its_equations(masks: dict[str, list[Tensor]], training: bool) ->
     batch = tokens()
     hidden = model(batch, keep=range(4))
     expected = reference(
-        model, batch,
+        model,
+        batch,
         iter(masks["units"][:]) if training else itertools.repeat(torch.ones(sum(LENGTHS), 1)),
         iter(masks["weights"][:]) if training else itertools.repeat(torch.ones(())),
-    )  # fmt: skip
+    )
     real = to_padded(batch.ids, batch.rows)[1]
     assert sorted(hidden.layers) == [0, 1, 2, 3]
     for number, layer in enumerate(expected):

@@ -52,9 +52,16 @@ def copy_linear(ours: nn.Module, theirs: nn.Module) -> None:
 
 def their_layer(kind: type[nn.Module], config: TransformerConfig) -> Any:
     layer: Any = kind(
-        config.width, config.n_heads, config.feed_forward_width, dropout=0.0, activation="relu",
-        layer_norm_eps=config.norm_epsilon, batch_first=True, norm_first=config.norm == "pre", dtype=torch.float64,
-    )  # fmt: skip
+        config.width,
+        config.n_heads,
+        config.feed_forward_width,
+        dropout=0.0,
+        activation="relu",
+        layer_norm_eps=config.norm_epsilon,
+        batch_first=True,
+        norm_first=config.norm == "pre",
+        dtype=torch.float64,
+    )
     if not config.attention_bias:
         for name in ("self_attn", "multihead_attn"):
             if hasattr(layer, name):

@@ -26,9 +26,14 @@ LAYOUT = Layout((1,), (3, 1), (3,), has_segments=False)
 def objective(negatives: int = 0, dropout: float = 0.0) -> BilmLM:
     torch.manual_seed(0)
     config = BilmConfig(
-        vocab_size=TOKENIZER.size, width=6, cells=8, character_width=3, filters=((1, 4), (2, 5)), n_highways=1,
+        vocab_size=TOKENIZER.size,
+        width=6,
+        cells=8,
+        character_width=3,
+        filters=((1, 4), (2, 5)),
+        n_highways=1,
         dropout=dropout,
-    )  # fmt: skip
+    )
     made = BilmLM(Bilm(config), BilmLMConfig(negatives=negatives)).double()
     torch.nn.init.normal_(made.softmax.bias)
     return made.eval()

@@ -78,9 +78,14 @@ def test_a_wide_beam_finds_the_best_of_all_translations() -> None:
     every = [list(some) for n in range(3) for some in product(words, repeat=n)]
     with torch.no_grad():
         found = beam_search(
-            objective.advance, objective.begin(pack_lists(sources)), torch.full((3,), START),
-            end_id=END, beam=40, alpha=0.0, most=[3] * 3,
-        )  # fmt: skip
+            objective.advance,
+            objective.begin(pack_lists(sources)),
+            torch.full((3,), START),
+            end_id=END,
+            beam=40,
+            alpha=0.0,
+            most=[3] * 3,
+        )
         for source, hypotheses in zip(sources, found, strict=True):
             scores = []
             for target in every:

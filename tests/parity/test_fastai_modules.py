@@ -34,8 +34,15 @@ def theirs(**rates: float) -> Any:
     from fastai.text.models.core import get_language_model
 
     torch.manual_seed(0)
-    sizes = {"emb_sz": 6, "n_hid": 10, "n_layers": 3, "pad_token": 1, "bidir": False, "tie_weights": True,
-             "out_bias": True}  # fmt: skip
+    sizes = {
+        "emb_sz": 6,
+        "n_hid": 10,
+        "n_layers": 3,
+        "pad_token": 1,
+        "bidir": False,
+        "tie_weights": True,
+        "out_bias": True,
+    }
     model = get_language_model(AWD_LSTM, N_WORDS, config={**sizes, **_RATES, **rates}).double()
     torch.nn.init.normal_(model[1].decoder.bias)
     return model

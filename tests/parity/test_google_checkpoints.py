@@ -20,9 +20,15 @@ from firth.packed import Rows, Tokens, to_padded
 transformers = pytest.importorskip("transformers")
 
 SIZES = BertConfig(
-    vocab_size=40, width=24, n_layers=3, n_heads=4, feed_forward_width=36, max_positions=20, dropout=0.0,
+    vocab_size=40,
+    width=24,
+    n_layers=3,
+    n_heads=4,
+    feed_forward_width=36,
+    max_positions=20,
+    dropout=0.0,
     attention_dropout=0.0,
-)  # fmt: skip
+)
 
 
 def their_state(weights: dict[str, np.ndarray], n_layers: int) -> dict[str, Tensor]:
@@ -50,8 +56,14 @@ def their_state(weights: dict[str, np.ndarray], n_layers: int) -> dict[str, Tens
         "cls.seq_relationship.weight": tensor("cls/seq_relationship/output_weights"),
         "cls.seq_relationship.bias": tensor("cls/seq_relationship/output_bias"),
     }
-    dense = ("attention/self/query", "attention/self/key", "attention/self/value", "attention/output/dense",
-             "intermediate/dense", "output/dense")  # fmt: skip
+    dense = (
+        "attention/self/query",
+        "attention/self/key",
+        "attention/self/value",
+        "attention/output/dense",
+        "intermediate/dense",
+        "output/dense",
+    )
     for i in range(n_layers):
         theirs, ours = f"bert/encoder/layer_{i}/", f"bert.encoder.layer.{i}."
         for part in dense:

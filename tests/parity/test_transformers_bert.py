@@ -29,9 +29,15 @@ transformers = pytest.importorskip("transformers")
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,.!가나다라한국어漢字中文🙂é"
 PIECES = [*SPECIALS, *(form for c in LETTERS for form in (c, "##" + c))]
 SIZES = BertConfig(
-    vocab_size=len(PIECES), width=32, n_layers=3, n_heads=4, feed_forward_width=48, max_positions=40,
-    dropout=0.0, attention_dropout=0.0,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    width=32,
+    n_layers=3,
+    n_heads=4,
+    feed_forward_width=48,
+    max_positions=40,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 LENGTHS = [9, 40, 1, 17, 16]
 
 

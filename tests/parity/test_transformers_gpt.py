@@ -31,9 +31,15 @@ transformers = pytest.importorskip("transformers")
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789,.!가나다라한국어é"
 PIECES = [*SPECIALS, *(form for c in LETTERS for form in (c, "##" + c))]
 SIZES = GptConfig(
-    vocab_size=len(PIECES), width=32, n_layers=3, n_heads=4, max_positions=40,
-    dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    width=32,
+    n_layers=3,
+    n_heads=4,
+    max_positions=40,
+    dropout=0.0,
+    attention_dropout=0.0,
+    embedding_dropout=0.0,
+)
 LENGTHS = [9, 40, 1, 17, 16]
 
 
@@ -125,9 +131,11 @@ def test_choices_with_both_heads(training: bool) -> None:
     theirs = transformers.OpenAIGPTDoubleHeadsModel(
         transformers.OpenAIGPTConfig(
             **{key: getattr(SIZES, ours) for key, ours in hf_gpt.CONFIG_KEYS.items()},
-            num_labels=1, summary_first_dropout=0.0, summary_type="cls_index",
+            num_labels=1,
+            summary_first_dropout=0.0,
+            summary_type="cls_index",
         )
-    ).train(training)  # fmt: skip
+    ).train(training)
     shaken(theirs).train(training)
     chooser = Chooser(Gpt(SIZES), ChooseConfig(network=network_of(dropout=0.0))).train(training)
     state, facts = hf_gpt.todays_names(theirs.state_dict(), "theirs")
@@ -143,9 +151,11 @@ def test_choices_with_both_heads(training: bool) -> None:
     ids, real = to_padded(tokens.ids, rows)
     places = torch.tensor([n - 1 for n in lengths]).view(2, 2)
     out = theirs(
-        ids.view(2, 2, -1), mc_token_ids=places, mc_labels=torch.tensor([1, 0]),
+        ids.view(2, 2, -1),
+        mc_token_ids=places,
+        mc_labels=torch.tensor([1, 0]),
         labels=ids.masked_fill(~real, -100).view(2, 2, -1),
-    )  # fmt: skip
+    )
     logits = chooser.outputs(tokens)["logits"].flatten()
     close(logits, out.mc_logits.flatten())
     # Both losses, as fine-tuning with the auxiliary language model adds them: the choice, and λ = 0.5 of the other.
@@ -165,9 +175,9 @@ def test_choices_with_both_heads(training: bool) -> None:
 @pytest.mark.parametrize("safe", [True, False])
 def test_what_transformers_writes_is_read(tmp_path: Path, bare: bool, safe: bool) -> None:
     kind = transformers.OpenAIGPTModel if bare else transformers.OpenAIGPTLMHeadModel
-    theirs = shaken(kind(transformers.OpenAIGPTConfig(
-        **{key: getattr(SIZES, ours) for key, ours in hf_gpt.CONFIG_KEYS.items()}
-    )))  # fmt: skip
+    theirs = shaken(
+        kind(transformers.OpenAIGPTConfig(**{key: getattr(SIZES, ours) for key, ours in hf_gpt.CONFIG_KEYS.items()}))
+    )
     folder = tmp_path / "m"
     theirs.save_pretrained(folder)
     if not safe:
@@ -208,9 +218,16 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
     for how, beams in (("greedy", 1), ("beam", 3)):
         found = model.generate(text, how=how, max_new_tokens=12, beam=3)
         out = theirs.generate(
-            ids, max_new_tokens=12, min_new_tokens=12, num_beams=beams, do_sample=False, bad_words_ids=banned,
-            pad_token_id=0, eos_token_id=None, length_penalty=0.0,
-        )  # fmt: skip
+            ids,
+            max_new_tokens=12,
+            min_new_tokens=12,
+            num_beams=beams,
+            do_sample=False,
+            bad_words_ids=banned,
+            pad_token_id=0,
+            eos_token_id=None,
+            length_penalty=0.0,
+        )
         expected = out[0, ids.shape[1] :].tolist()
         assert found.pieces == [model.loaded.tokenizer.pieces[i] for i in expected], how
 

@@ -36,9 +36,15 @@ transformers = pytest.importorskip("transformers")
 
 PIECES = [*SPECIALS, *(form for c in "abcdefghijkl" for form in (c, "##" + c))]
 SIZES = BertConfig(
-    vocab_size=len(PIECES), width=32, n_layers=2, n_heads=4, feed_forward_width=48, max_positions=20,
-    dropout=0.0, attention_dropout=0.0,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    width=32,
+    n_layers=2,
+    n_heads=4,
+    feed_forward_width=48,
+    max_positions=20,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 # All of one length: without padding their softmax over the tokens of a row has the same terms as ours.
 N_ROWS, LENGTH = 6, 12
 NO_DROPOUT = network_of(dropout=0.0)

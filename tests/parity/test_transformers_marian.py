@@ -23,12 +23,27 @@ WRITTEN = [[PAD, 20, 21], [PAD, 22, 23, 24, 25], [PAD, 26]]  # Marian begins wit
 
 def marian() -> Any:
     config = transformers.MarianConfig(
-        vocab_size=V, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24, activation_function="relu", dropout=0.0,
-        attention_dropout=0.0, activation_dropout=0.0, scale_embedding=True, pad_token_id=PAD, eos_token_id=END,
-        forced_eos_token_id=None, decoder_start_token_id=PAD, max_position_embeddings=40,
-        share_encoder_decoder_embeddings=True, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=V,
+        d_model=WIDTH,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        activation_function="relu",
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        scale_embedding=True,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        forced_eos_token_id=None,
+        decoder_start_token_id=PAD,
+        max_position_embeddings=40,
+        share_encoder_decoder_embeddings=True,
+        tie_word_embeddings=True,
+    )
     torch.manual_seed(0)
     model = transformers.MarianMTModel(config).double()
     for name, parameter in model.named_parameters():
@@ -43,9 +58,15 @@ def marian() -> Any:
 
 def ours(theirs: Any) -> Translation:
     config = TransformerConfig(
-        vocab_size=V, width=WIDTH, n_layers=LAYERS, n_heads=2, feed_forward_width=24, dropout=0.0,
-        attention_bias=True, norm_epsilon=1e-5,
-    )  # fmt: skip
+        vocab_size=V,
+        width=WIDTH,
+        n_layers=LAYERS,
+        n_heads=2,
+        feed_forward_width=24,
+        dropout=0.0,
+        attention_bias=True,
+        norm_epsilon=1e-5,
+    )
     objective = Translation(TransformerEncoder(config), TranslationConfig(label_smoothing=0.0)).double()
 
     def joint(attention: Any, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
@@ -87,9 +108,11 @@ def test_logits_and_gradients(training: bool) -> None:
     ids, real = padded(SOURCES)
     written, written_real = padded(WRITTEN)
     out = theirs(
-        input_ids=ids, attention_mask=real.long(), decoder_input_ids=written,
+        input_ids=ids,
+        attention_mask=real.long(),
+        decoder_input_ids=written,
         decoder_attention_mask=written_real.long(),
-    )  # fmt: skip
+    )
     expected, _ = from_padded(out.logits, written_real)
     source, tokens = objective.encoder(pack_lists(SOURCES)), pack_lists(WRITTEN)
     embedding = objective.encoder.piece_embedding

@@ -39,9 +39,14 @@ def ours() -> Classifier:
 
 def theirs(made: Classifier) -> nn.Sequential:
     head = nn.Sequential(
-        nn.BatchNorm1d(3 * WIDTH), nn.Dropout(0.0), nn.Linear(3 * WIDTH, 6), nn.ReLU(),
-        nn.BatchNorm1d(6), nn.Dropout(0.0), nn.Linear(6, K),
-    ).double()  # fmt: skip
+        nn.BatchNorm1d(3 * WIDTH),
+        nn.Dropout(0.0),
+        nn.Linear(3 * WIDTH, 6),
+        nn.ReLU(),
+        nn.BatchNorm1d(6),
+        nn.Dropout(0.0),
+        nn.Linear(6, K),
+    ).double()
     state = {f"{NAMES[name.split('.')[0]]}.{name.split('.')[1]}": t for name, t in made.head.state_dict().items()}
     state = {name.replace("n_batches", "num_batches_tracked"): t.clone() for name, t in state.items()}
     head.load_state_dict(state)

@@ -61,9 +61,12 @@ def test_no_score_of_a_part_is_said_of_the_mean(tmp_path: Path, tiny_run: Path) 
     for number in (1, 2):
         made = Classifier(base.objective.encoder, ClassifyConfig(labels=("a", "b")))
         facts = {
-            "recipe": {"task": "classify"}, "seed": number, "base": {"system": "bert", "provenance": base.provenance},
-            "step": 10 * number, "dev": {"accuracy": 0.5 + 0.123 * number},
-        }  # fmt: skip
+            "recipe": {"task": "classify"},
+            "seed": number,
+            "base": {"system": "bert", "provenance": base.provenance},
+            "step": 10 * number,
+            "dev": {"accuracy": 0.5 + 0.123 * number},
+        }
         (tmp_path / str(number)).mkdir()
         write_model(tmp_path / str(number), "bert", "classify", made, base.tokenizer, facts)
     average([tmp_path / "1", tmp_path / "2"], tmp_path / "mean")

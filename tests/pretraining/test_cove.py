@@ -36,9 +36,14 @@ RECIPE: dict[str, Any] = {
     "data": {"length": 24},
     "optim": {"learning_rate": 2e-2, "warmup_share": 0.1},
     "train": {
-        "steps": 120, "batch_tokens": 480, "log_every": 40, "eval_every": 0, "save_every": 0, "precision": "float32",
+        "steps": 120,
+        "batch_tokens": 480,
+        "log_every": 40,
+        "eval_every": 0,
+        "save_every": 0,
+        "precision": "float32",
     },
-}  # fmt: skip
+}
 
 
 def lines_of(n: int, seed: int) -> list[str]:

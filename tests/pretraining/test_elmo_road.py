@@ -24,7 +24,7 @@ RECIPE: dict[str, Any] = {
     "encoder": {"width": 12, "cells": 24, "character_width": 4, "filters": [[1, 8], [2, 8], [3, 16]]},
     "data": {"length": 8},
     "train": {"steps": 80, "batch_tokens": 256, "eval_every": 10, "save_every": 0, "precision": "float32"},
-}  # fmt: skip
+}
 # Names begin with capitals and end in -ton or -ville: characters tell, also of words that were never seen.
 TOWNS = ["Alton", "Bolton", "Carlton", "Danville", "Evansville", "Felton", "Granville", "Hilton"]
 OTHERS = ["walked", "painted", "river", "harbour", "winter", "farmer", "quiet", "market"]
@@ -101,16 +101,31 @@ def test_frozen_layers_under_a_tagger(run: Path, tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(sentences(TOWNS))
     (tmp_path / "dev.conll").write_text(sentences(["Ashton", "Nashville"]))
     plain = {
-        "model": str(run), "task": "tag", "data": {"train": str(tmp_path / "train.conll"), "columns": "word=0,tag=1",
-        "dev": str(tmp_path / "dev.conll"), "format": "conll", "held_out": 0.2},
-    }  # fmt: skip
+        "model": str(run),
+        "task": "tag",
+        "data": {
+            "train": str(tmp_path / "train.conll"),
+            "columns": "word=0,tag=1",
+            "dev": str(tmp_path / "dev.conll"),
+            "format": "conll",
+            "held_out": 0.2,
+        },
+    }
     settings = [
-        "head.network.kind=bilstm", "head.network.layers=[0, 1, 2]", "head.network.mix=weighted",
+        "head.network.kind=bilstm",
+        "head.network.layers=[0, 1, 2]",
+        "head.network.mix=weighted",
         "head.network.lstm_layers=1",
-        "head.network.lstm_width=8", "head.network.second_mix=true", "head.network.mix_l2=0.01",
-        "head.network.layer_norm=true", "head.network.dropout=0.1", "train.epochs=25", "optim.learning_rate=0.02",
-        "train.precision=float32", "train.batch_examples=4",
-    ]  # fmt: skip
+        "head.network.lstm_width=8",
+        "head.network.second_mix=true",
+        "head.network.mix_l2=0.01",
+        "head.network.layer_norm=true",
+        "head.network.dropout=0.1",
+        "train.epochs=25",
+        "optim.learning_rate=0.02",
+        "train.precision=float32",
+        "train.batch_examples=4",
+    ]
     recipe, base, labelled = resolve_task(plain, settings, "flags")
     assert recipe.adapt.frozen_groups == -1 and recipe.optim.kind == "adamw"
     run_resolved(Resolved(recipe, base, labelled), tmp_path / "tagger", tell=silent)

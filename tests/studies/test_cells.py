@@ -107,8 +107,11 @@ def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:
 
 def test_chosen_cells_bring_what_they_need() -> None:
     cells = [
-        Cell("a", work, {}), Cell("b", work, {}, ("a",)), Cell("c/x", work, {}, ("b",)), Cell("c/y", work, {}),
-    ]  # fmt: skip
+        Cell("a", work, {}),
+        Cell("b", work, {}, ("a",)),
+        Cell("c/x", work, {}, ("b",)),
+        Cell("c/y", work, {}),
+    ]
     assert [cell.name for cell in select(cells, ["x"])] == ["a", "b", "c/x"]
     assert [cell.name for cell in select(cells, ["c/"])] == ["a", "b", "c/x", "c/y"]
     assert select(cells, []) == cells and select(cells, ["z"]) == []
@@ -139,9 +142,10 @@ def test_what_was_done_under_the_options_names_of_then_is_done(tmp_path: Path) -
 def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
     def cells(first: int) -> list[Cell]:
         return [
-            Cell("first", work, {"number": first}), Cell("second", work, {"number": 5}, ("first",)),
+            Cell("first", work, {"number": first}),
+            Cell("second", work, {"number": 5}, ("first",)),
             Cell("alone", work, {"number": 3}),
-        ]  # fmt: skip
+        ]
 
     stamps, others = stamps_of(cells(1)), stamps_of(cells(2))
     assert stamps == stamps_of(cells(1)[::-1]) and stamps["alone"] == others["alone"]

@@ -22,7 +22,7 @@ FACTS = {
     "pre-training/BERT": {"dev": {"mlm_loss": 5.25, "loss": 5.25}, "seconds": 300.0, "parameters": 7_400_000},
     "tasks/BERT/SST-2": cell(0.75),
     "tasks/GPT/CoNLL-2003": cell(0.5, "entity_f1"),
-}  # fmt: skip
+}
 
 
 def test_tables_show_what_is_done() -> None:

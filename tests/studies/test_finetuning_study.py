@@ -24,12 +24,12 @@ def cell(score: float, metric: str = "accuracy", **more: Any) -> dict[str, Any]:
 
 FACTS = {
     f"tasks/SST-2/{PRETRAINED}": cell(0.75),
-    f"tasks/SST-2/{COUNTED}": cell(0.79, what="words") | {"dev": {"dev": {"accuracy": {
-        "mean": 0.79, "sd": 0.0, "values": [0.79]}}}},
+    f"tasks/SST-2/{COUNTED}": cell(0.79, what="words")
+    | {"dev": {"dev": {"accuracy": {"mean": 0.79, "sd": 0.0, "values": [0.79]}}}},
     f"tasks/CoNLL-2003/{PRETRAINED}": cell(0.5, "entity_f1"),
     "features/top layer, BiLSTM": cell(0.45, "entity_f1"),
     f"labels/100/{PRETRAINED}": cell(0.6),
-}  # fmt: skip
+}
 
 
 def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
@@ -86,15 +86,22 @@ def data(kind: str, train: list[Any]) -> LabelledData:
 
 
 def test_counted_words_answer_each_kind_of_task() -> None:
-    pairs = [Text("a cat sat", 5.0, second="the cat sat"), Text("a cat sat", 0.0, second="rain fell"),
-             Text("red mill", 4.0, second="red mills"), Text("red mill", 1.0, second="blue sky")]  # fmt: skip
+    pairs = [
+        Text("a cat sat", 5.0, second="the cat sat"),
+        Text("a cat sat", 0.0, second="rain fell"),
+        Text("red mill", 4.0, second="red mills"),
+        Text("red mill", 1.0, second="blue sky"),
+    ]
     values = counted_answers(data("regress", pairs), pairs)
     assert score_values(pairs, values, ())["spearman"] > 0.5
     assert all(0 <= v.value <= 5 for v in values)
     choices = [Choice("", "Where does the river run?", ("to the sea the river runs", "a hat"), 0) for _ in range(4)]
     assert score_choices(choices, counted_answers(data("choose", choices), choices), ())["accuracy"] == 1
-    tagged = [Tagged("Ann ran", ((0, 3), (4, 7)), ("B-PER", "O")), Tagged("Ann Bo", ((0, 3), (4, 6)), ("B-PER", "O")),
-              Tagged("ran", ((0, 3),), ("O",))]  # fmt: skip
+    tagged = [
+        Tagged("Ann ran", ((0, 3), (4, 7)), ("B-PER", "O")),
+        Tagged("Ann Bo", ((0, 3), (4, 6)), ("B-PER", "O")),
+        Tagged("ran", ((0, 3),), ("O",)),
+    ]
     found = counted_answers(data("tag", tagged), [Tagged("new Ann", ((0, 3), (4, 7)), ("O", "B-PER"))])
     assert found[0].tags == ("O", "B-PER")
     assert score_tags(tagged, counted_answers(data("tag", tagged), tagged), ())["entity_f1"] == 1

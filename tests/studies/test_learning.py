@@ -60,20 +60,32 @@ def test_the_first_crossing_counts(tmp_path: Path) -> None:
 
 FACTS = {
     f"2.5 M/random start/seed {seed}": {
-        "below": {"6.3": {"tokens": 2e6, "minutes": 5.0}, "5.5": None, "5.0": None}, "minutes": 8.0,
+        "below": {"6.3": {"tokens": 2e6, "minutes": 5.0}, "5.5": None, "5.0": None},
+        "minutes": 8.0,
         "held_out": {"64": {"loss": 6.5 + seed / 10, "accuracy": 0.1}, "128": {"loss": 6.7, "accuracy": 0.09}},
         "pairs": {"BLiMP": 0.5, "Zorro": 0.55},
     }
     for seed in (1, 2)
-}  # fmt: skip
+}
 
 
 def test_the_table_has_means_and_what_was_never_reached(tmp_path: Path) -> None:
     header, rows = learning_table(FACTS, "2.5 M")
     assert rows == [
-        ["random start", "2", "6.65 ± 0.07", "6.70 ± 0.00", "10.0 ± 0.0", "2.00 M", "–", "–", "50.0 ± 0.0",
-         "55.0 ± 0.0", "8.0"]
-    ]  # fmt: skip
+        [
+            "random start",
+            "2",
+            "6.65 ± 0.07",
+            "6.70 ± 0.00",
+            "10.0 ± 0.0",
+            "2.00 M",
+            "–",
+            "–",
+            "50.0 ± 0.0",
+            "55.0 ± 0.0",
+            "8.0",
+        ]
+    ]
     assert len(header) == len(rows[0]) and learning_table(FACTS, "12 M")[1] == []
     assert "random start" in write_study_report(tmp_path, FACTS).read_text("utf-8")
 

@@ -52,7 +52,7 @@ FACTS = {
     "layers/English POS/seed 1": cell(0.9, "tag_accuracy", shares=[0.2, 0.5, 0.3]),
     "layers/English POS/seed 2": cell(0.8, "tag_accuracy", shares=[0.3, 0.4, 0.3]),
     f"labels/100/{ULMFIT_STARTS[0]}": cell(0.4, examples={"train": 90, "held_out": 10}),
-}  # fmt: skip
+}
 
 
 def test_tables_show_what_is_done() -> None:
@@ -108,9 +108,12 @@ def test_a_model_is_pretrained_by_the_clock(tmp_path: Path, monkeypatch: pytest.
     text.write_text("\n\n".join(f"The {n} cats sat on {n} mats. They were {n} black cats." for n in range(60)), "utf-8")
     kind = REPRESENTATIONS[name].text
     made = text_cell(
-        tmp_path / "cells" / "text" / kind, kind="words" if kind == "words" else "wordpiece",
-        size=60 if kind == "words" else 80, train=[str(text)], dev=[str(text)],
-    )  # fmt: skip
+        tmp_path / "cells" / "text" / kind,
+        kind="words" if kind == "words" else "wordpiece",
+        size=60 if kind == "words" else 80,
+        train=[str(text)],
+        dev=[str(text)],
+    )
     assert made["documents"] == 60
     monkeypatch.setattr(representations, "steps_within", lambda recipe, folder, cpu_seconds: int(cpu_seconds))
     found = next(c for c in pretrain_cells(tmp_path, tmp_path) if c.name == f"pre-training/{name}")
@@ -130,10 +133,11 @@ def test_a_model_is_pretrained_by_the_clock(tmp_path: Path, monkeypatch: pytest.
 
 def test_updates_are_counted_by_the_clock(tiny_corpus: Path, tmp_path: Path) -> None:
     recipe = {
-        "model": "bert-tiny", "data": {"corpus": str(tiny_corpus), "length": 32, "instances": "documents"},
+        "model": "bert-tiny",
+        "data": {"corpus": str(tiny_corpus), "length": 32, "instances": "documents"},
         "encoder": {"width": 16, "n_layers": 1, "n_heads": 2, "feed_forward_width": 16},
         "train": {"batch_tokens": 256},
-    }  # fmt: skip
+    }
     assert steps_within(recipe, tmp_path, 60.0) > 10 and steps_within(recipe, tmp_path, 1e-9) == 1
     assert not any(tmp_path.iterdir())
 

@@ -39,10 +39,14 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
         **RECIPE,
         "encoder": {"width": 16, "n_layers": 1, "n_heads": 2, "feed_forward_width": 16},
         "train": {
-            "steps": 3, "batch_tokens": 128, "save_every": 1, "eval_every": 1, "keep_checkpoints": 3,
+            "steps": 3,
+            "batch_tokens": 128,
+            "save_every": 1,
+            "eval_every": 1,
+            "keep_checkpoints": 3,
             "precision": "float32",
         },
-    }  # fmt: skip
+    }
     monkeypatch.setattr(translation, "RECIPE", small)
 
     def in_this_process(todo, out, workers, tell):  # type: ignore[no-untyped-def]  # as run_cells
@@ -59,9 +63,10 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "out"
     facts = study(tmp_path / "data", tmp_path / "models", out, tell=lambda _: None)
     assert set(facts) == {
-        TRAINING, *(f"scores/{model}/{search}" for model in (BEST, NEWEST, MEAN) for search in (GREEDY, BEAM)),
+        TRAINING,
+        *(f"scores/{model}/{search}" for model in (BEST, NEWEST, MEAN) for search in (GREEDY, BEAM)),
         f"scores/{MEAN}/no penalty",
-    }  # fmt: skip
+    }
     assert facts[TRAINING]["steps"] == 3 and [step for step, *_ in facts[TRAINING]["dev"]] == [1, 2, 3]
     # The mean, the best and the last are three models.
     assert (out / "cells" / TRAINING / "mean" / "model.safetensors").is_file()

@@ -17,10 +17,12 @@ pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
 FACTS = {
     "vectors/word2vec": {"words": 5000, "training": {"width": 100, "epochs": 2}},
     "rules/one vector": {
-        "known_words": 0.75, "metric": "entity_f1", "seconds_a_run": 9.6,
+        "known_words": 0.75,
+        "metric": "entity_f1",
+        "seconds_a_run": 9.6,
         "dev": {"dev": {"entity_f1": {"mean": 0.5, "sd": 0.01, "values": [0.5]}}},
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -198,8 +198,9 @@ def search_everything(passage: Passage, outputs: Sequence[dict[str, np.ndarray]]
         for first in range(a, b):
             others = [
                 (min(first - x, y - 1 - first) + 0.01 * (y - x), -i)
-                for i, (x, y) in enumerate(passage.windows) if x <= first < y
-            ]  # fmt: skip
+                for i, (x, y) in enumerate(passage.windows)
+                if x <= first < y
+            ]
             if max(others)[1] != -number:
                 continue
             for last in range(first, min(b, first + most)):

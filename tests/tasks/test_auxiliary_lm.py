@@ -63,9 +63,16 @@ both_systems = pytest.mark.parametrize("system", ["bert-ltr", "gpt", "lstm"])
 def encoder_of(system: str, dropout: float = 0.0) -> Encoder:
     row = SYSTEMS[system]
     sizes: dict[str, Any] = {
-        "vocab_size": TOKENIZER.size, "width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12,
-        "max_positions": 16, "dropout": dropout, "attention_dropout": dropout, "embedding_dropout": dropout,
-    }  # fmt: skip
+        "vocab_size": TOKENIZER.size,
+        "width": 8,
+        "n_layers": 2,
+        "n_heads": 2,
+        "feed_forward_width": 12,
+        "max_positions": 16,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "embedding_dropout": dropout,
+    }
     known = {f.name for f in fields(row.config)}
     encoder = row.encoder(row.config(**{name: n for name, n in sizes.items() if name in known}, **row.fixed))
     for parameter in encoder.parameters():

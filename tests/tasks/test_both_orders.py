@@ -44,9 +44,14 @@ def tokenizer_of(system: str) -> Tokenizer:
 def encoder_of(system: str) -> Encoder:
     row = SYSTEMS[system]
     sizes: dict[str, Any] = {
-        "vocab_size": tokenizer_of(system).size, "width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12,
-        "max_positions": 16, "hidden_width": 12,
-    }  # fmt: skip
+        "vocab_size": tokenizer_of(system).size,
+        "width": 8,
+        "n_layers": 2,
+        "n_heads": 2,
+        "feed_forward_width": 12,
+        "max_positions": 16,
+        "hidden_width": 12,
+    }
     known = {f.name for f in fields(row.config)}
     sizes |= {name: 0.0 for name in known if name.endswith("dropout")}
     return row.encoder(row.config(**{name: n for name, n in sizes.items() if name in known}, **row.fixed))

@@ -23,9 +23,15 @@ from firth.text.tokenizer import SPECIALS, Tokenizer
 LETTERS = "abcdefghijklmnop"
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *LETTERS], lowercase=True)
 SIZES = BertConfig(
-    vocab_size=TOKENIZER.size, width=8, n_layers=1, n_heads=2, feed_forward_width=12, max_positions=16, dropout=0.0,
+    vocab_size=TOKENIZER.size,
+    width=8,
+    n_layers=1,
+    n_heads=2,
+    feed_forward_width=12,
+    max_positions=16,
+    dropout=0.0,
     attention_dropout=0.0,
-)  # fmt: skip
+)
 LONG = " ".join(LETTERS)
 # Two, three and four choices; the second question's text is longer than a row.
 RECORDS = [

@@ -34,9 +34,15 @@ from firth.text.tokenizer import SPECIALS, Tokenizer
 LETTERS = "abcdefgh"
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *LETTERS], lowercase=True)
 SIZES = BertConfig(
-    vocab_size=TOKENIZER.size, width=8, n_layers=1, n_heads=2, feed_forward_width=12, max_positions=16, dropout=0.0,
+    vocab_size=TOKENIZER.size,
+    width=8,
+    n_layers=1,
+    n_heads=2,
+    feed_forward_width=12,
+    max_positions=16,
+    dropout=0.0,
     attention_dropout=0.0,
-)  # fmt: skip
+)
 LABELS = ("bad", "fair", "good")
 # One row, three rows, one row (a pair), two rows.
 WORDS = ["a b c", " ".join(LETTERS * 4), "a", "h g f " * 6]
@@ -139,8 +145,9 @@ def test_windows_are_merged_in_training_as_in_answers(merge: Any) -> None:
 def test_an_empty_second_text_is_none() -> None:
     single, empty, pair = classify_examples(
         [Text("a", "bad"), Text("a", "bad", second=""), Text("a", "bad", second="\x00")],
-        maker(), ClassifyConfig(labels=LABELS),
-    )  # fmt: skip
+        maker(),
+        ClassifyConfig(labels=LABELS),
+    )
     assert empty.rows[0].ids.tolist() == single.rows[0].ids.tolist()
     # One of which nothing is left is a text all the same.
     assert len(pair.rows[0].ids) == len(single.rows[0].ids) + 1

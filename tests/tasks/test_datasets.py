@@ -15,9 +15,18 @@ from firth.text.records import Question, Text
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "data"
 METRICS = {
-    "accuracy", "macro_f1", "f1", "mcc", "pearson", "spearman", "entity_f1", "tag_accuracy", "exact_match",
-    "squad_f1", "char_f1",
-}  # fmt: skip
+    "accuracy",
+    "macro_f1",
+    "f1",
+    "mcc",
+    "pearson",
+    "spearman",
+    "entity_f1",
+    "tag_accuracy",
+    "exact_match",
+    "squad_f1",
+    "char_f1",
+}
 
 
 def texts(name: str, folder: str, split: str, problems: Problems | None = None) -> list[Text]:
@@ -102,8 +111,9 @@ def test_other_published_formats() -> None:
     assert (fine.text, fine.label) == ("How many people live in M\xe1laga ?", "NUM:count")
     (business, world) = texts("ag-news", "ag-news", "train")
     assert (business.text, business.label) == (
-        'Wall St. Bears Short-sellers, Wall Street\'s band, are "back".', "Business"
-    )  # fmt: skip
+        'Wall St. Bears Short-sellers, Wall Street\'s band, are "back".',
+        "Business",
+    )
     assert world.label == "World"
     (news,) = texts("klue/tc", "klue-tc", "train")
     assert (news.label, news.id) == ("생활문화", "ynat-v1_train_00000")

@@ -76,10 +76,18 @@ def tokenizer_of(system: str) -> Tokenizer:
 def encoder_of(system: str) -> Encoder:
     row = SYSTEMS[system]
     sizes: dict[str, Any] = {
-        "vocab_size": tokenizer_of(system).size, "width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12,
-        "max_positions": 16, "hidden_width": 12, "cells": 12, "character_width": 4, "filters": ((1, 8), (2, 8)),
+        "vocab_size": tokenizer_of(system).size,
+        "width": 8,
+        "n_layers": 2,
+        "n_heads": 2,
+        "feed_forward_width": 12,
+        "max_positions": 16,
+        "hidden_width": 12,
+        "cells": 12,
+        "character_width": 4,
+        "filters": ((1, 8), (2, 8)),
         "n_highways": 1,
-    }  # fmt: skip
+    }
     known = {f.name for f in fields(row.config)}
     return row.encoder(row.config(**{name: n for name, n in sizes.items() if name in known}, **row.fixed))
 
@@ -118,12 +126,18 @@ def trainer_of(network: str, system: str, run: Path, *, steps: int) -> Trainer:
     model = built(network, system)
     run.mkdir(exist_ok=True)
     return Trainer(
-        objective=model, source=ExampleSource(made(network, system), 6, 40, seed=1), dev=None,
+        objective=model,
+        source=ExampleSource(made(network, system), 6, 40, seed=1),
+        dev=None,
         config=TrainConfig(steps=steps, log_every=1, save_every=1, eval_every=0, keep_checkpoints=9),
-        optim=OptimConfig(), rate=lambda step: 1e-2, flops=lambda batch: 1.0, run=run,
+        optim=OptimConfig(),
+        rate=lambda step: 1e-2,
+        flops=lambda batch: 1.0,
+        run=run,
         save_model=lambda folder, facts: write_model(folder, system, "classify", model, tokenizer_of(system), facts),
-        scales=rate_scales(model, 0.5), tell=lambda text: None,
-    )  # fmt: skip
+        scales=rate_scales(model, 0.5),
+        tell=lambda text: None,
+    )
 
 
 def test_every_network_is_tested() -> None:
@@ -306,16 +320,20 @@ def test_other_forms_are_refused_in_one_line(network: str) -> None:
     ("options", "message"),
     [
         ({"network": {"kind": "biattentive"}}, r"in no windows: set head\.windows\.long=cut with it"),
-        ({"network": {"kind": "biattentive", "pool": "max"}},
-         r"network\.pool is for network\.kind='linear' or 'bilstm', not 'biattentive'"),
+        (
+            {"network": {"kind": "biattentive", "pool": "max"}},
+            r"network\.pool is for network\.kind='linear' or 'bilstm', not 'biattentive'",
+        ),
         ({"network": {"lstm_layers": 2}}, r"network\.lstm_layers is for network\.kind='bilstm', not 'linear'"),
         ({"network": {"kind": "pooled"}}, r"network\.kind = 'pooled': expected one of 'linear', 'bilstm', 'b"),
         ({"network": "biattentive"}, r"must be a table of keys with network\.kind, one of .* not 'biat"),
-        ({"network": {"hidden_width": 5}, "both_orders": True, "windows": {"long": "cut"}},
-         r"set head\.network\.kind=linear and hidden_width=0"),
+        (
+            {"network": {"hidden_width": 5}, "both_orders": True, "windows": {"long": "cut"}},
+            r"set head\.network\.kind=linear and hidden_width=0",
+        ),
         ({"network": {"hidden_width": -1}}, "hidden_width=-1: expected 0 or more"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_dict(ClassifyConfig, {"labels": list(LABELS), **options}, "test")

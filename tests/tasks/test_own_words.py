@@ -102,9 +102,10 @@ def test_the_second_mix_stands_beside_what_taglm_makes() -> None:
     options = {"layers": (0, 1, 2), "mix": "weighted", "join": "first", "second_mix": True}
     made, given = tagger(**options), batch()
     without = tagger(**{**options, "second_mix": False})
-    without.load_state_dict({n: t for n, t in made.state_dict().items() if ".second." not in n and "head." not in n} | {
-        n: t for n, t in without.state_dict().items() if "head." in n
-    })  # fmt: skip
+    without.load_state_dict(
+        {n: t for n, t in made.state_dict().items() if ".second." not in n and "head." not in n}
+        | {n: t for n, t in without.state_dict().items() if "head." in n}
+    )
     hidden = made.read(given.tokens)
     found, (_, _, words) = made.features(hidden, given.tokens), parts_of(made, given)
     torch.testing.assert_close(found[:, :6], without.features(hidden, given.tokens), rtol=0, atol=0)

@@ -45,8 +45,11 @@ def test_answers_take_the_words_around_what_is_not_found() -> None:
     )
     assert (found.text, found.start, found.end) == ("(Paris).", 12, 20)
     assert [(span.text, context[span.start : span.end]) for span in found.n_best] == [
-        ("(Paris).", "(Paris)."), ("Cafés", "Cafés"), ("Café", "Café"), ("The Cafés", "The  Cafés"),
-    ]  # fmt: skip
+        ("(Paris).", "(Paris)."),
+        ("Cafés", "Cafés"),
+        ("Café", "Café"),
+        ("The Cafés", "The  Cafés"),
+    ]
 
 
 def test_the_same_text_is_kept_once_and_no_answer_stays() -> None:

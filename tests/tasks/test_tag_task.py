@@ -29,9 +29,15 @@ TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *_LETTERS, *(f"##{c}" for c in _LET
 BIO = ("O", "B-PS", "I-PS", "B-LC", "I-LC")
 BIOES = ("O", *(f"{p}-{e}" for e in ("PS", "LC") for p in "BIES"))
 SIZES = BertConfig(
-    vocab_size=TOKENIZER.size, width=8, n_layers=1, n_heads=2, feed_forward_width=12, max_positions=16, dropout=0.0,
+    vocab_size=TOKENIZER.size,
+    width=8,
+    n_layers=1,
+    n_heads=2,
+    feed_forward_width=12,
+    max_positions=16,
+    dropout=0.0,
     attention_dropout=0.0,
-)  # fmt: skip
+)
 
 
 def maker(length: int = 16, stride: int = 0) -> RowMaker:
@@ -135,8 +141,10 @@ def test_documents_are_neighbours_of_one_group() -> None:
 
 def test_context_stays_within_the_document() -> None:
     records = [
-        sentence(["a", "b"], ["O", "O"], "1"), sentence(["c"], ["O"], "1"), sentence(["d"], ["O"], "2"),
-    ]  # fmt: skip
+        sentence(["a", "b"], ["O", "O"], "1"),
+        sentence(["c"], ["O"], "1"),
+        sentence(["d"], ["O"], "2"),
+    ]
     made = maker(16)
     assert [shown(e) for e in tag_examples(records, made, config())] == [["[a]", "[b]", "[c]"], ["[d]"]]
     assert not made.noted
@@ -203,8 +211,10 @@ def test_a_word_longer_than_a_row_is_read_as_far_as_it_goes() -> None:
     examples = tag_examples(records, made, config())
     assert made.noted == {"document read in windows": 1, "word longer than a row cut": 1}
     assert [shown(e) for e in examples] == [
-        ["[a]"], ["[" + "b" * 10 + "]"], ["[c]", "[a]"],
-    ]  # fmt: skip
+        ["[a]"],
+        ["[" + "b" * 10 + "]"],
+        ["[c]", "[a]"],
+    ]
     assert [e.targets["tag"][1].tolist() for e in examples] == [[0], [1], [0, 0]]
     assert [(answer.windows, answer.cut) for answer in answered(records, examples, config())] == [(3, True), (1, False)]
 
@@ -345,9 +355,10 @@ def test_smoothing_and_a_crf_exclude_each_other() -> None:
 # --- the model ------------------------------------------------------------------------------------
 
 RECORDS = [
-    sentence(["ab", "c", "def"], ["B-PS", "I-PS", "O"]), sentence(["h"], ["B-LC"]),
+    sentence(["ab", "c", "def"], ["B-PS", "I-PS", "O"]),
+    sentence(["h"], ["B-LC"]),
     sentence(list("abcdefghabcdefgh"), ["O"] * 13 + ["B-PS", "I-PS", "I-PS"]),
-]  # fmt: skip
+]
 
 
 def built(options: TagConfig) -> Tagger:

@@ -99,9 +99,12 @@ def test_tokens_are_read_from_the_layers_that_are_asked_for(
 @pytest.mark.parametrize(("how", "expected"), [("first", [2, 4]), ("last", [3, 5]), ("mean", [2.5, 4.5])])
 def test_asked_words_are_pooled_from_their_pieces(how: str, expected: list[float]) -> None:
     words = Words(
-        first=torch.tensor([0, 1, 3]), last=torch.tensor([0, 2, 4]), rows=Rows.from_lengths([2, 1]),
-        asked=torch.tensor([1, 2]), asked_rows=Rows.from_lengths([1, 1]),
-    )  # fmt: skip
+        first=torch.tensor([0, 1, 3]),
+        last=torch.tensor([0, 2, 4]),
+        rows=Rows.from_lengths([2, 1]),
+        asked=torch.tensor([1, 2]),
+        asked_rows=Rows.from_lengths([1, 1]),
+    )
     found = read("word", tokens([1, 2, 3], [4, 5], words=words), words=how)
     assert [-second for _, second in found] == expected
 
@@ -117,9 +120,12 @@ def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
         every = torch.arange(n + len(other))
         # Every word has two pieces.
         words = Words(
-            first=2 * every, last=2 * every + 1, rows=Rows.from_lengths([n, len(other)]),
-            asked=torch.tensor([1, n]), asked_rows=Rows.from_lengths([1, 1]),
-        )  # fmt: skip
+            first=2 * every,
+            last=2 * every + 1,
+            rows=Rows.from_lengths([n, len(other)]),
+            asked=torch.tensor([1, n]),
+            asked_rows=Rows.from_lengths([1, 1]),
+        )
         pieces = [[i for word in ids for i in (word, 9)] for ids in (row, other)]
         with torch.no_grad():
             read = tokens(*pieces, words=words)

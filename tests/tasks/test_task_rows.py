@@ -192,9 +192,13 @@ def test_the_other_text_gets_all_that_a_short_windowed_one_leaves() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.integers(0, 40), st.integers(0, 40), st.integers(11, 30), st.integers(0, 9),
-    st.sampled_from([None, True, False]), st.sampled_from([bert_layout, stream_layout]),
-)  # fmt: skip
+    st.integers(0, 40),
+    st.integers(0, 40),
+    st.integers(11, 30),
+    st.integers(0, 9),
+    st.sampled_from([None, True, False]),
+    st.sampled_from([bert_layout, stream_layout]),
+)
 def test_the_rows_of_a_pair_fit_and_cover_the_windowed_text(
     n_a: int, n_b: int, length: int, stride: int, first: bool | None, layout: Callable[[Tokenizer], Layout]
 ) -> None:
@@ -243,8 +247,12 @@ def test_targets_count_texts_rows_and_words_of_the_batch() -> None:
     assert batch.place == "3:1:0:2"
     assert batch.tokens.rows.lengths.tolist() == [3, 2, 4, 3, 2, 3, 2]
     assert batch.tokens.ids.tolist() == [CLS, 7, SEP, CLS, SEP, CLS, 8, 9, SEP, CLS, 7, SEP, CLS, SEP] + [
-        CLS, 7, SEP, CLS, SEP
-    ]  # fmt: skip
+        CLS,
+        7,
+        SEP,
+        CLS,
+        SEP,
+    ]
     assert batch.rows_per_example is not None
     assert batch.rows_per_example.tolist() == [1, 1, 2, 1, 1, 1]
     assert batch.targets["choice"].index.tolist() == [0, 2, 4]

@@ -36,8 +36,12 @@ def test_find_files_in_folders_globs_and_by_name(tmp_path: Path) -> None:
 
     assert names(tmp_path) == ["a.jsonl", "b.txt", "sub/c.txt.gz", "sub/d.MD"]
     assert names(tmp_path / "odd.dat", tmp_path / "b.txt", tmp_path) == [
-        "odd.dat", "b.txt", "a.jsonl", "sub/c.txt.gz", "sub/d.MD"
-    ]  # fmt: skip
+        "odd.dat",
+        "b.txt",
+        "a.jsonl",
+        "sub/c.txt.gz",
+        "sub/d.MD",
+    ]
     assert names(tmp_path / "*.txt") == ["b.txt"]
     assert names(tmp_path / "**" / "*.gz") == ["sub/c.txt.gz"]
 
@@ -68,8 +72,11 @@ def test_plain_text(tmp_path: Path) -> None:
         ("own document",),
     ]
     assert [document.where for document in documents] == [
-        f"{path}:1", f"{path}:6", f"{path}:9", f"{tmp_path / 'b.txt'}:1"
-    ]  # fmt: skip
+        f"{path}:1",
+        f"{path}:6",
+        f"{path}:9",
+        f"{tmp_path / 'b.txt'}:1",
+    ]
     assert (reader.report.files, reader.report.documents, reader.report.paragraphs) == (2, 4, 6)
     assert reader.report.characters == sum(len(p) for d in documents for p in d.paragraphs)
     assert reader.bytes_consumed == reader.total_bytes == len(text.encode()) + len("own document\n")
@@ -117,12 +124,17 @@ def test_archives(tmp_path: Path, suffix: str, pack) -> None:  # type: ignore[no
     packed = pack(text.encode())
     good = write(tmp_path / f"a.txt{suffix}", packed + pack(b"\nmore\n"))
     assert paragraphs(good) == [("one",), ("two 한국", "one")] + [("two 한국", "one")] * 998 + [
-        ("two 한국",), ("more",)
-    ]  # fmt: skip
+        ("two 한국",),
+        ("more",),
+    ]
     jsonl = write(tmp_path / f"b.jsonl{suffix}", pack(b'{"text": "x"}\n'))
     assert paragraphs(jsonl) == [("x",)]
-    for name, data in [("cut", packed[:-9]), ("cut2", packed[: len(packed) // 2]), ("no", b"plain text\n"),
-                       ("mid", packed[:40] + b"\xff\x00\xff" + packed[43:])]:  # fmt: skip
+    for name, data in [
+        ("cut", packed[:-9]),
+        ("cut2", packed[: len(packed) // 2]),
+        ("no", b"plain text\n"),
+        ("mid", packed[:40] + b"\xff\x00\xff" + packed[43:]),
+    ]:
         path = write(tmp_path / f"{name}.txt{suffix}", data)
         with pytest.raises(InputError, match="broken or truncated") as raised:
             list(CorpusReader([path]))

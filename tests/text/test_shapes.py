@@ -8,13 +8,32 @@ from firth.text.shapes import SHAPES, bucket_of, shape_of
 @pytest.mark.parametrize(
     ("word", "shape"),
     [
-        ("1996-08-22", "number"), ("3,000", "number"), ("٣", "number"), ("B-52", "digits"), ("3rd", "digits"),
-        ("--", "marks"), ("", "marks"), ("…", "marks"), ("NATO", "capitals"), ("U.S.", "capitals"), ("ÉTÉ", "capitals"),
-        ("Geneva", "capital"), ("Émile", "capital"), ("I", "capital"), ("Xing", "capital"), ("eBay", "mixed"),
-        ("left-handed", "hyphen"), ("running", "-ing"), ("walked", "-ed"), ("slowly", "-ly"), ("cats", "-s"),
-        ("cat", "other"), ("강아지", "other"), ("ǅabc", "capital"),
+        ("1996-08-22", "number"),
+        ("3,000", "number"),
+        ("٣", "number"),
+        ("B-52", "digits"),
+        ("3rd", "digits"),
+        ("--", "marks"),
+        ("", "marks"),
+        ("…", "marks"),
+        ("NATO", "capitals"),
+        ("U.S.", "capitals"),
+        ("ÉTÉ", "capitals"),
+        ("Geneva", "capital"),
+        ("Émile", "capital"),
+        ("I", "capital"),
+        ("Xing", "capital"),
+        ("eBay", "mixed"),
+        ("left-handed", "hyphen"),
+        ("running", "-ing"),
+        ("walked", "-ed"),
+        ("slowly", "-ly"),
+        ("cats", "-s"),
+        ("cat", "other"),
+        ("강아지", "other"),
+        ("ǅabc", "capital"),
     ],
-)  # fmt: skip
+)
 def test_shape_of_a_word(word: str, shape: str) -> None:
     assert SHAPES[shape_of(word)] == shape
 

@@ -207,8 +207,10 @@ def test_save_and_load(tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "t", max_length=128)
     again = Tokenizer.load(tmp_path / "t")
     assert sorted(p.name for p in (tmp_path / "t").iterdir()) == [
-        "tokenizer.json", "tokenizer_config.json", "vocab.txt"
-    ]  # fmt: skip
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
     assert again.fingerprint == tokenizer.fingerprint == pickle.loads(pickle.dumps(tokenizer)).fingerprint
     assert again.pieces == tokenizer.pieces == (tmp_path / "t" / "vocab.txt").read_text().split()
     assert again.lowercase and again.size == 13

@@ -27,19 +27,22 @@ PAGE = "<page><title>{}</title><ns>{}</ns>{}<revision><text>{}</text></revision>
         ("One {{cite|a={{b|c}}|d}}two{{reflist}}.", ["One two."]),
         ("Name ({{lang|el|ὄνομα}}, ) is.", ["Name is."]),
         ("See [http://x.y/z the site], [https://x.y] or [//x.y a b].", ["See the site, or a b."]),
-        ("A fact.<ref name=\"a\">Book, p. 3</ref> More.<ref name=b /> End.", ["A fact. More. End."]),
+        ('A fact.<ref name="a">Book, p. 3</ref> More.<ref name=b /> End.', ["A fact. More. End."]),
         ("a<!-- hidden -->b <math>x^2</math> c<br/>d <b>e</b>", ["ab cd e"]),
-        ("{| class=\"wikitable\"\n! a\n|-\n| b || c\n|}\nAfter.", ["After."]),
+        ('{| class="wikitable"\n! a\n|-\n| b || c\n|}\nAfter.', ["After."]),
         ("* one\n** two\n# three\n:: four", ["one", "two", "three", "four"]),
-        ("Text.\n== History ==\n=== Early ===\nThen.\n== References ==\n{{reflist}}",
-         ["Text.", "History.", "Early.", "Then."]),
+        (
+            "Text.\n== History ==\n=== Early ===\nThen.\n== References ==\n{{reflist}}",
+            ["Text.", "History.", "Early.", "Then."],
+        ),
         ("== A ==\nx\n=== B ===\n== C ==\ny", ["A.", "x", "C.", "y"]),
         ("A &amp;amp; B &lt;c&gt; __NOTOC__ d", ["A & B <c> d"]),
         ("Unclosed {{template with text", ["Unclosed template with text"]),
         ("Unopened }} and ]] here", ["Unopened and here"]),
-        ("", []), ("----\n|}", []),
+        ("", []),
+        ("----\n|}", []),
     ],
-)  # fmt: skip
+)
 def test_markup(markup: str, expected: list[str]) -> None:
     assert plain_text(markup) == expected
 
@@ -70,8 +73,9 @@ def test_a_dump(tmp_path: Path, packed: bool) -> None:
     reader = CorpusReader([path])
     read = [(document.paragraphs, document.where) for document in reader]
     assert read == [
-        (("강", "강은 흐른다.", "역사.", "오래되었다."), f"{path}:1"), (("산 & 들", "높다."), f"{path}:5"),
-    ]  # fmt: skip
+        (("강", "강은 흐른다.", "역사.", "오래되었다."), f"{path}:1"),
+        (("산 & 들", "높다."), f"{path}:5"),
+    ]
     assert reader.bytes_consumed == reader.total_bytes == path.stat().st_size
     assert reader.report.bytes_read == len(data) and reader.report.documents == 2
 

@@ -63,13 +63,20 @@ def page(results: dict[tuple[str, str], str]) -> str:
         if tries[part]
     ]
     bad = [f"- {part}, {case}: {problem}" for (part, case), problem in sorted(results.items()) if problem]
-    return "\n".join([
-        "# Robustness", "",
-        "What is promised, how often it was tried, and how often it held. `make torture` makes this page; a case is",
-        "a real command in a process of its own. A seeded slice of each part is part of `make test`.", "",
-        "| promise | tries | held | command |", "| --- | ---: | ---: | --- |", *rows, "",
-        *(["What did not hold:", "", *bad, ""] if bad else ["Everything held.", ""]),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "# Robustness",
+            "",
+            "What is promised, how often it was tried, and how often it held. `make torture` makes this page; a case",
+            "is a real command in a process of its own. A seeded slice of each part is part of `make test`.",
+            "",
+            "| promise | tries | held | command |",
+            "| --- | ---: | ---: | --- |",
+            *rows,
+            "",
+            *(["What did not hold:", "", *bad, ""] if bad else ["Everything held.", ""]),
+        ]
+    )
 
 
 def main() -> int:

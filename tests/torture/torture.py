@@ -58,9 +58,12 @@ class Server:
         scratch.mkdir(parents=True, exist_ok=True)
         places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(scratch))
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, str(SERVER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, **places, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        )  # fmt: skip
+        )
         assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
 
     def run(
@@ -71,11 +74,15 @@ class Server:
         logs.mkdir(exist_ok=True)
         requests = [
             {
-                "command": [str(word) for word in command], "root": str(root), "fault": fault if not number else None,
-                "limit_s": LIMIT_S, **{name: str(logs / f"{name}-{number}") for name in ("out", "err", "seen")}, **more,
+                "command": [str(word) for word in command],
+                "root": str(root),
+                "fault": fault if not number else None,
+                "limit_s": LIMIT_S,
+                **{name: str(logs / f"{name}-{number}") for name in ("out", "err", "seen")},
+                **more,
             }
             for number, command in enumerate(commands)
-        ]  # fmt: skip
+        ]
         for request in requests:
             Path(request["seen"]).unlink(missing_ok=True)
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -189,14 +196,17 @@ COMMANDS = [
     Command("finetune", ("finetune", "finetune.toml", "--out", "out"), ("finetune", "--resume", "out")),
     Command("average", ("average", "./run", "--last", "2", "--out", "out")),
     Command("convert", ("convert", "./classifier", "--out", "out")),
-    Command("embed", ("embed", "./run", "--input", "text.txt", "--out", "out"), ),
+    Command(
+        "embed",
+        ("embed", "./run", "--input", "text.txt", "--out", "out"),
+    ),
     Command("predict", ("predict", "./classifier", "--input", "dev.tsv", "--out", "out")),
     Command("vocab", ("vocab", "text.txt", "--size", "80", "--workers", "1", "--out", "out")),
     Command(
         "prepare",
         ("prepare", "text.txt", "--tokenizer", "vocab", "--workers", "1", "--hold-out", "0.2", "--out", "out"),
     ),
-]  # fmt: skip
+]
 
 
 def fresh(workplace: Workplace, folder: Path) -> Path:
@@ -301,8 +311,15 @@ def with_fault(
 READS: dict[str, tuple[str, tuple[str, ...]]] = {
     **{
         f"model/{name}": (f"classifier/model/{name}", ("predict", "./classifier", "--input", "dev.tsv"))
-        for name in ("config.json", "firth.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-                     "vocab.txt", "manifest.json")
+        for name in (
+            "config.json",
+            "firth.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "vocab.txt",
+            "manifest.json",
+        )
     },
     **{
         f"corpus/{name}": (f"corpus/{name}", ("pretrain", "recipe.toml", "--out", "out"))
@@ -315,7 +332,7 @@ READS: dict[str, tuple[str, tuple[str, ...]]] = {
     "recipe": ("recipe.toml", ("pretrain", "recipe.toml", "--show-recipe")),
     "run/recipe": ("run/recipe.toml", ("pretrain", "--resume", "run")),
     "labels": ("dev.tsv", ("predict", "./classifier", "--input", "dev.tsv")),
-}  # fmt: skip
+}
 # A manifest covers them, so that the answer must be the same or an error.
 COVERED = ("model/", "corpus/", "checkpoint/")
 
@@ -460,11 +477,14 @@ def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]
         "brackets": (to("recipe.toml", b"model = " + b"[" * 5000), ("pretrain", "recipe.toml", "--show-recipe")),
         "digits": (to("recipe.toml", b"seed = " + b"9" * 5000), ("pretrain", "recipe.toml", "--show-recipe")),
         "control characters": (
-            to("train.tsv", f"text\t{_CONTROL}\na\tb\n".encode()), ("finetune", "finetune.toml", "--out", "out"),
+            to("train.tsv", f"text\t{_CONTROL}\na\tb\n".encode()),
+            ("finetune", "finetune.toml", "--out", "out"),
         ),
-        "bomb": (lambda root: (root / "t.txt.xz").write_bytes(_bomb()) and None,
-                 ("vocab", "t.txt.xz", "--size", "80", "--workers", "1", "--out", "out")),
-    }  # fmt: skip
+        "bomb": (
+            lambda root: (root / "t.txt.xz").write_bytes(_bomb()) and None,
+            ("vocab", "t.txt.xz", "--size", "80", "--workers", "1", "--out", "out"),
+        ),
+    }
 
 
 def _bomb() -> bytes:

@@ -25,7 +25,7 @@ def encoder(dropout: float) -> Bert:
             max_positions=64,
             dropout=dropout,
             attention_dropout=dropout,
-        )  # fmt: skip
+        )
     ).train()
 
 

@@ -47,10 +47,16 @@ def trainer_of(run: Path, batches: list[Batch], **more: Any) -> Trainer:
     config = TrainConfig(**{**settings, **more.pop("config", {})})
     run.mkdir(exist_ok=True)
     return Trainer(
-        objective=more.pop("objective", Guess()), source=Fixed(batches), dev=more.pop("dev", None), config=config,
+        objective=more.pop("objective", Guess()),
+        source=Fixed(batches),
+        dev=more.pop("dev", None),
+        config=config,
         optim=more.pop("optim", None)
         or OptimConfig(decay=0.0, clip_norm=more.pop("clip_norm", 0.0), kind=more.pop("kind", "bert_adam")),
-        rate=more.pop("rate", lambda step: 0.0), flops=lambda b: 1.0,
-        run=run, save_model=lambda folder, facts: (folder / "step").write_text(str(facts["step"])),
-        tell=lambda text: None, **more,
-    )  # fmt: skip
+        rate=more.pop("rate", lambda step: 0.0),
+        flops=lambda b: 1.0,
+        run=run,
+        save_model=lambda folder, facts: (folder / "step").write_text(str(facts["step"])),
+        tell=lambda text: None,
+        **more,
+    )

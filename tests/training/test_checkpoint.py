@@ -204,9 +204,14 @@ def save(folder: Path, step: int, keep: int = 2, carry: dict[str, Tensor] | None
         (target / "config.json").write_text("{}")
 
     return save_checkpoint(
-        folder, step, save_model=save_model, state={"step": step}, optimizer={"w/exp_avg": torch.arange(4.0)},
-        carry=carry or {}, keep=keep,
-    )  # fmt: skip
+        folder,
+        step,
+        save_model=save_model,
+        state={"step": step},
+        optimizer={"w/exp_avg": torch.arange(4.0)},
+        carry=carry or {},
+        keep=keep,
+    )
 
 
 def test_a_checkpoint_holds_all_that_was_given(tmp_path: Path) -> None:

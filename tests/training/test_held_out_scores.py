@@ -20,9 +20,13 @@ RATE = 0.1
 
 def run_of(folder: Path, optim: OptimConfig, steps: int = 12, **config: Any) -> Trainer:
     return trainer_of(
-        folder, [batch_of([0], 1)], dev=lambda: iter([batch_of([0], 1)]), optim=optim, rate=lambda step: RATE,
+        folder,
+        [batch_of([0], 1)],
+        dev=lambda: iter([batch_of([0], 1)]),
+        optim=optim,
+        rate=lambda step: RATE,
         config={"steps": steps, "eval_every": 1, **config},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -56,9 +60,13 @@ def test_two_tenths_with_patience_are_the_annealing_of_taglm(tmp_path: Path, sco
     """Two looks without a better score are a plateau; a rate that is just the lowest, rounded, is not below it."""
     scores += [2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0, 3.0]
     optim = OptimConfig(
-        kind="adamw", learning_rate=RATE, decay=0.0, plateau_factor=0.1, plateau_patience=2,
+        kind="adamw",
+        learning_rate=RATE,
+        decay=0.0,
+        plateau_factor=0.1,
+        plateau_patience=2,
         min_learning_rate=RATE * 0.1 * 0.1,
-    )  # fmt: skip
+    )
     trainer = run_of(tmp_path / "run", optim)
     assert trainer.fit()
     assert trainer.state.step == 8

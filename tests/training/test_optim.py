@@ -174,8 +174,10 @@ def test_the_count_of_updates_stays_on_the_host() -> None:
     load_optimizer_tensors(module, optimizer, {f"bias/{entry}": tensor for entry, tensor in entries.items()})
     state = optimizer.state[module.bias]
     assert {entry: tensor.device.type for entry, tensor in state.items()} == {
-        "updates": "cpu", "step": "meta", "exp_avg": "meta"
-    }  # fmt: skip
+        "updates": "cpu",
+        "step": "meta",
+        "exp_avg": "meta",
+    }
 
 
 def test_state_of_an_unknown_parameter_is_not_swallowed() -> None:

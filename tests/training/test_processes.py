@@ -103,9 +103,12 @@ def test_none_outlives_the_leading_process() -> None:
 
 def test_ctrl_c_reaches_the_leading_process_alone() -> None:
     leader = subprocess.Popen(
-        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", LEADER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert leader.stdout is not None and leader.stdout.readline() == b"met\n"
     os.killpg(leader.pid, signal.SIGINT)
     errors = leader.communicate()[1]

@@ -17,9 +17,15 @@ from firth.training.regions import compile_regions, recompute_regions
 
 CPU = torch.device("cpu")
 SIZES = BertConfig(
-    vocab_size=50, width=16, n_layers=3, n_heads=2, feed_forward_width=24, max_positions=64,
-    dropout=0.2, attention_dropout=0.1,
-)  # fmt: skip
+    vocab_size=50,
+    width=16,
+    n_layers=3,
+    n_heads=2,
+    feed_forward_width=24,
+    max_positions=64,
+    dropout=0.2,
+    attention_dropout=0.1,
+)
 
 
 @pytest.fixture

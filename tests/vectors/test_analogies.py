@@ -12,10 +12,14 @@ from firth.vectors.scores import Question, Section, analogies, read_pairs, read_
 
 # A country is its capital, three further on; the second "oslo" is another word that differs in its capital.
 PLACES = {
-    "Stockholm": [1.0, 0.0, 0.0, 0.2], "Sweden": [1.0, 0.0, 0.0, 1.0], "Cairo": [0.0, 1.0, 0.0, 0.2],
-    "Egypt": [0.0, 1.0, 0.0, 1.0], "Oslo": [0.0, 0.0, 1.0, 0.2], "oslo": [0.1, 0.1, -1.0, 0.2],
+    "Stockholm": [1.0, 0.0, 0.0, 0.2],
+    "Sweden": [1.0, 0.0, 0.0, 1.0],
+    "Cairo": [0.0, 1.0, 0.0, 0.2],
+    "Egypt": [0.0, 1.0, 0.0, 1.0],
+    "Oslo": [0.0, 0.0, 1.0, 0.2],
+    "oslo": [0.1, 0.1, -1.0, 0.2],
     "Norway": [0.0, 0.0, 1.0, 1.0],
-}  # fmt: skip
+}
 
 
 def table() -> WordTable:
@@ -27,8 +31,12 @@ def ask(*lines: str) -> list[Question]:
 
 
 def test_analogies_by_hand() -> None:
-    questions = ask("Stockholm Sweden Cairo Egypt", "Stockholm Sweden Oslo Norway", "Cairo Egypt Oslo Sweden",
-                    "Cairo Egypt Paris France")  # fmt: skip
+    questions = ask(
+        "Stockholm Sweden Cairo Egypt",
+        "Stockholm Sweden Oslo Norway",
+        "Cairo Egypt Oslo Sweden",
+        "Cairo Egypt Paris France",
+    )
     sections = analogies(table(), questions)
     assert sections == [Section("capitals", 4, 3, 2), Section("total", 4, 3, 2)]
     assert sections[0].accuracy == pytest.approx(2 / 3)

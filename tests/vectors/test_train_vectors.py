@@ -69,9 +69,21 @@ def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
     train_vectors([text], tmp_path / "m", options, Reading())
     lines = [line.replace(",", " ,").replace(".", " .").split() for line in text.read_text("utf-8").splitlines()]
     theirs = FastText(
-        vector_size=8, window=5, min_count=5, sg=1, negative=5, sample=0.5, alpha=0.1, epochs=2, seed=1, workers=1,
-        bucket=200, min_n=3, max_n=6, ns_exponent=0.5,
-    )  # fmt: skip
+        vector_size=8,
+        window=5,
+        min_count=5,
+        sg=1,
+        negative=5,
+        sample=0.5,
+        alpha=0.1,
+        epochs=2,
+        seed=1,
+        workers=1,
+        bucket=200,
+        min_n=3,
+        max_n=6,
+        ns_exponent=0.5,
+    )
     theirs.build_vocab(lines)
     theirs.train(lines, total_examples=theirs.corpus_count, epochs=2)
     encoder = read_model(tmp_path / "m").objective.encoder

@@ -231,9 +231,11 @@ def test_pretraining_goes_on_with_the_vectors_of_a_file(tiny_word_corpus: Path, 
     rows = [(b"the", [1.0, 2.0, 3.0]), (b"zebra", [3.0, 2.0, 1.0])]
     convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", Reading(unknown="shapes"))
     data = {
-        "model": str(tmp_path / "m"), "data": {"corpus": str(tiny_word_corpus), "length": 32},
-        "optim": {"learning_rate": 1e-6}, "train": {"steps": 2, "batch_tokens": 256, "precision": "float32"},
-    }  # fmt: skip
+        "model": str(tmp_path / "m"),
+        "data": {"corpus": str(tiny_word_corpus), "length": 32},
+        "optim": {"learning_rate": 1e-6},
+        "train": {"steps": 2, "batch_tokens": 256, "precision": "float32"},
+    }
     pretrain(resolve_pretraining(data, [], "test"), tmp_path / "run", tell=lambda text: None)
     table = table_of(tmp_path / "run")
     assert (len(table), "zebra" in table) == (80, False)

@@ -37,13 +37,19 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
     save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / WEIGHTS)
     _write(folder / VOCABULARY, words, indent=None)
     provenance = {
-        "firth": importlib.metadata.version("firth"), "numpy": np.__version__, "python": platform.python_version(),
+        "firth": importlib.metadata.version("firth"),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
         **baseline.provenance,
-    }  # fmt: skip
+    }
     about = {
-        "format": FORMAT, "version": VERSION, "system": baseline.system, "task": baseline.task,
-        "options": to_dict(method.config), "provenance": provenance,
-    }  # fmt: skip
+        "format": FORMAT,
+        "version": VERSION,
+        "system": baseline.system,
+        "task": baseline.task,
+        "options": to_dict(method.config),
+        "provenance": provenance,
+    }
     _write(folder / ABOUT, about, indent=2)
     (folder / "README.md").write_text(_card(baseline, tensors, provenance), "utf-8")
 
@@ -153,14 +159,29 @@ def _write(path: Path, data: Mapping[str, Any], indent: int | None) -> None:
 
 def _card(baseline: Baseline, tensors: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> str:
     names = {
-        "tfidf": "TF-IDF of words and characters with a linear model", "commonest-tag": "Each word's commonest tag"
-    }  # fmt: skip
+        "tfidf": "TF-IDF of words and characters with a linear model",
+        "commonest-tag": "Each word's commonest tag",
+    }
     facts = [f"system: {baseline.system}", f"task: {baseline.task}", f"labels: {', '.join(baseline.labels) or 'none'}"]
     facts += [f"{name}: {' × '.join(map(str, values.shape))}" for name, values in sorted(tensors.items())]
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
-    return "\n".join([
-        "---", "tags: [firth]", "---", "", f"# {names[baseline.system]}, made by Firth", "",
-        *(f"- {fact}" for fact in facts), "",
-        "Load it with `firth.load(folder)`; it needs NumPy and SciPy, no torch.", "",
-        "## Where it comes from", "", "```json", origin, "```", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "---",
+            "tags: [firth]",
+            "---",
+            "",
+            f"# {names[baseline.system]}, made by Firth",
+            "",
+            *(f"- {fact}" for fact in facts),
+            "",
+            "Load it with `firth.load(folder)`; it needs NumPy and SciPy, no torch.",
+            "",
+            "## Where it comes from",
+            "",
+            "```json",
+            origin,
+            "```",
+            "",
+        ]
+    )

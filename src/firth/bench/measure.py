@@ -72,9 +72,15 @@ class Rate:
         """As plain data."""
         s = self.spread
         return {
-            "name": self.name, "tokens_per_s": self.tokens_per_s, "flops_per_s": self.flops_per_s,
-            "share": self.share, "seconds": s.median, "least_s": s.least, "most_s": s.most, "all_s": list(s.seconds),
-        }  # fmt: skip
+            "name": self.name,
+            "tokens_per_s": self.tokens_per_s,
+            "flops_per_s": self.flops_per_s,
+            "share": self.share,
+            "seconds": s.median,
+            "least_s": s.least,
+            "most_s": s.most,
+            "all_s": list(s.seconds),
+        }
 
 
 def in_turn(
@@ -112,9 +118,12 @@ def rates(works: Mapping[str, Work], repeats: int = 5, *, device: str = "cpu") -
 def _rate(name: str, work: Work, spread: Spread, limit: float) -> Rate:
     flops_per_s = work.flops / spread.median if work.flops else None
     return Rate(
-        name=name, spread=spread, tokens_per_s=work.tokens / spread.median if work.tokens else None,
-        flops_per_s=flops_per_s, share=None if flops_per_s is None else flops_per_s / limit,
-    )  # fmt: skip
+        name=name,
+        spread=spread,
+        tokens_per_s=work.tokens / spread.median if work.tokens else None,
+        flops_per_s=flops_per_s,
+        share=None if flops_per_s is None else flops_per_s / limit,
+    )
 
 
 def matrix_products(device: str = "cpu") -> dict[str, Work]:

@@ -50,9 +50,14 @@ class Bench:
 
 
 def bench(
-    model: str = "bert-mini", *, repeats: int = 5, n_texts: int = 250, batch_tokens: int = 4096,
-    vocab_size: int = VOCAB_SIZE, tell: Callable[[str], None] = say,
-) -> Bench:  # fmt: skip
+    model: str = "bert-mini",
+    *,
+    repeats: int = 5,
+    n_texts: int = 250,
+    batch_tokens: int = 4096,
+    vocab_size: int = VOCAB_SIZE,
+    tell: Callable[[str], None] = say,
+) -> Bench:
     """Time the model's parts in turn with the machine's matrix products.
 
     ``model``: a size or a folder, as everywhere. The pre-training step and the loader are left out, and that is

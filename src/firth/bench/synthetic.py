@@ -43,8 +43,13 @@ def plain_corpus(folder: Path, tokenizer: Tokenizer, n_tokens: int, seed: int = 
     documents = np.arange(0, len(lengths) + 1, _SENTENCES_A_DOCUMENT)
     info = write_shard(folder, "train-00000", ids, sentences, documents)
     manifest = Manifest(
-        format=FORMAT, version=VERSION, tokenizer=tokenizer.fingerprint, sources=(), options="{}",
-        train=(info,), dev=(),
-    )  # fmt: skip
+        format=FORMAT,
+        version=VERSION,
+        tokenizer=tokenizer.fingerprint,
+        sources=(),
+        options="{}",
+        train=(info,),
+        dev=(),
+    )
     write_manifest(folder, manifest)
     return folder

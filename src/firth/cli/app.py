@@ -44,9 +44,29 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a pipeline
-    demo, vocab, prepare, pretrain, extend, probe, compare, finetune, evaluate, score, predict, fill_mask, score_text,
-    generate, embed, attention, translate, vectors, average, convert, study, bench,
-)  # fmt: skip
+    demo,
+    vocab,
+    prepare,
+    pretrain,
+    extend,
+    probe,
+    compare,
+    finetune,
+    evaluate,
+    score,
+    predict,
+    fill_mask,
+    score_text,
+    generate,
+    embed,
+    attention,
+    translate,
+    vectors,
+    average,
+    convert,
+    study,
+    bench,
+)
 
 
 def _unwrapped(text: str | None) -> str | None:

@@ -70,9 +70,14 @@ def compare(
     from firth.finetuning.recipe import LabelledConfig
 
     config = LabelledConfig(
-        folder=data or "", train=train or "", dev=dev or "", columns=columns or "", header=HEADERS[header],  # type: ignore[arg-type]  # one of three
-        format=form, skip_bad=skip_bad,
-    )  # fmt: skip
+        folder=data or "",
+        train=train or "",
+        dev=dev or "",
+        columns=columns or "",
+        header=HEADERS[header],  # type: ignore[arg-type]  # one of three
+        format=form,
+        skip_bad=skip_bad,
+    )
     keys: dict[str, Any] = {".".join(path): value for path, value in map(parse_override, settings or [])}
     found = run(task, config, out, models=models or (), minutes=minutes, settings=keys)
     if as_json:

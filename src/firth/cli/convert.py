@@ -87,10 +87,19 @@ def convert(
     as_json
         Print what was found as one JSON object.
     """
-    _check_int8(target, int8, {
-        "--data": data, "--max-drop": max_drop, "--task": task, "--split": None if split == "dev" else split,
-        "--columns": columns, "--header": header, "--format": None if form == "auto" else form,
-    })  # fmt: skip
+    _check_int8(
+        target,
+        int8,
+        {
+            "--data": data,
+            "--max-drop": max_drop,
+            "--task": task,
+            "--split": None if split == "dev" else split,
+            "--columns": columns,
+            "--header": header,
+            "--format": None if form == "auto" else form,
+        },
+    )
     from firth.export.convert import convert as job
     from firth.export.onnx import Int8
     from firth.finetuning.recipe import LabelledConfig
@@ -103,9 +112,17 @@ def convert(
     lowercase = None if cased is None else not cased
     with on_interrupt("nothing was written"):
         done = job(
-            source, out, target, vocab=vocab, vectors=vectors, lowercase=lowercase, gelu=gelu, int8=gate,
-            max_positions=max_positions, allow_unknown_hangul=allow_unknown_hangul,
-        )  # fmt: skip
+            source,
+            out,
+            target,
+            vocab=vocab,
+            vectors=vectors,
+            lowercase=lowercase,
+            gelu=gelu,
+            int8=gate,
+            max_positions=max_positions,
+            allow_unknown_hangul=allow_unknown_hangul,
+        )
     if as_json:
         print_json({"source": done.source, "format": done.format, "found": done.facts, "out": done.out})
         return

@@ -88,11 +88,17 @@ def evaluate(
     """
     if gold is not None or task == TRANSLATE:
         given = {
-            "--task": None if task == TRANSLATE else task, "--split": split, "--columns": columns, "--header": header,
-            "--format": None if form == "auto" else form, "--skip-bad": skip_bad or None,
-            "--precision": None if precision == "float32" else precision, "--max-drop": max_drop, "--with": others,
+            "--task": None if task == TRANSLATE else task,
+            "--split": split,
+            "--columns": columns,
+            "--header": header,
+            "--format": None if form == "auto" else form,
+            "--skip-bad": skip_bad or None,
+            "--precision": None if precision == "float32" else precision,
+            "--max-drop": max_drop,
+            "--with": others,
             "--recover-text": None if recover_text == "exact" else recover_text,
-        }  # fmt: skip
+        }
         _refuse(given, "labelled examples")
         return _evaluate_translations(model, data, gold, beam, length_penalty, as_json)
     _refuse({"--beam": beam, "--length-penalty": length_penalty}, "translations (a model with --data and --gold)")
@@ -143,9 +149,13 @@ def _refuse(flags: dict[str, Any], what: str) -> None:
 
 
 def _evaluate_translations(
-    model: Path | None, data: str | None, gold: str | None, beam: int | None, length_penalty: float | None,
+    model: Path | None,
+    data: str | None,
+    gold: str | None,
+    beam: int | None,
+    length_penalty: float | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """BLEU and chrF of a model's translations."""
     if model is None or data is None or gold is None:
         raise ConfigError(

@@ -75,11 +75,16 @@ def finetune(
         Resume the fine-tuning in this folder.
     """
     keys: Keys = {
-        **labelled.keys(), "--skip-bad": ("data.skip_bad", skip_bad or None), "--design": ("design", design),
-        "--tokenizer": ("tokenizer", tokenizer), "--from-scratch": ("from_scratch", from_scratch or None),
-        "--seeds": ("train.seeds", seeds), "--seed": ("train.seed", seed),
-        "--grid": ("grid", grid), "--epochs": ("train.epochs", epochs),
-    }  # fmt: skip
+        **labelled.keys(),
+        "--skip-bad": ("data.skip_bad", skip_bad or None),
+        "--design": ("design", design),
+        "--tokenizer": ("tokenizer", tokenizer),
+        "--from-scratch": ("from_scratch", from_scratch or None),
+        "--seeds": ("train.seeds", seeds),
+        "--seed": ("train.seed", seed),
+        "--grid": ("grid", grid),
+        "--epochs": ("train.epochs", epochs),
+    }
     others = {"RECIPE": recipe, "--out": out, "--set": settings, "--show-recipe": show_recipe or None}
     if resume is not None:
         given = [flag for flag, (_, value) in keys.items() if value is not None]
@@ -147,9 +152,9 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     splits = results["dev"] if on_dev else {**results["dev"], "held out": results["held_out"]}
     sizes = {**examples, "held out": examples["held_out"]}
     first = [results["metric"], *results["metrics"]]
-    print_table([
-        (f"{name}, {counted(sizes[name], 'example')}", _scores(scores, first)) for name, scores in splits.items()
-    ])  # fmt: skip
+    print_table(
+        [(f"{name}, {counted(sizes[name], 'example')}", _scores(scores, first)) for name, scores in splits.items()]
+    )
     last = next(iter(results["dev"]), "held_out")
     if last in results.get("breakdown", {}):
         print(f"  {last.replace('_', ' ')}, by label (seed {results['best_seed']})")

@@ -58,13 +58,16 @@ class LabelledFlags:
     def keys(self) -> Keys:
         """All of them."""
         return {
-            "--task": ("task", self.task), "--model": ("model", self.model),
-            "--train": ("data.train", self.train), "--dev": ("data.dev", self.dev),
+            "--task": ("task", self.task),
+            "--model": ("model", self.model),
+            "--train": ("data.train", self.train),
+            "--dev": ("data.dev", self.dev),
             "--columns": ("data.columns", self.columns),
             "--header": ("data.header", None if self.header is None else HEADERS[self.header]),
-            "--format": ("data.format", self.form), "--data": ("data.folder", self.data),
+            "--format": ("data.format", self.form),
+            "--data": ("data.folder", self.data),
             "--limit": ("data.limit", self.limit),
-        }  # fmt: skip
+        }
 
 
 NOT_GIVEN = LabelledFlags()

@@ -260,9 +260,14 @@ def _fields(line: str, where: str) -> dict[str, Any]:
 
 
 def _file_records(
-    model: "Predictor", file: Path | None, form: str, columns: str | None, header: bool | None, published: str,
+    model: "Predictor",
+    file: Path | None,
+    form: str,
+    columns: str | None,
+    header: bool | None,
+    published: str,
     problems: "Problems",
-) -> Iterable["Record"]:  # fmt: skip
+) -> Iterable["Record"]:
     """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
     from firth.finetuning.labelled import iter_file
     from firth.finetuning.recipe import LabelledConfig

@@ -117,17 +117,31 @@ def prepare(
         if name not in OPTIONAL:
             raise ConfigError(f"--keep {name}: expected of {', '.join(OPTIONAL)}")
     cleaning = Cleaning(
-        rules=tuple(name for name in OPTIONAL if name not in (keep or ())) if clean else (), similarity=similarity,
-        scripts=tuple(script or ()), languages=tuple(language or ()), against=tuple(against or ()),
-        remove_overlap=remove_overlap, memory=_bytes("--memory", memory),
-    )  # fmt: skip
+        rules=tuple(name for name in OPTIONAL if name not in (keep or ())) if clean else (),
+        similarity=similarity,
+        scripts=tuple(script or ()),
+        languages=tuple(language or ()),
+        against=tuple(against or ()),
+        remove_overlap=remove_overlap,
+        memory=_bytes("--memory", memory),
+    )
     weights = {pattern: _number(f"--weight {pattern}", value) for pattern, value in _pairs("--weight", weight)}
     with on_interrupt("what is finished is kept; the same command resumes"):
         report = make_corpus(
-            texts, tokenizer, out, lines=lines, hold_out=hold_out, dev=dev or (), second=second or (),
-            dev_second=dev_second or (), cleaning=cleaning, weights=weights, errors=errors, workers=workers,
+            texts,
+            tokenizer,
+            out,
+            lines=lines,
+            hold_out=hold_out,
+            dev=dev or (),
+            second=second or (),
+            dev_second=dev_second or (),
+            cleaning=cleaning,
+            weights=weights,
+            errors=errors,
+            workers=workers,
             licences=dict(_pairs("--licence", licence)),
-        )  # fmt: skip
+        )
     if as_json:
         print_json(report)
         return
@@ -135,10 +149,12 @@ def prepare(
     documents, sentences = counted(report.documents, noun), counted(report.sentences, "sentence")
     print(f"{out}: {documents}, {sentences}, {counted(report.tokens, 'token')}")
     held_out = f"{counted(report.dev_documents, noun)}, {counted(report.dev_tokens, 'token')}"
-    print_table([
-        ("held out", held_out if report.dev_documents else "none; a larger --hold-out or --dev FILE gives some"),
-        ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
-    ])  # fmt: skip
+    print_table(
+        [
+            ("held out", held_out if report.dev_documents else "none; a larger --hold-out or --dev FILE gives some"),
+            ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
+        ]
+    )
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")

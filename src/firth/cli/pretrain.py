@@ -80,9 +80,15 @@ def pretrain(
         CPU threads of all processes together.
     """
     flags = {
-        "--recipe": recipe, "--model": model, "--vectors": vectors, "--out": out, "--steps": steps, "--seed": seed,
-        "--set": settings, "--show-recipe": show_recipe or None,
-    }  # fmt: skip
+        "--recipe": recipe,
+        "--model": model,
+        "--vectors": vectors,
+        "--out": out,
+        "--steps": steps,
+        "--seed": seed,
+        "--set": settings,
+        "--show-recipe": show_recipe or None,
+    }
     given = [name for name, value in flags.items() if value is not None]
     if resume is not None and given:
         raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")

@@ -51,10 +51,12 @@ def probe(
         print_json(result)
         return
     print(f"{out}: {result['metric']} of a linear head per layer, on held-out training examples")
-    print_table([
-        (name, shown(row["held_out"]) + " best" * (name == result["best"]))
-        for name, row in result["readings"].items()
-    ])  # fmt: skip
+    print_table(
+        [
+            (name, shown(row["held_out"]) + " best" * (name == result["best"]))
+            for name, row in result["readings"].items()
+        ]
+    )
     features = result["readings"][result["best"]]["features"]
     layers = f"head.network.layers={json.dumps(features['layers'])}"
     settings = [*result["settings"], layers, f"head.network.mix={features['mix']}"]

@@ -81,10 +81,15 @@ def translate(
                 )
                 known = None  # said once
             if as_json:
-                print_json({
-                    "translation": translated.text, "score": translated.score, "log_prob": translated.log_prob,
-                    "pieces": translated.pieces, "ended": translated.ended,
-                })  # fmt: skip
+                print_json(
+                    {
+                        "translation": translated.text,
+                        "score": translated.score,
+                        "log_prob": translated.log_prob,
+                        "pieces": translated.pieces,
+                        "ended": translated.ended,
+                    }
+                )
             else:
                 print(translated.text)
             if number % at_once == 0:

@@ -98,10 +98,16 @@ def convert(
     from firth.vectors.folder import Reading, convert_vectors
 
     reading = Reading(
-        glove_vocab=glove_vocab, texts=tuple(texts or ()), min_count=min_count, max_words=max_words,
-        unknown=unknown, stand_in=stand_in, lowercase=None if cased is None else not cased, split=split,
+        glove_vocab=glove_vocab,
+        texts=tuple(texts or ()),
+        min_count=min_count,
+        max_words=max_words,
+        unknown=unknown,
+        stand_in=stand_in,
+        lowercase=None if cased is None else not cased,
+        split=split,
         n_buckets=buckets,
-    )  # fmt: skip
+    )
     with on_interrupt(_NOTHING):
         _report(convert_vectors(source, to, reading), as_json)
 
@@ -169,9 +175,15 @@ def train(
     from firth.vectors.train import VectorTraining, train_vectors
 
     plain = {
-        "kind": kind, "algorithm": algorithm, "width": width, "window": window, "epochs": epochs,
-        "min_count": min_count, "lowercase": lowercase, "workers": workers,
-    }  # fmt: skip
+        "kind": kind,
+        "algorithm": algorithm,
+        "width": width,
+        "window": window,
+        "epochs": epochs,
+        "min_count": min_count,
+        "lowercase": lowercase,
+        "workers": workers,
+    }
     training = from_dict(VectorTraining, override(plain, settings or []), "--set")
     with on_interrupt(_NOTHING):
         reading = Reading(unknown=unknown, stand_in=stand_in, n_buckets=buckets, split=split)
@@ -183,10 +195,11 @@ def _report(report: "VectorsReport", as_json: bool) -> None:
         print_json(report)
         return
     unknown = {
-        "one": "one vector for all", "shapes": f"one of {report.n_unknown} vectors, by its shape",
+        "one": "one vector for all",
+        "shapes": f"one of {report.n_unknown} vectors, by its shape",
         "hashed": f"one of {report.n_unknown:,} vectors, by its hash",
         "ngrams": f"the mean of its n-grams, of {report.n_unknown:,} vectors",
-    }[report.unknown]  # fmt: skip
+    }[report.unknown]
     print(f"{report.out}: {counted(report.words, 'word')}, {report.width} dimensions")
     facts = [
         ("from", f"{report.source}, {report.format}"),

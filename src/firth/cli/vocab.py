@@ -63,9 +63,16 @@ def vocab(
 
     with on_interrupt("no vocabulary was written; run the same command again"):
         report = build_vocab(
-            texts, out, size=size, lowercase=lowercase, keep_accents=keep_accents, kind=kind, score=score,
-            errors=errors, workers=workers,
-        )  # fmt: skip
+            texts,
+            out,
+            size=size,
+            lowercase=lowercase,
+            keep_accents=keep_accents,
+            kind=kind,
+            score=score,
+            errors=errors,
+            workers=workers,
+        )
     if as_json:
         print_json(report)
         return
@@ -73,11 +80,13 @@ def vocab(
     unknown = "[UNK]" if kind == "wordpiece" else "<unk>"
     print(f"{out}: {report.size:,} {name}")
     documents, words = counted(report.documents, "document"), counted(report.words, "word")
-    print_table([
-        ("trained on", f"{documents}, {words}, {report.word_types:,} distinct"),
-        (f"words without {unknown}", f"{report.coverage:.3%}"),
-        (f"{unknown} rate among tokens", f"{report.unk_rate:.3%}"),
-        ("tokens per word", f"{report.pieces_per_word:.2f}"),
-    ])  # fmt: skip
+    print_table(
+        [
+            ("trained on", f"{documents}, {words}, {report.word_types:,} distinct"),
+            (f"words without {unknown}", f"{report.coverage:.3%}"),
+            (f"{unknown} rate among tokens", f"{report.unk_rate:.3%}"),
+            ("tokens per word", f"{report.pieces_per_word:.2f}"),
+        ]
+    )
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     print_next("firth", "prepare", *texts, "--tokenizer", out, "--out", "corpus/")

@@ -35,9 +35,11 @@ def read_mtlstm(path: Path, vocab_size: int) -> tuple[MtLstmConfig, dict[str, Te
             raise CheckpointError(f"{path}: {name} is no matrix, or is not there: expected an LSTM of PyTorch")
     numbers = [int(match[1]) for name in found if (match := _NAME.fullmatch(name))]
     config = MtLstmConfig(
-        vocab_size=vocab_size, width=found["weight_ih_l0"].shape[1], hidden_width=found["weight_hh_l0"].shape[1],
+        vocab_size=vocab_size,
+        width=found["weight_ih_l0"].shape[1],
+        hidden_width=found["weight_hh_l0"].shape[1],
         n_layers=max(numbers) + 1,
-    )  # fmt: skip
+    )
     shapes = _shapes(config)
     missing, unknown = [n for n in shapes if n not in found], [n for n in found if n not in shapes]
     if missing or unknown:

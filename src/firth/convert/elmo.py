@@ -133,17 +133,22 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
     clips = {"cell_clip": config.cell_clip, "proj_clip": config.projection_clip}
     options = {
         "lstm": {
-            "use_skip_connections": config.residual, "projection_dim": config.width, "dim": config.cells,
+            "use_skip_connections": config.residual,
+            "projection_dim": config.width,
+            "dim": config.cells,
             "n_layers": config.n_layers,
             # Absent is none; 0 would hold everything at 0.
             **{name: clip for name, clip in clips.items() if clip},
         },
         "char_cnn": {
-            "activation": config.activation, "filters": filters, "n_highway": config.n_highways,
-            "embedding": {"dim": config.character_width}, "n_characters": _N_CHARACTERS,
+            "activation": config.activation,
+            "filters": filters,
+            "n_highway": config.n_highways,
+            "embedding": {"dim": config.character_width},
+            "n_characters": _N_CHARACTERS,
             "max_characters_per_token": ROW,
         },
-    }  # fmt: skip
+    }
     write_text(folder / OPTIONS, json.dumps(options) + "\n")
     with h5py.File(folder / WEIGHTS, "w") as file:
         for part in _parts(config):
@@ -196,12 +201,18 @@ def _config(options: Path, vocab_size: int) -> BilmConfig:
         )
     try:
         return BilmConfig(
-            vocab_size=vocab_size, width=int(lstm["projection_dim"]), cells=int(lstm["dim"]),
-            n_layers=int(lstm["n_layers"]), cell_clip=float(lstm.get("cell_clip") or 0),
-            projection_clip=float(lstm.get("proj_clip") or 0), residual=bool(lstm.get("use_skip_connections")),
-            character_width=int(cnn["embedding"]["dim"]), filters=tuple((int(a), int(b)) for a, b in cnn["filters"]),
-            activation=_activation(cnn.get("activation"), where), n_highways=int(cnn.get("n_highway") or 0),
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            width=int(lstm["projection_dim"]),
+            cells=int(lstm["dim"]),
+            n_layers=int(lstm["n_layers"]),
+            cell_clip=float(lstm.get("cell_clip") or 0),
+            projection_clip=float(lstm.get("proj_clip") or 0),
+            residual=bool(lstm.get("use_skip_connections")),
+            character_width=int(cnn["embedding"]["dim"]),
+            filters=tuple((int(a), int(b)) for a, b in cnn["filters"]),
+            activation=_activation(cnn.get("activation"), where),
+            n_highways=int(cnn.get("n_highway") or 0),
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: cannot be read as the options of ELMo: {error!r}") from None
     except ConfigError as error:
@@ -237,10 +248,12 @@ def _parts(config: BilmConfig) -> Iterator[_Part]:
             theirs = _CELL.format(direction=direction, number=number)
             ours = f"encoder.{side}.layers.{number}."
             yield _Part(
-                f"{theirs}W_0", (2 * width, 4 * config.cells), (f"{ours}weight_ih", f"{ours}weight_hh"),
+                f"{theirs}W_0",
+                (2 * width, 4 * config.cells),
+                (f"{ours}weight_ih", f"{ours}weight_hh"),
                 lambda x: tuple(np.split(_other_order(x.T), 2, axis=1)),
                 lambda *x: _other_order(np.concatenate(x, axis=1)).T,
-            )  # fmt: skip
+            )
             yield _Part(f"{theirs}B", (4 * config.cells,), (f"{ours}bias",), lambda x: (_other_order(x),), _other_order)
             yield _turned(f"{theirs}W_P_0", (config.cells, width), f"{ours}weight_hr")
 

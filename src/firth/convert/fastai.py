@@ -125,8 +125,12 @@ def _layers(found: dict[str, Tensor], where: str) -> list[dict[str, Tensor]]:
             layer, tensor = layers.setdefault(int(match[1]), {}), found.pop(name)
             if match[3] or match[2] not in layer:
                 layer[match[2]] = tensor
-    missing = [f"rnns.{i}.{name}" for i in range(max(layers, default=0) + 1) for name in _WEIGHTS
-               if name not in layers.get(i, {})]  # fmt: skip
+    missing = [
+        f"rnns.{i}.{name}"
+        for i in range(max(layers, default=0) + 1)
+        for name in _WEIGHTS
+        if name not in layers.get(i, {})
+    ]
     if missing:
         raise CheckpointError(f"{where} lacks {', '.join(missing[:5])}: expected an AWD-LSTM of fastai")
     return [layers[i] for i in sorted(layers)]

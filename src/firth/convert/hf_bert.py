@@ -278,9 +278,12 @@ _TASK_OF = {
     "BertForQuestionAnswering": "answer",
 }
 _CONFIGS: dict[str, type[Any]] = {
-    "classify": ClassifyConfig, "multilabel": MultiLabelConfig, "regress": RegressConfig, "tag": TagConfig,
+    "classify": ClassifyConfig,
+    "multilabel": MultiLabelConfig,
+    "regress": RegressConfig,
+    "tag": TagConfig,
     "choose": ChooseConfig,
-}  # fmt: skip
+}
 
 
 def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, str, Any]:
@@ -373,9 +376,17 @@ def _todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Te
 
 
 BERT = HuggingFace(
-    model_type=MODEL_TYPE, names=NAMES, task_names=TASK_NAMES,
-    config_to=_config_to, task_to=task_to_hf, config_from=config_from_hf, architecture=architecture,
-    todays_names=_todays_names, check_sizes=check_sizes, find_kind=find_kind, absent_parts=absent_parts,
-)  # fmt: skip
+    model_type=MODEL_TYPE,
+    names=NAMES,
+    task_names=TASK_NAMES,
+    config_to=_config_to,
+    task_to=task_to_hf,
+    config_from=config_from_hf,
+    architecture=architecture,
+    todays_names=_todays_names,
+    check_sizes=check_sizes,
+    find_kind=find_kind,
+    absent_parts=absent_parts,
+)
 # Other tools would pool the first token of a fine-tuned one, which knows nothing there.
 BERT_LEFT_TO_RIGHT = replace(BERT, names=CAUSAL_NAMES, task_names={})

@@ -170,7 +170,14 @@ def absent_parts(names: Collection[str], ours: Collection[str]) -> tuple[str, ..
 
 
 GPT = HuggingFace(
-    model_type=MODEL_TYPE, names=NAMES,
-    config_to=config_to_hf, task_to=task_to_hf, config_from=config_from_hf, architecture=architecture,
-    todays_names=todays_names, check_sizes=check_sizes, find_kind=find_kind, absent_parts=absent_parts,
-)  # fmt: skip
+    model_type=MODEL_TYPE,
+    names=NAMES,
+    config_to=config_to_hf,
+    task_to=task_to_hf,
+    config_from=config_from_hf,
+    architecture=architecture,
+    todays_names=todays_names,
+    check_sizes=check_sizes,
+    find_kind=find_kind,
+    absent_parts=absent_parts,
+)

@@ -32,10 +32,13 @@ Format = Literal["text", "word2vec", "fasttext", "glove", "gensim", "firth"]
 Block = tuple[list[str], Float[np.ndarray, "n width"]]
 
 NAMES: dict[Format, str] = {
-    "text": "text (GloVe, word2vec, fastText .vec)", "word2vec": "word2vec's binary file",
-    "fasttext": "fastText's .bin", "glove": "GloVe's binary file", "gensim": "vectors in memory",
+    "text": "text (GloVe, word2vec, fastText .vec)",
+    "word2vec": "word2vec's binary file",
+    "fasttext": "fastText's .bin",
+    "glove": "GloVe's binary file",
+    "gensim": "vectors in memory",
     "firth": "a model folder",
-}  # fmt: skip
+}
 _AT_ONCE = 4096  # words of a block
 _MAGIC, _VERSIONS = 793_712_314, (11, 12)
 _SUPERVISED = 3

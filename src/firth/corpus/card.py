@@ -94,14 +94,32 @@ def _sources(made: Made) -> str:
     train = [source for source in made.sources if source.split == "train"]
     for source, tally, weight, licence in zip(train, made.files, made.weights, made.licences, strict=True):
         copies = f"{tally.copies:,}" if tally.copies else ""
-        rows.append((
-            f"`{Path(source.path).name}`", licence or "not stated", f"{source.bytes:,}", f"`{source.sha256[:16]}`",
-            f"{tally.documents:,}", f"{tally.characters:,}", f"{weight:g}", copies,
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"`{Path(source.path).name}`",
+                licence or "not stated",
+                f"{source.bytes:,}",
+                f"`{source.sha256[:16]}`",
+                f"{tally.documents:,}",
+                f"{tally.characters:,}",
+                f"{weight:g}",
+                copies,
+            )
+        )
     for source in made.sources:
         if source.split == "dev":
-            rows.append((f"`{Path(source.path).name}` (held out)", "", f"{source.bytes:,}", f"`{source.sha256[:16]}`",
-                         "", "", "", ""))  # fmt: skip
+            rows.append(
+                (
+                    f"`{Path(source.path).name}` (held out)",
+                    "",
+                    f"{source.bytes:,}",
+                    f"`{source.sha256[:16]}`",
+                    "",
+                    "",
+                    "",
+                    "",
+                )
+            )
     header = ("file", "licence", "bytes", "sha256", "documents", "characters", "weight", "copies")
     return (
         "## Sources\n\n"
@@ -138,12 +156,16 @@ def _removed(made: Made) -> str:
     read = max(sum(file.characters for file in made.verdict.files), 1)
     rows = [
         (
-            name, what, f"{row.documents:,}" if row.documents else "", f"{row.paragraphs:,}" if row.paragraphs else "",
-            f"{row.characters:,}", f"{row.characters / read:.2%}",
+            name,
+            what,
+            f"{row.documents:,}" if row.documents else "",
+            f"{row.paragraphs:,}" if row.paragraphs else "",
+            f"{row.characters:,}",
+            f"{row.characters / read:.2%}",
         )
         for name, what in REASONS.items()
         if (row := made.removed.get(name))
-    ]  # fmt: skip
+    ]
     parts = [f"## Removed\n\nAsked for: {'; '.join(asked)}."]
     if not rows:
         return parts[0] + " Nothing was found to remove."
@@ -162,10 +184,16 @@ def _found(found: Sequence[Found], remove: bool) -> str:
     if not found:
         return ""
     rows = [
-        (f"`{Path(file.file).name}`", f"{file.n}", f"{file.examples:,}", f"{file.short:,}", f"{file.found:,}",
-         f"{file.found / max(file.examples - file.short, 1):.2%}")
+        (
+            f"`{Path(file.file).name}`",
+            f"{file.n}",
+            f"{file.examples:,}",
+            f"{file.short:,}",
+            f"{file.found:,}",
+            f"{file.found / max(file.examples - file.short, 1):.2%}",
+        )
         for file in found
-    ]  # fmt: skip
+    ]
     done = "The paragraphs where they were found are removed." if remove else "Nothing was removed for it."
     quotes = [
         f"- `{Path(file.file).name}` in {_code(_place(where))}: {_code(text[:200])}"

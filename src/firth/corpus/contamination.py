@@ -135,10 +135,16 @@ class Contamination:
                 (file.examples[int(example)], places[int(numbers[hit][first])])
                 for example, first in zip(examples[:_QUOTED], firsts[:_QUOTED], strict=True)
             ]
-            results.append(Found(
-                file=str(file.path), n=file.n, examples=len(file.examples), short=file.short, found=len(examples),
-                quotes=tuple(quotes),
-            ))  # fmt: skip
+            results.append(
+                Found(
+                    file=str(file.path),
+                    n=file.n,
+                    examples=len(file.examples),
+                    short=file.short,
+                    found=len(examples),
+                    quotes=tuple(quotes),
+                )
+            )
         return results, np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.uint64)
 
 

@@ -81,9 +81,15 @@ def extend(
 
     def fill(folder: Path) -> None:
         write_model(
-            folder, loaded.system_name, loaded.task, objective, tokenizer, provenance,
-            untrained=loaded.untrained, embedding=loaded.embedding,
-        )  # fmt: skip
+            folder,
+            loaded.system_name,
+            loaded.task,
+            objective,
+            tokenizer,
+            provenance,
+            untrained=loaded.untrained,
+            embedding=loaded.embedding,
+        )
         try:
             write_extend_report(folder / "report.html", report, out.name)
         except FirthError as error:
@@ -140,10 +146,12 @@ def extended_objective(loaded: Loaded, pieces: Sequence[str]) -> Objective:
         loaded.system.objective if loaded.task == PRETRAINING else TASKS[loaded.task].model
     )
     new, found = make(loaded.system.encoder(config), old.config), old.state_dict()
-    new.load_state_dict({
-        name: found[name] if tensor.shape == found[name].shape else mean_rows(found[name], parts)
-        for name, tensor in new.state_dict().items()
-    })  # fmt: skip
+    new.load_state_dict(
+        {
+            name: found[name] if tensor.shape == found[name].shape else mean_rows(found[name], parts)
+            for name, tensor in new.state_dict().items()
+        }
+    )
     return new.eval()
 
 
@@ -173,13 +181,22 @@ def _report(
     often = sorted(new, key=lambda piece: (-counts[piece], piece))[:_SHOWN]
     read = reader.report
     return ExtendReport(
-        system=loaded.system_name, task=loaded.task, size_before=loaded.tokenizer.size, size_after=tokenizer.size,
-        asked=asked, documents=text.documents, held_documents=held.documents, text=changes[0],
+        system=loaded.system_name,
+        task=loaded.task,
+        size_before=loaded.tokenizer.size,
+        size_after=tokenizer.size,
+        asked=asked,
+        documents=text.documents,
+        held_documents=held.documents,
+        text=changes[0],
         held_out=changes[1] if held.words else None,
         frequent=tuple(NewPiece(piece, counts[piece], tuple(greedy_pieces(piece, old))) for piece in often),
-        pruned_words=text.runs.pruned_occurrences + held.runs.pruned_occurrences, bad_bytes=read.bad_bytes,
-        bad_places=tuple(read.bad_places), cut_lines=read.cut_lines, cut_documents=read.cut_documents,
-    )  # fmt: skip
+        pruned_words=text.runs.pruned_occurrences + held.runs.pruned_occurrences,
+        bad_bytes=read.bad_bytes,
+        bad_places=tuple(read.bad_places),
+        cut_lines=read.cut_lines,
+        cut_documents=read.cut_documents,
+    )
 
 
 def _provenance(
@@ -188,9 +205,12 @@ def _provenance(
     """Where the model comes from, and what was added: a model may be extended more than once."""
     before = {key: value for key, value in loaded.provenance.items() if key not in ("firth", "torch", "python")}
     step = {
-        "from": str(model), "pieces": [report.size_before, report.size_after],
-        "tokenizer": [loaded.tokenizer.fingerprint, tokenizer.fingerprint], "text": digest,
-        "documents": report.documents, "held_documents": report.held_documents,
+        "from": str(model),
+        "pieces": [report.size_before, report.size_after],
+        "tokenizer": [loaded.tokenizer.fingerprint, tokenizer.fingerprint],
+        "text": digest,
+        "documents": report.documents,
+        "held_documents": report.held_documents,
         "pieces_per_word": [round(fit.pieces_per_word, 4) for fit in (report.text.before, report.text.after)],
-    }  # fmt: skip
+    }
     return before | {"extended": [*before.get("extended", []), step]}

@@ -75,9 +75,12 @@ def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
     parts = [("text", report.text)] + ([("held-out", report.held_out)] if report.held_out else [])
     fits = {f"{part}, {when}": fit for part, change in parts for when, fit in _moments(change)}
     page.bars_plot(
-        "Pieces per word", list(fits), [fit.pieces_per_word for fit in fits.values()], [0.0] * len(fits),
+        "Pieces per word",
+        list(fits),
+        [fit.pieces_per_word for fit in fits.values()],
+        [0.0] * len(fits),
         "pieces per word",
-    )  # fmt: skip
+    )
     cells = {title: fit_cells(fit) for title, fit in fits.items()}
     names = list(fit_cells(report.text.before))
     page.table(["", *cells], [[row, *(column[row] for column in cells.values())] for row in names])

@@ -13,8 +13,18 @@ from functools import cache
 import numpy as np
 
 SCRIPTS = (
-    "latin", "greek", "cyrillic", "hebrew", "arabic", "devanagari", "thai", "hangul", "kana", "han", "other",
-)  # fmt: skip
+    "latin",
+    "greek",
+    "cyrillic",
+    "hebrew",
+    "arabic",
+    "devanagari",
+    "thai",
+    "hangul",
+    "kana",
+    "han",
+    "other",
+)
 # Kinds of characters; the order is that of the columns of ``Block.kinds``.
 SPACE, SYMBOL, DIGIT, LETTER, IDEOGRAPH = range(5)
 # How a paragraph ends.
@@ -68,10 +78,16 @@ def measure(documents: Sequence[Sequence[str]]) -> Block:
     table = np.concatenate([p.table for p in pieces]) if pieces else np.zeros((0, 9 + len(SCRIPTS)), np.int64)
     sums = np.concatenate((np.zeros((1, len(SCRIPTS)), np.int64), np.cumsum(table[:, 9:], 0)))
     return Block(
-        words=words, word_starts=np.concatenate(([0], np.cumsum(sizes))), paragraph_starts=paragraph_starts,
-        kinds=table[:, :5], ends=table[:, 5], bullets=table[:, 6], bars=table[:, 7], damaged=table[:, 8],
+        words=words,
+        word_starts=np.concatenate(([0], np.cumsum(sizes))),
+        paragraph_starts=paragraph_starts,
+        kinds=table[:, :5],
+        ends=table[:, 5],
+        bullets=table[:, 6],
+        bars=table[:, 7],
+        damaged=table[:, 8],
         scripts=np.diff(sums[paragraph_starts], axis=0),
-    )  # fmt: skip
+    )
 
 
 def ngrams(words: np.ndarray, n: int) -> np.ndarray:

@@ -157,11 +157,22 @@ def prepare(
                 infos = _make_all(blocks, done, out, unit, workers, progress)
         train = tuple(info for info in infos if info.name.startswith("train"))
         held = tuple(info for info in infos if info.name.startswith("dev"))
-        card = write_card(Made(
-            sources=[Source(**source) for source in sources], train=train, dev=held, files=text.files, weights=factors,
-            licences=named, lines=unit, tokenizer=made.fingerprint, hold_out=share, cleaning=cleaning, verdict=verdict,
-            removed=text.removed,
-        ))  # fmt: skip
+        card = write_card(
+            Made(
+                sources=[Source(**source) for source in sources],
+                train=train,
+                dev=held,
+                files=text.files,
+                weights=factors,
+                licences=named,
+                lines=unit,
+                tokenizer=made.fingerprint,
+                hold_out=share,
+                cleaning=cleaning,
+                verdict=verdict,
+                removed=text.removed,
+            )
+        )
         report = _report(train, held, [reader, *([dev_reader] if dev_reader else [])], text, verdict, blocks.repeated())
         _finish(out, header, train, held, card)
         return report
@@ -174,10 +185,13 @@ def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[f
         options["weights"] = list(weights)
     if cleaning.wanted:
         options["cleaning"] = {
-            "rules": list(cleaning.rules), "similarity": cleaning.similarity, "scripts": list(cleaning.scripts),
-            "languages": list(cleaning.languages), "against": [file_sha256(path) for path in cleaning.against],
+            "rules": list(cleaning.rules),
+            "similarity": cleaning.similarity,
+            "scripts": list(cleaning.scripts),
+            "languages": list(cleaning.languages),
+            "against": [file_sha256(path) for path in cleaning.against],
             "remove_overlap": cleaning.remove_overlap,
-        }  # fmt: skip
+        }
     return json.dumps(options, sort_keys=True)
 
 
@@ -419,9 +433,14 @@ def _finish(
             raise InputError(f"{names}: cleaning leaves no text; --keep names what it is to leave alone")
         raise InputError(f"{names}: no text found: only blanks or empty files")
     manifest = Manifest(
-        format=FORMAT, version=VERSION, tokenizer=header["tokenizer"], options=header["options"],
-        sources=tuple(Source(**s) for s in header["sources"]), train=train, dev=held,
-    )  # fmt: skip
+        format=FORMAT,
+        version=VERSION,
+        tokenizer=header["tokenizer"],
+        options=header["options"],
+        sources=tuple(Source(**s) for s in header["sources"]),
+        train=train,
+        dev=held,
+    )
     write_text(out / CARD, card)
     write_manifest(out, manifest)
     remove_folder(out / SURVEY)
@@ -440,17 +459,22 @@ def _report(
     infos = [*train, *held]
     looked_for = verdict is not None
     return PrepareReport(
-        documents=sum(i.documents for i in train), sentences=sum(i.sentences for i in train),
-        tokens=sum(i.tokens for i in train), dev_documents=sum(i.documents for i in held),
-        dev_tokens=sum(i.tokens for i in held), text_bytes=sum(r.bytes_read for r in reports),
-        disk_bytes=sum(sum(i.bytes) for i in infos), bad_bytes=sum(r.bad_bytes for r in reports),
+        documents=sum(i.documents for i in train),
+        sentences=sum(i.sentences for i in train),
+        tokens=sum(i.tokens for i in train),
+        dev_documents=sum(i.documents for i in held),
+        dev_tokens=sum(i.tokens for i in held),
+        text_bytes=sum(r.bytes_read for r in reports),
+        disk_bytes=sum(sum(i.bytes) for i in infos),
+        bad_bytes=sum(r.bad_bytes for r in reports),
         bad_places=tuple(place for r in reports for place in r.bad_places)[:5],
-        cut_lines=sum(r.cut_lines for r in reports), cut_documents=sum(r.cut_documents for r in reports),
+        cut_lines=sum(r.cut_lines for r in reports),
+        cut_documents=sum(r.cut_documents for r in reports),
         skipped_pairs=_skipped(readers, infos),
         removed=tuple((name, r.documents, r.paragraphs, r.characters) for name, r in sorted(text.removed.items())),
         repeated_documents=0 if looked_for else repeated,
         evaluation_texts=verdict.found if verdict is not None else (),
-    )  # fmt: skip
+    )
 
 
 def _skipped(readers: Sequence[Reader], infos: Sequence[ShardInfo]) -> int:

@@ -201,15 +201,18 @@ def measure_block(documents: list[tuple[str, ...]]) -> _Measured:
     none = np.zeros(0, np.uint64)
     hits = find_all(block, _searched) if _searched else None
     return _Measured(
-        characters=np.array([sum(map(len, paragraphs)) for paragraphs in documents]), scripts=block.scripts,
-        reasons=document_reasons(block, _cleaning), hashes=_document_hashes(hashes, block.paragraph_starts),
+        characters=np.array([sum(map(len, paragraphs)) for paragraphs in documents]),
+        scripts=block.scripts,
+        reasons=document_reasons(block, _cleaning),
+        hashes=_document_hashes(hashes, block.paragraph_starts),
         n_long=np.bincount(owners[is_long], minlength=n),
         removed=(keys[by_itself > 0], by_itself[by_itself > 0]),
         long=(hashes[compared], keys[compared]),
         signed=signatures(block) if "near-duplicates" in rules else (none, np.zeros((0, SIGNATURE), np.uint16)),
-        runs=hits.runs if hits else none, run_documents=hits.documents if hits else none,
+        runs=hits.runs if hits else none,
+        run_documents=hits.documents if hits else none,
         run_keys=keys_of(hits, block) if hits else [],
-    )  # fmt: skip
+    )
 
 
 def _document_hashes(paragraphs: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -296,10 +299,11 @@ class _State:
         return Verdict(
             documents=reasons[n:],
             like={a - n: (b - n, similarity) for a, (b, similarity) in like.items()},
-            paragraphs=paragraphs[stays] - (np.uint64(n) << PARAGRAPH_BITS), paragraph_reasons=why[stays],
+            paragraphs=paragraphs[stays] - (np.uint64(n) << PARAGRAPH_BITS),
+            paragraph_reasons=why[stays],
             files=tuple(FileCount(documents=row[0], characters=row[1], scripts=tuple(row[2:])) for row in counts),
             found=tuple(found),
-        )  # fmt: skip
+        )
 
     def _paragraphs(self, reasons: np.ndarray, overlapping: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sorted keys of the paragraphs to remove from documents that stay, and the reason of each."""
@@ -329,10 +333,11 @@ def _save(verdict: Verdict, folder: Path) -> None:
     np.save(folder / "paragraphs.npy", verdict.paragraphs)
     np.save(folder / "paragraph_reasons.npy", verdict.paragraph_reasons)
     rest = {
-        "reasons": list(REASONS), "files": [asdict(file) for file in verdict.files],
+        "reasons": list(REASONS),
+        "files": [asdict(file) for file in verdict.files],
         "found": [asdict(file) for file in verdict.found],
         "like": [(a, b, similarity) for a, (b, similarity) in verdict.like.items()],
-    }  # fmt: skip
+    }
     # Last: where it stands, the verdict is whole.
     write_text(folder / _DONE, json.dumps(rest))
 
@@ -342,7 +347,8 @@ def _load(folder: Path) -> Verdict:
     return Verdict(
         documents=np.load(folder / "documents.npy"),
         like={a: (b, similarity) for a, b, similarity in rest["like"]},
-        paragraphs=np.load(folder / "paragraphs.npy"), paragraph_reasons=np.load(folder / "paragraph_reasons.npy"),
+        paragraphs=np.load(folder / "paragraphs.npy"),
+        paragraph_reasons=np.load(folder / "paragraph_reasons.npy"),
         files=tuple(FileCount(**{**file, "scripts": tuple(file["scripts"])}) for file in rest["files"]),
         found=tuple(Found(**{**file, "quotes": tuple(map(tuple, file["quotes"]))}) for file in rest["found"]),
-    )  # fmt: skip
+    )

@@ -48,9 +48,17 @@ class BothWaysBatches:
 
     @classmethod
     def cut(
-        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, chars: np.ndarray,
-        seed: int | None, restart_every: int = 0,
-    ) -> "BothWaysBatches":  # fmt: skip
+        cls,
+        shard: Shard,
+        layout: Layout,
+        *,
+        length: int,
+        budget_tokens: int,
+        slots: int,
+        chars: np.ndarray,
+        seed: int | None,
+        restart_every: int = 0,
+    ) -> "BothWaysBatches":
         """The shard's sentences, each between the layout's marks; the tail that fills no column is left out.
 
         A batch has at most ``budget_tokens`` tokens, both streams together. ``seed``: of the order of the sentences;

@@ -36,20 +36,24 @@ class DataConfig:
 
     corpus: str = option("", "corpus folder, made by firth prepare")
     instances: Literal["pairs", "documents", "streams", "copies", "translations"] = option(
-        "pairs", "sentence pairs (next-sentence prediction), document windows, one long stream, windows that are "
+        "pairs",
+        "sentence pairs (next-sentence prediction), document windows, one long stream, windows that are "
         "written again (sequence autoencoder), or parallel text",
-    )  # fmt: skip
+    )
     length: int = option(
         128, "longest row, special pieces included; for streams, tokens a step; for translations, of either side"
     )
     varied_windows: bool = option(
-        False, "True: steps of a stream have about data.length tokens, now and then half of it, and the learning rate "
+        False,
+        "True: steps of a stream have about data.length tokens, now and then half of it, and the learning rate "
         "is in proportion (AWD-LSTM's language model); an update then has about train.batch_tokens",
-    )  # fmt: skip
+    )
     restart_every: int = option(
-        0, "steps of a stream after which recurrent state begins at zero again, as it does in new text; 0: never "
-        "(published)", AMOUNT,
-    )  # fmt: skip
+        0,
+        "steps of a stream after which recurrent state begins at zero again, as it does in new text; 0: never "
+        "(published)",
+        AMOUNT,
+    )
     long_length: int = option(
         0, "row length of the last part of training; 0: one length throughout (paper: 512)", AMOUNT
     )

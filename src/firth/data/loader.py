@@ -241,26 +241,39 @@ class Loader:
         shard, length = self.corpus.open(self.infos[number]), self.data.lengths[place.phase]
         if self.data.instances == "streams" and self.predict == "both":
             return BothWaysBatches.cut(
-                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
+                shard,
+                self.layout,
+                length=length,
+                budget_tokens=self.budget_tokens,
+                slots=self.slots,
                 chars=self._chars,
                 seed=seed_of(seed, shard.name, epoch, "sentences") if self.split == "train" else None,
                 restart_every=self.data.restart_every,
-            )  # fmt: skip
+            )
         if self.data.instances == "streams":
             return StreamBatches.cut(
-                shard, self.layout, length=length, budget_tokens=self.budget_tokens, slots=self.slots,
+                shard,
+                self.layout,
+                length=length,
+                budget_tokens=self.budget_tokens,
+                slots=self.slots,
                 backward=self.predict == "previous",
                 window_seed=seed_of(seed, shard.name, epoch, "window") if self.data.varied_windows else None,
                 restart_every=self.data.restart_every,
-            )  # fmt: skip
+            )
         shard_seed = seed_of(seed, shard.name)
         instances = self._plan(shard, length, shard_seed, epoch)
         order_seed = seed_of(shard_seed, place.epoch, "order")
         if self.data.instances == "translations":
             return TranslationBatches.cut(
-                shard, instances, self.layout, self.target_layout, end_id=self.corpus.tokenizer.end_id,
-                budget_tokens=self.budget_tokens, seed=order_seed,
-            )  # fmt: skip
+                shard,
+                instances,
+                self.layout,
+                self.target_layout,
+                end_id=self.corpus.tokenizer.end_id,
+                budget_tokens=self.budget_tokens,
+                seed=order_seed,
+            )
         cuts = cut_batches(row_lengths(instances, self.layout), self.budget_tokens, order_seed)
         if self.data.instances == "copies":
             return CopyBatches(shard, instances, cuts, self.layout)

@@ -184,9 +184,16 @@ class TranslationBatches:
 
     @classmethod
     def cut(
-        cls, shard: Shard, pairs: Instances, layout: Layout, target_layout: Layout, *,
-        end_id: int, budget_tokens: int, seed: int,
-    ) -> "TranslationBatches":  # fmt: skip
+        cls,
+        shard: Shard,
+        pairs: Instances,
+        layout: Layout,
+        target_layout: Layout,
+        *,
+        end_id: int,
+        budget_tokens: int,
+        seed: int,
+    ) -> "TranslationBatches":
         """Batches of at most ``budget_tokens`` tokens on both sides together."""
         source, target = pairs.of_side("a"), pairs.of_side("b")
         lengths = row_lengths(source, layout) + row_lengths(target, target_layout)
@@ -227,9 +234,17 @@ class StreamBatches:
 
     @classmethod
     def cut(
-        cls, shard: Shard, layout: Layout, *, length: int, budget_tokens: int, slots: int, backward: bool = False,
-        window_seed: int | None = None, restart_every: int = 0,
-    ) -> "StreamBatches":  # fmt: skip
+        cls,
+        shard: Shard,
+        layout: Layout,
+        *,
+        length: int,
+        budget_tokens: int,
+        slots: int,
+        backward: bool = False,
+        window_seed: int | None = None,
+        restart_every: int = 0,
+    ) -> "StreamBatches":
         """The shard's documents, between the layout's first and last pieces, as columns; the tail is left out.
 
         With ``window_seed`` the windows vary around ``length``, and ``budget_tokens`` is what a batch has on average.

@@ -96,9 +96,13 @@ def write_shard(folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray,
         sizes.append(path.stat().st_size)
         hashes.append(file_sha256(path))
     return ShardInfo(
-        name=name, tokens=len(ids), sentences=len(sentences) - 1, documents=len(documents) - 1,
-        bytes=tuple(sizes), sha256=tuple(hashes),
-    )  # fmt: skip
+        name=name,
+        tokens=len(ids),
+        sentences=len(sentences) - 1,
+        documents=len(documents) - 1,
+        bytes=tuple(sizes),
+        sha256=tuple(hashes),
+    )
 
 
 class Corpus:

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 PRETRAINED, FRESH, TFIDF = "pre-trained BERT", "BERT without pre-training", "TF-IDF + logistic regression"
 STARTS = (PRETRAINED, FRESH, TFIDF)
 _STAGE_TITLES = {
-    "read": "read the documentation", "text": "write the text", "vocab": "train the vocabulary",
-    "corpus": "prepare the corpus", "pretrain": "pre-train", "compare": "fine-tune and compare",
+    "read": "read the documentation",
+    "text": "write the text",
+    "vocab": "train the vocabulary",
+    "corpus": "prepare the corpus",
+    "pretrain": "pre-train",
+    "compare": "fine-tune and compare",
     "look": "look inside",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,22 +250,35 @@ class _Demo:
         data = {
             "model": "bert-tiny",
             "data": {
-                "corpus": str(self.out / "corpus"), "length": s.short_length, "long_length": s.length,
+                "corpus": str(self.out / "corpus"),
+                "length": s.short_length,
+                "long_length": s.length,
                 "long_share": s.long_share,
             },
             "masking": {"share": s.mask_share},
             "encoder": {
-                "n_layers": s.n_layers, "width": s.width, "n_heads": s.n_heads, "feed_forward_width": 4 * s.width,
-                "max_positions": s.length, "init_range": s.init_range,
-                "dropout": s.dropout, "attention_dropout": s.dropout,
+                "n_layers": s.n_layers,
+                "width": s.width,
+                "n_heads": s.n_heads,
+                "feed_forward_width": 4 * s.width,
+                "max_positions": s.length,
+                "init_range": s.init_range,
+                "dropout": s.dropout,
+                "attention_dropout": s.dropout,
             },
             "optim": {"kind": "adamw", "learning_rate": s.learning_rate, "beta2": 0.98, "warmup_share": s.warmup_share},
             "train": {
-                "steps": s.steps, "batch_tokens": s.batch_tokens, "seed": self.seed, "precision": s.precision,
-                "log_every": s.log_every, "eval_every": s.eval_every, "eval_batches": 0,
-                "save_every": s.save_every, "keep_checkpoints": 2,
+                "steps": s.steps,
+                "batch_tokens": s.batch_tokens,
+                "seed": self.seed,
+                "precision": s.precision,
+                "log_every": s.log_every,
+                "eval_every": s.eval_every,
+                "eval_batches": 0,
+                "save_every": s.save_every,
+                "keep_checkpoints": 2,
             },
-        }  # fmt: skip
+        }
         return resolve(data, [], "the demo's settings")
 
     def compare(self) -> None:
@@ -323,9 +336,12 @@ class _Demo:
         truth = self._numbers(split.test)
         if start == TFIDF:
             found = fit_tfidf(
-                "classify", self.labels, split.train, [],
+                "classify",
+                self.labels,
+                split.train,
+                [],
                 lambda texts, answers: score_labels(texts, answers, self.labels)["accuracy"],
-            )  # fmt: skip
+            )
             answers = [a for a in found.model.answers(split.test) if isinstance(a, Labelled)]
             predicted = np.array([self.labels.index(answer.label) for answer in answers], np.int64)
         else:
@@ -343,16 +359,20 @@ class _Demo:
             base = replace(base, config=replace(base.config, init_range=s.fresh_init_range))
         recipe = build(
             {
-                "model": "the demo's", "task": "classify", "kind": "classify", "metric": "accuracy",
+                "model": "the demo's",
+                "task": "classify",
+                "kind": "classify",
+                "metric": "accuracy",
                 "head": {"labels": list(self.labels)},
                 "optim": {"kind": "adamw", "learning_rate": s.tune_rate, "warmup_share": s.warmup_share},
                 "train": {
-                    "epochs": s.tune_steps * s.tune_texts / len(split.train), "batch_examples": s.tune_texts,
+                    "epochs": s.tune_steps * s.tune_texts / len(split.train),
+                    "batch_examples": s.tune_texts,
                     "precision": s.precision,
                 },
             },
             "the demo's settings",
-        )  # fmt: skip
+        )
         train, held = split_of(base, recipe, split.train).examples, split_of(base, recipe, [])
         tune(Run(base, recipe, self.seed + draw, train, held, self.machine, folder / "features"), folder, self.tell)
         answers, _ = answer_records(read_model(folder / "model"), split.test)

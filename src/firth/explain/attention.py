@@ -43,9 +43,12 @@ def draw_attention(attention: Attention) -> "Figure":
             x, y = _STEP * head, _STEP * layer
             # The root, for most weights are far below the highest.
             axes.imshow(
-                attention.weights[layer, head], shades, PowerNorm(0.5, 0, 1), extent=(x, x + 1, y + 1, y),
+                attention.weights[layer, head],
+                shades,
+                PowerNorm(0.5, 0, 1),
+                extent=(x, x + 1, y + 1, y),
                 interpolation="nearest",
-            )  # fmt: skip
+            )
     centre = [(number + 0.5) / max(len(names), 1) for number in range(len(names))]
     axes.set_xticks([_STEP * head + at for head in range(n_heads) for at in centre], names * n_heads, rotation=90)
     axes.set_yticks([_STEP * layer + at for layer in range(n_layers) for at in centre], names * n_layers)

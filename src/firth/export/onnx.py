@@ -106,15 +106,21 @@ def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Facts:
     largest = max(value for shape in checked for value in shape["differences"].values())
     facts = [("checked", f"at most {largest:.1e} from PyTorch in {', '.join(_shape(shape) for shape in checked)}")]
     about: dict[str, Any] = {
-        "format": "firth-onnx", "version": 1, "system": loaded.system_name, "task": loaded.task,
-        "options": to_dict(loaded.objective.config), "max_length": loaded.max_length,
+        "format": "firth-onnx",
+        "version": 1,
+        "system": loaded.system_name,
+        "task": loaded.task,
+        "options": to_dict(loaded.objective.config),
+        "max_length": loaded.max_length,
         "inputs": {node.name: node.shape for node in session.get_inputs()},
         "outputs": {node.name: node.shape for node in session.get_outputs()},
-        "opset": OPSET, "tolerance": TOLERANCE, "checked": checked,
+        "opset": OPSET,
+        "tolerance": TOLERANCE,
+        "checked": checked,
         "versions": {"firth": firth_version(), "torch": torch.__version__}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
         "provenance": loaded.provenance,
-    }  # fmt: skip
+    }
     if int8 is not None and gold is not None:
         about["int8"], words = _int8(folder, loaded, int8, gold, session)
         facts.append(("int8", words))
@@ -134,9 +140,15 @@ def _export(module: nn.Module, path: Path, max_length: int) -> None:
     n_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
     with _quiet_exporter():
         program: Any = torch.onnx.export(
-            module, example, dynamo=True, verbose=False, opset_version=OPSET,
-            input_names=list(INPUTS), output_names=outputs, dynamic_shapes=(axes,) * len(INPUTS),
-        )  # fmt: skip
+            module,
+            example,
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=list(INPUTS),
+            output_names=outputs,
+            dynamic_shapes=(axes,) * len(INPUTS),
+        )
         program.save(path, external_data=n_bytes > _MOST_BYTES)
     _strip(path)
 
@@ -262,9 +274,16 @@ def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -
             "leave out --int8, or allow more"
         )
     facts = {
-        "task": gold.task, "data": Path(int8.data).name, "examples": len(gold.records), "metric": metric,
-        "float32": plain, "int8": scores, "drop": compared["drop"], "max_drop": int8.max_drop, "notes": gold.notes,
-    }  # fmt: skip
+        "task": gold.task,
+        "data": Path(int8.data).name,
+        "examples": len(gold.records),
+        "metric": metric,
+        "float32": plain,
+        "int8": scores,
+        "drop": compared["drop"],
+        "max_drop": int8.max_drop,
+        "notes": gold.notes,
+    }
     return facts, f"{both}: a drop of {compared['drop']:.2f}, within {limit}"
 
 
@@ -336,15 +355,31 @@ def _card(about: Mapping[str, Any], facts: Facts) -> str:
         for name, value in shape["differences"].items()
     ]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return "\n".join([
-        f"# A {about['system']} model ({about['task']}) as ONNX, made by Firth", "",
-        f"`{GRAPH}`, opset {about['opset']}, float32. Rows are padded on the right, `attention_mask` is 1 at real "
-        f"tokens and 0 at pads; rows of up to {about['max_length']} tokens. All inputs are int64.", "",
-        "| | name | shape |", "|---|---|---|", *nodes, "",
-        "## How it was checked", "",
-        f"Largest differences from PyTorch in onnxruntime ({versions}), at most {about['tolerance']:g} allowed:", "",
-        "| rows × tokens | output | difference |", "|---|---|---|", *measured, "",
-        *(line for name, words in facts if name == "int8" for line in (f"`{INT8_GRAPH}`: {words}.", "")),
-        "## Where it comes from", "", "```json",
-        json.dumps(about["provenance"], indent=2, ensure_ascii=False), "```", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"# A {about['system']} model ({about['task']}) as ONNX, made by Firth",
+            "",
+            f"`{GRAPH}`, opset {about['opset']}, float32. Rows are padded on the right, `attention_mask` is 1 at real "
+            f"tokens and 0 at pads; rows of up to {about['max_length']} tokens. All inputs are int64.",
+            "",
+            "| | name | shape |",
+            "|---|---|---|",
+            *nodes,
+            "",
+            "## How it was checked",
+            "",
+            f"Largest differences from PyTorch in onnxruntime ({versions}), at most {about['tolerance']:g} allowed:",
+            "",
+            "| rows × tokens | output | difference |",
+            "|---|---|---|",
+            *measured,
+            "",
+            *(line for name, words in facts if name == "int8" for line in (f"`{INT8_GRAPH}`: {words}.", "")),
+            "## Where it comes from",
+            "",
+            "```json",
+            json.dumps(about["provenance"], indent=2, ensure_ascii=False),
+            "```",
+            "",
+        ]
+    )

@@ -86,9 +86,12 @@ class Base:
         # Word vectors with one for all unknown words look at no letters.
         letters = row.characters and getattr(self.config, "unknown", "") != "one"
         return RowMaker(
-            self.tokenizer, row.layout(self.tokenizer), head.windows, self.max_length,
+            self.tokenizer,
+            row.layout(self.tokenizer),
+            head.windows,
+            self.max_length,
             characters=letters or getattr(head.network, "own_characters", "none") != "none",
-        )  # fmt: skip
+        )
 
 
 def read_base(model: str, tokenizer: str, from_scratch: bool) -> Base:

@@ -50,9 +50,10 @@ class FitBaseline:
     metric: str = required("the score that choices are made by; follows from the task")
     data: LabelledConfig = option(LabelledConfig(), "labelled examples")
     strengths: tuple[float, ...] = option(
-        (), "tfidf: C of the logistic regression, 1/alpha of the ridge regression, to choose from; none: those that "
-        "serve its kind of task"
-    )  # fmt: skip
+        (),
+        "tfidf: C of the logistic regression, 1/alpha of the ridge regression, to choose from; none: those that "
+        "serve its kind of task",
+    )
 
     def __post_init__(self) -> None:
         if any(not 0 < strength < float("inf") for strength in self.strengths):
@@ -140,10 +141,14 @@ def fit_baseline(recipe: FitBaseline, labelled: LabelledData, tell: Callable[[st
         return _fit_tags(recipe, labelled)
     score = TASKS[labelled.kind].score
     found = fit_tfidf(
-        labelled.kind, labels, labelled.train, labelled.held,  # type: ignore[arg-type]  # one of the three
+        labelled.kind,  # type: ignore[arg-type]  # one of the three
+        labels,
+        labelled.train,
+        labelled.held,
         lambda records, answers: score(records, answers, labels)[recipe.metric],
-        grams=GRAMS, strengths=recipe.strengths or STRENGTHS[labelled.kind],
-    )  # fmt: skip
+        grams=GRAMS,
+        strengths=recipe.strengths or STRENGTHS[labelled.kind],
+    )
     best = found.chosen
     tell(f"chosen by {found.by}: {grams_in_words(best.grams)}, C {best.strength:g}: {recipe.metric} {best.score:.4f}")
     answers = answers_of(found.outputs, found.model.config)
@@ -193,7 +198,8 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
         "metrics": list(labelled.metrics),
         "chosen_on": fitted.by,
         "examples": {
-            "train": len(labelled.train) + len(labelled.held), "held_out": fitted.n_held,
+            "train": len(labelled.train) + len(labelled.held),
+            "held_out": fitted.n_held,
             **{name: len(records) for name, records in labelled.dev.items()},
         },
         "settings": settings,
@@ -208,7 +214,7 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
         "runs": [],
         "scored": [],
         "notes": labelled.notes,
-    }  # fmt: skip
+    }
 
 
 def score_method(task: str, method: Method, records: Sequence[Any], what: str) -> Scored:

@@ -127,9 +127,17 @@ class _Comparing:
     """One comparison in its folder."""
 
     def __init__(
-        self, task: str, data: LabelledConfig, labelled: LabelledData, out: Path, ways: list[Way], budget_s: float,
-        sizes: Sequence[int], settings: Mapping[str, Any], tell: Callable[[str], None],
-    ):  # fmt: skip
+        self,
+        task: str,
+        data: LabelledConfig,
+        labelled: LabelledData,
+        out: Path,
+        ways: list[Way],
+        budget_s: float,
+        sizes: Sequence[int],
+        settings: Mapping[str, Any],
+        tell: Callable[[str], None],
+    ):
         self.task, self.data, self.labelled, self.out, self.ways = task, data, labelled, out, ways
         self.budget_s, self.settings, self.tell = budget_s, dict(settings), tell
         self.metric = labelled.metrics[0]
@@ -144,9 +152,13 @@ class _Comparing:
         files = {name: file_sha256(Path(path)) for name in ("train", "dev") if (path := getattr(self.data, name))}
         examples = hashlib.sha256(repr([dataclasses.replace(r, where="") for r in self.dev]).encode("utf-8", "replace"))
         mine = {
-            "task": self.task, "files": files, "dev": examples.hexdigest(), "data": dataclasses.asdict(self.data),
-            "models": [way.model for way in self.ways], "settings": {k: str(v) for k, v in self.settings.items()},
-        }  # fmt: skip
+            "task": self.task,
+            "files": files,
+            "dev": examples.hexdigest(),
+            "data": dataclasses.asdict(self.data),
+            "models": [way.model for way in self.ways],
+            "settings": {k: str(v) for k, v in self.settings.items()},
+        }
         file = self.out / IDENTITY
         if file.is_file():
             found = read_json(file)
@@ -273,20 +285,30 @@ class _Comparing:
             behind = columns[name] - columns["baseline"]
             rows[name] = {
                 **{key: value for key, value in cell.items() if key != "answers"},
-                "score": cell["scores"][self.metric], "interval": [low, high],
+                "score": cell["scores"][self.metric],
+                "interval": [low, high],
                 "over_baseline": cell["scores"][self.metric] - last["baseline"]["scores"][self.metric],
                 "over_baseline_interval": list(percentile_interval(behind)),
                 "not_better_share": float(np.mean(behind <= 0)),
-            }  # fmt: skip
+            }
         # What is not surely better than the baseline is not worth its cost.
         winner = best if rows[best]["over_baseline_interval"][0] > 0 else "baseline"
         curve = {names[name]: [[n, c["scores"][self.metric]] for n, c in some.items()] for name, some in cells.items()}
         results = {
-            "task": self.task, "kind": self.labelled.kind, "metric": self.metric, "split": self.split,
-            "examples": {"train": self.n_all, self.split: len(self.dev)}, "ways": rows,
-            "best": best, "winner": winner, "names": names, "curve": curve, "skipped": self.skipped,
-            "notes": self.labelled.notes, "draws": len(draws),
-        }  # fmt: skip
+            "task": self.task,
+            "kind": self.labelled.kind,
+            "metric": self.metric,
+            "split": self.split,
+            "examples": {"train": self.n_all, self.split: len(self.dev)},
+            "ways": rows,
+            "best": best,
+            "winner": winner,
+            "names": names,
+            "curve": curve,
+            "skipped": self.skipped,
+            "notes": self.labelled.notes,
+            "draws": len(draws),
+        }
         return results | {"recommendation": recommendation(results)} | self._labels()
 
     def _draws(self, answers: Sequence[Sequence[Any]]) -> np.ndarray:

@@ -22,10 +22,20 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     report.heading("Scores and costs")
     rows = [_row(results["names"][name], row) for name, row in results["ways"].items()]
     report.table(
-        ["way", "labels", metric, "95 % interval", "over the baseline", "its interval", "calibration error", "fit, s",
-         "predict, ms", "MB"],
+        [
+            "way",
+            "labels",
+            metric,
+            "95 % interval",
+            "over the baseline",
+            "its interval",
+            "calibration error",
+            "fit, s",
+            "predict, ms",
+            "MB",
+        ],
         rows,
-    )  # fmt: skip
+    )
     curves = {name: ([p[0] for p in points], [p[1] for p in points]) for name, points in results["curve"].items()}
     report.lines_plot(f"{metric} by number of labels", {k: v for k, v in curves.items() if v[0]}, "labels", metric)
     if results["skipped"]:
@@ -46,12 +56,17 @@ def _row(name: str, row: Mapping[str, Any]) -> list[Any]:
     is_baseline = name == "baseline"
     below, above = row["over_baseline_interval"]
     return [
-        name, row["labels"], f"{row['score']:.4f}", f"{low:.4f} – {high:.4f}",
+        name,
+        row["labels"],
+        f"{row['score']:.4f}",
+        f"{low:.4f} – {high:.4f}",
         "" if is_baseline else f"{row['over_baseline']:+.4f}",
         "" if is_baseline else f"{below:+.4f} to {above:+.4f}",
         "" if error is None else f"{error:.4f}",
-        f"{row['seconds']:.0f}", f"{row['predict_ms']:.2f}", f"{row['megabytes']:.1f}",
-    ]  # fmt: skip
+        f"{row['seconds']:.0f}",
+        f"{row['predict_ms']:.2f}",
+        f"{row['megabytes']:.1f}",
+    ]
 
 
 def _labels(report: Report, results: Mapping[str, Any]) -> None:

@@ -111,9 +111,15 @@ def evaluate(
     if folder is not None:
         metric = compared["metric"]
         gate = Gate(
-            weights=weights, task=task, data=_checksums(task, data, split), examples=len(records), metric=metric,
-            float32=plain[metric], int8=scored.scores[metric], max_drop=compared["max_drop"],
-        )  # fmt: skip
+            weights=weights,
+            task=task,
+            data=_checksums(task, data, split),
+            examples=len(records),
+            metric=metric,
+            float32=plain[metric],
+            int8=scored.scores[metric],
+            max_drop=compared["max_drop"],
+        )
         record_gate(folder, gate, passed=compared["passed"])
     return result | {"compared": compared}
 

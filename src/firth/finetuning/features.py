@@ -93,9 +93,15 @@ def store_features(
 
 
 def _fill(
-    folder: Path, model: TaskModel, rows: Sequence[Row], kind: Unit, names: Sequence[int | str],
-    places: Sequence[slice], dtype: torch.dtype, budget_tokens: int,
-) -> None:  # fmt: skip
+    folder: Path,
+    model: TaskModel,
+    rows: Sequence[Row],
+    kind: Unit,
+    names: Sequence[int | str],
+    places: Sequence[slice],
+    dtype: torch.dtype,
+    budget_tokens: int,
+) -> None:
     """Write the vectors of some layers; each file gets its name when it is whole."""
     vectors = _open(folder, names, places[-1].stop, model.encoder)
     with Progress("features", len(rows), "rows") as progress:
@@ -166,9 +172,13 @@ def _open(folder: Path, names: Sequence[int | str], n: int, encoder: Encoder) ->
 
 @torch.inference_mode()
 def _encoded(
-    model: TaskModel, rows: Sequence[Row], kind: Unit, names: Sequence[int | str], dtype: torch.dtype,
+    model: TaskModel,
+    rows: Sequence[Row],
+    kind: Unit,
+    names: Sequence[int | str],
+    dtype: torch.dtype,
     budget_tokens: int,
-) -> Iterator[tuple[list[int], list[dict[int | str, np.ndarray]]]]:  # fmt: skip
+) -> Iterator[tuple[list[int], list[dict[int | str, np.ndarray]]]]:
     """Numbers of rows, and the vectors of each by layer."""
     device = next(model.encoder.parameters()).device
     read, keep = model.features, [name for name in names if isinstance(name, int)]

@@ -96,8 +96,13 @@ def finetune(
     if out is None:
         raise ConfigError("out is missing: give a new folder for the fine-tuning")
     arguments = {
-        "task": task, "model": model, "data.train": train, "data.dev": dev, "data.folder": data, "train.seeds": seeds,
-    }  # fmt: skip
+        "task": task,
+        "model": model,
+        "data.train": train,
+        "data.dev": dev,
+        "data.folder": data,
+        "train.seeds": seeds,
+    }
     plain, where = plain_of(recipe, arguments)
     # Not above: it returns what this module defines.
     from firth.finetuning.baseline import names_baseline, resolve_baseline, run_baseline
@@ -253,9 +258,15 @@ class _Finetuning:
         rows = self._examples_for(recipe)
         features = self.out / "features"
         run = Run(
-            self.base, recipe, seed, rows["train"].examples, rows["held out"], self.machine, features,
+            self.base,
+            recipe,
+            seed,
+            rows["train"].examples,
+            rows["held out"],
+            self.machine,
+            features,
             self._vectors_for(recipe),
-        )  # fmt: skip
+        )
         try:
             result = tune(run, folder, self.tell)
         except KeyboardInterrupt:
@@ -315,9 +326,11 @@ class _Finetuning:
             rewrite_options(folder / "model", loaded, options)
         of_held = score_split(recipe.task, held, outputs, options)
         scores: dict[str, Any] = {
-            "calibration": calibration, "dev": {}, "held_out": of_held.scores,
+            "calibration": calibration,
+            "dev": {},
+            "held_out": of_held.scores,
             "breakdown": {"held_out": of_held.breakdown.to_dict()},
-        }  # fmt: skip
+        }
         for name in self.labelled.dev:
             outputs = row_outputs(model, rows[name].examples, budget_tokens=recipe.train.batch_tokens)
             scored = score_split(recipe.task, rows[name], outputs, options)
@@ -355,7 +368,8 @@ class _Finetuning:
             "metrics": list(self.labelled.metrics),
             "chosen_on": "the dev file" if self.recipe.data.choose_on == "dev" else "held-out training examples",
             "examples": {
-                "train": len(self.labelled.train), "held_out": len(self.labelled.held),
+                "train": len(self.labelled.train),
+                "held_out": len(self.labelled.held),
                 **{name: len(records) for name, records in self.labelled.dev.items()},
             },
             "settings": [list(settings) for settings in self.settings],
@@ -370,7 +384,7 @@ class _Finetuning:
             "scored": [{key: value for key, value in run.items() if key != "breakdown"} for run in scored],
             "notes": self.labelled.notes,
             "model": file_sha256(self.out / "model" / "model.safetensors"),
-        }  # fmt: skip
+        }
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

@@ -175,8 +175,13 @@ def _answer(kind: str, line: str, where: str) -> Any:
 
 
 _KEYS = {
-    "classify": "label", "multilabel": "labels", "regress": "value", "tag": "tags", "answer": "text", "choose": "choice"
-}  # fmt: skip
+    "classify": "label",
+    "multilabel": "labels",
+    "regress": "value",
+    "tag": "tags",
+    "answer": "text",
+    "choose": "choice",
+}
 _MAKE: dict[str, Any] = {
     "classify": lambda v: Labelled(str(v), 1.0, {}),
     "multilabel": lambda v: MultiLabelled(tuple(v.split("|") if isinstance(v, str) else map(str, v)), {}),

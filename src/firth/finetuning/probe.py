@@ -46,9 +46,11 @@ class Reading:
 def readings(n_layers: int) -> list[Reading]:
     """Every layer alone; all of them summed, weighted, side by side; the last four side by side."""
     every = list(range(n_layers + 1))
-    mixes = [Reading("weighted sum of all", {"layers": every, "mix": "weighted"}),
-             Reading("sum of all", {"layers": every, "mix": "sum"}),
-             Reading("all side by side", {"layers": every, "mix": "concat"})]  # fmt: skip
+    mixes = [
+        Reading("weighted sum of all", {"layers": every, "mix": "weighted"}),
+        Reading("sum of all", {"layers": every, "mix": "sum"}),
+        Reading("all side by side", {"layers": every, "mix": "concat"}),
+    ]
     if n_layers > 4:
         mixes.append(Reading("last four side by side", {"layers": every[-4:], "mix": "concat"}))
     names = {0: "embeddings", n_layers: f"layer {n_layers} (top)"}
@@ -72,7 +74,7 @@ def probe(
     settings: dict[str, dict[str, Any]] = {
         "optim": {"kind": "adamw", "learning_rate": _HEAD_RATE},
         "train": {"epochs": _EPOCHS, "evaluations_per_epoch": 0},
-    }  # fmt: skip
+    }
     merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
     recipe, base, labelled = resolve(merged, [], where)
     if not isinstance(recipe.head.network, LinearConfig) or plain["head"].get("network", {}).get("hidden_width"):
@@ -108,9 +110,10 @@ def _probe(
                 runs.append({"held_out": best, "mix": _mix(model), **_scores(variant, model, dev)})
                 shutil.rmtree(folder)
             found[reading.name] = {
-                "features": reading.features, "mix": runs[0]["mix"],
+                "features": reading.features,
+                "mix": runs[0]["mix"],
                 **{split: summary([run[split] for run in runs]) for split in ("held_out", *dev)},
-            }  # fmt: skip
+            }
             tell(f"  {recipe.metric} held out: {found[reading.name]['held_out']['mean']:.4f}")
     finally:
         shutil.rmtree(out / "features", ignore_errors=True)
@@ -118,10 +121,13 @@ def _probe(
     # Layers from the bottom up, then their mixes.
     order = sorted(found, key=lambda name: len(found[name]["features"]["layers"]) > 1)
     result = {
-        "task": recipe.task, "metric": recipe.metric, "seeds": recipe.train.seeds,
-        "readings": {name: found[name] for name in order}, "settings": _settings(recipe),
+        "task": recipe.task,
+        "metric": recipe.metric,
+        "seeds": recipe.train.seeds,
+        "readings": {name: found[name] for name in order},
+        "settings": _settings(recipe),
         "best": max(order, key=lambda name: found[name]["held_out"]["mean"]),
-    }  # fmt: skip
+    }
     write_json(out / "probe.json", result)
     try:
         _write_report(out, recipe, result)
@@ -146,11 +152,13 @@ def _settings(recipe: Finetune) -> list[str]:
     reads_texts = recipe.kind not in ("tag", "answer")
     hidden = recipe.head.network.hidden_width
     return [
-        "adapt.frozen_groups=-1", f"optim.kind={recipe.optim.kind}",
-        f"optim.learning_rate={recipe.optim.learning_rate:g}", f"train.epochs={recipe.train.epochs:g}",
+        "adapt.frozen_groups=-1",
+        f"optim.kind={recipe.optim.kind}",
+        f"optim.learning_rate={recipe.optim.learning_rate:g}",
+        f"train.epochs={recipe.train.epochs:g}",
         *([f"head.network.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
         *(["head.network.hidden_width=0"] if hidden else []),
-    ]  # fmt: skip
+    ]
 
 
 def _quiet(text: str) -> None:
@@ -195,7 +203,10 @@ def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:
     weights = next((row["mix"] for row in rows if row["mix"]), None)
     if weights:
         report.bars_plot(
-            "Learned weights of the layers", [str(i) for i in range(len(weights))], weights, [0.0] * len(weights),
+            "Learned weights of the layers",
+            [str(i) for i in range(len(weights))],
+            weights,
+            [0.0] * len(weights),
             "share",
-        )  # fmt: skip
+        )
     report.write(out / "report.html")

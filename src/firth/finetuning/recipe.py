@@ -149,8 +149,14 @@ _NEEDED = {"model": "give one, such as --model runs/a", "task": "give one, such 
 # A grid that changed the data would compare what cannot be compared.
 _IN_GRID = ("head", "adapt", "optim", "train")
 _SAME_FOR_ALL = (
-    "train.seed", "train.seeds", "train.precision", "train.balance", "head.labels", "head.scheme", "head.unit"
-)  # fmt: skip
+    "train.seed",
+    "train.seeds",
+    "train.precision",
+    "train.balance",
+    "head.labels",
+    "head.scheme",
+    "head.unit",
+)
 # Published fine-tuning of the base size: 10 % warm-up, a rate of 5e-5 (google-research/bert run_classifier.py).
 # Smaller models want more: in inverse proportion to the width, which meets the published grid of the miniatures.
 _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5

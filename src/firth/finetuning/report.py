@@ -19,9 +19,12 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     on_dev = results["chosen_on"] == "the dev file"
     report.text(
         f"{examples['train']:,} examples to learn from. All choices were made on {results['chosen_on']}"
-        + (", as papers do: its scores flatter." if on_dev else "; the dev file was scored once for each run of the "
-           "chosen settings.")
-    )  # fmt: skip
+        + (
+            ", as papers do: its scores flatter."
+            if on_dev
+            else "; the dev file was scored once for each run of the chosen settings."
+        )
+    )
     for name, scores in results["dev"].items():
         report.heading(f"{name}: {examples[name]:,} examples")
         add_scores(report, scores, results, name)

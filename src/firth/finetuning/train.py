@@ -62,10 +62,18 @@ class Run:
         train, per_epoch = self.recipe.train, self.per_epoch
         looks = train.evaluations_per_epoch
         return TrainConfig(
-            steps=self.steps, batch_tokens=train.batch_tokens, seed=self.seed, precision=train.precision,
-            eval_every=max(per_epoch // looks, 1) if looks else 0, patience=train.patience, save_every=per_epoch,
-            keep_checkpoints=1, log_every=max(per_epoch // 10, 1), compile=train.compile, recompute=train.recompute,
-        )  # fmt: skip
+            steps=self.steps,
+            batch_tokens=train.batch_tokens,
+            seed=self.seed,
+            precision=train.precision,
+            eval_every=max(per_epoch // looks, 1) if looks else 0,
+            patience=train.patience,
+            save_every=per_epoch,
+            keep_checkpoints=1,
+            log_every=max(per_epoch // 10, 1),
+            compile=train.compile,
+            recompute=train.recompute,
+        )
 
 
 def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -106,22 +114,35 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         source=ExampleSource(
             train, recipe.train.batch_examples, recipe.train.batch_tokens, run.seed, next_tokens="lm" in light.weights
         ),
-        dev=None, judge=judge if run.held.records else None, judged_by=recipe.metric, config=config, optim=recipe.optim,
+        dev=None,
+        judge=judge if run.held.records else None,
+        judged_by=recipe.metric,
+        config=config,
+        optim=recipe.optim,
         rate=rate_of(recipe.optim, config.steps),
         flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
-        run=folder, save_model=save_model, scales=rate_scales(full, recipe.adapt.layer_decay),
+        run=folder,
+        save_model=save_model,
+        scales=rate_scales(full, recipe.adapt.layer_decay),
         resting=resting,
-        dtype=run.machine.dtype, device=run.machine.device, tell=tell,
+        dtype=run.machine.dtype,
+        device=run.machine.device,
+        tell=tell,
         advice="Is there an odd example in that batch?",
-    )  # fmt: skip
+    )
     # A run without a first checkpoint begins anew; one whose checkpoints are all damaged does not.
     if list_checkpoints(folder / "checkpoints"):
         trainer.resume(partial(_weights, full, light, run))
     if not trainer.fit():
         raise KeyboardInterrupt
     best = trainer.state
-    result = {"seed": run.seed, "best": best.best, "best_step": best.best_step, "steps": best.step,
-              "elapsed_s": round(best.elapsed_s, 2)}  # fmt: skip
+    result = {
+        "seed": run.seed,
+        "best": best.best,
+        "best_step": best.best_step,
+        "steps": best.step,
+        "elapsed_s": round(best.elapsed_s, 2),
+    }
     write_json(folder / RESULT, result)
     # Nothing will go on from here: what a finished run needs is its model.
     remove_folder(folder / "checkpoints")

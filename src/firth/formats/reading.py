@@ -49,9 +49,11 @@ SPECIAL_PIECES = "special pieces"
 # Deviation of fresh weights, where the sizes name none.
 _INIT_RANGE = 0.02
 _PARTS = {
-    "encoder.pooler": "the pooler", "mlm": "the masked-LM head", "lm": "the language-model head",
+    "encoder.pooler": "the pooler",
+    "mlm": "the masked-LM head",
+    "lm": "the language-model head",
     "softmax": "the output layer",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +76,7 @@ NO_OPTIONS = ReadOptions()
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A model that was read, what was found out about it, by name, and what is wrong with its tokenizer, if anything."""
+    """A model that was read, what was found out about it by name, and what is wrong with its tokenizer, if anything."""
 
     loaded: Loaded
     facts: Facts
@@ -263,8 +265,10 @@ def describe(system_name: str, task: str, objective: Objective) -> Facts:
     labels = getattr(objective.config, "labels", ())
     named = f": {', '.join(labels[:8])}{' …' if len(labels) > 8 else ''}" if labels else ""
     return [
-        ("system", system_name), ("task", task + named), ("sizes", f"{sizes}, {n_parameters:,} parameters"),
-    ]  # fmt: skip
+        ("system", system_name),
+        ("task", task + named),
+        ("sizes", f"{sizes}, {n_parameters:,} parameters"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,15 @@ def write_published_elmo(folder: Path, loaded: Loaded) -> Facts:
 
 def _write_model(folder: Path, loaded: Loaded) -> None:
     write_model(
-        folder, loaded.system_name, loaded.task, loaded.objective, loaded.tokenizer, loaded.provenance,
-        untrained=loaded.untrained, embedding=loaded.embedding,
-    )  # fmt: skip
+        folder,
+        loaded.system_name,
+        loaded.task,
+        loaded.objective,
+        loaded.tokenizer,
+        loaded.provenance,
+        untrained=loaded.untrained,
+        embedding=loaded.embedding,
+    )
 
 
 def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:

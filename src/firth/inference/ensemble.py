@@ -178,6 +178,9 @@ def _mean(numbers: Sequence[float]) -> float:
 
 # The answers of several models to one record as one answer, by kind of task; tags are made from the outputs.
 _MEANS: dict[str, Callable[[Any, Sequence[Any], Sequence[Any]], Any]] = {
-    "classify": _labelled, "multilabel": _multilabelled, "regress": _valued, "choose": _chosen
-}  # fmt: skip
+    "classify": _labelled,
+    "multilabel": _multilabelled,
+    "regress": _valued,
+    "choose": _chosen,
+}
 _AVERAGED = (*_MEANS, "tag")

@@ -166,9 +166,17 @@ def _search(
         best = beam_search(writer.advance, state, last, end_id=None, beam=writing.beam, alpha=0.0, most=most)
         return [hypotheses[0] for hypotheses in best]
     return sample(
-        writer.advance, state, last, end_id=None, most=most, temperature=writing.temperature, top_k=writing.top_k,
-        top_p=writing.top_p, seed=writing.seed, numbers=numbers,
-    )  # fmt: skip
+        writer.advance,
+        state,
+        last,
+        end_id=None,
+        most=most,
+        temperature=writing.temperature,
+        top_k=writing.top_k,
+        top_p=writing.top_p,
+        seed=writing.seed,
+        numbers=numbers,
+    )
 
 
 def _continuation(loaded: Loaded, prompt: str, row: list[int], found: Hypothesis) -> Continuation:

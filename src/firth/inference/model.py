@@ -318,33 +318,67 @@ class Model:
         ``on_progress`` is called with how many more texts are done.
         """
         return translate_stream(
-            self.loaded, texts, search, device=self.device, budget_tokens=self.budget_tokens, at_once=at_once,
+            self.loaded,
+            texts,
+            search,
+            device=self.device,
+            budget_tokens=self.budget_tokens,
+            at_once=at_once,
             on_progress=on_progress,
-        )  # fmt: skip
+        )
 
     @overload
     def generate(
-        self, prompts: str, *, how: How = "sample", max_new_tokens: int = 50, beam: int = 4, temperature: float = 1.0,
-        top_k: int = 0, top_p: float = 0.9, seed: int = 0,
-    ) -> Continuation: ...  # fmt: skip
+        self,
+        prompts: str,
+        *,
+        how: How = "sample",
+        max_new_tokens: int = 50,
+        beam: int = 4,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        seed: int = 0,
+    ) -> Continuation: ...
     @overload
     def generate(
-        self, prompts: Sequence[str], *, how: How = "sample", max_new_tokens: int = 50, beam: int = 4,
-        temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int = 0,
-    ) -> list[Continuation]: ...  # fmt: skip
+        self,
+        prompts: Sequence[str],
+        *,
+        how: How = "sample",
+        max_new_tokens: int = 50,
+        beam: int = 4,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        seed: int = 0,
+    ) -> list[Continuation]: ...
     def generate(
-        self, prompts: str | Sequence[str], *, how: How = "sample", max_new_tokens: int = 50, beam: int = 4,
-        temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int = 0,
-    ) -> Continuation | list[Continuation]:  # fmt: skip
+        self,
+        prompts: str | Sequence[str],
+        *,
+        how: How = "sample",
+        max_new_tokens: int = 50,
+        beam: int = 4,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        seed: int = 0,
+    ) -> Continuation | list[Continuation]:
         """What the model writes behind a text, or behind each of several: ``max_new_tokens`` tokens.
 
         The options are those of ``firth.inference.generation.Writing``. ConfigError for a model that does not go on
         with texts, InputError for an empty one, LengthError for more pieces than the model reads.
         """
         writing = Writing(
-            how=how, max_new_tokens=max_new_tokens, beam=beam, temperature=temperature, top_k=top_k, top_p=top_p,
+            how=how,
+            max_new_tokens=max_new_tokens,
+            beam=beam,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
             seed=seed,
-        )  # fmt: skip
+        )
         if isinstance(prompts, str):
             return next(self.generate_stream([prompts], writing))
         return list(self.generate_stream(prompts, writing))

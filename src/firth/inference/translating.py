@@ -136,9 +136,14 @@ def _translate_some(
         state = model.begin(pack_lists([rows[i] for i in batch]).to(device))
         first = torch.full((len(batch),), tokenizer.start_id, device=device)
         hypotheses = beam_search(
-            model.advance, state, first, end_id=tokenizer.end_id, beam=search.beam, alpha=search.length_penalty,
+            model.advance,
+            state,
+            first,
+            end_id=tokenizer.end_id,
+            beam=search.beam,
+            alpha=search.length_penalty,
             most=[len(rows[i]) + search.extra for i in batch],
-        )  # fmt: skip
+        )
         for i, (best, *_) in zip(batch, hypotheses, strict=True):
             text = tokenizer.decode(best.ids)
             found[asked[i]] = Translated(text, best.score, best.log_prob, len(best.ids), best.ended, len(rows[i]))

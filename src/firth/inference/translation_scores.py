@@ -69,6 +69,4 @@ def _text_of(line: str, where: str) -> str:
 
 def _scored(hypotheses: list[str], references: list[str], notes: list[str]) -> dict[str, Any]:
     scores, signatures = score_translations(hypotheses, references)
-    return {
-        "task": TASK, "scores": scores, "signatures": signatures, "examples": len(references), "notes": notes
-    }  # fmt: skip
+    return {"task": TASK, "scores": scores, "signatures": signatures, "examples": len(references), "notes": notes}

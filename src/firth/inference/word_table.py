@@ -57,9 +57,14 @@ class WordTable:
     """
 
     def __init__(
-        self, words: Sequence[str], rows: Float[Tensor, "V H"], *, n_special: int = 0, lowercase: bool = False,
+        self,
+        words: Sequence[str],
+        rows: Float[Tensor, "V H"],
+        *,
+        n_special: int = 0,
+        lowercase: bool = False,
         ngrams: Ngrams | None = None,
-    ):  # fmt: skip
+    ):
         self.words, self.rows, self.n_special, self.lowercase, self.ngrams = words, rows, n_special, lowercase, ngrams
         self.numbers = {word: i for i, word in enumerate(words) if i >= n_special}
 

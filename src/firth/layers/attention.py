@@ -225,22 +225,34 @@ def _added(hidden: Tensor | None, like: Tensor) -> Tensor | None:
 
 @torch.library.custom_op("firth::attend", mutates_args=())
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, seed: Tensor,
-    q_flat: Tensor, q_sizes: Tensor, k_flat: Tensor, k_sizes: Tensor,
-    causal: bool, dropout: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seed: Tensor,
+    q_flat: Tensor,
+    q_sizes: Tensor,
+    k_flat: Tensor,
+    k_sizes: Tensor,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
     """The contexts ``(Tq, N, D)``, and where the fused kernel made them the log of their sums of exponentials."""
     q_layout, k_layout = _Layout(Plan(q_flat, q_sizes)), _Layout(Plan(k_flat, k_sizes))
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
     out = torch.empty(slots_q.shape[0], q.shape[1], v.shape[2], dtype=v.dtype)
     sums = _no_sums(slots_q)
-    for number, (rect_q, rect_k, rect_v, rect_out, rect_sums, hidden) in enumerate(zip(
-        _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
-        _rectangles(out, groups_q), _rectangles(sums, groups_q),
-        _hidden_scores(q_layout, k_layout, causal),
-        strict=True,
-    )):  # fmt: skip
+    for number, (rect_q, rect_k, rect_v, rect_out, rect_sums, hidden) in enumerate(
+        zip(
+            _rectangles(slots_q, groups_q),
+            _rectangles(slots_k, groups_k),
+            _rectangles(slots_v, groups_k),
+            _rectangles(out, groups_q),
+            _rectangles(sums, groups_q),
+            _hidden_scores(q_layout, k_layout, causal),
+            strict=True,
+        )
+    ):
         if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=False):
             context, logsum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 rect_q, rect_k, rect_v, 0.0, False, attn_mask=_added(hidden, rect_q)
@@ -262,10 +274,20 @@ def _no_sums(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("firth::attend_backward", mutates_args=())
 def _attend_backward(
-    grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, seed: Tensor,
-    q_flat: Tensor, q_sizes: Tensor, k_flat: Tensor, k_sizes: Tensor,
-    causal: bool, dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    out: Tensor,
+    sums: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seed: Tensor,
+    q_flat: Tensor,
+    q_sizes: Tensor,
+    k_flat: Tensor,
+    k_sizes: Tensor,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     q_layout, k_layout = _Layout(Plan(q_flat, q_sizes)), _Layout(Plan(k_flat, k_sizes))
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
@@ -274,18 +296,31 @@ def _attend_backward(
     grads = tuple(torch.empty(x.shape, dtype=x.dtype) for x in (slots_q, slots_k, slots_v))
     for number, (rect_grad, rect_out, rect_sums, rect_q, rect_k, rect_v, into_q, into_k, into_v, hidden) in enumerate(
         zip(
-            _rectangles(slots_grad, groups_q), _rectangles(slots_out, groups_q), _rectangles(slots_sums, groups_q),
-            _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
-            _rectangles(grads[0], groups_q), _rectangles(grads[1], groups_k), _rectangles(grads[2], groups_k),
+            _rectangles(slots_grad, groups_q),
+            _rectangles(slots_out, groups_q),
+            _rectangles(slots_sums, groups_q),
+            _rectangles(slots_q, groups_q),
+            _rectangles(slots_k, groups_k),
+            _rectangles(slots_v, groups_k),
+            _rectangles(grads[0], groups_q),
+            _rectangles(grads[1], groups_k),
+            _rectangles(grads[2], groups_k),
             _hidden_scores(q_layout, k_layout, causal),
             strict=True,
         )
-    ):  # fmt: skip
+    ):
         if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=True):
             parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                rect_grad, rect_q, rect_k, rect_v, rect_out, rect_sums[..., 0], 0.0, False,
+                rect_grad,
+                rect_q,
+                rect_k,
+                rect_v,
+                rect_out,
+                rect_sums[..., 0],
+                0.0,
+                False,
                 attn_mask=_added(hidden, rect_q),
-            )  # fmt: skip
+            )
         else:
             kept_seed = seed + number if dropout else None
             parts = _backward_written_out(rect_grad, rect_q, rect_k, rect_v, hidden, dropout, kept_seed)
@@ -360,11 +395,15 @@ def _attend_by_group(
     parts = [
         F.scaled_dot_product_attention(
             rect_q, rect_k, rect_v, attn_mask=None if hidden is None else ~hidden, dropout_p=dropout
-        ).transpose(1, 2).flatten(0, 1)
+        )
+        .transpose(1, 2)
+        .flatten(0, 1)
         for rect_q, rect_k, rect_v, hidden in zip(
-            _rectangles(slots_q, groups_q), _rectangles(slots_k, groups_k), _rectangles(slots_v, groups_k),
+            _rectangles(slots_q, groups_q),
+            _rectangles(slots_k, groups_k),
+            _rectangles(slots_v, groups_k),
             _hidden_scores(q_layout, k_layout, causal),
             strict=True,
         )
-    ]  # fmt: skip
+    ]
     return q_layout.to_tokens(torch.cat(parts))

@@ -50,9 +50,15 @@ class CharacterCNN(nn.Module):
     """
 
     def __init__(
-        self, *, width: int, character_width: int, filters: Sequence[tuple[int, ...]], n_highways: int, activation: str,
+        self,
+        *,
+        width: int,
+        character_width: int,
+        filters: Sequence[tuple[int, ...]],
+        n_highways: int,
+        activation: str,
         dropout: float = 0.0,
-    ):  # fmt: skip
+    ):
         super().__init__()
         n_filters = sum(n for _, n in filters)
         self.activate, self.widest = ACTIVATIONS[activation], max(size for size, _ in filters)

@@ -55,9 +55,12 @@ def like_lengths(lengths: np.ndarray, extra: float) -> list[np.ndarray]:
 
 
 def run_over(
-    x: Float[Tensor, "T width_in"], weights: Sequence[Tensor], cell: Cell, across: Rectangles,
+    x: Float[Tensor, "T width_in"],
+    weights: Sequence[Tensor],
+    cell: Cell,
+    across: Rectangles,
     start: State | None = None,
-) -> tuple[Float[Tensor, "T width"], State | None]:  # fmt: skip
+) -> tuple[Float[Tensor, "T width"], State | None]:
     """One layer in one direction, by PyTorch's kernel, which wants its four ``weights``.
 
     ``start``, and the state after the rows' last tokens: of an LSTM, (B, width) each. The first may be None, for zeros;

@@ -16,9 +16,13 @@ _OUT = -1e9
 
 
 def sampled_loss(
-    x: Float[Tensor, "M H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"], label: Int[Tensor, " M"],
-    negatives: Int[Tensor, " S"], n_draws: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Float[Tensor, "M H"],
+    weight: Float[Tensor, "V H"],
+    bias: Float[Tensor, " V"],
+    label: Int[Tensor, " M"],
+    negatives: Int[Tensor, " S"],
+    n_draws: int,
+) -> tuple[Tensor, Tensor]:
     """Summed cross-entropy of each label against the same ``negatives``, and how many labels score highest among them.
 
     From each score the log of how often the word was expected in ``n_draws`` draws is subtracted, so that on the whole

@@ -46,8 +46,9 @@ def _is_constant(values: np.ndarray) -> bool:
 
 def _checked(gold: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if gold.shape != predicted.shape or gold.ndim != 1 or not len(gold):
-        raise ValueError(f"expected as many predictions as gold values, at least one: got {gold.shape}, "
-                         f"{predicted.shape}")  # fmt: skip
+        raise ValueError(
+            f"expected as many predictions as gold values, at least one: got {gold.shape}, {predicted.shape}"
+        )
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     for name, values in (("gold", gold), ("predicted", predicted)):
         if not np.isfinite(values).all():

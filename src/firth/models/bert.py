@@ -52,12 +52,17 @@ class Bert(Encoder):
         self.embeddings = BertEmbeddings(config)
         self.blocks = nn.ModuleList(
             PostNormBlock(
-                width=config.width, n_heads=config.n_heads, feed_forward_width=config.feed_forward_width,
-                activation=config.activation, dropout=config.dropout, attention_dropout=config.attention_dropout,
-                norm_epsilon=config.norm_epsilon, causal=config.causal,
+                width=config.width,
+                n_heads=config.n_heads,
+                feed_forward_width=config.feed_forward_width,
+                activation=config.activation,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                norm_epsilon=config.norm_epsilon,
+                causal=config.causal,
             )
             for _ in range(config.n_layers)
-        )  # fmt: skip
+        )
         self.pooler = nn.Linear(config.width, config.width)
         truncated_normal_(self, config.init_range)
 

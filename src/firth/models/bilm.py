@@ -24,11 +24,14 @@ class Direction(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             ProjectedLSTM(
-                width_in=config.width, cells=config.cells, width=config.width,
-                cell_clip=config.cell_clip, projection_clip=config.projection_clip,
+                width_in=config.width,
+                cells=config.cells,
+                width=config.width,
+                cell_clip=config.cell_clip,
+                projection_clip=config.projection_clip,
             )
             for _ in range(config.n_layers)
-        )  # fmt: skip
+        )
         self.dropout = Dropout(config.dropout)
         self.residual = config.residual
 
@@ -68,9 +71,12 @@ class Bilm(Encoder):
         super().__init__()
         self.config = config
         self.words = CharacterCNN(
-            width=config.width, character_width=config.character_width, filters=config.filters,
-            n_highways=config.n_highways, activation=config.activation,
-        )  # fmt: skip
+            width=config.width,
+            character_width=config.character_width,
+            filters=config.filters,
+            n_highways=config.n_highways,
+            activation=config.activation,
+        )
         self.ahead, self.back = Direction(config), Direction(config)
 
     @property

@@ -48,12 +48,17 @@ class Gpt(Encoder):
         self.embeddings = GptEmbeddings(config)
         self.blocks = nn.ModuleList(
             PostNormBlock(
-                width=config.width, n_heads=config.n_heads, feed_forward_width=config.feed_forward_width,
-                activation="gelu_tanh", dropout=config.dropout, attention_dropout=config.attention_dropout,
-                norm_epsilon=config.norm_epsilon, causal=True,
+                width=config.width,
+                n_heads=config.n_heads,
+                feed_forward_width=config.feed_forward_width,
+                activation="gelu_tanh",
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                norm_epsilon=config.norm_epsilon,
+                causal=True,
             )
             for _ in range(config.n_layers)
-        )  # fmt: skip
+        )
         normal_(self, config.init_range)
 
     @property

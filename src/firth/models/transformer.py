@@ -80,9 +80,12 @@ class FeedForward(nn.Module):
 
 def make_attention(config: TransformerConfig, *, causal: bool) -> SelfAttention:
     return SelfAttention(
-        width=config.width, n_heads=config.n_heads, dropout=config.attention_dropout, causal=causal,
+        width=config.width,
+        n_heads=config.n_heads,
+        dropout=config.attention_dropout,
+        causal=causal,
         bias=config.attention_bias,
-    )  # fmt: skip
+    )
 
 
 def make_norm(config: TransformerConfig) -> nn.LayerNorm:
@@ -91,10 +94,17 @@ def make_norm(config: TransformerConfig) -> nn.LayerNorm:
 
 def _post_norm_block(config: TransformerConfig) -> PostNormBlock:
     return PostNormBlock(
-        width=config.width, n_heads=config.n_heads, feed_forward_width=config.feed_forward_width, activation="relu",
-        dropout=config.dropout, attention_dropout=config.attention_dropout, norm_epsilon=config.norm_epsilon,
-        causal=False, attention_bias=config.attention_bias, feed_forward_dropout=config.feed_forward_dropout,
-    )  # fmt: skip
+        width=config.width,
+        n_heads=config.n_heads,
+        feed_forward_width=config.feed_forward_width,
+        activation="relu",
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        norm_epsilon=config.norm_epsilon,
+        causal=False,
+        attention_bias=config.attention_bias,
+        feed_forward_dropout=config.feed_forward_dropout,
+    )
 
 
 class PreNormBlock(nn.Module):

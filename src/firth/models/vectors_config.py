@@ -16,9 +16,10 @@ class VectorsConfig:
     vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
     width: int = option(100, "numbers of a vector", WIDTH)
     unknown: Unknown = option(
-        "one", "a word outside the vocabulary has: one vector for all, one for its shape (number, capitals, …), "
+        "one",
+        "a word outside the vocabulary has: one vector for all, one for its shape (number, capitals, …), "
         "one for its hash, or the mean of its n-grams' (fastText)",
-    )  # fmt: skip
+    )
     n_buckets: int = option(0, "vectors for hashes of words (1,000 are many) or n-grams (fastText: 2,000,000)")
     shortest_ngram: int = option(3, "characters, the marks of the word's begin and end included (fastText: 3)", COUNT)
     longest_ngram: int = option(6, "the same (fastText: 6)")

@@ -44,9 +44,15 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
 
     def fill(folder: Path) -> None:
         write_model(
-            folder, first.system_name, first.task, first.objective, first.tokenizer, made,
-            untrained=first.untrained, embedding=first.embedding,
-        )  # fmt: skip
+            folder,
+            first.system_name,
+            first.task,
+            first.objective,
+            first.tokenizer,
+            made,
+            untrained=first.untrained,
+            embedding=first.embedding,
+        )
 
     make_folder(out, fill)
     return folders

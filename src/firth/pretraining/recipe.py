@@ -108,9 +108,14 @@ def _built(plain: dict[str, Any], where: str) -> Pretrain:
 
 # What may change between a run and its resumption: where things are, and how often to look and to save.
 _FREE = (
-    "model", "vectors", "data.corpus", "data.workers", "train.keep_checkpoints", "train.save_every",
+    "model",
+    "vectors",
+    "data.corpus",
+    "data.workers",
+    "train.keep_checkpoints",
+    "train.save_every",
     "train.tensorboard",
-)  # fmt: skip
+)
 
 
 def identity(recipe: Pretrain) -> dict[str, Any]:

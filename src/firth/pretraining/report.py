@@ -119,12 +119,13 @@ def _held_out_table(report: Report, rows: list[tuple[str, dict[str, Any]]], per_
         ["", *(_title(name) for name in names), *(f"{_title(name)} per word" for name in of_pieces)],
         [
             [
-                f"{what} (step {event['step']:,})", *(f"{event[name]:.4f}" for name in names),
+                f"{what} (step {event['step']:,})",
+                *(f"{event[name]:.4f}" for name in names),
                 *(f"{event[name] * (per_word or 0):.4f}" for name in of_pieces),
             ]
             for what, event in rows
         ],
-    )  # fmt: skip
+    )
     if of_pieces:
         report.text(
             f"Losses of two vocabularies cannot be compared piece by piece. Per word ({per_word:.3f} pieces here) they "

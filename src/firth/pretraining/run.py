@@ -288,10 +288,17 @@ def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, masking: Masking
     layout = (recipe.row.pretraining_layout or recipe.row.layout)(corpus.tokenizer)
     predict = "previous" if getattr(recipe.encoder, "backward", False) else recipe.row.predict
     return Loader(
-        corpus, data, masking, layout, predict=predict,
-        budget_tokens=recipe.train.batch_tokens, slots=recipe.train.slots, seed=recipe.train.seed,
-        total_steps=recipe.train.steps, split=split,
-    )  # fmt: skip
+        corpus,
+        data,
+        masking,
+        layout,
+        predict=predict,
+        budget_tokens=recipe.train.batch_tokens,
+        slots=recipe.train.slots,
+        seed=recipe.train.seed,
+        total_steps=recipe.train.steps,
+        split=split,
+    )
 
 
 def make_objective(recipe: Pretrain) -> Objective:
@@ -329,9 +336,9 @@ def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable
     begun = sorted({name.rpartition(".")[0] for name in expected if name.startswith(new)})
     if begun:
         tell(f"{folder} has not learnt {', '.join(begun)}: new weights there")
-    objective.load_state_dict({
-        name: tensor if name.startswith(new) else found[name] for name, tensor in expected.items()
-    })  # fmt: skip
+    objective.load_state_dict(
+        {name: tensor if name.startswith(new) else found[name] for name, tensor in expected.items()}
+    )
 
 
 def _begin_words(encoder: MtLstm, recipe: Pretrain, tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
@@ -393,14 +400,24 @@ def assemble(
         write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts)
 
     trainer = Trainer(
-        objective=objective, source=loader, dev=dev, config=recipe.train, optim=recipe.optim,
+        objective=objective,
+        source=loader,
+        dev=dev,
+        config=recipe.train,
+        optim=recipe.optim,
         rate=rate_of(recipe.optim, recipe.train.steps),
         scales={} if recipe.train.layer_decay == 1 else layer_scales(objective, recipe.train.layer_decay, below=0),
-        flops=partial(recipe.row.flops, recipe.encoder), run=run, save_model=save_model,
-        identity={"corpus": corpus.fingerprint, **identity(recipe)}, defaults=defaults(recipe), dtype=machine.dtype,
-        device=machine.device, world=world, tell=tell,
+        flops=partial(recipe.row.flops, recipe.encoder),
+        run=run,
+        save_model=save_model,
+        identity={"corpus": corpus.fingerprint, **identity(recipe)},
+        defaults=defaults(recipe),
+        dtype=machine.dtype,
+        device=machine.device,
+        world=world,
+        tell=tell,
         advice=f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}.",
-    )  # fmt: skip
+    )
     return trainer, loader
 
 

@@ -99,6 +99,11 @@ def _outline(recipe: Pretrain) -> Objective:
 def memory_of(recipe: Pretrain, machine: Machine, n: int) -> Memory:
     """What ``n`` processes need for a recipe, together. Nothing is made to find out."""
     return estimate_memory(
-        _outline(recipe), recipe.row, recipe.encoder, machine.dtype, recipe.train.batch_tokens,
-        recompute=recipe.train.recompute, processes=n,
-    )  # fmt: skip
+        _outline(recipe),
+        recipe.row,
+        recipe.encoder,
+        machine.dtype,
+        recipe.train.batch_tokens,
+        recompute=recipe.train.recompute,
+        processes=n,
+    )

@@ -85,14 +85,22 @@ def pretrain_cells(corpus: Path) -> list[Cell]:
         "data": {"corpus": str(corpus), "length": LENGTH},
         "encoder": {"dropout": 0.0, "attention_dropout": 0.0},
         "optim": {
-            "kind": "adamw", "schedule": "linear", "learning_rate": 1e-3, "warmup_share": 0.05, "beta2": 0.98,
+            "kind": "adamw",
+            "schedule": "linear",
+            "learning_rate": 1e-3,
+            "warmup_share": 0.05,
+            "beta2": 0.98,
             "epsilon": 1e-6,
         },
         "train": {
-            "steps": STEPS, "batch_tokens": BATCH_TOKENS, "eval_every": STEPS // 5, "eval_batches": 50,
-            "save_every": STEPS // 5, "log_every": STEPS // 50,
+            "steps": STEPS,
+            "batch_tokens": BATCH_TOKENS,
+            "eval_every": STEPS // 5,
+            "eval_batches": 50,
+            "save_every": STEPS // 5,
+            "log_every": STEPS // 50,
         },
-    }  # fmt: skip
+    }
     return [
         Cell(
             f"pre-training/{name}",

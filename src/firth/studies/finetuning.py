@@ -61,29 +61,38 @@ ROWS = (
     Row(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
     Row(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}),
     Row(
-        name="SNLI", task="classify",
+        name="SNLI",
+        task="classify",
         data={
-            "train": "snli/train.tsv", "dev": "snli/dev.tsv",
+            "train": "snli/train.tsv",
+            "dev": "snli/dev.tsv",
             "columns": "text=sentence1,second=sentence2,label=gold_label",
         },
     ),
     Row(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings={"head": _TAGGED}),
     Row(
-        name="English POS", task="ud-pos", data={"folder": "ud-english-ewt", "limit": 5000},
+        name="English POS",
+        task="ud-pos",
+        data={"folder": "ud-english-ewt", "limit": 5000},
         settings={"head": _TAGGED},
     ),
     Row(
-        name="SQuAD 1.1", task="squad1", data={"folder": "squad-v1.1", "limit": 1200},
+        name="SQuAD 1.1",
+        task="squad1",
+        data={"folder": "squad-v1.1", "limit": 1200},
         settings={"train": {"epochs": 2.0, "batch_examples": 12}},
         counted=False,
     ),
     Row(
-        name="ARC", task="choose",
+        name="ARC",
+        task="choose",
         data={"train": "@arc-easy/train.csv", "dev": "@arc-easy/dev.csv", "format": "arc_csv"},
         settings={"train": {"batch_examples": 16}},
     ),
     Row(
-        name="movie reviews", task="movie-reviews", data={"folder": "movie-reviews", "limit": 400},
+        name="movie reviews",
+        task="movie-reviews",
+        data={"folder": "movie-reviews", "limit": 400},
         settings={
             "head": {"windows": {"stride": 126}},
             "train": {"batch_examples": 16, "epochs": 2.0, "evaluations_per_epoch": 1},
@@ -91,7 +100,7 @@ ROWS = (
     ),
     Row(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="ko"),
     Row(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="ko"),
-)  # fmt: skip
+)
 
 _ENTITIES = next(row for row in ROWS if row.name == "CoNLL-2003")
 # With an LSTM between; a linear head alone stands more.
@@ -106,7 +115,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "weighted sum of all, BiLSTM": {**_BILSTM, "layers": [0, 1, 2, 3, 4], "mix": "weighted"},
     "last four side by side, BiLSTM": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat"},
     "last four side by side, BiLSTM, CRF": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat", "crf": True},
-}  # fmt: skip
+}
 _SENTIMENT = next(row for row in ROWS if row.name == "SST-2")
 LABELS = (100, 300, 1000, 3000)
 # However few examples, a run has about so many updates at least (a tenth of the examples is held out).
@@ -157,9 +166,10 @@ def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, models, out)
         recipe["head"] = {
-            **recipe["head"], "crf": features.get("crf", False),
+            **recipe["head"],
+            "crf": features.get("crf", False),
             "network": {key: value for key, value in features.items() if key not in ("crf", "rate")},
-        }  # fmt: skip
+        }
         rate = features.get("rate", _HEAD_RATE)
         recipe |= {"adapt": {"frozen_groups": -1}, "optim": {"kind": "adamw", "learning_rate": rate}}
         cells.append(Cell(f"features/{name}", tune_cell, {"recipe": recipe, "settings": []}))
@@ -228,9 +238,12 @@ def counted_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
     if data.kind in ("classify", "regress"):
         score = TASKS[data.kind].score
         found = fit_tfidf(
-            data.kind, labels, data.train, data.held,  # type: ignore[arg-type]  # one of two
+            data.kind,  # type: ignore[arg-type]  # one of two
+            labels,
+            data.train,
+            data.held,
             lambda texts, answers: score(texts, answers, labels)[metric],
-        )  # fmt: skip
+        )
         return list(found.model.answers(records))
     if data.kind == "choose":
         fit = [text for record in known for text in (f"{record.text} {record.question}", *record.choices)]

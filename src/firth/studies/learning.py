@@ -112,9 +112,15 @@ def learning_cells(data: Path, corpus: Path) -> list[Cell]:
                 batch = next((int(s.rpartition("=")[2]) for s in variant.settings if "batch_tokens" in s), BATCH_TOKENS)
                 steps = n_tokens // batch
                 train = {
-                    "steps": steps, "batch_tokens": batch, "micro_batches": 1, "seed": seed, "eval_batches": 10,
-                    "eval_every": steps // 25, "save_every": steps // 4, "log_every": steps // 25,
-                }  # fmt: skip
+                    "steps": steps,
+                    "batch_tokens": batch,
+                    "micro_batches": 1,
+                    "seed": seed,
+                    "eval_batches": 10,
+                    "eval_every": steps // 25,
+                    "save_every": steps // 4,
+                    "log_every": steps // 25,
+                }
                 plain = {**_BASE, "data": {**_BASE["data"], "corpus": str(corpus)}, "train": train}
                 options = {"recipe": plain, "settings": [*variant.settings], "pairs": pairs}
                 cells.append(Cell(f"{budget}/{name}/seed {seed}", learning_cell, options))
@@ -137,15 +143,18 @@ def learning_cell(
     per_step = recipe["train"]["batch_tokens"]
     return {
         "below": {
-            str(loss): None if step is None else {
-                "tokens": step * per_step, "minutes": state["elapsed_s"] / 60 * step / outcome.step,
+            str(loss): None
+            if step is None
+            else {
+                "tokens": step * per_step,
+                "minutes": state["elapsed_s"] / 60 * step / outcome.step,
             }
             for loss, step in _crossings(run / "log.jsonl").items()
         },
         "held_out": {str(length): held_out(run, newest, length) for length in LENGTHS},
         "pairs": {name: preferred(newest, Path(path)) for name, path in pairs.items()},
         "minutes": state["elapsed_s"] / 60,
-    }  # fmt: skip
+    }
 
 
 def _crossings(log: Path) -> dict[float, int | None]:
@@ -159,12 +168,11 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
     """Loss and accuracy on held-out text in sequences of ``length``."""
     recipe = job.recipe_of(run)
     recipe = dataclasses.replace(
-        recipe, train=dataclasses.replace(recipe.train, batch_tokens=4096),
+        recipe,
+        train=dataclasses.replace(recipe.train, batch_tokens=4096),
         objective=dataclasses.replace(recipe.objective, next_sentence=False),
-        data=dataclasses.replace(
-            recipe.data, instances="documents", length=length, long_length=0, mixed_lengths=False
-        ),
-    )  # fmt: skip
+        data=dataclasses.replace(recipe.data, instances="documents", length=length, long_length=0, mixed_lengths=False),
+    )
     objective = load(model).loaded.objective
     assert isinstance(objective, MaskedLM)
     loss, correct, count = 0.0, 0.0, 0

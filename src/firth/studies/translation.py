@@ -40,14 +40,25 @@ RECIPE: dict[str, Any] = {
     "data": {"length": 64},
     "encoder": {"n_layers": 4, "n_heads": 4, "feed_forward_width": 256, "dropout": 0.3, "norm": "pre"},
     "optim": {
-        "kind": "adamw", "schedule": "inverse_sqrt", "learning_rate": 5e-3, "warmup_share": 0.0625, "decay": 0.0,
-        "beta2": 0.98, "epsilon": 1e-9, "clip_norm": 0.0,
+        "kind": "adamw",
+        "schedule": "inverse_sqrt",
+        "learning_rate": 5e-3,
+        "warmup_share": 0.0625,
+        "decay": 0.0,
+        "beta2": 0.98,
+        "epsilon": 1e-9,
+        "clip_norm": 0.0,
     },
     "train": {
-        "steps": 8000, "batch_tokens": 4096, "eval_every": 200, "eval_batches": 0, "save_every": 200,
-        "keep_checkpoints": LAST, "log_every": 50,
+        "steps": 8000,
+        "batch_tokens": 4096,
+        "eval_every": 200,
+        "eval_batches": 0,
+        "save_every": 200,
+        "keep_checkpoints": LAST,
+        "log_every": 50,
     },
-}  # fmt: skip
+}
 
 
 def study(
@@ -90,9 +101,13 @@ def make_corpus(files: dict[str, Path], out: Path) -> None:
         build_vocab([files["train.en"], files["train.de"]], vocab, size=PIECES, kind="bpe")
     if not (corpus / "manifest.json").is_file():
         prepare(
-            [files["train.en"]], vocab, corpus,
-            second=[files["train.de"]], dev=[files["val.en"]], dev_second=[files["val.de"]],
-        )  # fmt: skip
+            [files["train.en"]],
+            vocab,
+            corpus,
+            second=[files["train.de"]],
+            dev=[files["val.en"]],
+            dev_second=[files["val.de"]],
+        )
 
 
 def training_cell(out: Path) -> Cell:
@@ -109,13 +124,16 @@ def score_cells(files: dict[str, Path], out: Path) -> list[Cell]:
             f"scores/{model}/{search}",
             score_cell,
             {
-                "run": str(out / "cells" / TRAINING / "run"), "model": model, "search": SEARCHES[search],
-                "data": str(files["val.en"]), "gold": str(files["val.de"]),
+                "run": str(out / "cells" / TRAINING / "run"),
+                "model": model,
+                "search": SEARCHES[search],
+                "data": str(files["val.en"]),
+                "gold": str(files["val.de"]),
             },
             (TRAINING,),
         )
         for model, search in pairs
-    ]  # fmt: skip
+    ]
 
 
 def train_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:

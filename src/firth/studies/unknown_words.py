@@ -110,9 +110,11 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
         own = {"head": {"network": {"own_characters": rule.characters}}} if rule.characters != "none" else {}
         vectors = {key: value for key, value in asdict(rule).items() if key != "characters"}
         options = {
-            "rule": name, "options": vectors, "recipe": laid_over(recipe, own),
+            "rule": name,
+            "options": vectors,
+            "recipe": laid_over(recipe, own),
             "vectors": str(out / "cells" / TRAINING / rule.vectors / "model"),
-        }  # fmt: skip
+        }
         cells.append(Cell(f"rules/{name}", rule_cell, options, (f"{TRAINING}/{rule.vectors}",)))
     return cells
 

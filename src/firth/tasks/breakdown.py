@@ -71,11 +71,12 @@ def break_down_label_sets(texts: Sequence[Text], answers: Sequence[MultiLabelled
     predicted = [frozenset(answer.labels) for answer in answers]
     scores = {
         label: _score(
-            sum(label in some for some in gold), sum(label in some for some in predicted),
+            sum(label in some for some in gold),
+            sum(label in some for some in predicted),
             sum(label in a and label in b for a, b in zip(gold, predicted, strict=True)),
         )
         for label in labels
-    }  # fmt: skip
+    }
     ((commonest, n),) = Counter(gold).most_common(1)
     majority = Baseline(_shown_set(commonest), "exact_match", n / len(gold))
     same = _same(gold, predicted)
@@ -106,9 +107,11 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
     # The baseline is of tags as they are scored, prefix and all.
     ((commonest, n),) = Counter(tag for tags in gold for tag in tags).most_common(1)
     return replace(
-        found, unit="entities", majority=Baseline(commonest, "tag_accuracy", n / len(words[0])),
+        found,
+        unit="entities",
+        majority=Baseline(commonest, "tag_accuracy", n / len(words[0])),
         labels={label: _of_counts(score) for label, score in conlleval(gold, predicted).by_label.items()},
-    )  # fmt: skip
+    )
 
 
 def break_down_answers(questions: Sequence[Question], answers: Sequence[Answered], labels: Sequence[str]) -> Breakdown:
@@ -140,9 +143,11 @@ def _of_pairs(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[st
     best = int(np.argmax(n_gold))
     return Breakdown(
         labels={label: _score(n_gold[i], n_predicted[i], int(table[i, i])) for label, i in numbers.items()},
-        confusion_labels=tuple(labels), confusion=tuple(map(tuple, table.tolist())),
-        majority=Baseline(labels[best], metric, n_gold[best] / len(gold)), always=_same(gold, predicted),
-    )  # fmt: skip
+        confusion_labels=tuple(labels),
+        confusion=tuple(map(tuple, table.tolist())),
+        majority=Baseline(labels[best], metric, n_gold[best] / len(gold)),
+        always=_same(gold, predicted),
+    )
 
 
 def _score(n_gold: int, n_predicted: int, n_right: int) -> LabelScore:

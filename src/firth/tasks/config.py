@@ -102,9 +102,10 @@ class BiLstmConfig:
         "none", "how the head reads words by their characters; only where the system does (elmo, vectors)"
     )
     join: Literal["input", "first", "last", "none"] = option(
-        "input", "where the encoder's layers enter: beside the head's own words and characters, after the first layer "
+        "input",
+        "where the encoder's layers enter: beside the head's own words and characters, after the first layer "
         "of the RNN (TagLM), after the last one, or nowhere",
-    )  # fmt: skip
+    )
     second_mix: bool = option(
         False, "True: the head reads the layers beside the RNN too, mixed anew (ELMo at input and output)"
     )

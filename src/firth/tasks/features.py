@@ -101,9 +101,13 @@ class OwnWords(nn.Module):
         self.characters: CharacterCNN | CharacterGRU | None = None
         if config.own_characters == "cnn":
             self.characters = CharacterCNN(
-                width=_CNN_FILTERS, character_width=_CNN_CHARACTER, filters=((_CNN_WINDOW, _CNN_FILTERS),),
-                n_highways=0, activation="tanh", dropout=config.dropout,
-            )  # fmt: skip
+                width=_CNN_FILTERS,
+                character_width=_CNN_CHARACTER,
+                filters=((_CNN_WINDOW, _CNN_FILTERS),),
+                n_highways=0,
+                activation="tanh",
+                dropout=config.dropout,
+            )
             self.width += _CNN_FILTERS
         elif config.own_characters == "gru":
             self.characters = CharacterGRU(width=_GRU_WIDTH, character_width=_GRU_CHARACTER, dropout=config.dropout)

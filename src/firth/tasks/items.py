@@ -11,8 +11,13 @@ from firth.text.records import Choice, Question, Record, Tagged, Text
 # Records that are answered together: enough to find many of similar length.
 AT_ONCE = 1024
 RECORDS: dict[str, type[Any]] = {
-    "classify": Text, "multilabel": Text, "regress": Text, "tag": Tagged, "answer": Question, "choose": Choice,
-}  # fmt: skip
+    "classify": Text,
+    "multilabel": Text,
+    "regress": Text,
+    "tag": Tagged,
+    "answer": Question,
+    "choose": Choice,
+}
 
 
 def check_records(task: str, records: Iterable[Any]) -> None:

@@ -85,9 +85,14 @@ class TaskModel(Objective):
     head: nn.Module
 
     def build(
-        self, encoder: Encoder, config: Any, n_outputs: int, weights: dict[str, float],
-        head: Callable[[int, int], nn.Module] | None = None, reads: Unit | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        encoder: Encoder,
+        config: Any,
+        n_outputs: int,
+        weights: dict[str, float],
+        head: Callable[[int, int], nn.Module] | None = None,
+        reads: Unit | None = None,
+    ) -> None:
         """Make the parts that every task has. ``weights``: of the task's own terms. ``head``: of widths in and out,
         where it is not the network's linear layer; ``reads``: what it has vectors of, where that is not the ``unit``.
 

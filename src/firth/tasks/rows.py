@@ -80,9 +80,13 @@ Outputs = Sequence[Mapping[str, np.ndarray]]
 
 # What the places of a term count.
 TERMS = {
-    "label": "candidates", "value": "candidates", "choice": "candidates",
-    "tag": "words", "start": "rows", "end": "rows",
-}  # fmt: skip
+    "label": "candidates",
+    "value": "candidates",
+    "choice": "candidates",
+    "tag": "words",
+    "start": "rows",
+    "end": "rows",
+}
 
 
 def target(places: Sequence[int], labels: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -108,9 +112,14 @@ class RowMaker:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, layout: Layout, windows: WindowConfig, max_length: int | None, *,
+        self,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        windows: WindowConfig,
+        max_length: int | None,
+        *,
         characters: bool = True,
-    ):  # fmt: skip
+    ):
         self.tokenizer, self.layout, self.windows, self.characters = tokenizer, layout, windows, characters
         self.length = windows.length or max_length or _DEFAULT_LENGTH
         if max_length is not None and self.length > max_length:

@@ -35,8 +35,10 @@ def score_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Seq
     gold = np.array([numbers[_gold(text.label, text.where)] for text in texts])
     predicted = np.array([numbers[answer.label] for answer in answers])
     scores = {
-        "accuracy": accuracy(gold, predicted), "macro_f1": macro_f1(gold, predicted), "mcc": matthews(gold, predicted)
-    }  # fmt: skip
+        "accuracy": accuracy(gold, predicted),
+        "macro_f1": macro_f1(gold, predicted),
+        "mcc": matthews(gold, predicted),
+    }
     if len(labels) == 2:
         scores["f1"] = binary_f1(gold, predicted)
     return scores
@@ -112,14 +114,20 @@ def score_answers(questions: Sequence[Question], answers: Sequence[Answered], la
     if all(gold.values()):
         words, letters = squad_v1(gold, texts), korquad_v1(gold, texts)
         return {
-            "exact_match": words["exact_match"] / 100, "squad_f1": words["f1"] / 100,
-            "char_exact_match": letters["exact_match"] / 100, "char_f1": letters["f1"] / 100,
-        }  # fmt: skip
+            "exact_match": words["exact_match"] / 100,
+            "squad_f1": words["f1"] / 100,
+            "char_exact_match": letters["exact_match"] / 100,
+            "char_f1": letters["f1"] / 100,
+        }
     found = squad_v2(gold, texts)
     parts = {
-        "exact": "exact_match", "f1": "squad_f1", "HasAns_exact": "answerable_exact_match",
-        "HasAns_f1": "answerable_f1", "NoAns_exact": "unanswerable_exact_match", "NoAns_f1": "unanswerable_f1",
-    }  # fmt: skip
+        "exact": "exact_match",
+        "f1": "squad_f1",
+        "HasAns_exact": "answerable_exact_match",
+        "HasAns_f1": "answerable_f1",
+        "NoAns_exact": "unanswerable_exact_match",
+        "NoAns_f1": "unanswerable_f1",
+    }
     scores = {ours: found[theirs] / 100 for theirs, ours in parts.items() if theirs in found}
     refusals = {name: a.no_answer_score for name, a in zip(gold, answers, strict=True)}
     known = {name: value for name, value in refusals.items() if value is not None}

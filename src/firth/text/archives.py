@@ -16,9 +16,11 @@ from firth.text.zstd import open_zstd
 BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 # What packed files begin with; .xz may be of the older kind, .zst may begin with a frame to be skipped.
 _MAGIC: dict[str, tuple[bytes, ...]] = {
-    ".gz": (b"\x1f\x8b",), ".xz": (b"\xfd7", b"]\0"), ".bz2": (b"BZ",),
+    ".gz": (b"\x1f\x8b",),
+    ".xz": (b"\xfd7", b"]\0"),
+    ".bz2": (b"BZ",),
     ".zst": (b"\x28\xb5", *(bytes((0x50 + n, 0x2A)) for n in range(16))),
-}  # fmt: skip
+}
 
 
 def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:

@@ -20,9 +20,14 @@ from firth.text.words import lower_steps
 
 # Their special words that play a part here. The first release has no others; its texts begin with ``xbos``.
 _PARTS: Mapping[str, str] = {
-    "xxunk": "<unk>", "xxbos": "<s>", "xxfld": "<sep>", "xxeos": "</s>",
-    "_unk_": "<unk>", "xbos": "<s>", "xfld": "<sep>",
-}  # fmt: skip
+    "xxunk": "<unk>",
+    "xxbos": "<s>",
+    "xxfld": "<sep>",
+    "xxeos": "</s>",
+    "_unk_": "<unk>",
+    "xbos": "<s>",
+    "xfld": "<sep>",
+}
 
 _OLD_CAPITALS = "t_up"
 # spaCy gets these texts in lower case, where it knows few abbreviations (``mr .``), and leaves what has inner stops or
@@ -39,10 +44,23 @@ _LOWER = (
 # Entities without their &, as in the corpora that both releases were made for; "amp;" last, so that it makes
 # no new ones.
 _MENDED = {
-    "#39;": "'", "#146;": "'", "#36;": "$", "nbsp;": " ", "quot;": "'", "<br ?/?>": " ", r"\\n": " ",
-    " @\\.@ ": ".", " @-@ ": "-", r"\.\.\.": " …", "&lt;": "<", "&gt;": ">", "amp;": "&",
-    "/": " / ", "#": " # ", r"\\": r" \ ",
-}  # fmt: skip
+    "#39;": "'",
+    "#146;": "'",
+    "#36;": "$",
+    "nbsp;": " ",
+    "quot;": "'",
+    "<br ?/?>": " ",
+    r"\\n": " ",
+    " @\\.@ ": ".",
+    " @-@ ": "-",
+    r"\.\.\.": " …",
+    "&lt;": "<",
+    "&gt;": ">",
+    "amp;": "&",
+    "/": " / ",
+    "#": " # ",
+    r"\\": r" \ ",
+}
 
 
 def tokenizer_of_fastai(words: Sequence[str], where: str) -> tuple[Tokenizer, int]:

@@ -34,18 +34,20 @@ _END = rf"(?!{_LETTER})"
 _TAIL = rf"(?:n't|'(?:s|m|d|re|ve|ll)){_END}"
 _ABBREVIATED = "mr|mrs|ms|dr|st|jr|co|vs|inc|ltd|corp|bros|messrs|prof|rev|gen|gov|sen|rep|mt|ave"
 # What looks ahead (``?=``) before the rest of an alternative only makes it fail sooner.
-_WORD = "|".join([
-    r"\n",
-    r"-+|~+|\.\.+",
-    _TAIL,
-    rf"'(?:em|cause|cos|bout){_END}",
-    r"[0-9]+(?:[.:][0-9]+)+",
-    rf"(?=[a-z]{{1,6}}\.)(?:(?:{_ABBREVIATED})\.|(?:[a-z]\.)+{_END})",
-    rf"can(?=not{_END})",
-    rf"(?={_LETTER}+')(?:{_LETTER}+?(?:'{_LETTER}+?)*?(?={_TAIL}))",
-    rf"{_LETTER}+(?:'{_LETTER}+)*",
-    rf"[{_PUNCTUATION}]",
-])  # fmt: skip
+_WORD = "|".join(
+    [
+        r"\n",
+        r"-+|~+|\.\.+",
+        _TAIL,
+        rf"'(?:em|cause|cos|bout){_END}",
+        r"[0-9]+(?:[.:][0-9]+)+",
+        rf"(?=[a-z]{{1,6}}\.)(?:(?:{_ABBREVIATED})\.|(?:[a-z]\.)+{_END})",
+        rf"can(?=not{_END})",
+        rf"(?={_LETTER}+')(?:{_LETTER}+?(?:'{_LETTER}+?)*?(?={_TAIL}))",
+        rf"{_LETTER}+(?:'{_LETTER}+)*",
+        rf"[{_PUNCTUATION}]",
+    ]
+)
 
 
 def read_merges(file: Path) -> tokenizers.Tokenizer:
@@ -96,16 +98,18 @@ def add_specials(backend: tokenizers.Tokenizer) -> None:
 
 
 def _build_normalizer() -> normalizers.Normalizer:
-    return normalizers.Sequence([
-        normalizers.NFC(),
-        normalizers.Replace(Regex("[\u02bc\u2018-\u201b\u00b4]"), "'"),
-        normalizers.Replace(Regex("[\u201c-\u201f]"), '"'),
-        normalizers.Replace(Regex("[\u2013-\u2015]"), "-"),
-        normalizers.Replace("\u2026", "..."),
-        normalizers.Replace(Regex(r"\s*[\n\r\x{85}\x{2028}\x{2029}]\s*"), "\n"),
-        normalizers.Strip(),
-        *lower_steps(),
-    ])  # fmt: skip
+    return normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Replace(Regex("[\u02bc\u2018-\u201b\u00b4]"), "'"),
+            normalizers.Replace(Regex("[\u201c-\u201f]"), '"'),
+            normalizers.Replace(Regex("[\u2013-\u2015]"), "-"),
+            normalizers.Replace("\u2026", "..."),
+            normalizers.Replace(Regex(r"\s*[\n\r\x{85}\x{2028}\x{2029}]\s*"), "\n"),
+            normalizers.Strip(),
+            *lower_steps(),
+        ]
+    )
 
 
 def build_pre_tokenizer(*marks: str) -> pre_tokenizers.PreTokenizer:

@@ -114,8 +114,9 @@ def _splits_at_blanks(tokenizer: Tokenizer) -> tuple[bool, bool]:
     cases = list(product((True, False), repeat=2))
     plain = [
         _state(build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=google))
-        for lowercase, keep_accents in cases for google in (True, False)
-    ]  # fmt: skip
+        for lowercase, keep_accents in cases
+        for google in (True, False)
+    ]
     marked = [_state(build_marked_normalizer(lowercase=low, keep_accents=keep)) for low, keep in cases]
     if normalizer in marked:
         return splitter == _state(build_marked_pre_tokenizer()), False

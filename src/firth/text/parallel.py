@@ -44,11 +44,16 @@ class ParallelReader:
         """Of both sides together; a document is a pair that was not skipped."""
         ours, theirs = (reader.report for reader in self._readers)
         return ReadReport(
-            files=ours.files + theirs.files, bytes_read=ours.bytes_read + theirs.bytes_read,
-            documents=ours.documents, paragraphs=2 * ours.documents, characters=ours.characters + theirs.characters,
-            bad_bytes=ours.bad_bytes + theirs.bad_bytes, bad_places=[*ours.bad_places, *theirs.bad_places],
-            cut_lines=0, cut_documents=0,
-        )  # fmt: skip
+            files=ours.files + theirs.files,
+            bytes_read=ours.bytes_read + theirs.bytes_read,
+            documents=ours.documents,
+            paragraphs=2 * ours.documents,
+            characters=ours.characters + theirs.characters,
+            bad_bytes=ours.bad_bytes + theirs.bad_bytes,
+            bad_places=[*ours.bad_places, *theirs.bad_places],
+            cut_lines=0,
+            cut_documents=0,
+        )
 
     def __iter__(self) -> Iterator[Document]:
         self.skipped = 0

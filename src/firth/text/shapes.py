@@ -15,9 +15,12 @@ SHAPES = (
     "capital",  # the first letter: Geneva
     "mixed",  # a capital further in: eBay
     "hyphen",  # left-handed
-    "-ing", "-ed", "-ly", "-s",
+    "-ing",
+    "-ed",
+    "-ly",
+    "-s",
     "other",
-)  # fmt: skip
+)
 
 
 def shape_of(word: str) -> int:

@@ -58,40 +58,59 @@ class Kind:
 
 WORDPIECE = Kind(
     name="WordPiece",
-    specials=SPECIALS, unk=UNK, start=CLS, between=SEP, end=SEP, pad=PAD, mask=MASK,
+    specials=SPECIALS,
+    unk=UNK,
+    start=CLS,
+    between=SEP,
+    end=SEP,
+    pad=PAD,
+    mask=MASK,
     names={"pad_token": PAD, "unk_token": UNK, "cls_token": CLS, "sep_token": SEP, "mask_token": MASK},
     continues=lambda pieces: [piece.startswith(PREFIX) for piece in pieces],
     advice="choose a BERT vocabulary",
-)  # fmt: skip
+)
 # Pieces that keep white space: what begins with the mark begins a word, as do punctuation marks and ideographs.
 BPE = Kind(
     name="BPE",
-    specials=BPE_SPECIALS, unk="<unk>", start="<s>", between="<sep>", end="</s>",
+    specials=BPE_SPECIALS,
+    unk="<unk>",
+    start="<s>",
+    between="<sep>",
+    end="</s>",
     names={"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "<sep>", "eos_token": "</s>"},
     continues=lambda pieces: [
         not (alone or piece.startswith(MARK)) for piece, alone in zip(pieces, stand_alone(pieces), strict=True)
     ],
     advice="choose one made by firth vocab --kind bpe, or OpenAI GPT's",
-)  # fmt: skip
+)
 # Whole words, one piece each: those outside the vocabulary are unknown.
 WORDS = Kind(
     name="words",
-    specials=BPE_SPECIALS, unk="<unk>", start="<s>", between="<sep>", end="</s>",
+    specials=BPE_SPECIALS,
+    unk="<unk>",
+    start="<s>",
+    between="<sep>",
+    end="</s>",
     names=BPE.names,
     continues=lambda pieces: [False] * len(pieces),
     advice="choose one made by firth vocab --kind words",
-)  # fmt: skip
+)
 OPENAI = Kind(
     name="OpenAI GPT's BPE",
     specials=gpt_bpe.SPECIALS,
-    unk=gpt_bpe.UNK, start=gpt_bpe.START, between=gpt_bpe.DELIMITER, end=gpt_bpe.CLASSIFY,
+    unk=gpt_bpe.UNK,
+    start=gpt_bpe.START,
+    between=gpt_bpe.DELIMITER,
+    end=gpt_bpe.CLASSIFY,
     names={
-        "unk_token": gpt_bpe.UNK, "bos_token": gpt_bpe.START, "sep_token": gpt_bpe.DELIMITER,
+        "unk_token": gpt_bpe.UNK,
+        "bos_token": gpt_bpe.START,
+        "sep_token": gpt_bpe.DELIMITER,
         "cls_token": gpt_bpe.CLASSIFY,
     },
     continues=lambda pieces: [not piece.endswith(gpt_bpe.SUFFIX) for piece in pieces],
     advice="fetch OpenAI GPT's again",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +189,14 @@ class Tokenizer:
 
     @classmethod
     def from_vocab(
-        cls, pieces: Sequence[str], *, lowercase: bool, keep_accents: bool = False, google: bool = False,
+        cls,
+        pieces: Sequence[str],
+        *,
+        lowercase: bool,
+        keep_accents: bool = False,
+        google: bool = False,
         source: str = "the vocabulary",
-    ) -> "Tokenizer":  # fmt: skip
+    ) -> "Tokenizer":
         """A WordPiece tokenizer from pieces in the order of their ids. TokenizerError names the ``source``."""
         return cls._build(pieces, source, lowercase, keep_accents, google)
 
@@ -213,9 +237,13 @@ class Tokenizer:
 
     @classmethod
     def from_words(
-        cls, pieces: Sequence[str], *, lowercase: bool, keep_accents: bool = False,
+        cls,
+        pieces: Sequence[str],
+        *,
+        lowercase: bool,
+        keep_accents: bool = False,
         split: Literal["words", "blanks"] = "words",
-    ) -> "Tokenizer":  # fmt: skip
+    ) -> "Tokenizer":
         """A tokenizer of whole words, in the order of their ids; decoding joins them with blanks.
 
         ``split``: texts are split at punctuation too, or at blanks alone (they are tokenised already).

@@ -165,9 +165,11 @@ def joined_pieces(words: Mapping[str, int], pieces: Iterable[str], score: Score,
     spelt = (([word[0], *(PREFIX + c for c in word[1:])], n) for word, n in words.items())
     merger = Merger(
         ((symbols, n) for symbols, n in spelt if known.issuperset(symbols)),
-        join=joined, tie=lambda left, right: (joined(left, right), left),
-        likelihood=score == "likelihood", min_count=min_count,
-    )  # fmt: skip
+        join=joined,
+        tie=lambda left, right: (joined(left, right), left),
+        likelihood=score == "likelihood",
+        min_count=min_count,
+    )
     for left, right in merger.merges():
         piece = joined(left, right)
         if piece not in known:

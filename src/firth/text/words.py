@@ -39,13 +39,15 @@ def build_marked_normalizer(*, lowercase: bool, keep_accents: bool) -> normalize
 
     A ``▁`` that the text has itself is read as ``_``, so that each mark is white space.
     """
-    return normalizers.Sequence([
-        *_plain_steps(lowercase, keep_accents, google=False),
-        normalizers.Replace(MARK, "_"),
-        normalizers.Strip(left=False, right=True),
-        normalizers.Prepend(" "),  # nothing where nothing is left
-        normalizers.Replace(Regex(f"[{_SPACE}]+"), MARK),
-    ])  # fmt: skip
+    return normalizers.Sequence(
+        [
+            *_plain_steps(lowercase, keep_accents, google=False),
+            normalizers.Replace(MARK, "_"),
+            normalizers.Strip(left=False, right=True),
+            normalizers.Prepend(" "),  # nothing where nothing is left
+            normalizers.Replace(Regex(f"[{_SPACE}]+"), MARK),
+        ]
+    )
 
 
 def _plain_steps(lowercase: bool, keep_accents: bool, google: bool) -> list[normalizers.Normalizer]:

@@ -183,9 +183,11 @@ def _swap(averages: list[tuple[nn.Parameter, dict[str, Any]]]) -> None:
 _ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 # What an optimiser has of each parameter that it has updated; AveragedSgd nothing before it averages.
 _ENTRIES: Mapping[type, frozenset[str]] = {
-    BertAdam: _ADAM, GptAdam: _ADAM | {_UPDATES}, torch.optim.AdamW: _ADAM,
+    BertAdam: _ADAM,
+    GptAdam: _ADAM | {_UPDATES},
+    torch.optim.AdamW: _ADAM,
     torch.optim.Adagrad: frozenset({"step", "sum"}),
-}  # fmt: skip
+}
 _COUNTS = ("step", _UPDATES)
 _OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
 
@@ -218,11 +220,14 @@ def make_optimizer(
             members.setdefault(key, []).append(p if parts is None else parts[name])
     groups = [
         {
-            "params": params, "weight_decay": config.decay if decay else 0.0, "decays": decay, "projections": count,
+            "params": params,
+            "weight_decay": config.decay if decay else 0.0,
+            "decays": decay,
+            "projections": count,
             "scale": scale * (config.matrix_scale if count else 1.0),
         }
         for (decay, scale, count), params in sorted(members.items(), key=lambda item: (-item[0][1], not item[0][0]))
-    ]  # fmt: skip
+    ]
     betas = (config.beta1, config.beta2)
     if config.kind in _OURS:
         optimizer: torch.optim.Optimizer = _OURS[config.kind](

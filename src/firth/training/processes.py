@@ -171,9 +171,12 @@ def _start(module: str, facts: dict[str, Any]) -> "subprocess.Popen[bytes]":
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         child = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            pass_fds=(facts["line"], facts["memory"]), env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(facts["line"], facts["memory"]),
+            env={**os.environ, "PYTHONPATH": path},
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert child.stdin is not None

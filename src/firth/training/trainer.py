@@ -25,7 +25,7 @@ from firth.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
-from firth.training.checkpoint import load_tensors, newest_checkpoint, recover_checkpoints, save_checkpoint  # fmt: skip
+from firth.training.checkpoint import load_tensors, newest_checkpoint, recover_checkpoints, save_checkpoint
 from firth.training.config import OptimConfig, TrainConfig
 from firth.training.distributed import (
     World,
@@ -34,7 +34,7 @@ from firth.training.distributed import (
     gather_tensors,
     join_texts,
     sum_over_ranks,
-)  # fmt: skip
+)
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.optim import AveragedSgd
@@ -82,13 +82,19 @@ def _is_number(value: object) -> bool:
 
 # What each field of a stored state may be.
 _STATE: Mapping[str, Callable[[Any], bool]] = {
-    "step": _is_count, "place": lambda value: isinstance(value, str), "log_offset": _is_count,
-    "elapsed_s": _is_number, "best": lambda value: value is None or _is_number(value), "best_step": _is_count,
-    "looks_since_best": _is_count, "scores": lambda value: isinstance(value, list) and all(map(_is_number, value)),
-    "plateaus": _is_count, "identity": lambda value: isinstance(value, dict),
+    "step": _is_count,
+    "place": lambda value: isinstance(value, str),
+    "log_offset": _is_count,
+    "elapsed_s": _is_number,
+    "best": lambda value: value is None or _is_number(value),
+    "best_step": _is_count,
+    "looks_since_best": _is_count,
+    "scores": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "plateaus": _is_count,
+    "identity": lambda value: isinstance(value, dict),
     "environment": lambda value: isinstance(value, dict),
     "pending": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-}  # fmt: skip
+}
 
 
 @dataclass(kw_only=True)

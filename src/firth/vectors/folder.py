@@ -188,13 +188,24 @@ def write_vectors(
             embedding = EmbeddingConfig(pool="summary")
             write_model(folder, "vectors", PRETRAINING, objective, tokenizer, facts, embedding=embedding)
             never_read, first = _never_read(tokenizer, table.words)
-            reports.append(VectorsReport(
-                source=str(file.path), format=NAMES[file.format], out=str(out), width=file.width,
-                words=len(table.words) - len(WORDS.specials), repeated=file.met.repeated,
-                not_utf8=file.met.not_utf8, left_out=table.left_out, lowercase=table.lowercase, split=split,
-                unknown=unknown, n_unknown=0 if encoder.unknown is None else encoder.unknown.num_embeddings,
-                never_read=never_read, first_never_read=first,
-            ))  # fmt: skip
+            reports.append(
+                VectorsReport(
+                    source=str(file.path),
+                    format=NAMES[file.format],
+                    out=str(out),
+                    width=file.width,
+                    words=len(table.words) - len(WORDS.specials),
+                    repeated=file.met.repeated,
+                    not_utf8=file.met.not_utf8,
+                    left_out=table.left_out,
+                    lowercase=table.lowercase,
+                    split=split,
+                    unknown=unknown,
+                    n_unknown=0 if encoder.unknown is None else encoder.unknown.num_embeddings,
+                    never_read=never_read,
+                    first_never_read=first,
+                )
+            )
 
     make_folder(out, fill)
     return reports[0]
@@ -255,9 +266,12 @@ def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[
     with Progress("word vectors", None, "words") as progress:
         for names, block in distinct(file):
             special.update({name: block[i] for i, name in enumerate(names) if name in WORDS.specials})
-            keep = [i for i, name in enumerate(names) if name not in special and (
-                allowed is None or name in allowed or (reading.lowercase and name.lower() in allowed)
-            )]  # fmt: skip
+            keep = [
+                i
+                for i, name in enumerate(names)
+                if name not in special
+                and (allowed is None or name in allowed or (reading.lowercase and name.lower() in allowed))
+            ]
             if reading.max_words:
                 keep = keep[: reading.max_words + len(WORDS.specials) - len(words)]
             n_cased += sum(name != name.lower() for name in names)
@@ -327,8 +341,9 @@ def _mean(rows: np.ndarray) -> np.ndarray:
 
 def _random(rows: np.ndarray, n: int) -> np.ndarray:
     """``n`` vectors, each number from N(0, s²) with the deviation s of all numbers of ``rows``; always the same."""
-    squares = sum(float(np.square(rows[at : at + _AT_ONCE]).sum(dtype=np.float64))
-                  for at in range(0, len(rows), _AT_ONCE))  # fmt: skip
+    squares = sum(
+        float(np.square(rows[at : at + _AT_ONCE]).sum(dtype=np.float64)) for at in range(0, len(rows), _AT_ONCE)
+    )
     mean = float(_mean(rows).mean(dtype=np.float64))
     spread = max(squares / rows.size - mean**2, 0.0) ** 0.5
     return (np.random.default_rng(_SEED).standard_normal((n, rows.shape[1])) * spread).astype(np.float32)

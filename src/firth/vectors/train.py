@@ -67,8 +67,9 @@ def train_vectors(
         n_words = _write_words(texts, training.lowercase, split, words)
         words.flush()
         vectors = _train(gensim, Path(file.name), n_words, training)
-    return write_vectors(_as_file(vectors, training), out, reading, {"texts": [str(t) for t in texts],
-                                                                     "training": to_dict(training)})  # fmt: skip
+    return write_vectors(
+        _as_file(vectors, training), out, reading, {"texts": [str(t) for t in texts], "training": to_dict(training)}
+    )
 
 
 def _gensim() -> Any:
@@ -101,12 +102,18 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
 
     fast = training.kind == "fasttext"
     options: dict[str, Any] = {
-        "vector_size": training.width, "window": training.window, "min_count": training.min_count,
-        "sg": int(training.algorithm == "skip-gram"), "negative": training.negative, "hs": int(not training.negative),
+        "vector_size": training.width,
+        "window": training.window,
+        "min_count": training.min_count,
+        "sg": int(training.algorithm == "skip-gram"),
+        "negative": training.negative,
+        "hs": int(not training.negative),
         "sample": training.sample or (1e-4 if fast else 1e-3),
         "alpha": training.learning_rate or (0.05 if fast or training.algorithm == "cbow" else 0.025),
-        "epochs": training.epochs, "seed": training.seed, "workers": training.workers or cpu_count(),
-    }  # fmt: skip
+        "epochs": training.epochs,
+        "seed": training.seed,
+        "workers": training.workers or cpu_count(),
+    }
     if fast:
         options |= {"bucket": training.n_buckets, "min_n": training.shortest_ngram, "max_n": training.longest_ngram}
         # fastText's noise (specification §3); word2vec.c's is gensim's own.

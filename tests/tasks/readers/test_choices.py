@@ -18,9 +18,13 @@ def test_swag() -> None:
     path = FIXTURES / "swag" / "train.csv"
     first, second = read_swag(path, Problems())
     assert first == Choice(
-        "A drum line passes by.", "He", ("stops, then turns.", "sings.", "sleeps.", "flies."), 0, f"{path}:2",
+        "A drum line passes by.",
+        "He",
+        ("stops, then turns.", "sings.", "sleeps.", "flies."),
+        0,
+        f"{path}:2",
         group="anetv_a",
-    )  # fmt: skip
+    )
     assert second.label == 3 and second.choices[1] == 'says "no".'
     (test,) = read_swag(FIXTURES / "swag" / "test.csv", Problems(), labelled=False)
     assert test.label is None

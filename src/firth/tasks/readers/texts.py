@@ -40,8 +40,12 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 MULTILABEL_SEPARATOR = "|"
 NO_GOLD_LABEL = "-"
 _FORMS: dict[str, Form] = {
-    ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json",
-}  # fmt: skip
+    ".tsv": "tsv",
+    ".txt": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "json",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
