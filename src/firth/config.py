@@ -136,6 +136,7 @@ class Bounds:
 
 
 COUNT = Bounds("at least 1 and less than 2^31", lambda x: 1 <= x < 1 << 31)
+OPTIONAL_COUNT = Bounds("0 or more and less than 2^31", lambda x: 0 <= x < 1 << 31)
 # Of what is built one by one, or whose product is the size of a matrix: so that a size can be computed before
 # anything is made.
 DEPTH = Bounds("at least 1 and at most 1,000", lambda x: 1 <= x <= 1000)

@@ -209,7 +209,7 @@ def test_an_infinite_gradient_stops_with_advice(tmp_path: Path) -> None:
         trainer.fit()
 
 
-@pytest.mark.parametrize("setting", ["steps", "batch_tokens", "log_every"])
+@pytest.mark.parametrize("setting", ["batch_tokens", "log_every"])
 def test_nothing_to_do_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"train\.{setting}=0: expected at least 1"):
         TrainConfig(**{setting: 0})

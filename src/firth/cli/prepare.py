@@ -159,7 +159,9 @@ def prepare(
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
     _print_removed(report)
-    print_next("firth", "pretrain", "--model", _size_for(tokenizer, bool(second)), "--corpus", out, "--out", "runs/a")
+    size = _size_for(tokenizer, bool(second))
+    recipe = ("--recipe", "small") if size.startswith("bert-") else ()
+    print_next("firth", "pretrain", *recipe, "--model", size, "--corpus", out, "--out", "runs/a", "--minutes", "30")
 
 
 def _print_removed(report: "PrepareReport") -> None:

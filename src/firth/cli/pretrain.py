@@ -16,7 +16,6 @@ from firth.recipes import read_recipe_file
 from firth.workers import WORKERS_EACH, check_processors
 
 if TYPE_CHECKING:
-    from firth.pretraining.recipe import Pretrain
     from firth.pretraining.run import Outcome
     from firth.pretraining.several import Processes
 
@@ -34,7 +33,9 @@ def pretrain(
     vectors: str | None = None,
     corpus: str | None = None,
     out: Path | None = None,
-    steps: int | None = None,
+    steps: AtLeastOne = None,
+    minutes: float | None = None,
+    epochs: float | None = None,
     seed: int | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     show_recipe: Flag = False,
@@ -47,7 +48,9 @@ def pretrain(
 
     Ctrl-C saves a checkpoint; --resume continues bit-identically.
 
-    Example: firth pretrain --model bert-mini --corpus corpus/ --out runs/a --steps 2000
+    Without --minutes, --epochs or --steps a run has 30 minutes, and at most 40 epochs; firth plan suggests the rest.
+
+    Example: firth pretrain --recipe small --model bert-mini --corpus corpus/ --out runs/a --minutes 30
 
     Parameters
     ----------
@@ -64,6 +67,10 @@ def pretrain(
         Output folder for the run; must be new.
     steps
         Optimizer steps.
+    minutes
+        Minutes of training: the speed is measured first, and the steps that fit are stored with the run.
+    epochs
+        Passes over the training text.
     seed
         Random seed of initial weights, data order and dropout.
     settings
@@ -85,6 +92,8 @@ def pretrain(
         "--vectors": vectors,
         "--out": out,
         "--steps": steps,
+        "--minutes": minutes,
+        "--epochs": epochs,
         "--seed": seed,
         "--set": settings,
         "--show-recipe": show_recipe or None,
@@ -105,12 +114,20 @@ def pretrain(
         return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
-    keys = {"model": model, "vectors": vectors, "data.corpus": corpus, "train.steps": steps, "train.seed": seed}
+    from firth.pretraining.length import length_settings
+
+    keys: dict[str, str | float | None] = {
+        "model": model,
+        "vectors": vectors,
+        "data.corpus": corpus,
+        "train.seed": seed,
+    }
+    keys |= length_settings(minutes, epochs, steps)
     overrides = [_setting(key, value) for key, value in keys.items() if value is not None] + (settings or [])
     return _start(recipe, overrides, None if show_recipe else out, processes)
 
 
-def _setting(key: str, value: str | int) -> str:
+def _setting(key: str, value: str | float) -> str:
     """A flag as ``--set`` would say it; strings are quoted, which for our purpose JSON does as TOML."""
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
@@ -126,7 +143,7 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, processes:
         print(to_toml(recipe, comments=True), end="")
         return 0
     try:
-        return _report(job.pretrain(recipe, out, processes=processes), recipe)
+        return _report(job.pretrain(recipe, out, processes=processes))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
@@ -135,7 +152,7 @@ def _resume(run: Path, corpus: str | None, processes: "Processes") -> int:
     from firth.pretraining import run as job
 
     try:
-        return _report(job.resume(run, corpus=corpus, processes=processes), job.recipe_of(run))
+        return _report(job.resume(run, corpus=corpus, processes=processes))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(run)) from None
 
@@ -153,10 +170,13 @@ def _how_to_go_on(run: Path) -> str:
     return f"to resume from the last checkpoint: {shell('firth', 'pretrain', '--resume', run)}"
 
 
-def _report(outcome: "Outcome", recipe: "Pretrain") -> int:
+def _report(outcome: "Outcome") -> int:
     """Say how a run ended and what comes next; returns the exit code."""
+    from firth.pretraining.run import recipe_of
+
     if os.environ.get("RANK", "0") != "0":  # under torchrun the leading process speaks
         return 0 if outcome.finished else INTERRUPTED
+    recipe = recipe_of(outcome.run)
     if not outcome.finished:
         again = shell("firth", "pretrain", "--resume", outcome.run)
         say(

@@ -181,6 +181,14 @@ class Loader:
                     for future in futures:
                         future.cancel()
 
+    def epoch_batches(self) -> float:
+        """About how many micro-batches the first epoch has: those of the first group of shards, and more like them."""
+        total = sum(info.tokens for info in self.infos)
+        if not total:
+            return 0.0
+        read = sum(self.infos[number].tokens for number in self._group(Place()))
+        return len(self._batches(Place())) * total / read
+
     def left_out(self) -> int:
         """Pairs of parallel text that are too long for a row of the last phase, and so never seen."""
         if self.data.instances != "translations":
@@ -229,11 +237,16 @@ class Loader:
 
     def _make_group(self, place: Place) -> MixedBatches:
         seed = seed_of(self.seed, self.split, place.phase)
-        order = permutation(seed_of(seed, place.epoch, "shards"), len(self.infos))
-        first = place.group * self.group_size
-        parts = [self._make(place, seed, int(number)) for number in order[first : first + self.group_size]]
+        parts = [self._make(place, seed, number) for number in self._group(place)]
         mixed = seed_of(seed, place.epoch, place.group, "mix") if len(parts) > 1 else None
         return MixedBatches.of(parts, mixed, f"{place.phase}:{place.epoch}:{place.group}")
+
+    def _group(self, place: Place) -> list[int]:
+        """The numbers of the shards in a group."""
+        seed = seed_of(self.seed, self.split, place.phase)
+        order = permutation(seed_of(seed, place.epoch, "shards"), len(self.infos))
+        first = place.group * self.group_size
+        return [int(number) for number in order[first : first + self.group_size]]
 
     def _make(self, place: Place, seed: int, number: int) -> Batches:
         # With fixed copies of the data, epoch n + d repeats epoch n.

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from firth.memory import check_memory
 from firth.models.bert_config import BertConfig
 from firth.models.mtlstm import MtLstm
 from firth.pretraining.initialization import initialize
+from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words
 from firth.pretraining.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
 from firth.pretraining.report import write_run_report
@@ -35,7 +37,7 @@ from firth.recipes import Settings, plain_of
 from firth.systems import looks_like_path
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
-from firth.training.distributed import World, barrier, join_world, leave_world
+from firth.training.distributed import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
 from firth.training.layer_rates import layer_scales
 from firth.training.processes import start_group
 from firth.training.schedules import rate_of
@@ -44,6 +46,9 @@ from firth.vectors.fixed_words import fill_words
 
 RECIPE = "recipe.toml"
 WORKER = "firth.pretraining.worker"
+# How long the speed of a run is measured, for each length of its rows, after a step that warms up.
+_MEASURE_S = 4.0
+_FEWEST_MEASURED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +84,22 @@ def pretrain(
     model: str | Path | None = None,
     corpus: str | Path | None = None,
     steps: int | None = None,
+    minutes: float | None = None,
+    epochs: float | None = None,
     settings: Settings = (),
     processes: Processes = "auto",
 ) -> Outcome:
     """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
 
+    ``steps``, ``minutes`` or ``epochs``: how long. Of minutes the speed is measured first, and the steps that fit are
+    stored with the run. Without any of them, in a recipe too, a run has 30 minutes and at most 40 epochs.
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file or a
     recipe object, over which all of these are laid. ``processes``: how many share the work on a CPU; auto: one for each
     thread, where the run is long enough.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the run")
-    arguments = {"model": model, "data.corpus": corpus, "train.steps": steps}
+    arguments = {"model": model, "data.corpus": corpus, **length_settings(minutes, epochs, steps)}
     if not isinstance(recipe, Pretrain) or settings or any(value is not None for value in arguments.values()):
         plain, where = plain_of(recipe, arguments)
         recipe = resolve(plain, settings, where)
@@ -179,15 +188,69 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Pr
             if world.size == 1:
                 n = count_processes(recipe, run, processes)
                 recipe, n_threads = for_processes(recipe, n), max(torch.get_num_threads() // n, 1)
+                if not is_sized(recipe):
+                    message = {"recipe": to_toml(recipe), "run": str(run), "threads": n_threads, "measure": True}
+                    with start_group(n, WORKER, message) as group:
+                        recipe = sized(recipe, run, World.of(group), tell, n_threads=n_threads)
                 message = {"recipe": to_toml(recipe), "run": str(run), "threads": n_threads}
                 world = World.of(stack.enter_context(start_group(n, WORKER, message)))
             elif processes != "auto":
                 raise ConfigError(f"--processes {processes}: torchrun has started the processes; leave it out")
             else:
                 recipe = for_processes(recipe, world.size)
+                if not is_sized(recipe):
+                    recipe = sized(recipe, run, world, tell)
             return train(recipe, run, world, tell, n_threads=n_threads)
     finally:
         leave_world()
+
+
+def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Pretrain:
+    """The recipe with the number of steps that fit its minutes or epochs; what each process of a run does.
+
+    A few steps of the run are made to measure its speed, from random weights, which are then forgotten.
+    """
+    # Any number: the learning rate of the first step is that of a long run.
+    long = dataclasses.replace(
+        recipe, train=dataclasses.replace(recipe.train, steps=1_000_000, minutes=0.0, epochs=0.0)
+    )
+    with deterministic(), _threads(n_threads):
+        machine = find_machine(recipe.train.precision)
+        trainer, loader = assemble(long, run, machine, world, _silent, measured=True)
+        shares = [1.0] if len(recipe.data.lengths) == 1 else [1 - recipe.data.long_share, recipe.data.long_share]
+        found = [_pace(trainer, loader, phase) for phase in range(len(shares))]
+        epoch_steps = loader.epoch_batches() / recipe.train.slots
+        held_out = make_dev_loader(recipe, loader.corpus)
+        pace = Pace(
+            step_s=sum(share * step_s for share, (step_s, _) in zip(shares, found, strict=True)),
+            step_tokens=sum(share * tokens for share, (_, tokens) in zip(shares, found, strict=True)),
+            epoch_steps=epoch_steps,
+            dev_batches=math.ceil(held_out.epoch_batches()),
+        )
+        resolved = with_steps(recipe, pace)
+        # All processes have the steps that the leading one has found.
+        leading = sum_over_ranks({"steps": float(resolved.train.steps if world.leads else 0)}, world)
+    if not world.leads:
+        return dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, steps=int(leading["steps"])))
+    tell(describe_length(resolved, pace, recipe))
+    return resolved
+
+
+def _pace(trainer: Trainer, loader: Loader, phase: int) -> tuple[float, float]:
+    """Seconds and tokens of a step in a phase of the data, over all processes."""
+    world = trainer.world
+    spent_s, tokens, n = 0.0, 0, 0
+    steps = loader.steps(Place(phase=phase), step=0, rank=world.rank, world=world.size)
+    with contextlib.closing(steps):
+        trainer.train_step(next(steps)[0])
+        while n < _FEWEST_MEASURED or not any_rank(spent_s > _MEASURE_S, world):
+            started_at_s = time.monotonic()
+            batches, _ = next(steps)
+            trainer.train_step(batches)
+            spent_s += time.monotonic() - started_at_s
+            tokens += sum(batch.n_tokens for batch in batches)
+            n += 1
+    return spent_s / n, sum_over_ranks({"tokens": float(tokens)}, world)["tokens"] / n
 
 
 def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Outcome:
@@ -353,8 +416,15 @@ def _begin_words(encoder: MtLstm, recipe: Pretrain, tokenizer: Tokenizer, tell: 
 
 
 def assemble(
-    recipe: Pretrain, run: Path, machine: Machine, world: World, tell: Callable[[str], None]
+    recipe: Pretrain,
+    run: Path,
+    machine: Machine,
+    world: World,
+    tell: Callable[[str], None],
+    *,
+    measured: bool = False,
 ) -> tuple[Trainer, Loader]:
+    """A run's trainer and training text. ``measured``: its speed only, so that any weights do."""
     corpus = Corpus(recipe.data.corpus)
     if recipe.encoder.vocab_size != corpus.tokenizer.size:
         raise ConfigError(
@@ -379,7 +449,7 @@ def assemble(
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
-    if not has_begun(run):
+    if not measured and not has_begun(run):
         if looks_like_path(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
         elif world.leads or world.group is None:

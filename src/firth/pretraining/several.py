@@ -1,6 +1,7 @@
 """How many processes share a pre-training run, and what each has of a step."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -8,9 +9,11 @@ import torch
 
 from firth.config import read_json
 from firth.data.batch import Objective
+from firth.data.shards import Corpus
 from firth.errors import ConfigError, InputError
 from firth.machine import Machine, find_machine, free_memory, sizes_only
 from firth.memory import Memory, estimate_memory
+from firth.pretraining.length import MOST_EPOCHS
 from firth.pretraining.recipe import Pretrain
 from firth.training.checkpoint import list_checkpoints
 
@@ -18,6 +21,7 @@ Processes = int | Literal["auto"]
 
 # To start a process takes seconds: a run of fewer floating-point operations ends about as soon with one.
 _SHORT_RUN_FLOPS = 5e12
+_SHORT_RUN_MINUTES = 1.0
 
 
 def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
@@ -46,7 +50,7 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
         return 1
     n_parameters = sum(p.numel() for p in _outline(recipe).parameters())
     # Two operations a parameter and token in each of three products: forward, and the gradients of both factors.
-    if 6 * n_parameters * recipe.train.steps * recipe.train.slots * recipe.train.batch_tokens < _SHORT_RUN_FLOPS:
+    if 6 * n_parameters * _most_tokens(recipe) < _SHORT_RUN_FLOPS or 0 < recipe.train.minutes < _SHORT_RUN_MINUTES:
         return 1
     free = free_memory(machine.device)
     while n > 1 and free is not None and memory_of(for_processes(recipe, n), machine, n).total > free:
@@ -76,6 +80,17 @@ def _most_slots(recipe: Pretrain) -> int:
     """So many micro-batches have at least a row each."""
     sides = 2 if recipe.data.instances == "translations" else 1
     return max(recipe.train.batch_tokens // (sides * max(recipe.data.lengths)), 1)
+
+
+def _most_tokens(recipe: Pretrain) -> float:
+    """About how many tokens a run reads, at most."""
+    train = recipe.train
+    if train.steps:
+        return float(train.steps * train.slots * train.batch_tokens)
+    if train.minutes:
+        return math.inf
+    n_tokens = sum(info.tokens for info in Corpus(recipe.data.corpus).shards("train"))
+    return (train.epochs or MOST_EPOCHS) * n_tokens
 
 
 def _before(run: Path) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from firth.machine import reuse_memory
 from firth.pretraining.recipe import read_resolved_recipe
-from firth.pretraining.run import train
+from firth.pretraining.run import sized, train
 from firth.training.distributed import World
 from firth.training.processes import Group, join_group
 
@@ -15,7 +15,12 @@ def work(group: Group, message: dict[str, Any]) -> None:
     """Train beside the leading process, by the recipe that it says."""
     reuse_memory()
     recipe = read_resolved_recipe(tomllib.loads(message["recipe"]), "recipe")
-    train(recipe, Path(message["run"]), World.of(group), lambda text: None, n_threads=message["threads"])
+    part = sized if message.get("measure") else train
+    part(recipe, Path(message["run"]), World.of(group), _silent, n_threads=message["threads"])
+
+
+def _silent(text: str) -> None:
+    """Only the leading process speaks."""
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, COUNT, PART, POSITIVE, RATE, SHARE, check_bounds, option
+from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, PART, POSITIVE, RATE, SHARE, check_bounds, option
 from firth.errors import ConfigError
 
 # Batches of a step are made before it begins. The largest published steps have a few million tokens.
@@ -80,7 +80,13 @@ class OptimConfig:
 class TrainConfig:
     """How long, how much at a time, how often to look and to save."""
 
-    steps: int = option(1_000_000, "optimizer steps", COUNT)
+    steps: int = option(0, "optimizer steps; 0: as many as train.minutes or train.epochs allow", OPTIONAL_COUNT)
+    minutes: float = option(
+        0.0,
+        "minutes of training that the steps are chosen for, by the measured speed; 0: 30, and at most 40 epochs",
+        AMOUNT,
+    )
+    epochs: float = option(0.0, "passes over the training text that the steps are chosen for; 0: see minutes", AMOUNT)
     batch_tokens: int = option(4096, "most tokens in a micro-batch", COUNT)
     micro_batches: int = option(
         0, "micro-batches a step, over all processes; 0: one a process, together of train.batch_tokens", AMOUNT
@@ -108,6 +114,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, "train")
+        lengths = {"train.steps": self.steps, "train.minutes": self.minutes, "train.epochs": self.epochs}
+        if len(given := [f"{key}={value:g}" for key, value in lengths.items() if value]) > 1:
+            raise ConfigError(f"{' and '.join(given)} each say how long the run is: give one of them")
         if self.seed >= 1 << 63:
             raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")
         if self.slots * self.batch_tokens > MOST_STEP_TOKENS:

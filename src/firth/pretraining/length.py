@@ -1,0 +1,125 @@
+"""How many steps a run has that is to take so many minutes, or so many passes over its text."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from firth.errors import ConfigError
+from firth.pretraining.recipe import Pretrain
+from firth.progress import format_count, format_duration
+
+# What a run has for which nobody says how long it is.
+DEFAULT_MINUTES = 30.0
+# Devlin et al. 2018, App. A.2: a million steps are about 40 epochs. More of the same text teaches little.
+MOST_EPOCHS = 40.0
+
+# Of a sized run: evaluations, and how much of the time they may take together; how often it is saved.
+_MOST_EVALUATIONS, _EVALUATION_SHARE = 10, 0.05
+_SAVE_EVERY_S = 300.0
+# A forward pass without a backward one, as a share of a training step.
+_FORWARD_SHARE = 1 / 3
+_MOST_STEPS = (1 << 31) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How fast a run trains.
+
+    ``step_s``: seconds of a step. ``step_tokens``: tokens of a step, on average. ``epoch_steps``: steps of one pass
+    over the training text. ``dev_batches``: micro-batches of held-out text that an evaluation can read, at most.
+    """
+
+    step_s: float
+    step_tokens: float
+    epoch_steps: float
+    dev_batches: int
+
+
+def is_sized(recipe: Pretrain) -> bool:
+    """Whether the recipe says how many steps its run has."""
+    return recipe.train.steps > 0
+
+
+def with_steps(recipe: Pretrain, pace: Pace) -> Pretrain:
+    """The recipe with the number of steps that fit, and with evaluations and checkpoints spread over them.
+
+    It is stored with the run, so that a run that resumes is not measured again.
+    """
+    train = recipe.train
+    looks = _evaluation_steps(recipe, pace)
+    if train.epochs:
+        steps = train.epochs * pace.epoch_steps
+        n_evaluations = _n_evaluations(steps, looks)
+    else:
+        steps = 60 * (train.minutes or DEFAULT_MINUTES) / pace.step_s
+        n_evaluations = _n_evaluations(steps, looks)
+        steps -= n_evaluations * looks  # they take their part of the time
+        if not train.minutes:
+            steps = min(steps, MOST_EPOCHS * pace.epoch_steps)
+    n = min(max(round(steps), 1), _MOST_STEPS)
+    every = math.ceil(n / n_evaluations)
+    save_every = max(min(round(_SAVE_EVERY_S / pace.step_s), n), 1)
+    return dataclasses.replace(
+        recipe,
+        train=dataclasses.replace(
+            train,
+            steps=n,
+            minutes=0.0,
+            epochs=0.0,
+            eval_every=min(train.eval_every, every),
+            save_every=min(train.save_every, save_every),
+        ),
+    )
+
+
+def _evaluation_steps(recipe: Pretrain, pace: Pace) -> float:
+    """As how many steps one evaluation takes."""
+    asked = recipe.train.eval_batches or pace.dev_batches
+    return min(asked, pace.dev_batches) / recipe.train.slots * _FORWARD_SHARE
+
+
+def _n_evaluations(steps: float, looks: float) -> int:
+    room = _EVALUATION_SHARE * steps / looks if looks else _MOST_EVALUATIONS
+    return max(1, min(_MOST_EVALUATIONS, int(room)))
+
+
+def describe_length(recipe: Pretrain, pace: Pace, given: Pretrain) -> str:
+    """What the steps of a sized recipe come to, in words; ``given``: the recipe before it was sized."""
+    n = recipe.train.steps
+    epochs = n / pace.epoch_steps
+    if given.train.epochs:
+        why = f"{given.train.epochs:g} epochs"
+    elif given.train.minutes:
+        why = f"{given.train.minutes:g} minutes"
+    elif epochs > MOST_EPOCHS - 0.5:
+        why = f"{MOST_EPOCHS:g} epochs, more teach little"
+    else:
+        why = f"{DEFAULT_MINUTES:g} minutes, as nothing else is said (--minutes, --epochs or --steps)"
+    speed = pace.step_tokens / pace.step_s
+    told = (
+        f"length: {n:,} steps ({why}): {format_count(n * pace.step_tokens)} tokens, {epochs:.2g} epochs of the "
+        f"corpus, about {format_duration(n * pace.step_s)} at {format_count(speed)} tokens/s"
+    )
+    if given.train.minutes and epochs > MOST_EPOCHS:
+        told += f"; the text is small for so long a run: more than {MOST_EPOCHS:g} epochs teach little"
+    return told
+
+
+def check_asked(minutes: float | None, epochs: float | None, steps: int | None) -> None:
+    """ConfigError for two lengths at once, and for lengths that are none."""
+    flags = {"--minutes": minutes, "--epochs": epochs, "--steps": steps}
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} each say how long the run is: give one of them")
+    for flag, value in given.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"{flag}={value:g}: expected more than 0")
+
+
+def length_settings(minutes: float | None, epochs: float | None, steps: int | None) -> dict[str, float]:
+    """Recipe keys for the one length that is given: the others of a recipe it is laid over no longer hold."""
+    check_asked(minutes, epochs, steps)
+    given = {"train.minutes": minutes, "train.epochs": epochs, "train.steps": steps}
+    if all(value is None for value in given.values()):
+        return {}
+    return {key: (0 if value is None else value) for key, value in given.items()}
