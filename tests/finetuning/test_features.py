@@ -22,6 +22,8 @@ from firth.models.awd_lstm import AwdLstm
 from firth.models.awd_lstm_config import AwdLstmConfig
 from firth.models.bert import Bert
 from firth.models.bert_config import BertConfig
+from firth.models.bilm import Bilm
+from firth.models.bilm_config import BilmConfig
 from firth.models.lstm import Lstm
 from firth.models.lstm_config import LstmConfig
 from firth.packed import Encoder
@@ -43,6 +45,8 @@ def encoder(kind: str = "bert") -> Encoder:
     torch.manual_seed(0)
     if kind == "bert":
         return Bert(BERT)
+    if kind == "elmo":
+        return Bilm(BilmConfig(vocab_size=20, width=8, cells=10, filters=((1, 4), (2, 4)), character_width=3))
     return Lstm(LstmConfig(vocab_size=20, width=8, n_layers=2))
 
 
@@ -144,9 +148,14 @@ def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> Non
     close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
 
 
+@pytest.mark.parametrize("kind", ["lstm", "elmo"])
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
-def test_another_system_is_read_as_well(unit: str, tmp_path: Path) -> None:
-    made, given = model(unit, network_of(dropout=0.0), "lstm"), examples(unit)
+def test_recurrent_systems_carry_nothing_from_row_to_row(unit: str, kind: str, tmp_path: Path) -> None:
+    """Their vectors are the same whatever was read before, in this batch and in the one before."""
+    options: dict[str, Any] = {"layers": (0, 1, 2), "mix": "weighted"} if kind == "elmo" else {}
+    if unit == "row" and options:
+        options["pool"] = "mean"
+    made, given = model(unit, network_of(dropout=0.0, **options), kind), examples(unit)
     stored, referring = store_features(made, given, tmp_path, dtype=torch.float32)
     close(row_outputs(light_of(made, stored), referring), row_outputs(made, given))
 

@@ -28,6 +28,7 @@ from firth.finetuning.base import (
     rate_scales,
     transferred,
 )
+from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import (
     Finetuned,
     collapsed,
@@ -122,6 +123,23 @@ def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[st
         "scores.json",
     }
     assert not (tmp_path / "out" / "features").exists()
+
+
+def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, Any], tmp_path: Path) -> None:
+    """Also where the held-out examples, on which the best step is chosen, score otherwise than the dev file."""
+    rows = texts(40, 3).splitlines()
+    turned = [rows[0], *(row.replace("\triver", "\tX").replace("\twinter", "\triver") for row in rows[1:])]
+    dev = tmp_path / "turned.tsv"
+    dev.write_text("\n".join(turned).replace("\tX", "\twinter"), "utf-8")
+    plain["data"] = {**plain["data"], "dev": str(dev)}
+    frozen = ("adapt.frozen_groups=-1", "train.epochs=5", "optim.learning_rate=3e-2", "optim.kind=adamw")
+    for name, settings in (("whole", frozen[1:]), ("stored", frozen)):
+        out = tmp_path / name
+        scores = run(plain, out, *settings).scores
+        found = read_model(out).provenance
+        assert (found["held_out"], found["dev"]) == (scores["held_out"], {"dev": scores["dev"]})
+        assert found["dev"]["dev"] == evaluate(out, dev)["scores"]
+        assert scores["dev"]["accuracy"] < scores["held_out"]["accuracy"]
 
 
 def test_the_fitted_temperature_is_stored_and_used(plain: dict[str, Any], tmp_path: Path) -> None:
@@ -292,12 +310,12 @@ def test_a_kill_while_the_fitted_temperature_is_written(
 ) -> None:
     whole, out = run(plain, tmp_path / "whole"), tmp_path / "out"
 
-    def between_the_renames(folder: Path, *arguments: Any) -> None:
+    def between_the_renames(folder: Path, loaded: Any, *, options: Any) -> None:
         folder.rename(folder.with_name(".model.old"))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "rewrite_options", between_the_renames)
+        patch.setattr(job, "rewrite_model", between_the_renames)
         with pytest.raises(KeyboardInterrupt):
             run(plain, out)
     assert not (out / "runs" / "seed-1" / "model").exists()

@@ -25,14 +25,14 @@ import torch
 from firth.baseline.model import Baseline
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import check_new, file_sha256, lock, recover, write_folder, write_json, write_text
+from firth.files import check_new, file_sha256, lock, recover, write_json, write_text
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune, combinations, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
-from firth.finetuning.train import RESULT, Run, rewrite_options, split_of, tune
+from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
 from firth.folder import read_model
 from firth.inference.loading import load
 from firth.inference.model import Model
@@ -220,7 +220,7 @@ class _Finetuning:
         chosen = max(range(len(by_setting)), key=lambda i: _mean([run["best"] for run in by_setting[i]]))
         scored = [self._score(chosen, run) for run in by_setting[chosen]]
         best = max(scored, key=lambda run: (run["best"], -run["seed"]))
-        self._keep(chosen, best["seed"])
+        self._keep(chosen, best)
         results = self._results(by_setting, chosen, scored, best)
         write_json(self.out / RESULTS, results)
         try:
@@ -323,7 +323,7 @@ class _Finetuning:
         outputs = row_outputs(model, held.examples, budget_tokens=recipe.train.batch_tokens)
         options, calibration = calibrate(recipe.kind, model.config, held, outputs)
         if options != model.config:
-            rewrite_options(folder / "model", loaded, options)
+            rewrite_model(folder / "model", loaded, options=options)
         of_held = score_split(recipe.task, held, outputs, options)
         scores: dict[str, Any] = {
             "calibration": calibration,
@@ -338,18 +338,13 @@ class _Finetuning:
         write_json(done, scores)
         return run | scores
 
-    def _keep(self, number: int, seed: int) -> None:
-        """The best run's model is the fine-tuning's; runs keep their scores and curves."""
-        kept, model = self.out / "model", self.folder(number, seed) / "model"
+    def _keep(self, number: int, best: dict[str, Any]) -> None:
+        """The best run's model is the fine-tuning's, with its scores; runs keep their scores and curves."""
+        kept, model = self.out / "model", self.folder(number, best["seed"]) / "model"
         recover(kept)
-
-        def copy(new: Path) -> None:
-            shutil.copytree(model, new, dirs_exist_ok=True)
-            (new / "manifest.json").unlink(missing_ok=True)
-
         # It appears whole, and then a stop may have left a part of the run's: the choice would be the same.
         if not kept.exists():
-            write_folder(kept, copy)
+            rewrite_model(kept, read_model(model), facts={HELD_OUT: best["held_out"], "dev": best["dev"]})
         for folder in (self.out / "runs").glob("*/model"):
             shutil.rmtree(folder)
 

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
 RESULT = "result.json"
+# In a model's provenance: its scores on held-out examples. ``"dev"`` has those on the dev files, by name.
+HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,10 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         return score_split(recipe.task, held, outputs, options).scores
 
     def save_model(place: Path, facts: dict[str, Any]) -> None:
+        # What the trainer calls dev is here what choices are made on, which is not the dev file's score.
         origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
-        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin | facts)
+        origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
+        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin)
 
     folder.mkdir(parents=True, exist_ok=True)
     config, resting = run.train_config(), None
@@ -175,13 +179,19 @@ def _weights(full: TaskModel, light: TaskModel, run: Run, folder: Path) -> dict[
     return {name: tensor for name, tensor in state.items() if name in wanted}
 
 
-def rewrite_options(folder: Path, loaded: Loaded, options: Any) -> None:
-    """The model folder once more, with options that were fitted after training (a temperature, a threshold)."""
+def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: Mapping[str, Any] | None = None) -> None:
+    """Write a fine-tuned model into ``folder`` once more, with what is known only after training.
+
+    ``options``: fitted ones (a temperature, a threshold); ``facts``: further provenance, such as scores.
+    """
     model = loaded.objective
-    model.config = options
+    if options is not None:
+        model.config = options
+
+    provenance = loaded.provenance | dict(facts or {})
 
     def fill(place: Path) -> None:
-        write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, loaded.provenance)
+        write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, provenance)
 
     write_folder(folder, fill)
 
