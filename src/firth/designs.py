@@ -80,7 +80,15 @@ HEADS: dict[str, Design] = {
             },
         },
     ),
+    # Reimers and Gurevych 2019, §3. The cosine beside the differences is ours.
+    "towers": Design(
+        tasks=("classify", "regress"),
+        settings={"head": {"windows": {"long": "cut"}, "network": {"kind": "towers"}}},
+    ),
 }  # fmt: skip
+
+# Tasks that are another kind under a design, by the name that people know: (kind, design).
+SHORT_TASKS: dict[str, tuple[str, str]] = {"similarity": ("regress", "towers")}
 
 
 def design_named(name: str, task: str) -> Design:

@@ -79,11 +79,11 @@ from firth.tasks.breakdown import (
 )
 from firth.tasks.choose import Chooser, choose_answers, choose_examples
 from firth.tasks.classify import (
+    Classifier,
     MultiLabelClassifier,
     Regressor,
     classify_answers,
     classify_examples,
-    make_classifier,
     multilabel_answers,
     multilabel_examples,
     regress_answers,
@@ -367,7 +367,7 @@ class Task:
 
 TASKS: dict[str, Task] = {
     "classify": Task(
-        config=ClassifyConfig, model=make_classifier,
+        config=ClassifyConfig, model=Classifier,
         examples=classify_examples, answers=classify_answers, score=score_labels,
         break_down=break_down_labels,
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from firth.errors import ConfigError
+from firth.errors import ConfigError, InputError
 from firth.finetuning import finetune as job
 from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import resume, run_resolved
@@ -109,3 +109,29 @@ def test_a_probe_says_that_its_head_is_not_the_systems_own(recipe: dict[str, Any
     own, _, _ = resolve(recipe, ["head.network.hidden_width=50"], "t")
     assert "head.network.hidden_width=0" in _settings(own)
     assert "head.network.hidden_width=0" not in _settings(found)
+
+
+def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: Path) -> None:
+    lines = ["text\tsecond\tlabel"]
+    for i, a in enumerate(WORDS):
+        lines += [f"the {a}\tthe {b}\t{4 if a == b else 1}" for b in (a, WORDS[i - 1], a, WORDS[i - 2])]
+    file = tmp_path / "t.tsv"
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    data = {"train": str(file), "dev": str(file)}
+    found = resolve(
+        {"task": "similarity", "model": str(tiny_run), "data": data},
+        [*SMALL[:2], "train.epochs=12", "optim.learning_rate=2e-3"],
+        "t",
+    )
+    recipe = found.recipe
+    assert (recipe.task, recipe.design, recipe.head.network.kind) == ("regress", "towers", "towers")
+    done = run_resolved(found, tmp_path / "out", tell=QUIET)
+    assert done.scores["dev"]["pearson"] > 0.8
+    same, other = load(tmp_path / "out").predict([("the mill", "the mill"), ("the mill", "the queen")])
+    assert same.value > other.value
+
+    file.write_text("text\tlabel\nthe mill\t1\nthe queen\t2\n", "utf-8")
+    single = {"task": "similarity", "model": str(tiny_run), "data": {"train": str(file)}}
+    with pytest.raises(InputError, match="one text: expected two, whose cosine is asked for"):
+        run_resolved(resolve(single, ["head.network.compare=cosine"], "t"), tmp_path / "none", tell=QUIET)
+    assert not (tmp_path / "none/recipe.toml").exists()

@@ -21,7 +21,7 @@ from firth.config import (
     required,
     to_dict,
 )
-from firth.designs import design_named
+from firth.designs import SHORT_TASKS, design_named
 from firth.errors import ConfigError
 from firth.recipes import Settings, check_plain, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
@@ -166,7 +166,13 @@ _BATCH_DOCUMENTS = 8
 
 def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
     """A recipe's plain data with settings laid over it: known keys, and a table wherever one belongs."""
-    return check_plain(Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS)
+    plain = check_plain(
+        Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
+    )
+    if plain["task"] in SHORT_TASKS:
+        plain["task"], design = SHORT_TASKS[plain["task"]]
+        plain["design"] = plain.get("design") or design
+    return plain
 
 
 def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool) -> dict[str, Any]:

@@ -4,8 +4,6 @@ Source: google-research/bert run_classifier.py (specification of tasks §2, §3)
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,18 @@ from torch import Tensor
 
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
-from firth.layers.biattention import BiattentiveNetwork
-from firth.layers.initialise import xavier_
+from firth.layers.towers import TowersNetwork
 from firth.metrics.calibration import softmax
-from firth.packed import Carry, Encoder, Hidden, Tokens
-from firth.tasks.config import BiattentiveConfig, ClassifyConfig, MultiLabelConfig, RegressConfig
+from firth.packed import Carry, Encoder
+from firth.tasks.config import (
+    BiattentiveConfig,
+    ClassifyConfig,
+    MultiLabelConfig,
+    RegressConfig,
+    TowersConfig,
+    reads_apart,
+)
+from firth.tasks.features import Unit
 from firth.tasks.model import SharedBias, TaskModel, merge_rows
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
@@ -32,52 +37,19 @@ PairRows = Callable[[list[int], list[int]], list[Row]]
 
 
 class Classifier(TaskModel):
-    """One of K labels, by a linear head or a BiLSTM below one; term ``label``."""
+    """One of K labels, by any network; term ``label``."""
 
     unit = "row"
 
     def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
-        self.build(encoder, config, len(config.labels), {"label": 1.0}, SharedBias if config.both_orders else None)
+        # A biattentive network reads tokens.
+        reads: Unit | None = "token" if isinstance(config.network, BiattentiveConfig) else None
+        head = SharedBias if config.both_orders else None
+        self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         return label_step(self, batch)
-
-
-class BiattentiveClassifier(TaskModel):
-    """One of K labels of a text or of two, by the biattentive classification network; term ``label``.
-
-    Each text of a pair is a row, which the encoder reads by itself. Their outputs add up to those of the pair.
-    Source: McCann et al. 2017, §4.
-    """
-
-    unit = "row"
-    joins_rows = True
-
-    def __init__(self, encoder: Encoder, config: ClassifyConfig):
-        super().__init__()
-        assert isinstance(config.network, BiattentiveConfig)
-        head = partial(BiattentiveNetwork, width=config.network.width, dropout=config.network.dropout)
-        self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads="token")
-        xavier_(self.head)  # what suits one layer on an encoder would leave little of a text after six of them
-
-    def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        return label_step(self, batch)
-
-    def read(self, tokens: Tokens, keep: Sequence[int] | None = None) -> Hidden:
-        """Of rows that are a text each: what says which is the second is not for the encoder."""
-        return super().read(replace(tokens, segments=None), keep)
-
-    def logits(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "B K"]:
-        first = tokens.rows.first
-        second = torch.zeros_like(first) if tokens.segments is None else tokens.segments.index_select(0, first)
-        logits: Tensor = self.head(self.features(hidden, tokens), tokens.rows, second.bool())
-        return logits.float()
-
-
-def make_classifier(encoder: Encoder, config: ClassifyConfig) -> TaskModel:
-    """The classifier with the network of its options."""
-    return (BiattentiveClassifier if isinstance(config.network, BiattentiveConfig) else Classifier)(encoder, config)
 
 
 def label_step(model: TaskModel, batch: Batch) -> Step:
@@ -113,6 +85,8 @@ class Regressor(TaskModel):
     def __init__(self, encoder: Encoder, config: RegressConfig):
         super().__init__()
         self.build(encoder, config, 1, {"value": 1.0}, SharedBias if config.both_orders else None)
+        if isinstance(self.head, TowersNetwork) and config.lowest < config.highest:
+            self.head.start_at(config.lowest, config.highest)
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         hidden, value = self.read(batch.tokens), batch.targets["value"].label
@@ -132,7 +106,7 @@ def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyCo
     def number(text: Text) -> np.int64:
         return np.int64(numbers[_known(text.label, numbers, text)])
 
-    return _examples(texts, _pairs(maker, config), maker, "label", number)
+    return _examples(texts, _pairs(maker, config), maker, "label", number, both=_compares(config))
 
 
 def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLabelConfig) -> list[Example]:
@@ -156,22 +130,31 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
             raise InputError(f"{text.where}: value {text.label!r}: expected a number")
         return np.float32(text.label)
 
-    return _examples(texts, _pairs(maker, config), maker, "value", value)
+    return _examples(texts, _pairs(maker, config), maker, "value", value, both=_compares(config))
+
+
+def _compares(config: ClassifyConfig | RegressConfig) -> bool:
+    return isinstance(config.network, TowersConfig) and config.network.compare == "cosine"
 
 
 def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
-    if isinstance(config.network, BiattentiveConfig):
+    if reads_apart(config.network):
         return maker.apart
     return maker.both_orders if config.both_orders else maker.pair
 
 
-def _examples(texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any) -> list[Example]:
+def _examples(
+    texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any, *, both: bool = False
+) -> list[Example]:
+    """``both``: a text alone is an error."""
     found = []
     for block in in_blocks(texts, lambda text: len(text.text) + len(text.second or "")):
         first = maker.tokenizer.ids_many([text.text for text in block])
         second = iter(maker.tokenizer.ids_many([text.second for text in block if text.second]))
         for text, ids in zip(block, first, strict=True):
             # An empty second text is none (google-research/bert run_classifier.py).
+            if both and not text.second:
+                raise InputError(f"{text.where}: one text: expected two, whose cosine is asked for")
             rows = pair(ids, next(second)) if text.second else maker.single(ids)
             targets = {} if text.label is None else {term: target([0], [label(text)])}
             found.append(Example(tuple(rows), (len(rows),), targets))

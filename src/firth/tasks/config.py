@@ -12,7 +12,7 @@ _BOTH_ORDERS = "True: a pair is read in both orders, and what the head reads of 
 
 
 def _check_both_orders(windows: "WindowConfig", network: "AnyNetwork") -> None:
-    if isinstance(network, BiattentiveConfig) or (isinstance(network, LinearConfig) and network.hidden_width):
+    if reads_apart(network) or (isinstance(network, LinearConfig) and network.hidden_width):
         raise ConfigError(
             "both_orders=true adds up what one linear layer reads of two rows: set head.network.kind=linear and "
             "hidden_width=0, or leave both_orders out"
@@ -20,6 +20,14 @@ def _check_both_orders(windows: "WindowConfig", network: "AnyNetwork") -> None:
     if windows.long != "cut":
         raise ConfigError(
             "both_orders=true reads a pair as two rows, and in no windows: set head.windows.long=cut with it"
+        )
+
+
+def _check_apart(network: "AnyNetwork", windows: "WindowConfig") -> None:
+    if reads_apart(network) and windows.long != "cut":
+        raise ConfigError(
+            f"network.kind={network.kind!r} reads each text as one row, and in no windows: set head.windows.long=cut "
+            "with it"
         )
 
 
@@ -47,6 +55,7 @@ class WindowConfig:
 
 MixKind = Literal["one", "sum", "weighted", "concat"]
 TextPool = Literal["mean", "max", "first", "last"]
+_KINDS = "linear, bilstm (TagLM, ELMo), biattentive (CoVe's BCN), or towers (two texts apart, Sentence-BERT)"
 _LAYERS = "which layers of the encoder the head reads: 0 is the embedding output, -1 the top"
 _MIX = "how several layers become one; weighted: softmax of learned weights, times a learned scale (ELMo)"
 _WORDS = "of taggers: which tokens of a word stand for it"
@@ -58,7 +67,7 @@ _MIX_L2 = "weight in the loss of the sum of squares of the learned weights, whic
 class LinearConfig:
     """A linear layer on the vectors of texts, words or tokens (Devlin et al. 2018, §4 and §5.3)."""
 
-    kind: Literal["linear"] = option("linear", "linear, bilstm (TagLM, ELMo) or biattentive (CoVe's BCN)")
+    kind: Literal["linear"] = option("linear", _KINDS)
     layers: tuple[int, ...] = option((-1,), _LAYERS)
     mix: MixKind = option("one", _MIX)
     layer_norm: bool = option(False, _LAYER_NORM)
@@ -87,7 +96,7 @@ class BiLstmConfig:
     Source: Peters et al. 2017, §2; Peters et al. 2018, §3.3. Of texts and spans as well as of words.
     """
 
-    kind: Literal["bilstm"] = option("bilstm", "linear, bilstm (TagLM, ELMo) or biattentive (CoVe's BCN)")
+    kind: Literal["bilstm"] = option("bilstm", _KINDS)
     layers: tuple[int, ...] = option((-1,), _LAYERS)
     mix: MixKind = option("one", _MIX)
     layer_norm: bool = option(False, _LAYER_NORM)
@@ -146,7 +155,7 @@ class BiattentiveConfig:
     Source: McCann et al. 2017, §4.
     """
 
-    kind: Literal["biattentive"] = option("biattentive", "linear, bilstm (TagLM, ELMo) or biattentive (CoVe's BCN)")
+    kind: Literal["biattentive"] = option("biattentive", _KINDS)
     layers: tuple[int, ...] = option((-1,), _LAYERS)
     mix: MixKind = option("one", _MIX)
     layer_norm: bool = option(False, _LAYER_NORM)
@@ -159,9 +168,36 @@ class BiattentiveConfig:
         _check_layers(self)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TowersConfig:
+    """Two texts that the encoder reads apart, compared by their vectors u and v (Reimers and Gurevych 2019, §3)."""
+
+    kind: Literal["towers"] = option("towers", _KINDS)
+    layers: tuple[int, ...] = option((-1,), _LAYERS)
+    mix: MixKind = option("one", _MIX)
+    layer_norm: bool = option(False, _LAYER_NORM)
+    mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
+    pool: TextPool = option("mean", "how the tokens of a text become one vector")
+    compare: Literal["cosine", "features"] = option(
+        "features",
+        "what a linear layer reads of u and v; features: u, v, |u - v|, u * v and the cosine; cosine: it alone",
+    )
+    dropout: float = option(0.1, "of u and v", RATE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "network")
+        _check_layers(self)
+
+
 Network = LinearConfig | BiLstmConfig
-AnyNetwork = LinearConfig | BiLstmConfig | BiattentiveConfig
-NETWORKS: tuple[type[AnyNetwork], ...] = (LinearConfig, BiLstmConfig, BiattentiveConfig)
+PairNetwork = LinearConfig | BiLstmConfig | TowersConfig
+AnyNetwork = LinearConfig | BiLstmConfig | BiattentiveConfig | TowersConfig
+NETWORKS: tuple[type[AnyNetwork], ...] = (LinearConfig, BiLstmConfig, BiattentiveConfig, TowersConfig)
+
+
+def reads_apart(network: AnyNetwork) -> bool:
+    """Whether each text of a pair is a row of its own, and the network compares them."""
+    return isinstance(network, (BiattentiveConfig, TowersConfig))
 
 
 def _check_layers(network: AnyNetwork) -> None:
@@ -182,7 +218,7 @@ def _check_unused(config: "TagConfig | AnswerConfig", what: str) -> None:
 
 
 def _check_words(network: AnyNetwork) -> None:
-    if not isinstance(network, BiattentiveConfig) and network.words != "first":
+    if isinstance(network, (LinearConfig, BiLstmConfig)) and network.words != "first":
         raise ConfigError(f"network.words={network.words!r}: only taggers read words")
 
 
@@ -212,11 +248,7 @@ class ClassifyConfig:
         _check_labels(self.labels)
         if self.both_orders:
             _check_both_orders(self.windows, self.network)
-        if isinstance(self.network, BiattentiveConfig) and self.windows.long != "cut":
-            raise ConfigError(
-                "network.kind='biattentive' reads each text as one row, and in no windows: set head.windows.long=cut "
-                "with it"
-            )
+        _check_apart(self.network, self.windows)
         if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
             raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
         _check_texts(self.network)
@@ -224,7 +256,7 @@ class ClassifyConfig:
     @property
     def merge(self) -> Literal["mean", "max", "sum"]:
         """How the outputs of a text's rows become one; of a pair with a row for each order, or text, they add up."""
-        return "sum" if self.both_orders or isinstance(self.network, BiattentiveConfig) else self.windows.merge
+        return "sum" if self.both_orders or reads_apart(self.network) else self.windows.merge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,18 +284,19 @@ class RegressConfig:
     both_orders: bool = option(False, _BOTH_ORDERS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     windows: WindowConfig = option(WindowConfig(), "long texts")
-    network: Network = option(LinearConfig(), "what stands on the encoder")
+    network: PairNetwork = option(LinearConfig(), "what stands on the encoder")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.both_orders:
             _check_both_orders(self.windows, self.network)
+        _check_apart(self.network, self.windows)
         _check_texts(self.network)
 
     @property
     def merge(self) -> Literal["mean", "max", "sum"]:
         """How the outputs of a text's rows become one."""
-        return "sum" if self.both_orders else self.windows.merge
+        return "sum" if self.both_orders or reads_apart(self.network) else self.windows.merge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

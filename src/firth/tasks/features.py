@@ -13,7 +13,7 @@ from firth.layers.dropout import Dropout
 from firth.layers.mixing import LayerMix, WeightedSum, make_mix, pool_rows, pool_words
 from firth.layers.recurrent import BiRNN
 from firth.packed import Encoder, Hidden, Rows, Tokens, kept_layers
-from firth.tasks.config import AnyNetwork, BiattentiveConfig, BiLstmConfig, LinearConfig
+from firth.tasks.config import AnyNetwork, BiattentiveConfig, BiLstmConfig, LinearConfig, reads_apart
 
 Unit = Literal["row", "word", "token"]
 
@@ -37,7 +37,7 @@ class Features(nn.Module):
         self.lstm: BiRNN | None = None
         # A biattentive network reads tokens.
         self.pool = "mean" if isinstance(config, BiattentiveConfig) else config.pool
-        self.words = "first" if isinstance(config, BiattentiveConfig) else config.words
+        self.words = config.words if isinstance(config, (LinearConfig, BiLstmConfig)) else "first"
         self.numbers = _numbers(encoder, config)
         self.summary = unit == "row" and self.pool == "summary"
         reads_layers = not self.summary and getattr(config, "join", "input") != "none"
@@ -46,7 +46,7 @@ class Features(nn.Module):
         mixed = 0 if self.mix is None else self.mix.width
         self.width: int = encoder.summary_width if self.summary else mixed
         # A network with layers of its own has dropout within them.
-        inside = isinstance(config, BiattentiveConfig) or (isinstance(config, LinearConfig) and config.hidden_width)
+        inside = reads_apart(config) or (isinstance(config, LinearConfig) and config.hidden_width)
         self.dropout = Dropout(0.0 if inside else config.dropout)
 
     def _mix(self, encoder: Encoder) -> LayerMix:

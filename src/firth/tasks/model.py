@@ -1,8 +1,9 @@
 """Shared parts of all task heads: how they read an encoder, and their interface."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 from firth.data.batch import Batch, Objective, Step
 from firth.errors import ConfigError
 from firth.layers.batch_norm import BatchNorm
+from firth.layers.biattention import BiattentiveNetwork
 from firth.layers.dropout import Dropout
-from firth.layers.initialise import truncated_normal_
+from firth.layers.initialise import truncated_normal_, xavier_
 from firth.layers.mixing import pool_runs
+from firth.layers.towers import TowersNetwork
 from firth.layers.vocabulary import vocabulary_loss
 from firth.packed import Encoder, Hidden, Tokens
-from firth.tasks.config import AnyNetwork, LinearConfig
+from firth.tasks.config import AnyNetwork, BiattentiveConfig, LinearConfig, TowersConfig, reads_apart
 from firth.tasks.features import Features, Unit, make_features
 
 # Deviation of a fresh head's weights. Source: google-research/bert run_classifier.py.
@@ -47,6 +50,10 @@ class HiddenLayerHead(nn.Module):
 
 def _last_layers(network: AnyNetwork) -> Callable[[int, int], nn.Module]:
     """What makes the head above the features, of widths in and out."""
+    if isinstance(network, BiattentiveConfig):
+        return partial(BiattentiveNetwork, width=network.width, dropout=network.dropout)
+    if isinstance(network, TowersConfig):
+        return partial(TowersNetwork, compare=network.compare, dropout=network.dropout)
     if isinstance(network, LinearConfig) and network.hidden_width:
         return partial(HiddenLayerHead, hidden_width=network.hidden_width, dropout=network.dropout)
     return nn.Linear
@@ -74,11 +81,12 @@ class TaskModel(Objective):
 
     ``unit``: what an output belongs to. ``outputs(tokens)``: named tensors, the first axis counts the units
     (rows, asked words or tokens) of all rows. ``forward`` goes ``read``, ``logits``, ``step``: the encoder runs once.
-    ``joins_rows``: the outputs of a row depend on the others of its example, so that they must be in one batch.
+    ``joins_rows``: each text of a pair is a row of its own and the network compares them, so that both must be in one
+    batch; their outputs add up to those of the pair.
     """
 
     penalties = frozenset({"mix"})
-    joins_rows: ClassVar[bool] = False
+    joins_rows: bool
 
     unit: Unit
     features: Features
@@ -99,9 +107,12 @@ class TaskModel(Objective):
         ConfigError for features that the encoder does not have, and for ``auxiliary_lm`` where it reads both ways.
         """
         self.encoder, self.config, self.weights = encoder, config, weights
+        self.joins_rows = reads_apart(config.network)
         self.features = make_features(encoder, config.network, reads or self.unit)
         self.head = (head or _last_layers(config.network))(self.features.width, n_outputs)
         truncated_normal_(self.head, HEAD_INIT_RANGE)
+        if isinstance(self.head, BiattentiveNetwork):
+            xavier_(self.head)  # what suits one layer on an encoder would leave little of a text after six of them
         self.keep = self.features.keep
         if config.network.mix_l2:
             self.weights["mix"] = config.network.mix_l2
@@ -124,12 +135,22 @@ class TaskModel(Objective):
         keep = self.keep if keep is None else keep
         if not keep and not self.features.summary:
             return Hidden(layers={}, rows=tokens.rows)
+        if self.joins_rows:
+            tokens = replace(tokens, segments=None)  # they say which text is the second: not for the encoder
         hidden: Hidden = self.encoder(tokens, keep=keep)
         return hidden
 
     def logits(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "N K"]:
         """The head's outputs, float32."""
-        logits: Tensor = self.head(self.features.dropout(self.features(hidden, tokens)))
+        features = self.features.dropout(self.features(hidden, tokens))
+        logits: Tensor
+        if not self.joins_rows:
+            logits = self.head(features)
+        else:
+            first = tokens.rows.first
+            second = torch.zeros_like(first) if tokens.segments is None else tokens.segments.index_select(0, first)
+            of_tokens = (tokens.rows,) if self.features.unit == "token" else ()
+            logits = self.head(features, *of_tokens, second.bool())
         return logits.float()
 
     def step(self, losses: dict[str, Tensor], correct: dict[str, Tensor], hidden: Hidden, batch: Batch) -> Step:

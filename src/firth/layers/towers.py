@@ -1,0 +1,45 @@
+"""Two texts as two vectors, and what is read of how they differ.
+
+Source: Reimers and Gurevych 2019 (Sentence-BERT), §3; Conneau et al. 2017 (InferSent), §3.1, for the product.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from firth.layers.biattention import partners
+from firth.layers.dropout import Dropout
+
+Comparison = Literal["cosine", "features"]
+
+
+class TowersNetwork(nn.Module):
+    """K outputs of each example, whose texts u and v are a row each: a linear layer on what is compared.
+
+    ``compare``: "cosine": cos(u, v) alone; "features": u, v, \\|u - v\\|, u * v and the cosine.
+    """
+
+    def __init__(self, width: int, n_outputs: int, *, compare: Comparison, dropout: float):
+        super().__init__()
+        self.compare, self.dropout = compare, Dropout(dropout)
+        self.output = nn.Linear(1 if compare == "cosine" else 4 * width + 1, n_outputs)
+
+    @torch.no_grad()
+    def start_at(self, lowest: float, highest: float) -> None:
+        """Begin where a cosine of 0 is the lowest value and one of 1 the highest: the scale need not be learned."""
+        self.output.weight[:, -1], self.output.bias[:] = highest - lowest, lowest
+
+    def forward(self, x: Float[Tensor, "B width"], second: Bool[Tensor, " B"]) -> Float[Tensor, "B K"]:
+        """``second``: rows that hold the second text of the row before. They have outputs of 0: those of the example
+        stand at its first row."""
+        partner, first = partners(second)
+        x = self.dropout(x.float())
+        u, v = x.index_select(0, first), x.index_select(0, partner.index_select(0, first))
+        compared = F.cosine_similarity(u, v, dim=1)[:, None]
+        if self.compare == "features":
+            compared = torch.cat([u, v, (u - v).abs(), u * v, compared], 1)
+        found: Tensor = self.output(compared)
+        return found.new_zeros(len(x), found.shape[1]).index_copy(0, first, found)
