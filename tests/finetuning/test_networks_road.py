@@ -130,7 +130,8 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
     same, other = load(tmp_path / "out").predict([("the mill", "the mill"), ("the mill", "the queen")])
     assert same.value > other.value
 
-    file.write_text("text\tlabel\nthe mill\t1\nthe queen\t2\n", "utf-8")
+    single_lines = [f"the {word}\t{at}" for at, word in enumerate(WORDS)]
+    file.write_text("\n".join(["text\tlabel", *single_lines]) + "\n", "utf-8")
     single = {"task": "similarity", "model": str(tiny_run), "data": {"train": str(file)}}
     with pytest.raises(InputError, match="one text: expected two, whose cosine is asked for"):
         run_resolved(resolve(single, ["head.network.compare=cosine"], "t"), tmp_path / "none", tell=QUIET)

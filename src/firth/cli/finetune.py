@@ -50,7 +50,8 @@ def finetune(
     skip_bad
         Skip malformed rows and list them; otherwise the first one stops the run.
     design
-        Published head preset: taglm, elmo or bilstm-crf for token classification, bcn for text classification.
+        Published head preset: taglm, elmo or bilstm-crf for token classification, bcn for text
+        classification, towers for pairs of texts.
     tokenizer
         Tokenizer folder, if --model is a size such as bert-mini (training without pre-training).
     from_scratch
