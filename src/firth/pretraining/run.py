@@ -206,11 +206,24 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Pr
 
 
 def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Pretrain:
-    """The recipe with the number of steps that fit its minutes or epochs; what each process of a run does.
+    """The recipe with the number of steps that fit its minutes or epochs; what each process of a run does."""
+    pace = measure_pace(recipe, run, world, n_threads=n_threads, seconds=_MEASURE_S)
+    resolved = with_steps(recipe, pace)
+    if world.size > 1:
+        # All processes have the steps that the leading one has found.
+        leading = sum_over_ranks({"steps": float(resolved.train.steps if world.leads else 0)}, world)
+        resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, steps=int(leading["steps"])))
+    if world.leads:
+        tell(describe_length(resolved, pace, recipe))
+    return resolved
 
-    A few steps of the run are made to measure its speed, from random weights, which are then forgotten.
+
+def measure_pace(recipe: Pretrain, run: Path, world: World, *, n_threads: int = 0, seconds: float) -> Pace:
+    """How fast a recipe trains: a few of its steps are made, from random weights, which are then forgotten.
+
+    ``seconds``: how long each length of its sequences is measured, after a step that warms up. Nothing is written.
     """
-    # Any number: the learning rate of the first step is that of a long run.
+    # The learning rate of the first step is that of a long run.
     long = dataclasses.replace(
         recipe, train=dataclasses.replace(recipe.train, steps=1_000_000, minutes=0.0, epochs=0.0)
     )
@@ -218,32 +231,23 @@ def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
         machine = find_machine(recipe.train.precision)
         trainer, loader = assemble(long, run, machine, world, _silent, measured=True)
         shares = [1.0] if len(recipe.data.lengths) == 1 else [1 - recipe.data.long_share, recipe.data.long_share]
-        found = [_pace(trainer, loader, phase) for phase in range(len(shares))]
-        epoch_steps = loader.epoch_batches() / recipe.train.slots
-        held_out = make_dev_loader(recipe, loader.corpus)
-        pace = Pace(
+        found = [_pace(trainer, loader, phase, seconds) for phase in range(len(shares))]
+        return Pace(
             step_s=sum(share * step_s for share, (step_s, _) in zip(shares, found, strict=True)),
             step_tokens=sum(share * tokens for share, (_, tokens) in zip(shares, found, strict=True)),
-            epoch_steps=epoch_steps,
-            dev_batches=math.ceil(held_out.epoch_batches()),
+            epoch_steps=loader.epoch_batches() / recipe.train.slots,
+            dev_batches=math.ceil(make_dev_loader(recipe, loader.corpus).epoch_batches()),
         )
-        resolved = with_steps(recipe, pace)
-        # All processes have the steps that the leading one has found.
-        leading = sum_over_ranks({"steps": float(resolved.train.steps if world.leads else 0)}, world)
-    if not world.leads:
-        return dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, steps=int(leading["steps"])))
-    tell(describe_length(resolved, pace, recipe))
-    return resolved
 
 
-def _pace(trainer: Trainer, loader: Loader, phase: int) -> tuple[float, float]:
+def _pace(trainer: Trainer, loader: Loader, phase: int, seconds: float) -> tuple[float, float]:
     """Seconds and tokens of a step in a phase of the data, over all processes."""
     world = trainer.world
     spent_s, tokens, n = 0.0, 0, 0
     steps = loader.steps(Place(phase=phase), step=0, rank=world.rank, world=world.size)
     with contextlib.closing(steps):
         trainer.train_step(next(steps)[0])
-        while n < _FEWEST_MEASURED or not any_rank(spent_s > _MEASURE_S, world):
+        while n < _FEWEST_MEASURED or not any_rank(spent_s > seconds, world):
             started_at_s = time.monotonic()
             batches, _ = next(steps)
             trainer.train_step(batches)

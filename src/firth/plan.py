@@ -1,0 +1,199 @@
+"""``firth plan``: what to pre-train on a text in the time there is, with the reasons."""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from firth.bench.synthetic import plain_corpus, plain_tokenizer
+from firth.data.shards import Corpus
+from firth.errors import ConfigError
+from firth.machine import Machine, find_machine, free_memory
+from firth.memory import Memory
+from firth.pretraining.length import MOST_EPOCHS
+from firth.pretraining.recipe import Pretrain
+from firth.pretraining.run import measure_pace, resolve
+from firth.pretraining.several import for_processes, memory_of
+from firth.progress import say
+from firth.recipes import read_recipe_file
+from firth.systems import SIZES
+from firth.text.corpus import CorpusReader
+from firth.text.tokenizer import WORDPIECE
+from firth.training.distributed import World
+
+RECIPE = "small"
+# Of BERT, from narrow to wide.
+CANDIDATES = tuple(f"bert-{size}" for size in ("tiny", "mini", "small", "medium", "base"))
+# A rule of thumb: below so many tokens read for each weight of its blocks, a narrower model learns more in the time.
+_TOKENS_PER_WEIGHT = 4
+# Vocabulary by the tokens of the text: each token of it is to be seen some hundred times.
+_VOCABULARIES = ((1e6, 4_000), (5e6, 8_000), (1e8, 16_000), (float("inf"), 30_000))
+# What two processes of one thread reach of twice the speed of one (docs/benchmarks.md: 83 to 88 %).
+_SHARED = 0.85
+# Tokens of the random text that speed is measured on, and seconds for each size.
+_SPEED_TOKENS, _SPEED_S = 60_000, 1.0
+# How much of a text is read to estimate its tokens, in characters.
+_SAMPLE = 2_000_000
+# Tokens of a word between blanks, punctuation included, where it is written in Latin letters, and elsewhere.
+_LATIN_TOKENS, _OTHER_TOKENS = 1.5, 2.2
+
+# Held-out masked-LM loss and accuracy of a BERT-mini (16,000 tokens of vocabulary, English articles and novels, from
+# random weights, sequences of 128) by millions of tokens read: docs/results/bert-mini-en.json.
+CURVE = (
+    (1.024, 6.93, 0.098), (2.048, 6.80, 0.121), (3.072, 6.63, 0.129), (4.096, 6.57, 0.132), (5.12, 6.63, 0.131),
+    (6.144, 6.43, 0.156), (7.168, 6.21, 0.176), (8.192, 6.13, 0.183), (9.216, 6.00, 0.191), (10.24, 5.98, 0.194),
+    (11.264, 5.71, 0.204), (12.288, 5.66, 0.210),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """What one model size comes to: tokens read in the time, and of those how many for each weight of its blocks."""
+
+    model: str
+    parameters: int
+    tokens_per_s: float
+    tokens: float
+    tokens_per_weight: float
+    memory: float
+    measured: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A suggestion. ``text_tokens``: of the training text; ``counted``: they were, and not estimated."""
+
+    source: str
+    text_tokens: float
+    counted: bool
+    minutes: float
+    machine: str
+    free_memory: float | None
+    vocabulary: int
+    sizes: tuple[Size, ...]
+    chosen: Size
+    epochs: float
+    recorded: tuple[float, float, float] | None
+
+
+def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str], None] = say) -> Plan:
+    """Choose vocabulary and model size for a text, or a corpus folder, and minutes of training on this machine.
+
+    The speed of each size is measured on random text, narrow sizes first, until one is too wide for the time.
+    InputError or ConfigError for a text that is not there.
+    """
+    if not minutes > 0:
+        raise ConfigError(f"--minutes={minutes:g}: expected more than 0")
+    corpus = _corpus(sources)
+    tokens, counted = (_tokens_of(corpus), True) if corpus else (_estimated_tokens(sources), False)
+    vocabulary = corpus.tokenizer.size if corpus else suggested_vocabulary(tokens)
+    machine = find_machine("auto")
+    tell("measuring how fast each model size trains here")
+    with tempfile.TemporaryDirectory(prefix="firth-plan-") as place:
+        text = plain_corpus(Path(place) / "corpus", plain_tokenizer(vocabulary), _SPEED_TOKENS)
+        sizes: list[Size] = []
+        for model in CANDIDATES:
+            sizes.append(_size(model, text, machine, minutes, tokens))
+            if sizes[-1].tokens_per_weight < _TOKENS_PER_WEIGHT:
+                break
+    free = free_memory(machine.device)
+    chosen = choose_size(sizes, free)
+    return Plan(
+        source=", ".join(map(str, sources)),
+        text_tokens=tokens,
+        counted=counted,
+        minutes=minutes,
+        machine=machine.path,
+        free_memory=free,
+        vocabulary=vocabulary,
+        sizes=tuple(sizes),
+        chosen=chosen,
+        epochs=chosen.tokens / max(tokens, 1.0),
+        recorded=recorded_loss(chosen.tokens) if chosen.model == "bert-mini" else None,
+    )
+
+
+def choose_size(sizes: Sequence[Size], free: float | None) -> Size:
+    """The widest size that reads enough tokens for each weight and fits into memory; else the narrowest."""
+    fit = [size for size in sizes if size.tokens_per_weight >= _TOKENS_PER_WEIGHT]
+    fit = [size for size in fit if free is None or size.memory <= free]
+    return fit[-1] if fit else sizes[0]
+
+
+def suggested_vocabulary(tokens: float) -> int:
+    """How many tokens a vocabulary may have for a text of so many."""
+    return next(size for most, size in _VOCABULARIES if tokens < most)
+
+
+def recorded_loss(tokens: float) -> tuple[float, float, float] | None:
+    """The last point of the recorded curve at or before so many tokens: tokens, loss, accuracy. None before it."""
+    points = [(1e6 * millions, loss, accuracy) for millions, loss, accuracy in CURVE if 1e6 * millions <= tokens]
+    return points[-1] if points else None
+
+
+def _corpus(sources: Sequence[str | Path]) -> Corpus | None:
+    """The corpus folder that is meant, if it is one."""
+    if len(sources) != 1 or not (Path(sources[0]) / "manifest.json").is_file():
+        return None
+    corpus = Corpus(sources[0])
+    if corpus.is_parallel or corpus.tokenizer.kind is not WORDPIECE:
+        raise ConfigError(
+            f"{sources[0]}: plans are for BERT, which masks word pieces; this corpus "
+            f"{'is parallel text' if corpus.is_parallel else f'has a vocabulary of kind {corpus.tokenizer.kind.name}'}"
+        )
+    return corpus
+
+
+def _tokens_of(corpus: Corpus) -> float:
+    return float(sum(info.tokens for info in corpus.shards("train")))
+
+
+def _estimated_tokens(sources: Sequence[str | Path]) -> float:
+    """About how many tokens a text has: its words, counted in the first part of it."""
+    reader = CorpusReader(sources)
+    characters = latin = words = 0
+    for document in reader:
+        for paragraph in document.paragraphs:
+            characters += len(paragraph)
+            latin += sum(character.isascii() for character in paragraph)
+            words += len(paragraph.split())
+        if characters > _SAMPLE:
+            break
+    if not words:
+        raise ConfigError(f"{', '.join(map(str, sources))}: no words in it")
+    # At the end of a small text all of it is read.
+    share = 1.0 if characters <= _SAMPLE else max(reader.bytes_consumed, 1) / reader.total_bytes
+    each = _LATIN_TOKENS if latin > characters / 2 else _OTHER_TOKENS
+    return words * each / min(share, 1.0)
+
+
+def _recipe(model: str, corpus: Path) -> Pretrain:
+    plain = read_recipe_file(RECIPE)
+    return resolve(plain, {"model": model, "data.corpus": str(corpus), "data.workers": 0}, f"recipe {RECIPE}")
+
+
+def _size(model: str, corpus: Path, machine: Machine, minutes: float, text_tokens: float) -> Size:
+    recipe = _recipe(model, corpus)
+    processes = 1 if machine.device.type != "cpu" else torch.get_num_threads()
+    shared = for_processes(recipe, processes)
+    need: Memory = memory_of(shared, machine, processes)
+    # One process with its part of a step: what all do is as many times that, but for what sharing costs.
+    slots = shared.train.slots
+    one = dataclasses.replace(shared, train=dataclasses.replace(shared.train, micro_batches=1))
+    pace = measure_pace(one, corpus, World(), n_threads=0 if processes == 1 else 1, seconds=_SPEED_S)
+    gain = 1.0 if processes == 1 else _SHARED * slots
+    tokens_per_s = gain * pace.step_tokens / pace.step_s
+    tokens = min(60 * minutes * tokens_per_s, MOST_EPOCHS * text_tokens)
+    sizes = SIZES[model][1]
+    blocks = sizes["n_layers"] * (4 * sizes["width"] ** 2 + 2 * sizes["width"] * sizes["feed_forward_width"])
+    return Size(
+        model=model,
+        parameters=blocks + recipe.encoder.vocab_size * sizes["width"],
+        tokens_per_s=tokens_per_s,
+        tokens=tokens,
+        tokens_per_weight=tokens / blocks,
+        memory=need.total,
+    )

@@ -1,0 +1,89 @@
+"""The suggestion of a pre-training run: sizes, vocabularies, and what is printed."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from firth import plan as planning
+from firth.errors import ConfigError, InputError
+from firth.plan import CURVE, Size, choose_size, make_plan, recorded_loss, suggested_vocabulary
+from firth.pretraining.length import Pace
+
+ROOT = Path(__file__).parents[1]
+SPEEDS = {"bert-tiny": 0.1, "bert-mini": 0.25, "bert-small": 1.0}
+
+
+@pytest.fixture
+def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 2,000 tokens that take as long as SPEEDS says; in one process."""
+
+    def pace(recipe: planning.Pretrain, *rest: object, **more: object) -> Pace:
+        return Pace(step_s=SPEEDS.get(recipe.model, 5.0), step_tokens=2000.0, epoch_steps=1.0, dev_batches=0)
+
+    monkeypatch.setattr(planning, "measure_pace", pace)
+    monkeypatch.setattr(planning.torch, "get_num_threads", lambda: 1)
+
+
+def size(model: str, per_weight: float, memory: float = 1e9) -> Size:
+    return Size(model=model, parameters=1, tokens_per_s=1.0, tokens=1.0, tokens_per_weight=per_weight, memory=memory)
+
+
+def test_the_widest_size_with_enough_tokens_that_fits_is_chosen() -> None:
+    sizes = [size("bert-tiny", 90), size("bert-mini", 9, 2e9), size("bert-small", 3, 4e9)]
+    assert choose_size(sizes, None).model == "bert-mini"
+    assert choose_size(sizes, 1.5e9).model == "bert-tiny"
+    assert choose_size([size("bert-tiny", 1)], None).model == "bert-tiny"
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(1e3, 4_000), (1e6, 8_000), (2e7, 16_000), (3e9, 30_000)])
+def test_more_text_has_a_larger_vocabulary(tokens: float, size: int) -> None:
+    assert suggested_vocabulary(tokens) == size
+
+
+def test_the_curve_is_the_recorded_one() -> None:
+    recorded = json.loads((ROOT / "docs/results/bert-mini-en.json").read_text("utf-8"))
+    step_tokens = recorded["recipe"]["train"]["batch_tokens"]
+    assert [
+        (point["step"] * step_tokens / 1e6, round(point["mlm_loss"], 2), round(point["mlm_accuracy"], 3))
+        for point in recorded["curve"]
+    ] == list(CURVE)
+    assert recorded_loss(1e6) is None
+    assert recorded_loss(5e6) == (4_096_000.0, 6.57, 0.132)
+
+
+def test_a_plan_for_a_text(tiny_text: Path, known_speed: None) -> None:
+    plan = make_plan([tiny_text], 10.0, lambda text: None)
+    assert 5_000 < plan.text_tokens < 50_000 and not plan.counted and plan.vocabulary == 4_000
+    # 40 epochs of so little text are less than ten minutes of any size, and too little for all but the narrowest.
+    assert plan.chosen.model == "bert-tiny" and plan.epochs == pytest.approx(40)
+    assert [s.model for s in plan.sizes] == ["bert-tiny"] and plan.recorded is None
+
+
+def test_time_decides_where_there_is_text_enough(
+    tiny_corpus: Path, known_speed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_tokens_of", lambda corpus: 1e8)
+    # 8,000 tokens/s make 19.2 million of the mini, six for each weight; the small reads less than one for each.
+    plan = make_plan([tiny_corpus], 40.0, lambda text: None)
+    assert (plan.chosen.model, plan.chosen.tokens, plan.counted) == ("bert-mini", 19.2e6, True)
+    assert [s.model for s in plan.sizes] == ["bert-tiny", "bert-mini", "bert-small"]
+    assert plan.vocabulary == 300 and plan.recorded == (12_288_000.0, 5.66, 0.21)
+    assert dataclasses.asdict(plan)["chosen"]["model"] == "bert-mini"
+
+
+def test_speed_is_measured(tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_SPEED_S", 0.0)
+    monkeypatch.setattr(planning, "_SPEED_TOKENS", 3_000)
+    plan = make_plan([tiny_corpus], 0.01, lambda text: None)
+    assert plan.chosen.tokens_per_s > 0
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path, tiny_word_corpus: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        make_plan([tmp_path / "nowhere.txt"], 10.0)
+    with pytest.raises(ConfigError, match="BERT, which masks word pieces; this corpus has a vocabulary of kind words"):
+        make_plan([tiny_word_corpus], 10.0)
+    with pytest.raises(ConfigError, match="--minutes=0: expected more than 0"):
+        make_plan([tiny_word_corpus], 0.0)
