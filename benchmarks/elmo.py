@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from firth.bench.measure import in_turn
 from firth.models.bilm import Direction, turned_round
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.packed import Rows, to_padded
 
 SIZES = {"tiny": (8, 12), "elmo-mini": (128, 512), "elmo-small": (128, 1024), "elmo": (512, 4096)}

@@ -27,7 +27,7 @@ from firth.formats.table import open_model
 from firth.inference.fast import make_fast
 from firth.inference.model import Model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.systems import SIZES

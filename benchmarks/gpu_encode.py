@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from firth.bench.measure import Work, rates
 from firth.bench.synthetic import ARTICLE_SENTENCES
 from firth.data.rows import pack_lists
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Rows, Tokens, to_padded
 
 # Of the states of the worst token, relative to their length, against float32 of transformers.

@@ -27,7 +27,7 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.text.layouts import bert_layout

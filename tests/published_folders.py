@@ -13,7 +13,7 @@ from firth.convert.renames import expand, to_theirs
 from firth.data.batch import Objective
 from firth.folder import PRETRAINING, tensor_names
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.systems import TASKS

@@ -39,9 +39,7 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError, InputError
 from firth.files import write_json, write_text
 from firth.finetuning.recipe import Finetune
-from firth.models.bert_config import BertConfig
-from firth.models.gpt_config import GptConfig
-from firth.models.lstm_config import LstmConfig
+from firth.models.config import BertConfig, GptConfig, LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.systems import SYSTEMS, TASKS

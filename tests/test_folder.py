@@ -17,7 +17,7 @@ from firth.errors import CheckpointError, ConfigError, TokenizerError
 from firth.files import write_folder
 from firth.folder import PRETRAINING, find_model, read_model, write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.classify import Classifier
 from firth.tasks.config import (

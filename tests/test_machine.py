@@ -9,7 +9,7 @@ import pytest
 
 from firth.machine import _left_to_group, sizes_only
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 
 
 def test_the_limit_of_the_process_counts() -> None:

@@ -10,7 +10,7 @@ from firth import costs, machine, memory
 from firth.errors import ConfigError
 from firth.machine import Machine, free_memory
 from firth.memory import Memory, check_memory, estimate_memory
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.pretraining.run import pretrain, resolve
 from firth.systems import SYSTEMS
 

@@ -5,14 +5,16 @@ as it is if blocks are recomputed.
 """
 
 from firth.data.batch import Batch
-from firth.models.awd_lstm_config import AwdLstmConfig
-from firth.models.bert_config import BertConfig
-from firth.models.bilm_config import BilmConfig
-from firth.models.gpt_config import GptConfig
-from firth.models.lstm_config import LstmConfig
-from firth.models.mtlstm_config import MtLstmConfig
-from firth.models.transformer_config import TransformerConfig
-from firth.models.vectors_config import VectorsConfig
+from firth.models.config import (
+    AwdLstmConfig,
+    BertConfig,
+    BilmConfig,
+    GptConfig,
+    LstmConfig,
+    MtLstmConfig,
+    TransformerConfig,
+    VectorsConfig,
+)
 from firth.objectives.config import BilmLMConfig
 from firth.text.characters import ROW
 

@@ -31,24 +31,25 @@ from firth.costs import (
 from firth.data.batch import Batch, Objective
 from firth.errors import ConfigError
 from firth.models.awd_lstm import AwdLstm
-from firth.models.awd_lstm_config import AwdLstmConfig
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
 from firth.models.bilm import Bilm
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import (
+    AwdLstmConfig,
+    BertConfig,
+    BilmConfig,
+    GptConfig,
+    LstmConfig,
+    MtLstmConfig,
+    TransformerConfig,
+    VectorsConfig,
+)
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.models.lstm import Lstm
-from firth.models.lstm_config import LstmConfig
 from firth.models.mtlstm import MtLstm
-from firth.models.mtlstm_config import MtLstmConfig
 from firth.models.transformer import TransformerEncoder
-from firth.models.transformer_config import TransformerConfig
 from firth.models.vectors import Vectors
-from firth.models.vectors_config import VectorsConfig
 from firth.objectives.awd_lm import AwdLM
 from firth.objectives.bilm import BilmLM
-from firth.objectives.causal_lm import CausalLM
 from firth.objectives.cbow import Cbow
 from firth.objectives.config import (
     AwdLMConfig,
@@ -63,8 +64,7 @@ from firth.objectives.config import (
 )
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.mtlstm_translation import MtLstmTranslation
-from firth.objectives.streaming_lm import StreamingLM
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import CausalLM, StreamingLM, TiedLM
 from firth.objectives.translation import Translation
 from firth.packed import Encoder
 from firth.tasks.answer import Answerer, answer_answers, answer_examples

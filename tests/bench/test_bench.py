@@ -13,7 +13,7 @@ from firth.errors import ConfigError
 from firth.folder import write_model
 from firth.inference.model import load
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.systems import SYSTEMS

@@ -10,7 +10,7 @@ import pytest
 from firth.bench.measure import Rate, Spread
 from firth.data.batch import Batch, Target
 from firth.data.rows import pack_lists
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.systems import SYSTEMS
 
 RATES = [

@@ -8,7 +8,7 @@ import pytest
 import firth.corpus.extend as job
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.systems import TASKS
 from firth.tasks.config import ClassifyConfig
 from firth.text.tokenizer import SPECIALS, Tokenizer

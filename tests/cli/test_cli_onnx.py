@@ -9,7 +9,7 @@ from published_folders import PIECES, drawn, fine_tuned, masked, publish, weight
 
 from firth.folder import write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig, TagConfig
 from firth.text.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.table import find_format, open_model
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS

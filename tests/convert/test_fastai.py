@@ -14,7 +14,7 @@ from firth.convert.fastai import find_fastai, read_fastai, read_words_file
 from firth.errors import CheckpointError
 from firth.export.convert import convert
 from firth.formats.table import find_format, open_model, read_format
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 
 SECOND = ["xxunk", "xxpad", "xxbos", "xxeos", "xxfld", "xxrep", "xxwrep", "xxup", "xxmaj", "the", ",", "cat"]
 FIRST = ["_unk_", "_pad_", "the", ",", "t_up", "cat"]

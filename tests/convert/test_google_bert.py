@@ -29,7 +29,7 @@ from firth.convert.tf_bundle import bundle_prefix, read_bundle, write_bundle
 from firth.data.batch import Objective
 from firth.errors import CheckpointError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.tasks.answer import Answerer

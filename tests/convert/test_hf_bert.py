@@ -19,10 +19,10 @@ from firth.convert.hf_bert import (
 from firth.convert.renames import expand
 from firth.errors import CheckpointError, ConfigError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
-from firth.objectives.causal_lm import CausalLM
+from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.next_token import CausalLM
 
 CONFIG = BertConfig(
     vocab_size=30,

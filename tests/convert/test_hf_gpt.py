@@ -8,10 +8,10 @@ import torch
 from firth.convert.hf_gpt import NAMES, check_sizes, config_from_hf, config_to_hf, find_kind, todays_names
 from firth.convert.renames import Turned, expand, to_ours, to_theirs
 from firth.errors import CheckpointError, ConfigError
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 CONFIG = GptConfig(

@@ -12,10 +12,10 @@ import torch
 
 from firth.convert.openai_gpt import read_openai, write_openai
 from firth.errors import CheckpointError
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 
 WIDTH, N_PIECES, N_POSITIONS, N_LAYERS = 64, 11, 7, 2
 # Written down from the specification once more: names and shapes in the order of the files.

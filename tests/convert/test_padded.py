@@ -12,9 +12,9 @@ from firth.convert.padded import POOLER, make_padded, naming
 from firth.data.batch import Objective
 from firth.errors import ConfigError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
-from firth.objectives.causal_lm import CausalLM
+from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig
+from firth.objectives.next_token import CausalLM
 from firth.packed import Tokens, Words, from_padded
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier

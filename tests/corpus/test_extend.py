@@ -21,7 +21,7 @@ from firth.data.shards import Corpus
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded, read_model, write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.pretraining.report import pieces_per_word, write_run_report
 from firth.pretraining.run import pretrain, resolve, resume
 from firth.systems import SYSTEMS, TASKS

@@ -16,10 +16,10 @@ from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.reading import SPECIAL_PIECES
 from firth.formats.table import find_format, open_model
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 LETTERS = "abcdefgh"

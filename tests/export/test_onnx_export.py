@@ -28,10 +28,10 @@ from firth.inference.answering import answer_records
 from firth.inference.onnx import open_session, padded_inputs, session_outputs
 from firth.inference.outputs import row_outputs
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
-from firth.objectives.causal_lm import CausalLM
+from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.next_token import CausalLM
 from firth.packed import Rows, Tokens
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import (

@@ -19,13 +19,10 @@ from firth.errors import CheckpointError
 from firth.finetuning.features import StoredEncoder, store_features
 from firth.inference.outputs import row_outputs
 from firth.models.awd_lstm import AwdLstm
-from firth.models.awd_lstm_config import AwdLstmConfig
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
 from firth.models.bilm import Bilm
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import AwdLstmConfig, BertConfig, BilmConfig, LstmConfig
 from firth.models.lstm import Lstm
-from firth.models.lstm_config import LstmConfig
 from firth.packed import Encoder
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier

@@ -48,7 +48,7 @@ from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
 from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
-from firth.models.vectors_config import VectorsConfig
+from firth.models.config import VectorsConfig
 from firth.systems import SIZES, SYSTEMS, TASKS
 from firth.tasks.config import TagConfig
 from firth.text.open_words import opened

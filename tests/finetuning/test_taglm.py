@@ -19,7 +19,7 @@ from firth.finetuning.resolve import check_own, resolve
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load
 from firth.models.bilm import Bilm
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS, TASKS

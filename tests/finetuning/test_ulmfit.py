@@ -26,7 +26,7 @@ from firth.finetuning.train import Run, split_of, tune
 from firth.folder import PRETRAINING, Loaded, read_model
 from firth.machine import find_machine
 from firth.models.awd_lstm import AwdLstm
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 from firth.objectives.awd_lm import AwdLM
 from firth.objectives.config import AwdLMConfig
 from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words

@@ -12,10 +12,10 @@ from firth.folder import PRETRAINING, Loaded, write_model
 from firth.inference.decoding import beam_search
 from firth.inference.generation import How, Writer, Writing, generate_stream
 from firth.inference.model import Model, load
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

@@ -8,7 +8,7 @@ import torch
 
 from firth.inference.outputs import row_outputs, unit_counts
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.tasks.answer import Answerer
 from firth.tasks.choose import Chooser
 from firth.tasks.config import AnswerConfig, ChooseConfig, TagConfig

@@ -8,13 +8,11 @@ from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model
 from firth.inference.text_scores import MinimalPair, pair_accuracies
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig, GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
-from firth.objectives.causal_lm import CausalLM
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, TiedLMConfig
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import CausalLM, TiedLM
 from firth.packed import Rows, Tokens
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from firth.errors import ConfigError
 from firth.layers.dropout import Dropout
 from firth.models.awd_lstm import AwdLstm
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 from firth.packed import Rows, Tokens
 
 SIZES = {"vocab_size": 17, "width": 6, "hidden_width": 8, "n_layers": 3}

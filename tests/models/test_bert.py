@@ -15,7 +15,7 @@ from firth.errors import ConfigError, LengthError
 from firth.layers import attention, dropout
 from firth.layers.dropout import kept_scale
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Rows, Tokens, from_padded, to_padded
 from firth.systems import SIZES
 

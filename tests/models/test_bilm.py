@@ -9,7 +9,7 @@ from torch import Tensor
 
 from firth.errors import ConfigError
 from firth.models.bilm import Bilm, turned_round
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.packed import Rows, Tokens
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
 

@@ -15,8 +15,8 @@ from firth.errors import ConfigError, LengthError
 from firth.layers import attention, dropout
 from firth.layers.attention import Past
 from firth.layers.dropout import kept_scale
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.packed import Rows, Tokens, from_padded, to_padded
 from firth.systems import SIZES, size_named
 

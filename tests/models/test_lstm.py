@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
+from firth.models.config import LstmConfig
 from firth.models.lstm import Lstm
-from firth.models.lstm_config import LstmConfig
 from firth.packed import Rows, Tokens
 
 CONFIG = LstmConfig(vocab_size=17, width=6, n_layers=2)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
+from firth.models.config import MtLstmConfig
 from firth.models.mtlstm import MtLstm
-from firth.models.mtlstm_config import MtLstmConfig
 from firth.models.mtlstm_decoder import MtLstmDecoder
 
 SIZES = MtLstmConfig(vocab_size=11, width=5, hidden_width=4, dropout=0.0)

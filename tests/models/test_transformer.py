@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.layers.initialise import xavier_
+from firth.models.config import TransformerConfig
 from firth.models.transformer import TransformerEncoder, halves, interleaved
-from firth.models.transformer_config import TransformerConfig
 from firth.models.transformer_decoder import Decoder
 from firth.packed import Rows, Tokens, from_padded, to_padded
 from firth.systems import SIZES, SYSTEMS

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from firth.errors import ConfigError
 from firth.layers.subwords import ngram_buckets, word_bytes
+from firth.models.config import VectorsConfig
 from firth.models.vectors import Vectors
-from firth.models.vectors_config import VectorsConfig
 from firth.packed import Hidden, Rows, Tokens
 from firth.text.characters import character_rows
 from firth.text.shapes import SHAPES, bucket_of

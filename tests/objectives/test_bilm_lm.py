@@ -11,7 +11,7 @@ from firth.data.both_ways import BothWaysBatches
 from firth.data.shards import Shard
 from firth.errors import ConfigError
 from firth.models.bilm import Bilm
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.packed import Carry

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from firth.data.batch import Batch, Target
 from firth.errors import ConfigError
+from firth.models.config import VectorsConfig
 from firth.models.vectors import Vectors
-from firth.models.vectors_config import VectorsConfig
 from firth.objectives.cbow import Cbow
 from firth.objectives.config import CbowConfig
 from firth.packed import Rows, Tokens

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from firth.data.batch import Batch, Target
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Rows, Tokens

@@ -11,8 +11,8 @@ from firth.data.batch import Batch, Target
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.inference.decoding import beam_search
+from firth.models.config import MtLstmConfig
 from firth.models.mtlstm import MtLstm
-from firth.models.mtlstm_config import MtLstmConfig
 from firth.objectives.config import MtLstmTranslationConfig
 from firth.objectives.mtlstm_translation import MtLstmTranslation
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from firth.data.batch import Batch, Target
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
+from firth.models.config import TransformerConfig
 from firth.models.transformer import TransformerEncoder
-from firth.models.transformer_config import TransformerConfig
 from firth.objectives.config import TranslationConfig
 from firth.objectives.translation import Translation
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from firth.data.batch import Batch, Target
 from firth.layers.dropout import Dropout
 from firth.models.awd_lstm import AwdLstm
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 from firth.objectives.awd_lm import AwdLM
 from firth.objectives.config import AwdLMConfig
 from firth.packed import Rows, Tokens

@@ -12,7 +12,7 @@ from firth.config import read_json
 from firth.convert.google_bert import config_from_google, config_to_google, is_weight, to_ours, to_theirs
 from firth.convert.tf_bundle import read_bundle, write_bundle
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Rows, Tokens, to_padded

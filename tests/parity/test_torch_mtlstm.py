@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from firth.data.rows import pack_lists
+from firth.models.config import MtLstmConfig
 from firth.models.mtlstm import MtLstm
-from firth.models.mtlstm_config import MtLstmConfig
 from firth.models.mtlstm_decoder import MtLstmDecoder
 from firth.packed import from_padded, to_padded
 

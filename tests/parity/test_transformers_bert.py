@@ -17,10 +17,10 @@ from firth.convert.renames import expand, to_ours, to_theirs
 from firth.data.batch import Batch, Target
 from firth.folder import PRETRAINING, Loaded, read_model, write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
-from firth.objectives.causal_lm import CausalLM
+from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.next_token import CausalLM
 from firth.packed import Rows, Tokens, to_padded
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

@@ -17,10 +17,10 @@ from firth.data.batch import Batch, Target
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.table import open_model
 from firth.inference.model import load
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens, to_padded
 from firth.tasks.choose import Chooser
 from firth.tasks.config import ChooseConfig

@@ -18,7 +18,7 @@ from firth.data.batch import Batch
 from firth.errors import CheckpointError
 from firth.folder import read_model, write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.systems import TASKS
 from firth.tasks.config import (
     AnswerConfig,

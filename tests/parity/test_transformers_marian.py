@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from firth.data.rows import pack_lists
 from firth.inference.decoding import greedy
+from firth.models.config import TransformerConfig
 from firth.models.transformer import TransformerEncoder, interleaved
-from firth.models.transformer_config import TransformerConfig
 from firth.objectives.config import TranslationConfig
 from firth.objectives.translation import Translation
 from firth.packed import from_padded, to_padded

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from firth.layers.dropout import Dropout
 from firth.models.awd_lstm import AwdLstm
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig, LinearConfig
 from firth.tasks.rows import Example, collate, make_row, target

@@ -19,8 +19,8 @@ from firth.formats.table import open_model
 from firth.inference.model import load
 from firth.inference.translation_scores import evaluate_translation
 from firth.inference.word_table import open_table
+from firth.models.config import MtLstmConfig
 from firth.models.mtlstm import MtLstm
-from firth.models.mtlstm_config import MtLstmConfig
 from firth.pretraining.average import average
 from firth.pretraining.run import pretrain, resolve, resume
 from firth.text.tokenizer import WORDS, Tokenizer

@@ -12,7 +12,7 @@ from network_options import network_of
 
 from firth.errors import InputError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.tasks.choose import Chooser, choice_loss, choose_answers, choose_examples, choose_scores
 from firth.tasks.config import ChooseConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row

@@ -12,7 +12,7 @@ from torch import Tensor
 from firth.data.batch import Batch
 from firth.errors import ConfigError, InputError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.tasks.classify import (
     Classifier,
     MultiLabelClassifier,

@@ -16,7 +16,7 @@ from firth.errors import ConfigError
 from firth.finetuning.features import store_features
 from firth.inference.outputs import row_outputs
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier

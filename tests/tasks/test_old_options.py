@@ -11,7 +11,7 @@ from firth.config import from_dict, to_dict, with_old_names
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import read_model, write_model
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.systems import TASKS
 from firth.tasks.config import BiattentiveConfig, BiLstmConfig, LinearConfig
 from firth.tasks.old_options import with_network

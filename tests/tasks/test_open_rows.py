@@ -14,7 +14,7 @@ from firth.convert.elmo import spaced_words
 from firth.data.rows import pack_lists, pack_words
 from firth.finetuning.features import store_features
 from firth.models.bilm import Bilm
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import AnswerConfig, ChooseConfig, ClassifyConfig, TagConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row

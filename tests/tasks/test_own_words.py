@@ -16,9 +16,8 @@ from firth.errors import ConfigError
 from firth.finetuning.base import freeze
 from firth.finetuning.recipe import AdaptConfig
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
 from firth.models.bilm import Bilm
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BertConfig, BilmConfig
 from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from firth.errors import ConfigError, InputError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.tasks.config import TagConfig, WindowConfig
 from firth.tasks.predictions import TaggedText
 from firth.tasks.rows import Example, RowMaker, collate

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Encoder, Hidden, Rows, Tokens, Words
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier

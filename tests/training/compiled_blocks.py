@@ -6,7 +6,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Rows, Tokens
 from firth.training.regions import compile_regions
 

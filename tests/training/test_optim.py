@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.training.config import OptimConfig

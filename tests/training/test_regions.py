@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Encoder, Rows, Tokens
 from firth.training import regions
 from firth.training.regions import compile_regions, recompute_regions

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from firth.convert.weights import read_pickle
 from firth.errors import CheckpointError
-from firth.models.mtlstm_config import MtLstmConfig
+from firth.models.config import MtLstmConfig
 
 _SUFFIXES = (".pth", ".pt")
 _NAME = re.compile(r"(?:weight|bias)_[ih]h_l(\d+)(?:_reverse)?")

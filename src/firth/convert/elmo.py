@@ -25,7 +25,7 @@ from torch import Tensor
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import write_text
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.text.characters import N_CHARACTERS, ROW
 from firth.text.tokenizer import WORDS, Tokenizer
 

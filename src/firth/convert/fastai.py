@@ -20,7 +20,7 @@ from torch import Tensor
 from firth.convert.huggingface import Facts
 from firth.convert.weights import FILES, read_pickle
 from firth.errors import CheckpointError
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 
 SUFFIXES = (".h5", ".pth")
 _KERAS = "tf_model.h5"  # transformers' weights for TensorFlow, which nothing here reads

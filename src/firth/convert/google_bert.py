@@ -16,7 +16,7 @@ from torch import Tensor
 from firth.convert import renames
 from firth.convert.renames import Rename, expand
 from firth.errors import CheckpointError, ConfigError
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 
 # Every published configuration says these. The code's own default for type_vocab_size is 16, not the published 2.
 SIZE_KEYS = {

@@ -20,7 +20,7 @@ from firth.convert.huggingface import Facts, HuggingFace
 from firth.convert.renames import Rename
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.tasks.config import (
     AnswerConfig,

@@ -17,7 +17,7 @@ from firth.convert.huggingface import Facts, HuggingFace
 from firth.convert.renames import Rename, Turned
 from firth.data.batch import Objective
 from firth.errors import CheckpointError
-from firth.models.gpt_config import GptConfig
+from firth.models.config import GptConfig
 from firth.objectives.config import TiedLMConfig
 from firth.text.tokenizer import Tokenizer
 

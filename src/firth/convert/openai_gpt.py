@@ -22,7 +22,7 @@ from torch import Tensor
 from firth.convert.renames import Turned
 from firth.errors import CheckpointError
 from firth.files import write_text
-from firth.models.gpt_config import GptConfig
+from firth.models.config import GptConfig
 
 SHAPES = "params_shapes.json"
 N_FILES = 10

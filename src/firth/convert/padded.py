@@ -18,8 +18,8 @@ from firth.layers.attention import SelfAttention
 from firth.layers.blocks import PostNormBlock
 from firth.layers.vocabulary import VocabularyHead
 from firth.models.bert import Bert
-from firth.objectives.causal_lm import CausalLM
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.next_token import CausalLM
 from firth.tasks.answer import Answerer
 from firth.tasks.choose import Chooser
 from firth.tasks.config import LinearConfig

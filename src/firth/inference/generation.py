@@ -19,7 +19,7 @@ from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
 from firth.inference.decoding import Hypothesis, beam_search, check_sampling, greedy, sample
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens
 
 How = Literal["sample", "greedy", "beam"]

@@ -16,9 +16,8 @@ from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
-from firth.objectives.causal_lm import CausalLM
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import CausalLM, TiedLM
 
 AT_ONCE = 256  # texts
 # Positions whose distribution over the vocabulary is in memory at once.

@@ -16,8 +16,8 @@ from firth.config import from_dict, read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import WEIGHTS, Loaded, find_model, read_about
 from firth.formats.table import find_format, open_model
+from firth.models.config import VectorsConfig
 from firth.models.vectors import Vectors, ngram_mean
-from firth.models.vectors_config import VectorsConfig
 from firth.text.characters import character_rows
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.training.checkpoint import load_tensors

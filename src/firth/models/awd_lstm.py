@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from firth.layers.awd import LockedDropout, WeightDropLSTM, WordDropout
 from firth.layers.mixing import pool_rows
 from firth.layers.recurrent import rectangles
-from firth.models.awd_lstm_config import AwdLstmConfig
+from firth.models.config import AwdLstmConfig
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
 

@@ -13,7 +13,7 @@ from firth.layers.blocks import PostNormBlock
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import truncated_normal_
 from firth.machine import compute_dtype
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.packed import Encoder, Hidden, Tokens, check_length, kept_layers
 
 

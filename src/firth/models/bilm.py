@@ -13,7 +13,7 @@ from firth.layers.charcnn import CharacterCNN, each_once
 from firth.layers.dropout import Dropout
 from firth.layers.projected_lstm import ProjectedLSTM
 from firth.layers.recurrent import by_time
-from firth.models.bilm_config import BilmConfig
+from firth.models.config import BilmConfig
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
 

@@ -13,7 +13,7 @@ from firth.layers.blocks import PostNormBlock
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import normal_
 from firth.machine import compute_dtype
-from firth.models.gpt_config import GptConfig
+from firth.models.config import GptConfig
 from firth.packed import Encoder, Hidden, Tokens, check_length, kept_layers
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.layers.dropout import Dropout
-from firth.models.lstm_config import LstmConfig
+from firth.models.config import LstmConfig
 from firth.packed import Carry, Encoder, Hidden, Tokens, kept_layers, to_padded
 
 

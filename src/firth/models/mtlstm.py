@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import uniform_
 from firth.layers.recurrent import by_time
-from firth.models.mtlstm_config import MtLstmConfig
+from firth.models.config import MtLstmConfig
 from firth.packed import Encoder, Hidden, Tokens, kept_layers
 
 # Of each layer, the hidden state and the cell (B, 2 × hidden width) in which it ends a row.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import uniform_
 from firth.layers.recurrent import by_time
+from firth.models.config import MtLstmConfig
 from firth.models.mtlstm import States
-from firth.models.mtlstm_config import MtLstmConfig
 from firth.packed import Rows, Tokens, to_padded
 
 

@@ -18,7 +18,7 @@ from firth.layers.dropout import Dropout
 from firth.layers.initialise import xavier_
 from firth.layers.mixing import pool_rows
 from firth.machine import compute_dtype
-from firth.models.transformer_config import TransformerConfig
+from firth.models.config import TransformerConfig
 from firth.packed import Encoder, Hidden, Rows, Tokens, kept_layers
 
 _LONGEST_WAVE = 10_000.0

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from firth.layers.attention import Joined, KeysValues, Past, attend
 from firth.layers.dropout import Dropout, draw_seed
 from firth.layers.initialise import xavier_
+from firth.models.config import TransformerConfig
 from firth.models.transformer import ENDS, FeedForward, PlacedPieces, make_attention, make_norm
-from firth.models.transformer_config import TransformerConfig
 from firth.packed import Rows, Tokens
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.subwords import ngram_buckets
-from firth.models.vectors_config import VectorsConfig
+from firth.models.config import VectorsConfig
 from firth.packed import Encoder, Hidden, Tokens, kept_layers
 from firth.text.characters import BEGIN_WORD, END_WORD
 from firth.text.shapes import SHAPES, bucket_of, shape_of

@@ -24,7 +24,7 @@ from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_n
 from firth.formats.table import open_model
 from firth.machine import Machine, find_machine, reuse_memory
 from firth.memory import check_memory
-from firth.models.bert_config import BertConfig
+from firth.models.config import BertConfig
 from firth.models.mtlstm import MtLstm
 from firth.pretraining.initialization import initialize
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps

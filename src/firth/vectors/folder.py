@@ -24,8 +24,8 @@ from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
 from firth.formats.table import find_format
 from firth.inference.word_table import open_table
+from firth.models.config import Unknown, VectorsConfig
 from firth.models.vectors import UNKNOWN, Vectors
-from firth.models.vectors_config import Unknown, VectorsConfig
 from firth.objectives.cbow import Cbow
 from firth.objectives.config import CbowConfig
 from firth.progress import Progress

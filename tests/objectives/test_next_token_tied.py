@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from firth.data.batch import Batch, Target
+from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
-from firth.models.gpt_config import GptConfig
 from firth.objectives.config import TiedLMConfig
-from firth.objectives.tied_lm import TiedLM
+from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens
 
 SIZES = GptConfig(vocab_size=19, width=8, n_layers=2, n_heads=2, max_positions=16)

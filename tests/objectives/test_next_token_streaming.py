@@ -10,10 +10,10 @@ from firth.data.batch import Batch, Target
 from firth.data.instances import plan_copies
 from firth.data.rows import CopyBatches, cut_batches, row_lengths
 from firth.data.shards import Shard
+from firth.models.config import LstmConfig
 from firth.models.lstm import Lstm
-from firth.models.lstm_config import LstmConfig
 from firth.objectives.config import StreamingLMConfig
-from firth.objectives.streaming_lm import StreamingLM
+from firth.objectives.next_token import StreamingLM
 from firth.packed import Rows, Tokens
 from firth.text.layouts import Layout
 

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 
 from firth.data.batch import Batch, Target
 from firth.models.bert import Bert
-from firth.models.bert_config import BertConfig
-from firth.objectives.causal_lm import CausalLM
+from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig
+from firth.objectives.next_token import CausalLM
 from firth.packed import Rows, Tokens
 
 SIZES = BertConfig(vocab_size=19, width=8, n_layers=2, n_heads=2, feed_forward_width=16, max_positions=16, causal=True)

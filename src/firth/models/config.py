@@ -1,0 +1,225 @@
+"""Sizes and choices of every encoder; no torch."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from firth.config import AMOUNT, COUNT, DEPTH, POSITIVE, RATE, WIDTH, Bounds, check_bounds, option, required
+from firth.errors import ConfigError
+from firth.text.characters import ROW
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BertConfig:
+    """Defaults are BERT-base (Devlin et al. 2018, §3) with the released ``n_segments`` of 2."""
+
+    vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(768, "H, of all layers", WIDTH)
+    n_layers: int = option(12, "L, Transformer blocks", DEPTH)
+    n_heads: int = option(12, "A, attention heads; width is a multiple of it", COUNT)
+    feed_forward_width: int = option(3072, "inner width of a block's feed-forward part", WIDTH)
+    max_positions: int = option(512, "longest row the position embeddings know", COUNT)
+    n_segments: int = option(2, "segment embeddings (sentence A, sentence B)", COUNT)
+    activation: Literal["gelu", "gelu_tanh", "relu", "tanh", "linear"] = option(
+        "gelu", "gelu is the exact (erf) form, gelu_tanh the approximation"
+    )
+    dropout: float = option(0.1, "of embeddings and block outputs", RATE)
+    attention_dropout: float = option(0.1, "of attention weights", RATE)
+    init_range: float = option(0.02, "deviation of the truncated normal at the start", AMOUNT)
+    norm_epsilon: float = option(1e-12, "LayerNorm", POSITIVE)
+    causal: bool = option(False, "True: left to right, each token sees only those before it")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.width % self.n_heads:
+            raise ConfigError(f"width={self.width} is not a multiple of n_heads={self.n_heads}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GptConfig:
+    """Defaults are the published model's (Radford et al. 2018, §4.1). The inner width is always 4 × ``width``."""
+
+    vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(768, "H, of all layers", WIDTH)
+    n_layers: int = option(12, "L, Transformer blocks", DEPTH)
+    n_heads: int = option(12, "A, attention heads; width is a multiple of it", COUNT)
+    max_positions: int = option(512, "longest row the position embeddings know", COUNT)
+    dropout: float = option(0.1, "of block outputs", RATE)
+    attention_dropout: float = option(0.1, "of attention weights", RATE)
+    embedding_dropout: float = option(0.1, "of the sum of piece and position embedding", RATE)
+    init_range: float = option(0.02, "deviation of the normal at the start", AMOUNT)
+    norm_epsilon: float = option(1e-5, "LayerNorm", POSITIVE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.width % self.n_heads:
+            raise ConfigError(f"width={self.width} is not a multiple of n_heads={self.n_heads}")
+
+    @property
+    def feed_forward_width(self) -> int:
+        """Inner width of a block's feed-forward part."""
+        return 4 * self.width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LstmConfig:
+    """A plain left-to-right LSTM whose state is carried from batch to batch."""
+
+    vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(256, "of the embedding and of each layer", WIDTH)
+    n_layers: int = option(1, "LSTM layers", DEPTH)
+    dropout: float = option(0.0, "of embeddings and layer outputs", RATE)
+    init_range: float = option(0.1, "embeddings begin uniform in ± this", AMOUNT)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+_RATES = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwdLstmConfig:
+    """Sizes and dropout of ULMFiT's language model (Howard & Ruder 2018, §4.1; Merity et al. 2017)."""
+
+    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(400, "of the embedding and of the top layer", WIDTH)
+    hidden_width: int = option(1150, "of the layers between", WIDTH)
+    n_layers: int = option(3, "LSTM layers", DEPTH)
+    embedding_dropout: float = option(0.05, "of words: each vanishes from a whole batch", RATE)
+    input_dropout: float = option(0.4, "of the embedded words, the same at every step", RATE)
+    weight_dropout: float = option(0.5, "of the hidden-to-hidden matrices", RATE)
+    hidden_dropout: float = option(0.3, "between layers, the same at every step", RATE)
+    backward: bool = option(False, "True: rows are read from the last token to the first")
+    init_range: float = option(0.1, "embeddings begin uniform in ± this", AMOUNT)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @property
+    def layer_widths(self) -> tuple[int, ...]:
+        """Widths of layers 0 (embeddings) to L."""
+        return (self.width, *[self.hidden_width] * (self.n_layers - 1), self.width)
+
+    def with_dropout(self, rate: float) -> "AwdLstmConfig":
+        """All four rates in their published proportions, ``rate`` the one of the input (published: 0.4)."""
+        published: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _RATES}
+        scale = rate / published["input_dropout"]
+        return replace(self, **{name: value * scale for name, value in published.items()})
+
+
+HIGHWAYS = Bounds("0 to 100", lambda x: 0 <= x <= 100)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BilmConfig:
+    """Sizes of the original ELMo (Peters et al. 2018, §3.4; allenai/bilm-tf bin/train_elmo.py)."""
+
+    vocab_size: int = required(
+        "words in the vocabulary (taken from the corpus's tokenizer); any word can be read", COUNT
+    )
+    width: int = option(512, "of a word, and of each layer's output in each direction", WIDTH)
+    cells: int = option(4096, "of each layer in each direction, before they are projected to the width", WIDTH)
+    n_layers: int = option(2, "LSTM layers in each direction", DEPTH)
+    cell_clip: float = option(3.0, "cells stay in ± this; 0: anywhere", AMOUNT)
+    projection_clip: float = option(
+        3.0, "outputs of a layer stay in ± this, before its input is added; 0: anywhere", AMOUNT
+    )
+    residual: bool = option(True, "True: from the second layer on, a layer's input is added to its output")
+    character_width: int = option(16, "of a character's vector", WIDTH)
+    filters: tuple[tuple[int, ...], ...] = option(
+        ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
+        "of the characters: how many one sees, how many there are",
+    )
+    activation: Literal["relu", "tanh"] = option("relu", "of the filters")
+    n_highways: int = option(2, "highway layers over the filters", HIGHWAYS)
+    dropout: float = option(0.1, "of each LSTM layer's input, and of what the words are predicted from", RATE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for filters in self.filters:
+            if len(filters) != 2 or not 1 <= filters[0] <= ROW or not WIDTH.holds(filters[1]):
+                raise ConfigError(
+                    f"filters={list(map(list, self.filters))}: expected pairs of a size, 1 to {ROW}, and a number"
+                )
+        if not self.filters:
+            raise ConfigError("filters=[]: expected at least one pair of a size and a number, such as [[3, 64]]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MtLstmConfig:
+    """Sizes of the published encoder (McCann et al. 2017, §3)."""
+
+    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(300, "of a word's vector", WIDTH)
+    hidden_width: int = option(300, "of each layer in each direction", WIDTH)
+    n_layers: int = option(2, "LSTM layers in each direction, and of the decoder", DEPTH)
+    dropout: float = option(0.2, "between layers, in training", RATE)
+    fixed_words: bool = option(True, "True: word vectors stay as they are; false: they are learnt too")
+    init_range: float = option(0.1, "all parameters begin uniform in ± this", AMOUNT)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+Unknown = Literal["one", "shapes", "hashed", "ngrams"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VectorsConfig:
+    """One vector a word, whatever stands around it, and what a word without one gets."""
+
+    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(100, "numbers of a vector", WIDTH)
+    unknown: Unknown = option(
+        "one",
+        "a word outside the vocabulary has: one vector for all, one for its shape (number, capitals, …), "
+        "one for its hash, or the mean of its n-grams' (fastText)",
+    )
+    n_buckets: int = option(0, "vectors for hashes of words (1,000 are many) or n-grams (fastText: 2,000,000)")
+    shortest_ngram: int = option(3, "characters, the marks of the word's begin and end included (fastText: 3)", COUNT)
+    longest_ngram: int = option(6, "the same (fastText: 6)")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.longest_ngram < self.shortest_ngram:
+            raise ConfigError(f"longest_ngram={self.longest_ngram}: expected at least {self.shortest_ngram}")
+        hashes = self.unknown in ("hashed", "ngrams")
+        if self.n_buckets < hashes or (self.n_buckets and not hashes):
+            wanted = "at least 1" if hashes else "0"
+            raise ConfigError(f"n_buckets={self.n_buckets}: expected {wanted} with unknown={self.unknown!r}")
+
+    @property
+    def n_layers(self) -> int:
+        """Above the embedding: none."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerConfig:
+    """Defaults are the base model (Vaswani et al. 2017, §3 and Table 3)."""
+
+    vocab_size: int = required("pieces in the vocabulary of both languages (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(512, "H, of all layers; even", WIDTH)
+    n_layers: int = option(6, "L, blocks of the encoder, and as many of the decoder", DEPTH)
+    n_heads: int = option(8, "attention heads; width is a multiple of it", COUNT)
+    feed_forward_width: int = option(2048, "inner width of a block's feed-forward part", WIDTH)
+    dropout: float = option(0.1, "of the sums of embeddings and positions, and of what each part of a block adds", RATE)
+    attention_dropout: float = option(0.0, "of attention weights", RATE)
+    feed_forward_dropout: float = option(0.0, "inside of the feed-forward part", RATE)
+    attention_bias: bool = option(False, "biases in the projections of attention; the paper writes none")
+    norm: Literal["post", "pre"] = option(
+        "post", "post: norm after each sum, as in the paper; pre: before each part, and one at the end of each side"
+    )
+    positions: Literal["interleaved", "halves"] = option(
+        "interleaved", "sines and cosines in turn, as in the paper; halves: all sines first, as in tensor2tensor"
+    )
+    norm_epsilon: float = option(1e-6, "LayerNorm", POSITIVE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.width % 2:
+            raise ConfigError(f"width={self.width} is odd: positions are pairs of a sine and a cosine, so it is even")
+        if self.width % self.n_heads:
+            raise ConfigError(f"width={self.width} is not a multiple of n_heads={self.n_heads}")
+        if self.positions == "halves" and self.width < 4:
+            raise ConfigError(f"width={self.width}: positions='halves' needs at least 4")
