@@ -4,29 +4,40 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from firth.cli.shared import CompileFlag, InputFile, Precision, counted, lines_from, load_model, on_interrupt
-from firth.errors import InputError
+from firth.errors import InputError, UsageError
 from firth.files import check_new_file, new_file
 from firth.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from firth.inference.model import Model
+    from firth.inference.token_vectors import Mix, ResolvedMix
+
+LayerMixName = Literal["sum", "mean", "concat", "scalar"]
+Unit = Literal["text", "word", "token"]
+_UNIT_FILES = (".npz", ".hdf5", ".h5", ".jsonl")
+
 
 def embed(
     model: Annotated[Path, Parameter(name="MODEL")],
     /,
     *,
-    layer: int = -1,
+    unit: Unit = "text",
+    layer: Annotated[int | None, Parameter(show_default=False)] = None,
+    mix: LayerMixName | None = None,
+    last: Annotated[int, Parameter(validator=validators.Number(gte=1))] | None = None,
+    weights: Annotated[list[float] | None, Parameter(name="--weights", consume_multiple=True)] = None,
     pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
     out: Path | None = None,
     file: InputFile = None,
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
-    """Embed lines of text: one vector per line, empty lines included.
+    """Embed lines of text: one vector per line, or one per word or token in its context; empty lines included.
 
     Example: firth embed runs/a --layer -2 --pool mean --out vectors.npy < lines.txt
 
@@ -34,12 +45,21 @@ def embed(
     ----------
     model
         Run or model folder, also of another tool, or hub:org/name.
+    unit
+        What gets a vector: a text, or each word or token of it in context.
     layer
-        Layer: 0 is the embedding output, -1 the top layer.
+        Layer: 0 is the embedding output, -1 the top layer (default). Words and tokens in .hdf5: default all layers.
+    mix
+        Combine layers instead: their sum, mean, concatenation, or a scalar mix (ELMo's weighted sum).
+    last
+        With --mix: only the top N layers; default: all, the embedding output included.
+    weights
+        With --mix scalar: one weight per layer, lowest first; default: what the model learned for its task.
     pool
-        Pooling over tokens; default: the model's own, else mean.
+        Pooling over the tokens of a text; default: the model's own, else mean.
     out
-        Output .npy file (float32, one row per line), must be new; default: JSONL on stdout.
+        Output file, must be new: .npy for texts (float32, one row per line); .npz, .hdf5 (AllenNLP's layout for ELMo)
+        or .jsonl for words and tokens. Default: JSONL on stdout.
     file
         Input file; default stdin.
     precision
@@ -48,14 +68,73 @@ def embed(
     compile
         Compile the encoder with torch.compile: about a minute of warm-up, then faster.
     """
-    if out is not None:
-        check_new_file(out)
+    _check_flags(unit, layer, mix, last, weights, pool, out)
     lines = _some(lines_from(file), str(file or "stdin"))
-    vectors = load_model(model, precision, compile).embed_stream(lines, layer, pool)
+    loaded = load_model(model, precision, compile)
+    asked = _mix(mix, last, weights)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
+        if unit != "text":
+            _embed_units(loaded, lines, unit, layer, None if asked is None else loaded.mix(asked), out)
+            return
+        vectors = loaded.embed_stream(lines, -1 if layer is None else layer, pool, mix=asked)
         n_vectors = _print_vectors(vectors) if out is None else _save_vectors(vectors, out)
     if out is not None:
         print(f"{out}: {counted(n_vectors, 'vector')}")
+
+
+def _check_flags(
+    unit: Unit,
+    layer: int | None,
+    mix: LayerMixName | None,
+    last: int | None,
+    weights: list[float] | None,
+    pool: str | None,
+    out: Path | None,
+) -> None:
+    if out is not None:
+        check_new_file(out)
+    if layer is not None and mix is not None:
+        raise UsageError("--layer is one layer, --mix several: give one of them")
+    if last is not None and mix is None:
+        raise UsageError("--last says how many layers --mix combines: give --mix sum, mean, concat or scalar too")
+    if weights and mix != "scalar":
+        raise UsageError("--weights are of a scalar mix: give --mix scalar too")
+    if unit != "text" and pool is not None:
+        raise UsageError(f"--pool is for --unit text; a vector of a {unit} is its token's, or the mean of its tokens'")
+    suffix = "" if out is None else out.suffix.lower()
+    if unit == "text" and suffix in _UNIT_FILES:
+        raise UsageError(f"--out {out}: {suffix} files hold words or tokens (--unit); vectors of texts go to .npy")
+    if out is not None and unit != "text" and suffix not in _UNIT_FILES:
+        raise UsageError(f"--out {out}: vectors of {unit}s go to a file that ends in {', '.join(_UNIT_FILES)}")
+
+
+def _mix(kind: LayerMixName | None, last: int | None, weights: list[float] | None) -> "Mix | None":
+    if kind is None:
+        return None
+    from firth.inference.token_vectors import Mix
+
+    return Mix(kind=kind, last=last or 0, weights=tuple(weights or ()))
+
+
+def _embed_units(
+    model: "Model",
+    lines: Iterator[str],
+    unit: Literal["word", "token"],
+    layer: int | None,
+    mix: "ResolvedMix | None",
+    out: Path | None,
+) -> None:
+    from firth.inference.vector_files import json_line, write_units
+
+    every = layer is None and out is not None and out.suffix.lower() in (".hdf5", ".h5")
+    choice = mix if mix is not None else None if every else -1 if layer is None else layer
+    found = model.vectors_stream(lines, choice)
+    if out is None:
+        for one in found:
+            print(json_line(one, unit, mix))
+        return
+    n_texts, n_units = write_units(found, out, unit, mix)
+    print(f"{out}: {counted(n_units, f'{unit} vector')} of {counted(n_texts, 'text')}")
 
 
 def _some(lines: Iterable[str], where: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """``firth vectors``: convert, train, query and evaluate word vectors."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,13 +13,14 @@ from firth.cli.shared import (
     check_text,
     counted,
     lines_from,
+    load_model,
     on_interrupt,
     print_json,
     print_next,
     print_table,
 )
 from firth.config import from_dict, override
-from firth.errors import FirthError, InputError
+from firth.errors import FirthError, InputError, UsageError
 from firth.progress import say
 
 if TYPE_CHECKING:
@@ -226,20 +228,32 @@ def nearest(
     /,
     *words: Annotated[str, Parameter(name="WORD")],
     top_k: Count = 10,
+    in_context: str | None = None,
+    texts: Annotated[list[str] | None, Parameter(name="--texts", consume_multiple=True)] = None,
+    layer: Annotated[int, Parameter(show_default=False)] = -1,
+    same_word: Flag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the nearest words by cosine similarity.
+    """Find the nearest words by cosine similarity, or the nearest occurrences to a word in its sentence.
 
-    Example: firth vectors nearest models/glove Stockholm
+    Example: firth vectors nearest runs/a bank --in-context "He sat on the bank of the river." --texts wiki.txt
 
     Parameters
     ----------
     model
-        Model folder of word vectors.
+        Model folder of word vectors; with --in-context any model.
     words
         Words; lines of stdin if none is given. Unknown ones are named on stderr, with exit code 1.
     top_k
         Neighbours per word.
+    in_context
+        A sentence with the word: compare vectors in context with those of the words in --texts.
+    texts
+        With --in-context: files, folders or glob patterns with the sentences to search.
+    layer
+        With --in-context: layer, 0 is the embedding output, -1 the top (default).
+    same_word
+        With --in-context: only occurrences of the same word.
     as_json
         Print one JSON object per word.
     """
@@ -247,6 +261,13 @@ def nearest(
 
     for word in words:
         check_text(word, "WORD")
+    if in_context is not None:
+        _nearest_in_context(model, words, in_context, texts, layer, top_k, same_word, as_json)
+        return
+    if texts or layer != -1 or same_word:
+        raise UsageError(
+            "--texts, --layer and --same-word are for --in-context SENTENCE: give it too, or leave them out"
+        )
     table = open_table(model)
     for word in words:
         _print_nearest(word, table.nearest(word, top_k), as_json)
@@ -266,6 +287,48 @@ def nearest(
         raise InputError("stdin: no words: give them one a line")
     if n_unknown:
         raise FirthError(f"{n_unknown:,} of {counted(n_words, 'word')} without a vector")
+
+
+def _nearest_in_context(
+    model: Path,
+    words: tuple[str, ...],
+    sentence: str,
+    texts: list[str] | None,
+    layer: int,
+    top_k: int,
+    same_word: bool,
+    as_json: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from firth.progress import Progress
+    from firth.text.corpus import CorpusReader
+    from firth.vectors.occurrences import nearest_in_context, sentences_of
+
+    if len(words) != 1:
+        raise UsageError(f"--in-context takes one WORD of its sentence, got {len(words)}")
+    if not texts:
+        raise UsageError("--texts is missing: name the files whose words are compared, such as --texts wiki.txt")
+    check_text(sentence, "--in-context")
+    reader = CorpusReader(texts)
+    loaded = load_model(model, "float32")
+    with Progress("reading", None, "sentences") as progress:
+
+        def counted_sentences() -> Iterator[str]:
+            for one in sentences_of(reader):
+                progress.advance(1)
+                yield one
+
+        found = nearest_in_context(
+            loaded, words[0], sentence, counted_sentences(), top_k=top_k, layer=layer, same_word=same_word
+        )
+    if as_json:
+        print_json({"word": words[0], "sentence": sentence, "nearest": [asdict(one) for one in found]})
+        return
+    for one in found:
+        print(f"  {one.cosine:.4f}  {one.sentence[: one.start]}[{one.word}]{one.sentence[one.end :]}")
+    if not found:
+        print("  (no other occurrence)")
 
 
 def _print_nearest(word: str, found: list["Neighbour"], as_json: bool) -> None:

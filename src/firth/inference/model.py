@@ -24,6 +24,7 @@ from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
+from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
@@ -170,44 +171,91 @@ class Model:
             )
         return row, starts
 
-    def embed(self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None) -> Float[np.ndarray, "n H"]:
+    def embed(
+        self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None, mix: Mix | None = None
+    ) -> Float[np.ndarray, "n H"]:
         """A vector for each text, float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
 
-        ``layer``: 0 is the embedding output, -1 the top. ``pool``: mean or max over all tokens, special
-        ones included; the first or last token; or the system's own ``summary`` (which needs training to
-        mean something, and is always the top layer's). Without it, what the model was made for: mean, unless it
-        comes from sentence-transformers, whose models may also want a length of 1. A text longer than the model
-        is read in consecutive windows: mean, max, first and last run over all of them, summaries are averaged. A model
-        that was pre-trained without special pieces and has learnt no task reads without them, but for an empty text.
+        ``layer``: 0 is the embedding output, -1 the top; ``mix``: of several layers, in its place. ``pool``: mean or
+        max over all tokens, special ones included; the first or last token; or the system's own ``summary`` (which
+        needs training to mean something, and is always the top layer's). Without it, what the model was made for: mean,
+        unless it comes from sentence-transformers, whose models may also want a length of 1. A text longer than the
+        model is read in consecutive windows: mean, max, first and last run over all of them, summaries are averaged. A
+        model that was pre-trained without special pieces and has learnt no task reads without them, but for an empty
+        text.
         """
         if isinstance(texts, str):
-            return self.embed([texts], layer, pool)[0]
-        parts = list(self.embed_stream(texts, layer, pool))
+            return self.embed([texts], layer, pool, mix)[0]
+        parts = list(self.embed_stream(texts, layer, pool, mix=mix))
         encoder, how = self.loaded.objective.encoder, pool or self.loaded.embedding.pool
         width = encoder.summary_width if how == "summary" else encoder.widths[layer]
+        if mix is not None:
+            widths = [encoder.widths[number] for number in resolve_mix(self.loaded, mix).numbers]
+            width = sum(widths) if mix.kind == "concat" else widths[0]
         return np.stack(parts) if parts else np.zeros((0, width), np.float32)
 
     def embed_stream(
-        self, texts: Iterable[str], layer: int = -1, pool: Pool | None = None, at_once: int = 2048
+        self,
+        texts: Iterable[str],
+        layer: int = -1,
+        pool: Pool | None = None,
+        at_once: int = 2048,
+        mix: Mix | None = None,
     ) -> Iterator[Float[np.ndarray, " H"]]:
         """As ``embed``, one vector after the other; ``at_once`` texts are held in memory."""
-        n_layers = len(self.loaded.objective.encoder.widths) - 1
-        if not -n_layers - 1 <= layer <= n_layers:
-            raise ConfigError(
-                f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
-            )
+        layer = self._layer(layer)
         own = self.loaded.embedding
         how, unit = (own.pool, own.normalize) if pool is None else (pool, False)
         if how not in get_args(Pool):
             raise ConfigError(f"pool {how!r}: expected one of {', '.join(get_args(Pool))}")
         if how == "summary" and "encoder.pooler" in self.loaded.untrained:
             raise ConfigError("this model was published without a pooler, so it has no summary: choose another pool")
+        if mix is not None and how == "summary":
+            raise ConfigError("a summary is of the top layer alone: leave out the mix, or choose another pool")
+        resolved = None if mix is None else resolve_mix(self.loaded, mix)
         source = iter(texts)
         while some := list(islice(source, at_once)):
-            vectors = self._embed_some(some, layer, how)
+            vectors = self._embed_some(some, layer, how, resolved)
             yield from map(_of_length_1, vectors) if unit else vectors
 
-    def _embed_some(self, texts: list[str], layer: int, pool: Pool) -> Iterator[np.ndarray]:
+    def _layer(self, layer: int) -> int:
+        """The number of a layer from 0; ConfigError for one that the model lacks."""
+        n_layers = len(self.loaded.objective.encoder.widths) - 1
+        if not -n_layers - 1 <= layer <= n_layers:
+            raise ConfigError(
+                f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
+            )
+        return layer % (n_layers + 1)
+
+    @overload
+    def vectors(self, texts: str) -> TextVectors: ...
+    @overload
+    def vectors(self, texts: Sequence[str]) -> list[TextVectors]: ...
+    def vectors(self, texts: str | Sequence[str]) -> TextVectors | list[TextVectors]:
+        """Vectors in context of a text's tokens and words, or of those of each text, in all layers.
+
+        ``.layers`` (L + 1, n, H) are the tokens', ``.word_layers`` the words'; ``.tokens`` and ``.words`` have their
+        places in the text. ``vectors_stream`` takes any number of texts, and holds only the layers asked for.
+        """
+        found = list(self.vectors_stream([texts] if isinstance(texts, str) else texts))
+        return found[0] if isinstance(texts, str) else found
+
+    def vectors_stream(self, texts: Iterable[str], choice: int | ResolvedMix | None = None) -> Iterator[TextVectors]:
+        """As ``vectors``, one text after the other; ``choice``: only one layer, or only those of a mix; None: all.
+
+        A text longer than the model is read in windows that overlap by half; a token's vector is from the window in
+        which it has the most context.
+        """
+        numbers: Sequence[int] = range(len(self.loaded.objective.encoder.widths))
+        if choice is not None:
+            numbers = (self._layer(choice),) if isinstance(choice, int) else choice.numbers
+        return vectors_stream(self.loaded, texts, numbers, encode=self._encode, budget_tokens=self.budget_tokens)
+
+    def mix(self, mix: Mix) -> ResolvedMix:
+        """A mix of layers as this model has them, for ``vectors_stream`` and ``TextVectors.mixed``."""
+        return resolve_mix(self.loaded, mix)
+
+    def _embed_some(self, texts: list[str], layer: int, pool: Pool, mix: ResolvedMix | None) -> Iterator[np.ndarray]:
         layout, framed = self.loaded.layout, self.loaded.system.layout(self.loaded.tokenizer)
         room = (self.loaded.max_length or 10**9) - layout.n_special
         rows, owner = list[list[int]](), list[int]()
@@ -218,8 +266,10 @@ class Model:
                 owner.append(number)
         pooled: list[Tensor] = [torch.empty(0)] * len(rows)
         for numbers in in_batches([len(row) for row in rows], self.budget_tokens):
-            hidden = self._encode(pack_words([rows[i] for i in numbers], self.loaded.tokenizer), (layer,))
-            for i, vector in zip(numbers, _pool(hidden, pool), strict=True):
+            keep = (layer,) if mix is None else mix.numbers
+            hidden = self._encode(pack_words([rows[i] for i in numbers], self.loaded.tokenizer), keep)
+            states = hidden.top if mix is None else mix.of_hidden(hidden)
+            for i, vector in zip(numbers, _pool(hidden, states, pool), strict=True):
                 pooled[i] = vector
         joined: list[list[int]] = [[] for _ in texts]
         for i, number in enumerate(owner):
@@ -401,12 +451,12 @@ class Model:
         return hidden
 
 
-def _pool(hidden: Hidden, pool: Pool) -> Float[Tensor, "B H"]:
+def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Tensor, "B H"]:
     """One vector a row, float32 on the host."""
     if pool == "summary":
         assert hidden.summary is not None
         return hidden.summary.float().cpu()
-    return pool_rows(hidden.top.float(), hidden.rows, pool).cpu()
+    return pool_rows(states.float(), hidden.rows, pool).cpu()
 
 
 def _of_length_1(vector: np.ndarray) -> np.ndarray:

@@ -1,0 +1,81 @@
+"""Find the occurrences of words in a corpus that are nearest to a word in its sentence, by their vectors in context."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from firth.errors import InputError
+from firth.inference.model import Model
+from firth.inference.token_vectors import Mix, TextVectors
+from firth.text.corpus import CorpusReader
+from firth.text.sentences import split_sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A word of a sentence, characters ``[start:end]`` of it, and the cosine of its vector with that asked for."""
+
+    cosine: float
+    word: str
+    sentence: str
+    start: int
+    end: int
+
+
+def sentences_of(reader: CorpusReader) -> Iterator[str]:
+    """The sentences of a corpus of plain text, in order."""
+    for document in reader:
+        for paragraph in document.paragraphs:
+            yield from split_sentences(paragraph)
+
+
+def nearest_in_context(
+    model: Model,
+    word: str,
+    sentence: str,
+    corpus: Iterable[str],
+    *,
+    top_k: int = 10,
+    layer: int = -1,
+    mix: Mix | None = None,
+    same_word: bool = False,
+) -> list[Occurrence]:
+    """The occurrences in the sentences of ``corpus`` that are nearest by the cosine to ``word`` in ``sentence``.
+
+    A word's vector is the mean of its tokens' in one layer, or in a mix of layers. ``same_word``: only occurrences of
+    the same word, but for case. ``sentence`` itself is left out of the corpus. Memory does not grow with the corpus.
+    InputError where the sentence lacks the word, or the corpus has no sentence.
+    """
+    resolved = None if mix is None else model.mix(mix)
+    choice = layer if resolved is None else resolved
+
+    def word_vectors(found: TextVectors) -> np.ndarray:
+        x = found.of_words(found.layer(-1) if resolved is None else found.mixed(resolved))
+        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+    (asked,) = model.vectors_stream([sentence], choice)
+    number = asked.word_at(word)
+    vector, spelled = word_vectors(asked)[number], asked.words[number].text.casefold()
+    best: list[tuple[float, int, Occurrence]] = []
+    n_seen = n_met = 0
+    for found in model.vectors_stream(corpus, choice):
+        n_seen += 1
+        if found.text == sentence or not found.words:
+            continue
+        cosines = word_vectors(found) @ vector
+        for i in np.argsort(-cosines, kind="stable")[: len(cosines) if same_word else top_k].tolist():
+            unit, cosine = found.words[i], float(cosines[i])
+            if same_word and unit.text.casefold() != spelled:
+                continue
+            # A tie is for the one that came first.
+            n_met += 1
+            item = (cosine, -n_met, Occurrence(cosine, unit.text, found.text, unit.start, unit.end))
+            if len(best) < top_k:
+                heapq.heappush(best, item)
+            elif item[:2] > best[0][:2]:
+                heapq.heapreplace(best, item)
+    if not n_seen:
+        raise InputError("the corpus has no sentence: give text files with words in them")
+    return [item[2] for item in sorted(best, key=lambda item: (-item[0], -item[1]))]
