@@ -6,6 +6,7 @@ To add a system, write its modules and add a row; every contract test then runs 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from firth.convert.hf_bert import BERT, BERT_LEFT_TO_RIGHT
@@ -30,6 +31,7 @@ from firth.costs import (
 )
 from firth.data.batch import Batch, Objective
 from firth.errors import ConfigError
+from firth.machine import sizes_only
 from firth.models.awd_lstm import AwdLstm
 from firth.models.bert import Bert
 from firth.models.bilm import Bilm
@@ -48,6 +50,7 @@ from firth.models.lstm import Lstm
 from firth.models.mtlstm import MtLstm
 from firth.models.transformer import TransformerEncoder
 from firth.models.vectors import Vectors
+from firth.names import SHIPPED, locate, unknown
 from firth.objectives.awd_lm import AwdLM
 from firth.objectives.bilm import BilmLM
 from firth.objectives.cbow import Cbow
@@ -67,6 +70,7 @@ from firth.objectives.mtlstm_translation import MtLstmTranslation
 from firth.objectives.next_token import CausalLM, StreamingLM, TiedLM
 from firth.objectives.translation import Translation
 from firth.packed import Encoder
+from firth.progress import say
 from firth.tasks.answer import Answerer, answer_answers, answer_examples
 from firth.tasks.breakdown import (
     Breakdown,
@@ -483,13 +487,40 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
 def size_named(name: str) -> tuple[str, dict[str, Any]]:
     """``"bert-mini"`` -> its system's name and configuration fields."""
     if name not in SIZES:
-        raise ConfigError(
-            f"{name!r} is no model size: known are {', '.join(SIZES)}. A folder is given with a / or . in its path, "
-            f"for example ./{name}"
-        )
+        raise unknown(name, SIZES)
     return SIZES[name]
 
 
+# Of a vocabulary where none is given.
+_TYPICAL_VOCABULARY = 30_000
+
+
+def count_parameters(size: str, vocab_size: int = _TYPICAL_VOCABULARY) -> int:
+    """How many numbers the encoder of a size has, with a vocabulary of so many tokens. Nothing is made to find out."""
+    system, sizes = size_named(size)
+    row = SYSTEMS[system]
+    with sizes_only():
+        return sum(p.numel() for p in row.encoder(row.config(vocab_size=vocab_size, **sizes)).parameters())
+
+
+def resolve_model(name: str) -> str:
+    """A model's name as recipes store it: a path with ``/`` or ``.`` in it, ``hub:org/name``, or a size.
+
+    A folder is taken before a shipped model, and both before a size of the same name. ConfigError for a name that
+    stands for nothing.
+    """
+    if looks_like_path(name):
+        return name
+    if Path(name).exists():
+        if name in SIZES:
+            say(f"{name} is a folder here: it is used, and not the size of that name")
+        return f"./{locate(name)}"
+    if name in SHIPPED:
+        return str(locate(name))
+    size_named(name)
+    return name
+
+
 def looks_like_path(name: str) -> bool:
-    """A path contains ``/`` or ``.``; anything else is a name of SIZES."""
+    """Whether a resolved name is a path: it contains ``/`` or ``.``; anything else is a name of SIZES."""
     return "/" in name or "." in name

@@ -61,7 +61,7 @@ def test_what_is_not_said_follows_from_the_model() -> None:
         (["masking.mask=0.95"], r"expected two shares"),
         (["train=3"], r"train must be a table"),
         (["nonsense"], r"expected key=value"),
-        (["model=bert-minni"], r"'bert-minni' is no model size: known are bert-tiny"),
+        (["model=bert-minni"], r"'bert-minni' is no folder, no shipped model and no size: did you mean bert-mini"),
         (["model=./nothing"], r"nothing: no such model folder"),
         (["system=lstm"], r"system='lstm', but model 'bert-mini' is a bert"),
     ],

@@ -24,7 +24,7 @@ from firth.machine import find_machine
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import assemble, deterministic, make_loader, make_objective
 from firth.progress import say
-from firth.systems import looks_like_path
+from firth.systems import looks_like_path, resolve_model
 from firth.text.tokenizer import Tokenizer
 from firth.training.distributed import World
 from firth.training.trainer import Trainer
@@ -63,6 +63,7 @@ def bench(
     ``model``: a size or a folder, as everywhere. The pre-training step and the loader are left out, and that is
     told, for a model that has learnt a task. ``vocab_size``: of a model that is only a size.
     """
+    model = resolve_model(model)
     with tempfile.TemporaryDirectory(prefix="firth-bench-") as place:
         folder = Path(place)
         base = load(model) if looks_like_path(model) else None

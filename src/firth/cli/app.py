@@ -19,6 +19,7 @@ from firth.cli.fill_mask import fill_mask
 from firth.cli.finetune import finetune
 from firth.cli.generate import generate
 from firth.cli.labelled import LabelledFlags
+from firth.cli.models import models
 from firth.cli.plan import plan
 from firth.cli.predict import predict
 from firth.cli.prepare import prepare
@@ -65,6 +66,7 @@ _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a 
     translate,
     vectors,
     average,
+    models,
     convert,
     study,
     bench,

@@ -6,8 +6,7 @@ What is in the cache is not fetched again; with HF_HUB_OFFLINE=1 nothing is fetc
 from pathlib import Path
 
 from firth.errors import CheckpointError, ConfigError
-
-HUB = "hub:"
+from firth.names import HUB
 
 _SMALL = ("*.json", "vocab.txt", "*/vocab.txt", "merges.txt")
 _WEIGHTS = ("*.safetensors", "*.bin")

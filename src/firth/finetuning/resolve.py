@@ -17,7 +17,7 @@ from firth.finetuning.recipe import (
     with_defaults,
 )
 from firth.recipes import Settings
-from firth.systems import SYSTEMS, kind_of_task
+from firth.systems import SYSTEMS, kind_of_task, resolve_model
 from firth.tasks.config import AnyNetwork, BiLstmConfig
 from firth.text.tokenizer import Tokenizer
 
@@ -35,6 +35,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     plain = plain_recipe(data, settings, where)
     wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
+    plain["model"] = resolve_model(plain["model"])
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain["head"] = labelled.options | plain["head"]

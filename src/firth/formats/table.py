@@ -12,7 +12,7 @@ from pathlib import Path
 from firth.convert.cove import is_mtlstm
 from firth.convert.elmo import find_files, missing_half
 from firth.convert.fastai import find_fastai, missing_words
-from firth.convert.hub import HUB, fetch_model
+from firth.convert.hub import fetch_model
 from firth.convert.huggingface import Facts
 from firth.convert.openai_gpt import SHAPES
 from firth.convert.sentence_transformers import MODULES
@@ -23,7 +23,9 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import Loaded, find_model
 from firth.formats import reading, writing
 from firth.formats.reading import CONFIGS, NO_OPTIONS, Foreign, ReadOptions
+from firth.names import HUB, locate, not_found
 from firth.progress import say
+from firth.systems import SIZES
 
 ONNX_ABOUT, ONNX_GRAPH = "onnx.json", "model.onnx"
 
@@ -139,10 +141,13 @@ def find_format(path: str | Path) -> Located:
     ConfigError if there is nothing, CheckpointError if it is no model.
     """
     name = str(path)
-    place = fetch_model(name) if name.startswith(HUB) else Path(path)
+    place = fetch_model(name) if name.startswith(HUB) else locate(path)
     for row in FORMATS:
         if (found := row.finds(place)) is not None:
             return Located(row, found, name)
+    if not place.exists():
+        hint = not_found(name, SIZES)
+        raise ConfigError(f"{name}: no such model folder{hint and ': '}{hint}")
     if place.is_file():
         raise CheckpointError(f"{name} is a file: give the folder that it lies in")
     try:

@@ -12,7 +12,7 @@ from firth.folder import PRETRAINING
 from firth.formats.table import open_model
 from firth.pretraining.config import InitConfig
 from firth.recipes import Settings, check_plain
-from firth.systems import SYSTEMS, System, looks_like_path, size_named
+from firth.systems import SYSTEMS, System, looks_like_path, resolve_model, size_named
 from firth.text.tokenizer import WORDS
 from firth.training.config import OptimConfig, TrainConfig
 
@@ -71,6 +71,7 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
     """
     plain = _plain(data, settings, where)
+    plain["model"] = resolve_model(plain["model"])
     system, sizes = _model(plain["model"])
     if plain.setdefault("system", system) != system:
         raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")

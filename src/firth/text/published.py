@@ -16,6 +16,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from firth.config import read_json
 from firth.errors import InputError, TokenizerError
+from firth.names import locate
 from firth.text.gpt_bpe import MERGES
 from firth.text.tokenizer import PREFIX, Tokenizer, casing, read_vocab, tokenizer_file
 
@@ -28,8 +29,8 @@ _KINDS = {True: "lower-cased", False: "cased"}
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-    """The tokenizer of a folder (ours, or one that others published), or of a vocab.txt or tokenizer.json."""
-    return read_published(Path(path), lowercase=lowercase)[0]
+    """The tokenizer of a folder (ours, or one of others), of a shipped model, or of a vocab.txt or tokenizer.json."""
+    return read_published(locate(path), lowercase=lowercase)[0]
 
 
 def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:

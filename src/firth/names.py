@@ -1,0 +1,110 @@
+"""Names that stand for a model: shipped weights, and published models by the names people know; no torch.
+
+A model is named, in this order, by a path that exists, by a shipped model, or by a size (``firth.systems.SIZES``, for
+training from scratch). ``hub:org/name`` is a model of the Hugging Face hub.
+"""
+
+import difflib
+import itertools
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from firth.errors import ConfigError
+from firth.progress import say
+
+HUB = "hub:"
+# Folders of shipped models lie here, where an installation has them.
+WEIGHTS = Path(__file__).parent / "weights"
+SHIPPED = {
+    "firth-mini-en": "BERT-mini, English: encyclopedia articles and novels",
+    "firth-mini-ko": "BERT-mini, Korean: encyclopedia articles and reviews",
+}
+# The names that models had before the hub gave them the name of who made them, and others that are known without it.
+PUBLISHED = {
+    "bert-base-uncased": "google-bert/bert-base-uncased",
+    "bert-base-cased": "google-bert/bert-base-cased",
+    "bert-large-uncased": "google-bert/bert-large-uncased",
+    "bert-large-cased": "google-bert/bert-large-cased",
+    "bert-base-multilingual-cased": "google-bert/bert-base-multilingual-cased",
+    "bert-base-multilingual-uncased": "google-bert/bert-base-multilingual-uncased",
+    "bert-base-chinese": "google-bert/bert-base-chinese",
+    "bert-base-german-cased": "google-bert/bert-base-german-cased",
+    "klue-bert-base": "klue/bert-base",
+    "openai-gpt": "openai-community/openai-gpt",
+    "all-MiniLM-L6-v2": "sentence-transformers/all-MiniLM-L6-v2",
+    "all-MiniLM-L12-v2": "sentence-transformers/all-MiniLM-L12-v2",
+}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*")
+# How many neighbours of a name that is not found are compared with it.
+_MOST_BESIDE = 1000
+_NAMES = "firth models lists the names"
+
+
+def locate(name: str | Path) -> Path:
+    """The path that a name stands for: itself if it is there, or the folder of a shipped model.
+
+    ConfigError for a shipped model that this installation does not have. A name that stands for nothing is returned
+    as a path, which is then not found; ``not_found`` says what may be meant.
+    """
+    path, text = Path(name), str(name)
+    if path.exists():
+        if text in SHIPPED:
+            say(f"{text} is a folder here: it is used, and not the shipped model of that name")
+        return path
+    if text not in SHIPPED:
+        return path
+    folder = WEIGHTS / text
+    if not (folder / "firth.json").is_file():
+        raise ConfigError(
+            f"{text} is not part of this installation: a clone builds it with make models; give the folder it is in"
+        )
+    return folder
+
+
+def not_found(name: str | Path, sizes: Collection[str]) -> str:
+    """What to do about a name that stands for no model that is there, as the end of a message; empty: nothing.
+
+    ``sizes``: the names of sizes, which have no weights.
+    """
+    text = str(name)
+    if text in PUBLISHED:
+        return f"the published model is --model {HUB}{PUBLISHED[text]}"
+    if text.removeprefix("./") in sizes:
+        size = text.removeprefix("./")
+        return f"{size} is a size without weights: firth pretrain --model {size} makes a model of it"
+    if near := _near(text, sizes):
+        return f"did you mean {near}?"
+    if _HUB_NAME.fullmatch(text) and not Path(text).parent.exists():
+        return f"a model of the Hugging Face hub is named {HUB}{text}"
+    return ""
+
+
+def unknown(name: str, sizes: Collection[str]) -> ConfigError:
+    """The error for a name of a model to train that is neither there nor known."""
+    if name in PUBLISHED:
+        return ConfigError(f"{name!r} is no folder and no size here: {not_found(name, sizes)} (extra hub)")
+    near = _near(name, sizes)
+    hint = f"did you mean {near}? " if near else ""
+    return ConfigError(f"{name!r} is no folder, no shipped model and no size: {hint}{_NAMES}")
+
+
+def _near(text: str, sizes: Collection[str]) -> str:
+    """The nearest name of a folder beside, of a shipped or published model, or of a size."""
+    path = Path(text)
+    parents = [path.parent] if path.parent.is_dir() else _folders(path.parent.parent)
+    beside = [str(other) for parent in parents for other in _folders(parent)]
+    names = [*beside, *SHIPPED, *PUBLISHED, *PUBLISHED.values(), *sizes]
+    found = difflib.get_close_matches(text, names, n=1, cutoff=0.75)
+    if not found:
+        return ""
+    full = PUBLISHED.get(found[0], found[0])
+    return f"{HUB}{full}" if full in PUBLISHED.values() else full
+
+
+def _folders(place: Path) -> list[Path]:
+    """The folders in a place, the first thousand of them at most."""
+    try:
+        return [other for other in itertools.islice(place.iterdir(), _MOST_BESIDE) if other.is_dir()]
+    except OSError:
+        return []
