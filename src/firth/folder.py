@@ -51,6 +51,7 @@ class Loaded:
     """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``systems.TASKS``.
 
     ``untrained``: parts with fresh weights, because the published model that this one comes from has none.
+    ``stored``: the dtype of the weights in the folder's file; in memory they are float32.
     """
 
     system_name: str
@@ -60,6 +61,7 @@ class Loaded:
     provenance: dict[str, Any] = field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     embedding: EmbeddingConfig = _MEAN
+    stored: torch.dtype = torch.float32
 
     @property
     def system(self) -> System:
@@ -109,17 +111,18 @@ def write_model(
     *,
     untrained: Sequence[str] = (),
     embedding: EmbeddingConfig = _MEAN,
+    stored: torch.dtype = torch.float32,
 ) -> None:
-    """Write the files of a model folder into an existing empty folder; the last two as in ``Loaded``."""
+    """Write the files of a model folder into an existing empty folder; the last three as in ``Loaded``."""
     names, config = tensor_names(system_name, task, objective.config), objective.encoder.config
-    state = objective.state_dict()
+    state = {name: t.to(stored) if t.is_floating_point() else t for name, t in objective.state_dict().items()}
     if names is not None:
         state = to_theirs(state, expand(names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)
     theirs = SYSTEMS[system_name].huggingface
     if names is not None and theirs is not None:
         sizes = theirs.config_to(config, theirs.architecture(task, objective, untrained), tokenizer)
-        sizes |= theirs.task_to(task, objective.config)
+        sizes |= theirs.task_to(task, objective.config) | {"dtype": str(stored).removeprefix("torch.")}
     else:
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
     _write(folder / "config.json", sizes)
@@ -274,9 +277,20 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
     make: Callable[[Any, Any], Objective] = system.objective if task == PRETRAINING else TASKS[task].model
     _check_size(folder, lambda: system.encoder(config))
     objective = make(system.encoder(config), options)
-    objective.load_state_dict(read_weights(folder, objective, names, config))
+    weights = read_weights(folder, objective, names, config)
+    stored = {t.dtype for t in weights.values() if t.is_floating_point()}
+    objective.load_state_dict(weights)
     objective.eval()
-    return Loaded(system_name, task, objective, tokenizer, about.get("provenance", {}), untrained, embedding)
+    return Loaded(
+        system_name=system_name,
+        task=task,
+        objective=objective,
+        tokenizer=tokenizer,
+        provenance=about.get("provenance", {}),
+        untrained=untrained,
+        embedding=embedding,
+        stored=stored.pop() if len(stored) == 1 else torch.float32,
+    )
 
 
 def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:

@@ -17,6 +17,7 @@ from firth.formats.table import find_format, open_model
 from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig, EmbeddingConfig, TagConfig
 from firth.text.tokenizer import Tokenizer
+from firth.training.checkpoint import load_tensors
 
 
 def ours(folder: Path, task: str = PRETRAINING, objective: Any = None, system: str = "bert") -> Path:
@@ -158,3 +159,28 @@ def test_what_does_not_read_as_it_was_written_is_an_error(tmp_path: Path, monkey
     with pytest.raises(CheckpointError, match=r"nsp\.bias was written, but does not read as it was"):
         convert(tmp_path / "m", tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("target", ["firth", "hf", "st"])
+def test_weights_may_be_stored_in_16_bits(target: str, tmp_path: Path) -> None:
+    source = ours(tmp_path / "ours")
+    full = read_model(source)
+    expected = {name: t.to(torch.bfloat16).float() for name, t in full.objective.state_dict().items()}
+    convert(source, tmp_path / "half", target, dtype="bfloat16")
+    assert json.loads((tmp_path / "half/config.json").read_text())["dtype"] == "bfloat16"
+    assert {t.dtype for t in load_tensors(tmp_path / "half/model.safetensors").values()} == {torch.bfloat16}
+    read = open_model(tmp_path / "half")
+    found = read.objective.state_dict()
+    assert all(t.dtype == torch.float32 and torch.equal(t, expected[name]) for name, t in found.items())
+
+    convert(tmp_path / "half", tmp_path / "again", dtype="float32")
+    assert read_model(tmp_path / "again").stored == torch.float32
+    if target == "firth":
+        convert(tmp_path / "half", tmp_path / "kept")
+        assert read_model(tmp_path / "kept").stored == torch.bfloat16
+
+
+def test_formats_with_one_dtype_refuse_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^dtype='bfloat16' is for firth, hf, st: the format google has float32"):
+        convert(ours(tmp_path / "ours"), tmp_path / "out", "google", dtype="bfloat16")
+    assert not (tmp_path / "out").exists()

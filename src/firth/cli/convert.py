@@ -27,6 +27,7 @@ def convert(
     gelu: Literal["erf", "tanh"] | None = None,
     max_positions: AtLeastOne = None,
     allow_unknown_hangul: Flag = False,
+    dtype: Literal["float32", "bfloat16"] | None = None,
     int8: Flag = False,
     data: str | None = None,
     max_drop: float | None = None,
@@ -68,6 +69,8 @@ def convert(
         Keep only the first position embeddings: a model for sequences of at most so many tokens.
     allow_unknown_hangul
         Convert a model whose tokenizer reads Korean words of its own vocabulary as unknown.
+    dtype
+        Dtype of the stored weights, for --as firth, hf and st; bfloat16 halves the file. As in SOURCE if not given.
     int8
         With --as onnx: model_int8.onnx besides, if it scores as well on --data.
     data
@@ -122,6 +125,7 @@ def convert(
             int8=gate,
             max_positions=max_positions,
             allow_unknown_hangul=allow_unknown_hangul,
+            dtype=dtype,
         )
     if as_json:
         print_json({"source": done.source, "format": done.format, "found": done.facts, "out": done.out})

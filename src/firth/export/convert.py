@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,6 +17,8 @@ from firth.vectors.fixed_words import over_words
 
 ONNX = "onnx"
 TARGETS = tuple(key for key, row in BY_KEY.items() if row.writes is not None or key == ONNX)
+StoredDtype = Literal["float32", "bfloat16"]
+_STORED_IN = ("firth", "hf", "st")
 _POSITIONS = "encoder.embeddings.positions.weight"
 
 
@@ -42,6 +44,7 @@ def convert(
     int8: Int8 | None = None,
     max_positions: int | None = None,
     allow_unknown_hangul: bool = False,
+    dtype: StoredDtype | None = None,
 ) -> Converted:
     """Write the model at ``source`` to the new folder ``out`` in the format ``target``, whole or not at all.
 
@@ -49,6 +52,7 @@ def convert(
     ``lowercase`` and ``gelu`` are for models of other tools, as in ``ReadOptions``; ``int8`` is for ONNX.
     ``max_positions``: keep only the first position embeddings, for a model of shorter sequences. ``vectors``: a file
     of word vectors, or a model folder, for an encoder that reads any word that has one (cove).
+    ``dtype``: of the stored weights, for ``firth``, ``hf`` and ``st``; None: as the source has them.
     ``allow_unknown_hangul``: convert a model whose tokenizer cannot read the Korean of its own vocabulary.
     """
     out = Path(out)
@@ -71,6 +75,11 @@ def convert(
     if max_positions is not None:
         loaded = shortened(loaded, max_positions)
         facts.append(("positions", f"the first {max_positions} are kept"))
+    if dtype is not None:
+        if target not in _STORED_IN:
+            raise ConfigError(f"dtype={dtype!r} is for {', '.join(_STORED_IN)}: the format {target} has float32 alone")
+        loaded = rounded(loaded, getattr(torch, dtype))
+        facts.append(("weights", f"stored as {dtype}"))
     if target == ONNX:
         check_exportable(loaded, located.name, int8)
     write = BY_KEY[target].writes
@@ -83,6 +92,15 @@ def convert(
 
     make_folder(out, fill)
     return Converted(located.name, located.format.key, facts, str(out))
+
+
+def rounded(loaded: Loaded, dtype: torch.dtype) -> Loaded:
+    """The same model with weights that ``dtype`` can hold, which its folder will be stored in. In place."""
+    with torch.no_grad():
+        for tensor in loaded.objective.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.to(dtype))
+    return replace(loaded, stored=dtype)
 
 
 def shortened(loaded: Loaded, max_positions: int) -> Loaded:

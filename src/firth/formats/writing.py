@@ -121,6 +121,7 @@ def _write_model(folder: Path, loaded: Loaded) -> None:
         loaded.provenance,
         untrained=loaded.untrained,
         embedding=loaded.embedding,
+        stored=loaded.stored,
     )
 
 
