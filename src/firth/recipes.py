@@ -17,14 +17,15 @@ from firth.errors import ConfigError
 Settings = Mapping[str, Any] | Sequence[str]
 
 
-# Recipes of this package that have a name, beside their code.
-NAMED = {"small": Path(__file__).parent / "pretraining" / "small.toml"}
+# Recipes of this package that have a name, beside their code; the published one is what the keys' own defaults are.
+NAMED = {"small": Path(__file__).parent / "pretraining" / "small.toml", "published": None}
 
 
 def read_recipe_file(path: str | Path) -> dict[str, Any]:
     """A recipe file as plain data; ``path`` may be a name of ``NAMED`` if no such file exists."""
     if str(path) in NAMED and not Path(path).exists():
-        return read_toml(NAMED[str(path)])
+        named = NAMED[str(path)]
+        return {} if named is None else read_toml(named)
     return read_toml(Path(path))
 
 

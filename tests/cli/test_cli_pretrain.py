@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 TINY = [
+    "--recipe",
+    "published",
     "--model",
     "bert-tiny",
     "--set",
@@ -201,7 +203,20 @@ def test_a_corpus_of_an_older_layout_or_damaged(firth, tiny_corpus: Path, tmp_pa
     assert result.code == 2 and "manifest.json" in result.complaint
 
 
-def test_the_small_recipe_is_a_name(firth, tiny_corpus: Path) -> None:
-    shown = firth("pretrain", "--recipe", "small", "--model", "bert-tiny", "--corpus", tiny_corpus, "--show-recipe")
+@pytest.mark.parametrize(
+    ("flags", "embeddings"),
+    [
+        (["--recipe", "small", "--model", "bert-tiny"], "cooccurrence"),
+        (["--model", "bert-small"], "cooccurrence"),
+        (["--recipe", "published", "--model", "bert-tiny"], "random"),
+        (["--model", "bert-base"], "random"),
+        (["--model", "lstm-small"], "random"),
+    ],
+)
+def test_a_recipe_has_a_name_and_a_size_has_a_recipe(
+    firth, tiny_corpus: Path, flags: list[str], embeddings: str
+) -> None:
+    shown = firth("pretrain", *flags, "--corpus", tiny_corpus, "--show-recipe")
     assert shown.code == 0
-    assert 'model = "bert-tiny"' in shown.out and 'embeddings = "cooccurrence"' in shown.out
+    assert f'model = "{flags[-1]}"' in shown.out and f'embeddings = "{embeddings}"' in shown.out
+    assert ("recipe small" in shown.err) is (flags == ["--model", "bert-small"]), "what nobody asked for is said"

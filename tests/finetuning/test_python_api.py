@@ -81,7 +81,7 @@ def test_pretraining_takes_arguments_a_file_or_an_object(tiny_corpus: Path, tmp_
         "train.batch_tokens": 64,
     }
     made = firth.pretrain(
-        model="bert-tiny", corpus=tiny_corpus, steps=2, out=tmp_path / "a", settings=settings, tell=quiet
+        "published", model="bert-tiny", corpus=tiny_corpus, steps=2, out=tmp_path / "a", settings=settings, tell=quiet
     )
     assert made.finished and made.step == 2 and made.model.system_name == "bert"
     file = tmp_path / "recipe.toml"

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -12,7 +12,7 @@ from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, 
 from firth.config import to_toml
 from firth.errors import ConfigError
 from firth.progress import say
-from firth.recipes import read_recipe_file
+from firth.recipes import NAMED, read_recipe_file
 from firth.workers import WORKERS_EACH, check_processors
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def pretrain(
     Parameters
     ----------
     recipe
-        Recipe file (.toml), or small: what teaches a BERT below base size fastest. Flags override it.
+        Recipe file (.toml), or a name: small, what teaches a BERT below base size fastest and the default there;
+        published, the papers' settings. Flags override it.
     model
         Size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model folder to continue pre-training from, also
         of another tool.
@@ -124,7 +125,7 @@ def pretrain(
     }
     keys |= length_settings(minutes, epochs, steps)
     overrides = [_setting(key, value) for key, value in keys.items() if value is not None] + (settings or [])
-    return _start(recipe, overrides, None if show_recipe else out, processes)
+    return _start(recipe, model, overrides, None if show_recipe else out, processes)
 
 
 def _setting(key: str, value: str | float) -> str:
@@ -132,12 +133,18 @@ def _setting(key: str, value: str | float) -> str:
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
-def _start(path: Path | None, overrides: list[str], out: Path | None, processes: "Processes") -> int:
+def _start(path: Path | None, model: str | None, overrides: list[str], out: Path | None, processes: "Processes") -> int:
     """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
-    data: dict[str, Any] = {} if path is None else read_recipe_file(path)
     from firth.pretraining import run as job
+    from firth.pretraining.recipe import default_recipe
 
-    where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
+    if path is None:
+        path = Path(default_recipe(model))
+        if str(path) != "published":
+            say(f"recipe {path}, which suits {model}; --recipe published has the paper's settings")
+    data = read_recipe_file(path)
+    named = str(path) in NAMED and not path.exists()
+    where = " and ".join([f"recipe {path}" if named else str(path), *(["flags"] if overrides else [])])
     recipe = job.resolve(data, overrides, where)
     if out is None:
         print(to_toml(recipe, comments=True), end="")

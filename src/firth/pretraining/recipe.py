@@ -12,7 +12,7 @@ from firth.folder import PRETRAINING
 from firth.formats.table import open_model
 from firth.pretraining.config import InitConfig
 from firth.recipes import Settings, check_plain
-from firth.systems import SYSTEMS, System, looks_like_path, resolve_model, size_named
+from firth.systems import SIZES, SYSTEMS, System, looks_like_path, resolve_model, size_named
 from firth.text.tokenizer import WORDS
 from firth.training.config import OptimConfig, TrainConfig
 
@@ -61,7 +61,15 @@ class Pretrain:
 
 
 _TABLES = ("data", "masking", "init", "objective", "encoder", "optim", "train")
+# Below it, what the papers found best for BERT-base teaches little in the time that one has (docs/learning.md).
+_BASE_WIDTH = 768
 _NEEDED = {"model": "give a size such as --model bert-mini"}
+
+
+def default_recipe(model: str | None) -> str:
+    """The name of the recipe for a model without one: "small" for a BERT below base size, else "published"."""
+    system, sizes = SIZES.get(model or "", ("", {}))
+    return "small" if system == "bert" and sizes["width"] < _BASE_WIDTH else "published"
 
 
 def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_size: int | None = None) -> Pretrain:

@@ -29,7 +29,14 @@ from firth.models.mtlstm import MtLstm
 from firth.pretraining.initialization import initialize
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words
-from firth.pretraining.recipe import Pretrain, defaults, identity, read_recipe, read_resolved_recipe
+from firth.pretraining.recipe import (
+    Pretrain,
+    default_recipe,
+    defaults,
+    identity,
+    read_recipe,
+    read_resolved_recipe,
+)
 from firth.pretraining.report import write_run_report
 from firth.pretraining.several import Processes, count_processes, for_processes, memory_of
 from firth.progress import say
@@ -93,15 +100,16 @@ def pretrain(
 
     ``steps``, ``minutes`` or ``epochs``: how long. Of minutes the speed is measured first, and the steps that fit are
     stored with the run. Without any of them, in a recipe too, a run has 30 minutes and at most 40 epochs.
-    ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file or a
-    recipe object, over which all of these are laid. ``processes``: how many share the work on a CPU; auto: one for each
-    thread, where the run is long enough.
+    ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file, a
+    name ("small", "published") or a recipe object, over which all of these are laid; None: "small" for a BERT below
+    base size, else "published". ``processes``: how many share the work on a CPU; auto: one for each thread, where the
+    run is long enough.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the run")
     arguments = {"model": model, "data.corpus": corpus, **length_settings(minutes, epochs, steps)}
     if not isinstance(recipe, Pretrain) or settings or any(value is not None for value in arguments.values()):
-        plain, where = plain_of(recipe, arguments)
+        plain, where = plain_of(default_recipe(str(model)) if recipe is None else recipe, arguments)
         recipe = resolve(plain, settings, where)
     run = Path(out)
     check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
