@@ -13,7 +13,7 @@ from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_m
 from firth.errors import InputError
 
 if TYPE_CHECKING:
-    from firth.inference.model import Blank
+    from firth.inference.masks import Blank
 
 _AT_ONCE = 64  # texts
 

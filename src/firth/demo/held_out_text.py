@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from firth.data.hashing import seed_of
-from firth.inference.model import MASK, Candidate, Model
+from firth.inference.masks import MASK, Candidate
+from firth.inference.model import Model
 from firth.text.records import Document
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Encoded, Tokenizer

@@ -38,11 +38,16 @@ def read_records(
     loaded: Loaded, records: Sequence[Any], run: Run | None = None
 ) -> tuple[list[Example], list[Outputs], dict[str, int]]:
     """The rows of some records and their outputs, of which predictions are made; the last as in ``answer_records``."""
+    examples, noted = examples_of(loaded, records)
+    return examples, row_outputs(task_model(loaded), examples) if run is None else run(examples), noted
+
+
+def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], dict[str, int]]:
+    """The rows of some records, by the tokenizer alone, and how many texts were too long, by what was done."""
     model, task = task_model(loaded), TASKS[loaded.task]
     check_records(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
-    examples = task.examples(records, maker, model.config)
-    return examples, row_outputs(model, examples) if run is None else run(examples), dict(maker.noted)
+    return task.examples(records, maker, model.config), dict(maker.noted)
 
 
 def answer_stream(

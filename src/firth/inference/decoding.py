@@ -14,7 +14,7 @@ not numbers, each raises CheckpointError.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ class State(Protocol):
 
 
 Advance = Callable[[Int[Tensor, " R"], S], tuple[Float[Tensor, "R V"], S]]
+# Runs one step of a model and returns its result: here, or on the thread that owns the model.
+Through = Callable[[Callable[[], Any]], Any]
+
+
+def here(step: Callable[[], Any]) -> Any:
+    """Run a step in the calling thread."""
+    return step()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Each prompt is read once; then every new piece is one more step, with the keys a
 Special pieces are never written: pre-training has not shown the model any. Nothing ends a text but its length.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -18,7 +18,7 @@ from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
-from firth.inference.decoding import Hypothesis, beam_search, check_sampling, greedy, sample
+from firth.inference.decoding import Hypothesis, Through, beam_search, check_sampling, greedy, here, sample
 from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens
 
@@ -76,10 +76,20 @@ class Written:
 
 
 class Writer:
-    """A language model as the search of ``decoding`` asks it. ``hidden_ids``: pieces that are never written."""
+    """A language model as the search of ``decoding`` asks it. ``hidden_ids``: pieces that are never written.
 
-    def __init__(self, objective: TiedLM, hidden_ids: Sequence[int], device: torch.device):
-        self.objective, self.device = objective, device
+    ``through``: what runs each step. ``on_ids``: called with the newest piece of each row, but for the last ones.
+    """
+
+    def __init__(
+        self,
+        objective: TiedLM,
+        hidden_ids: Sequence[int],
+        device: torch.device,
+        through: Through = here,
+        on_ids: Callable[[list[int]], None] | None = None,
+    ):
+        self.objective, self.device, self.through, self.on_ids = objective, device, through, on_ids
         self.hidden_ids = torch.tensor(hidden_ids, dtype=torch.int64, device=device)
 
     def begin(self, rows: Sequence[Sequence[int]]) -> tuple[Written, Int[Tensor, " R"]]:
@@ -87,9 +97,15 @@ class Writer:
         last = torch.tensor([row[-1] for row in rows], dtype=torch.int64, device=self.device)
         return Written(tuple(tuple(row[:-1]) for row in rows), None), last
 
-    @torch.inference_mode()
     def advance(self, ids: Int[Tensor, " R"], state: Written) -> tuple[Float[Tensor, "R V"], Written]:
         """Log-probabilities of the next piece, in float32, and what is remembered then."""
+        if self.on_ids is not None and state.past is not None:
+            self.on_ids(ids.tolist())
+        found: tuple[Tensor, Written] = self.through(lambda: self._advance(ids, state))
+        return found
+
+    @torch.inference_mode()
+    def _advance(self, ids: Int[Tensor, " R"], state: Written) -> tuple[Float[Tensor, "R V"], Written]:
         if state.waiting:
             tokens = pack_lists([[*row, i] for row, i in zip(state.waiting, ids.tolist(), strict=True)])
         else:
@@ -108,13 +124,16 @@ def generate_stream(
     device: torch.device,
     budget_tokens: int,
     at_once: int = AT_ONCE,
+    through: Through = here,
+    on_ids: Callable[[list[int]], None] | None = None,
 ) -> Iterator[Continuation]:
     """Continuations in the order of the prompts; ``at_once`` of these are held in memory.
 
-    The n-th prompt's draws hang on the seed and n, not on what goes through the model with it. Raises ConfigError for
+    The n-th prompt's draws hang on the seed and n, not on what goes through the model with it. ``through`` and
+    ``on_ids``: as in ``Writer``. Raises ConfigError for
     a model that cannot write, InputError for a prompt without pieces, LengthError for one that is too long.
     """
-    writer, first = Writer(language_model(loaded), loaded.tokenizer.special_ids, device), 0
+    writer, first = Writer(language_model(loaded), loaded.tokenizer.special_ids, device, through, on_ids), 0
     source = iter(prompts)
     while some := list(islice(source, at_once)):
         rows = [_row(loaded, prompt, writing.max_new_tokens) for prompt in some]

@@ -5,55 +5,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from firth.data.rows import pack_lists, pack_words
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.formats.table import open_model
 from firth.inference.answering import answer_stream, task_model
 from firth.inference.attention_maps import Attention, attention_weights
 from firth.inference.batching import in_batches
+from firth.inference.embedding import Pool, check_embedding, embedding_rows, join_windows, layer_number, pooled_rows
 from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream
+from firth.inference.masks import Blank, check_masked, fill_rows, masked_row, shown
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
-from firth.layers.mixing import pool_rows
-from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden, Tokens
 from firth.tasks.items import AT_ONCE, record_of
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
 from firth.training.regions import compile_regions
-
-Pool = Literal["mean", "max", "first", "last", "summary"]
-MASK = "[MASK]"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A piece that may stand in a blank. ``probability`` of it among all pieces."""
-
-    piece: str
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
-class Blank:
-    """One ``[MASK]`` of a text: where it begins there (in characters), and the best pieces, best first."""
-
-    start: int
-    candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,64 +92,16 @@ class Model:
 
         Raises InputError for a text without ``[MASK]``, LengthError for one longer than the model reads.
         """
-        if self.loaded.system.predict != "masked" or not hasattr(self.loaded.objective, "mlm"):
-            raise ConfigError(f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks")
-        if "mlm" in self.loaded.untrained:
-            raise ConfigError(
-                "this model was published without a masked-LM head: it cannot fill blanks before "
-                "firth pretrain --model has taught it to"
-            )
-        if not 1 <= top_k <= self.loaded.tokenizer.size:
-            raise ConfigError(f"top_k={top_k}: expected 1 to {self.loaded.tokenizer.size}, the size of the vocabulary")
+        check_masked(self.loaded, top_k)
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k)[0]
-        rows = [self._blank_row(text) for text in texts]
+        rows = [masked_row(self.loaded, text) for text in texts]
         answers: list[list[Blank]] = [[] for _ in rows]
-        for numbers in in_batches([len(ids) for ids, _ in rows], self.budget_tokens):
-            hidden = self._encode(pack_lists([rows[i][0] for i in numbers]), (-1,))
-            index, where = [], []
-            for offset, i in zip(hidden.rows.first.tolist(), numbers, strict=True):
-                places = [p for p, piece in enumerate(rows[i][0]) if piece == self.loaded.tokenizer.mask_id]
-                index += [offset + p for p in places]
-                where += [(i, start) for start in rows[i][1]]
-            for (i, start), candidates in zip(where, self._best(hidden, index, top_k), strict=True):
-                answers[i].append(Blank(start, candidates))
+        for numbers in in_batches([len(row.ids) for row in rows], self.budget_tokens):
+            found = fill_rows(self.loaded, [rows[i] for i in numbers], top_k, self.device)
+            for i, blanks in zip(numbers, found, strict=True):
+                answers[i] = blanks
         return answers
-
-    def _masked_lm(self) -> MaskedLM:
-        if not isinstance(self.loaded.objective, MaskedLM):
-            raise ConfigError(f"a model of system {self.system} for {self.loaded.task} has not learnt to fill blanks")
-        return self.loaded.objective
-
-    @torch.inference_mode()
-    def _best(self, hidden: Hidden, index: list[int], top_k: int) -> Iterator[tuple[Candidate, ...]]:
-        chosen = hidden.top.index_select(0, torch.tensor(index, device=self.device))
-        best = self._masked_lm().logits(chosen).float().softmax(1).topk(top_k)
-        pieces = self.loaded.tokenizer.pieces
-        for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            yield tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
-
-    def _blank_row(self, text: str) -> tuple[list[int], list[int]]:
-        """The row of a text with blanks, and the character at which each blank begins."""
-        tokenizer, layout = self.loaded.tokenizer, self.loaded.system.layout(self.loaded.tokenizer)
-        parts = text.split(MASK)
-        if len(parts) == 1:
-            raise InputError(f"{_shown(text)} has no {MASK}: write one where a word is to be found")
-        ids, starts, at = list[int](), list[int](), 0
-        for number, part in enumerate(parts):
-            if number:
-                ids.append(tokenizer.mask_id)
-                starts.append(at)
-                at += len(MASK)
-            ids += tokenizer.encode(part).ids
-            at += len(part)
-        row = layout.single(ids)
-        if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
-            raise LengthError(
-                f"{_shown(text)} has {len(row)} pieces, the model reads at most {self.loaded.max_length}: "
-                f"shorten the text around its {MASK}"
-            )
-        return row, starts
 
     def embed(
         self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None, mix: Mix | None = None
@@ -203,29 +135,13 @@ class Model:
         mix: Mix | None = None,
     ) -> Iterator[Float[np.ndarray, " H"]]:
         """As ``embed``, one vector after the other; ``at_once`` texts are held in memory."""
-        layer = self._layer(layer)
-        own = self.loaded.embedding
-        how, unit = (own.pool, own.normalize) if pool is None else (pool, False)
-        if how not in get_args(Pool):
-            raise ConfigError(f"pool {how!r}: expected one of {', '.join(get_args(Pool))}")
-        if how == "summary" and "encoder.pooler" in self.loaded.untrained:
-            raise ConfigError("this model was published without a pooler, so it has no summary: choose another pool")
+        layer, how, unit = check_embedding(self.loaded, layer, pool)
         if mix is not None and how == "summary":
             raise ConfigError("a summary is of the top layer alone: leave out the mix, or choose another pool")
-        resolved = None if mix is None else resolve_mix(self.loaded, mix)
+        choice = layer if mix is None else resolve_mix(self.loaded, mix)
         source = iter(texts)
         while some := list(islice(source, at_once)):
-            vectors = self._embed_some(some, layer, how, resolved)
-            yield from map(_of_length_1, vectors) if unit else vectors
-
-    def _layer(self, layer: int) -> int:
-        """The number of a layer from 0; ConfigError for one that the model lacks."""
-        n_layers = len(self.loaded.objective.encoder.widths) - 1
-        if not -n_layers - 1 <= layer <= n_layers:
-            raise ConfigError(
-                f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
-            )
-        return layer % (n_layers + 1)
+            yield from self._embed_some(some, choice, how, unit)
 
     @overload
     def vectors(self, texts: str) -> TextVectors: ...
@@ -248,34 +164,24 @@ class Model:
         """
         numbers: Sequence[int] = range(len(self.loaded.objective.encoder.widths))
         if choice is not None:
-            numbers = (self._layer(choice),) if isinstance(choice, int) else choice.numbers
+            numbers = (layer_number(self.loaded, choice),) if isinstance(choice, int) else choice.numbers
         return vectors_stream(self.loaded, texts, numbers, encode=self._encode, budget_tokens=self.budget_tokens)
 
     def mix(self, mix: Mix) -> ResolvedMix:
         """A mix of layers as this model has them, for ``vectors_stream`` and ``TextVectors.mixed``."""
         return resolve_mix(self.loaded, mix)
 
-    def _embed_some(self, texts: list[str], layer: int, pool: Pool, mix: ResolvedMix | None) -> Iterator[np.ndarray]:
-        layout, framed = self.loaded.layout, self.loaded.system.layout(self.loaded.tokenizer)
-        room = (self.loaded.max_length or 10**9) - layout.n_special
-        rows, owner = list[list[int]](), list[int]()
-        for number, ids in enumerate(self.loaded.tokenizer.ids_many(texts)):
-            for begin in range(0, max(len(ids), 1), room):
-                # No row is empty: special pieces alone stand for nothing.
-                rows.append(layout.single(ids[begin : begin + room]) or framed.single(ids))
-                owner.append(number)
+    def _embed_some(self, texts: list[str], choice: int | ResolvedMix, pool: Pool, unit: bool) -> Iterator[np.ndarray]:
+        by_text = embedding_rows(self.loaded, texts)
+        rows = [row for windows in by_text for row in windows]
         pooled: list[Tensor] = [torch.empty(0)] * len(rows)
         for numbers in in_batches([len(row) for row in rows], self.budget_tokens):
-            keep = (layer,) if mix is None else mix.numbers
-            hidden = self._encode(pack_words([rows[i] for i in numbers], self.loaded.tokenizer), keep)
-            states = hidden.top if mix is None else mix.of_hidden(hidden)
-            for i, vector in zip(numbers, _pool(hidden, states, pool), strict=True):
+            vectors = pooled_rows(self.loaded, [rows[i] for i in numbers], choice, pool, self.device)
+            for i, vector in zip(numbers, vectors, strict=True):
                 pooled[i] = vector
-        joined: list[list[int]] = [[] for _ in texts]
-        for i, number in enumerate(owner):
-            joined[number].append(i)
-        for windows in joined:
-            yield _join([pooled[i] for i in windows], [len(rows[i]) for i in windows], pool).numpy()
+        found = iter(pooled)
+        for windows in by_text:
+            yield join_windows(list(islice(found, len(windows))), [len(row) for row in windows], pool, unit)
 
     def score_texts(self, texts: Sequence[str]) -> list[TextScore]:
         """How likely a language model finds each text: the log-probability of each token, given the others.
@@ -309,10 +215,10 @@ class Model:
             row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
         if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
             raise LengthError(
-                f"{_shown(text)} has {len(row)} pieces, the model reads at most {self.loaded.max_length}: shorten it"
+                f"{shown(text)} has {len(row)} pieces, the model reads at most {self.loaded.max_length}: shorten it"
             )
         if not row:
-            raise InputError(f"{_shown(text)} has no pieces: give a text with a word in it")
+            raise InputError(f"{shown(text)} has no pieces: give a text with a word in it")
         weights = attention_weights(self.loaded.objective.encoder, row, segments)
         return Attention([tokenizer.pieces[i] for i in row], weights)
 
@@ -449,35 +355,6 @@ class Model:
     def _encode(self, tokens: Tokens, keep: tuple[int, ...]) -> Hidden:
         hidden: Hidden = self.loaded.objective.encoder(tokens.to(self.device), keep=keep)
         return hidden
-
-
-def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Tensor, "B H"]:
-    """One vector a row, float32 on the host."""
-    if pool == "summary":
-        assert hidden.summary is not None
-        return hidden.summary.float().cpu()
-    return pool_rows(states.float(), hidden.rows, pool).cpu()
-
-
-def _of_length_1(vector: np.ndarray) -> np.ndarray:
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
-
-
-def _join(windows: list[Tensor], lengths: list[int], pool: Pool) -> Tensor:
-    """The windows of one text as one vector."""
-    stacked = torch.stack(windows)
-    if pool == "mean":
-        weights = torch.tensor(lengths, dtype=torch.float32)
-        return (stacked * weights[:, None]).sum(0) / weights.sum()
-    if pool == "max":
-        return stacked.amax(0)
-    if pool == "summary":
-        return stacked.mean(0)
-    return stacked[0 if pool == "first" else -1]
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
 def load(

@@ -19,7 +19,6 @@ NOT_FINITE = (
 )
 
 
-@torch.inference_mode()
 def row_outputs(
     model: TaskModel,
     examples: Sequence[Example],
@@ -32,29 +31,51 @@ def row_outputs(
     ``dtype``: what matrix products compute in. The model is left in the mode (training or not) it was in.
     CheckpointError for a model whose outputs are no finite numbers.
     """
-    device = next(model.parameters()).device
-    # What goes through the model together: whole examples where their rows need one another.
-    parts = [
+    parts = parts_of(model, examples)
+    found: list[Outputs] = [[]] * len(parts)
+    was_training = model.training
+    if was_training:  # to walk through all modules is a good part of the time that one short text takes
+        model.eval()
+    for numbers in in_batches([n_tokens(part) for part in parts], budget_tokens):
+        for i, rows in zip(numbers, part_outputs(model, [parts[i] for i in numbers], dtype), strict=True):
+            found[i] = rows
+    if was_training:
+        model.train()
+    return join_parts(examples, found)
+
+
+def parts_of(model: TaskModel, examples: Sequence[Example]) -> list[Example]:
+    """What may go through the model in different batches: rows, or whole examples where their rows need one another."""
+    return [
         replace(example, rows=rows, candidates=(len(rows),), targets={})
         for example in examples
         for rows in ([example.rows] if model.joins_rows else [(row,) for row in example.rows])
     ]
-    found: list[list[dict[str, np.ndarray]]] = [[]] * len(parts)
-    was_training = model.training
-    if was_training:  # to walk through all modules is a good part of the time that one short text takes
-        model.eval()
-    for numbers in in_batches([sum(len(row.ids) for row in part.rows) for part in parts], budget_tokens):
-        tokens = collate([parts[i] for i in numbers]).tokens
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            outputs = model.outputs(tokens.to(device))
-        arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
-        if not all(np.isfinite(values).all() for values in arrays.values()):
-            raise CheckpointError(NOT_FINITE)
-        units = iter(split_rows(unit_counts(tokens, model.unit)))
-        for i in numbers:
-            found[i] = [_part(arrays, unit) for _, unit in zip(parts[i].rows, units, strict=False)]
-    if was_training:
-        model.train()
+
+
+def n_tokens(part: Example) -> int:
+    """Tokens in the rows of a part."""
+    return sum(len(row.ids) for row in part.rows)
+
+
+@torch.inference_mode()
+def part_outputs(
+    model: TaskModel, parts: Sequence[Example], dtype: torch.dtype = torch.float32
+) -> list[list[dict[str, np.ndarray]]]:
+    """The outputs of the rows of each part, all in one batch; the model is in evaluation mode."""
+    device = next(model.parameters()).device
+    tokens = collate(parts).tokens
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        outputs = model.outputs(tokens.to(device))
+    arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
+    if not all(np.isfinite(values).all() for values in arrays.values()):
+        raise CheckpointError(NOT_FINITE)
+    units = iter(split_rows(unit_counts(tokens, model.unit)))
+    return [[_part(arrays, unit) for _, unit in zip(part.rows, units, strict=False)] for part in parts]
+
+
+def join_parts(examples: Sequence[Example], found: Sequence[Outputs]) -> list[Outputs]:
+    """The outputs of ``parts_of(model, examples)`` as those of each example."""
     by_row = [row for rows in found for row in rows]
     return [by_row[part] for part in split_rows([len(example.rows) for example in examples])]
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, cast
 
@@ -14,7 +15,7 @@ from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
-from firth.inference.decoding import beam_search
+from firth.inference.decoding import Through, beam_search, here
 from firth.packed import Tokens
 
 AT_ONCE = 2048
@@ -100,18 +101,20 @@ def translate_stream(
     budget_tokens: int = 4096,
     at_once: int = AT_ONCE,
     on_progress: Callable[[int], None] | None = None,
+    through: Through = here,
 ) -> Iterator[Translated]:
     """The translation of each text, in the order of the texts; ``at_once`` texts are held in memory.
 
     ``budget_tokens``: of the source in all beams of a batch together; what may be written, and the scores of the next
     pieces, have bounds of their own (``MOST_WRITTEN``, ``MOST_SCORES``). A line of n pieces has a translation of at
     most n + ``search.extra``, or of one more that has no end. ``on_progress`` is called with how many more lines are
-    done, in whatever order. CheckpointError for a model whose probabilities are not numbers.
+    done, in whatever order. ``through`` runs each step of the model. CheckpointError for a model whose
+    probabilities are not numbers.
     """
     translation_model(loaded)
     source = iter(texts)
     while some := list(islice(source, at_once)):
-        yield from _translate_some(loaded, some, search, device, budget_tokens, on_progress)
+        yield from _translate_some(loaded, some, search, device, budget_tokens, on_progress, through)
 
 
 @torch.inference_mode()
@@ -122,6 +125,7 @@ def _translate_some(
     device: torch.device,
     budget_tokens: int,
     on_progress: Callable[[int], None] | None,
+    through: Through,
 ) -> list[Translated]:
     model, tokenizer = translation_model(loaded), loaded.tokenizer
     layout = loaded.layout
@@ -133,10 +137,11 @@ def _translate_some(
     if on_progress is not None:
         on_progress(len(texts) - len(asked))
     for batch in in_batches(_costs([len(row) for row in rows], search, tokenizer.size, budget_tokens), budget_tokens):
-        state = model.begin(pack_lists([rows[i] for i in batch]).to(device))
+        tokens = pack_lists([rows[i] for i in batch]).to(device)
+        state = through(partial(model.begin, tokens))
         first = torch.full((len(batch),), tokenizer.start_id, device=device)
         hypotheses = beam_search(
-            model.advance,
+            lambda ids, state: through(partial(model.advance, ids, state)),
             state,
             first,
             end_id=tokenizer.end_id,

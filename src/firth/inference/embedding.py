@@ -1,0 +1,103 @@
+"""Texts to vectors in three steps: texts -> rows -> pooled rows -> vectors.
+
+The first and the last need the tokenizer alone; what runs the model between them decides which rows share a batch.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from firth.data.rows import pack_words
+from firth.errors import ConfigError
+from firth.folder import Loaded
+from firth.inference.token_vectors import ResolvedMix
+from firth.layers.mixing import pool_rows
+from firth.packed import Hidden
+
+Pool = Literal["mean", "max", "first", "last", "summary"]
+
+
+def layer_number(loaded: Loaded, layer: int) -> int:
+    """The number of a layer from 0; ConfigError for one that the model lacks."""
+    n_layers = len(loaded.objective.encoder.widths) - 1
+    if not -n_layers - 1 <= layer <= n_layers:
+        raise ConfigError(
+            f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
+        )
+    return layer % (n_layers + 1)
+
+
+def check_embedding(loaded: Loaded, layer: int, pool: Pool | None) -> tuple[int, Pool, bool]:
+    """The layer's number, how rows are pooled, and whether vectors get length 1; ConfigError for what there is none of.
+
+    Without ``pool``: what the model was made for, which may want a length of 1.
+    """
+    number = layer_number(loaded, layer)
+    own = loaded.embedding
+    how, unit = (own.pool, own.normalize) if pool is None else (pool, False)
+    if how not in get_args(Pool):
+        raise ConfigError(f"pool {how!r}: expected one of {', '.join(get_args(Pool))}")
+    if how == "summary" and "encoder.pooler" in loaded.untrained:
+        raise ConfigError("this model was published without a pooler, so it has no summary: choose another pool")
+    return number, how, unit
+
+
+def embedding_rows(loaded: Loaded, texts: Sequence[str]) -> list[list[list[int]]]:
+    """For each text its rows: one, or consecutive windows where it is longer than the model reads."""
+    return rows_of_ids(loaded, loaded.tokenizer.ids_many(texts))
+
+
+def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[list[int]]]:
+    """As ``embedding_rows``, of texts that are ids already."""
+    layout, framed = loaded.layout, loaded.system.layout(loaded.tokenizer)
+    room = (loaded.max_length or 10**9) - layout.n_special
+    # No row is empty: special pieces alone stand for nothing.
+    return [
+        [layout.single(ids[begin : begin + room]) or framed.single(ids) for begin in range(0, max(len(ids), 1), room)]
+        for ids in texts
+    ]
+
+
+@torch.inference_mode()
+def pooled_rows(
+    loaded: Loaded, rows: Sequence[list[int]], choice: int | ResolvedMix, pool: Pool, device: torch.device
+) -> list[Float[Tensor, " H"]]:
+    """The vector of each row, of a layer or a mix of layers, all in one batch; float32 on the host."""
+    tokens = pack_words(rows, loaded.tokenizer)
+    keep = (choice,) if isinstance(choice, int) else choice.numbers
+    hidden = loaded.objective.encoder(tokens.to(device), keep=keep)
+    states = hidden.top if isinstance(choice, int) else choice.of_hidden(hidden)
+    return list(_pool(hidden, states, pool))
+
+
+def join_windows(
+    windows: Sequence[Float[Tensor, " H"]], lengths: Sequence[int], pool: Pool, unit: bool
+) -> Float[np.ndarray, " H"]:
+    """The vectors of a text's rows, of ``lengths``, as its own; ``unit``: of length 1."""
+    vector: np.ndarray = _join(windows, lengths, pool).numpy()
+    return vector / max(float(np.linalg.norm(vector)), 1e-12) if unit else vector
+
+
+def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Tensor, "B H"]:
+    """One vector a row, float32 on the host."""
+    if pool == "summary":
+        assert hidden.summary is not None
+        return hidden.summary.float().cpu()
+    return pool_rows(states.float(), hidden.rows, pool).cpu()
+
+
+def _join(windows: Sequence[Tensor], lengths: Sequence[int], pool: Pool) -> Tensor:
+    """The windows of one text as one vector."""
+    stacked = torch.stack(list(windows))
+    if pool == "mean":
+        weights = torch.tensor(lengths, dtype=torch.float32)
+        return (stacked * weights[:, None]).sum(0) / weights.sum()
+    if pool == "max":
+        return stacked.amax(0)
+    if pool == "summary":
+        return stacked.mean(0)
+    return stacked[0 if pool == "first" else -1]

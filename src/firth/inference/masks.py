@@ -1,0 +1,100 @@
+"""Fill masks in three steps: text -> row -> the likeliest tokens of each mask.
+
+The first needs the tokenizer alone; what runs the model decides which rows share a batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from firth.data.rows import pack_lists
+from firth.errors import ConfigError, InputError, LengthError
+from firth.folder import Loaded
+from firth.objectives.masked_lm import MaskedLM
+
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A piece that may stand in a blank. ``probability`` of it among all pieces."""
+
+    piece: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """One ``[MASK]`` of a text: where it begins there (in characters), and the best pieces, best first."""
+
+    start: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedRow:
+    """A text with masks as the model reads it, and the character at which each mask begins."""
+
+    ids: list[int]
+    starts: list[int]
+
+
+def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
+    """The objective that fills masks; ConfigError for a model that has not learnt to, and for a wrong ``top_k``."""
+    if loaded.system.predict != "masked" or not isinstance(loaded.objective, MaskedLM):
+        raise ConfigError(f"a model of system {loaded.system_name} for {loaded.task} has not learnt to fill blanks")
+    if "mlm" in loaded.untrained:
+        raise ConfigError(
+            "this model was published without a masked-LM head: it cannot fill blanks before "
+            "firth pretrain --model has taught it to"
+        )
+    if not 1 <= top_k <= loaded.tokenizer.size:
+        raise ConfigError(f"top_k={top_k}: expected 1 to {loaded.tokenizer.size}, the size of the vocabulary")
+    return loaded.objective
+
+
+def masked_row(loaded: Loaded, text: str) -> MaskedRow:
+    """The row of a text; InputError for one without a mask, LengthError for one longer than the model reads."""
+    tokenizer, layout = loaded.tokenizer, loaded.system.layout(loaded.tokenizer)
+    parts = text.split(MASK)
+    if len(parts) == 1:
+        raise InputError(f"{shown(text)} has no {MASK}: write one where a word is to be found")
+    ids, starts, at = list[int](), list[int](), 0
+    for number, part in enumerate(parts):
+        if number:
+            ids.append(tokenizer.mask_id)
+            starts.append(at)
+            at += len(MASK)
+        ids += tokenizer.encode(part).ids
+        at += len(part)
+    row = layout.single(ids)
+    if loaded.max_length is not None and len(row) > loaded.max_length:
+        raise LengthError(
+            f"{shown(text)} has {len(row)} pieces, the model reads at most {loaded.max_length}: "
+            f"shorten the text around its {MASK}"
+        )
+    return MaskedRow(row, starts)
+
+
+@torch.inference_mode()
+def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: torch.device) -> list[list[Blank]]:
+    """The masks of each row with their best pieces, all in one batch."""
+    objective, mask_id = check_masked(loaded, top_k), loaded.tokenizer.mask_id
+    hidden = objective.encoder(pack_lists([row.ids for row in rows]).to(device), keep=(-1,))
+    index, where = list[int](), list[tuple[int, int]]()
+    for number, (offset, row) in enumerate(zip(hidden.rows.first.tolist(), rows, strict=True)):
+        index += [offset + place for place, piece in enumerate(row.ids) if piece == mask_id]
+        where += [(number, start) for start in row.starts]
+    chosen = hidden.top.index_select(0, torch.tensor(index, device=device))
+    best = objective.logits(chosen).float().softmax(1).topk(top_k)
+    pieces, found = loaded.tokenizer.pieces, list[list[Blank]]([] for _ in rows)
+    for (number, start), values, ids in zip(where, best.values.tolist(), best.indices.tolist(), strict=True):
+        candidates = tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
+        found[number].append(Blank(start, candidates))
+    return found
+
+
+def shown(text: str) -> str:
+    """A text in a message."""
+    return repr(text if len(text) <= 60 else text[:57] + "…")
