@@ -1,0 +1,63 @@
+"""How long a batch takes, learnt while serving: c0 + c1 T + c2 Σ T², by least squares that forget old batches."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# What T and Σ T² are counted in, so that the three coefficients are of similar size.
+_TOKENS, _SQUARES = 1e3, 1e6
+# Weight of the batch before the newest: a thousand batches make an earlier one a thousandth.
+_FORGET = 0.993
+# Strength of the first guess, in batches.
+_PRIOR = 1e-3
+# Tokens a second where nothing was measured yet.
+_FIRST_RATE = 1e4
+
+
+@dataclass(slots=True)
+class CostModel:
+    """Seconds of a batch with T tokens in rows of lengths T_i: c0 + c1 T + c2 Σ T_i², none of them negative.
+
+    Source: attention is quadratic in each row, all else linear; c0 is what a call costs by itself.
+    """
+
+    products: np.ndarray = field(default_factory=lambda: np.eye(3) * _PRIOR)
+    sums: np.ndarray = field(default_factory=lambda: np.array([0.0, _TOKENS / _FIRST_RATE, 0.0]) * _PRIOR)
+    tokens: float = 0.0
+    seconds: float = 0.0
+    batches: int = 0
+    coefficients: np.ndarray = field(default_factory=lambda: np.array([0.0, _TOKENS / _FIRST_RATE, 0.0]))
+
+    def learn(self, tokens: int, squares: float, seconds: float) -> None:
+        """Take note of a batch that was run."""
+        x = np.array([1.0, tokens / _TOKENS, squares / _SQUARES])
+        # Relative errors count: short batches are the most, and the ones that wait for nothing else.
+        weight = 1 / max(seconds, 1e-4)
+        self.products = self.products * _FORGET + np.outer(x, x) * weight
+        self.sums = self.sums * _FORGET + x * seconds * weight
+        self.tokens, self.seconds = self.tokens * _FORGET + tokens, self.seconds * _FORGET + seconds
+        self.batches += 1
+        self.coefficients = _without_negatives(self.products, self.sums)
+
+    def predict(self, tokens: int, squares: float) -> float:
+        """Seconds that a batch will take."""
+        c0, c1, c2 = self.coefficients
+        return float(c0 + c1 * tokens / _TOKENS + c2 * squares / _SQUARES)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, of the batches that were run."""
+        return self.tokens / self.seconds if self.seconds > 0 else _FIRST_RATE
+
+
+def _without_negatives(products: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """The least-squares solution whose coefficients are not negative: those that would be are left out."""
+    kept = [0, 1, 2]
+    while kept:
+        part = np.linalg.lstsq(products[np.ix_(kept, kept)], sums[kept], rcond=None)[0]
+        if (part >= 0).all():
+            found = np.zeros(3)
+            found[kept] = part
+            return found
+        kept.pop(int(part.argmin()))
+    return np.zeros(3)

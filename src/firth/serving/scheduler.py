@@ -1,0 +1,301 @@
+"""What the engine computes next: rows of many requests, fairly shared among clients; pure Python.
+
+Idle, it runs what comes at once. Busy, arrivals queue. When the engine is free it takes rows by deficit round robin
+over clients, counted in tokens (Shreedhar & Varghese 1995), the earliest deadline first within a client, until the
+batch's predicted time reaches a slice. A request's rows may go in several batches. Rows of clients that left, or whose
+deadline has passed, are dropped before they are computed.
+
+Time is a parameter (``clock``), and so is what a batch costs: nothing here knows models, threads or HTTP.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from firth.serving.cost import CostModel
+
+# Tokens that a client may have computed before it is the next one's turn: about one long row.
+QUANTUM = 512
+# What a client may save up while others have rows that fit a batch better.
+_MOST_SAVED = 4  # quanta
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What goes through a model in one batch or not at all. ``work`` is the caller's."""
+
+    tokens: int
+    work: Any
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Rows that one client wants computed by ``deadline_s`` (of the scheduler's clock).
+
+    ``kind``: rows of equal kind may share a batch. ``alone``: they share none, and come last.
+    ``arrived_s``, ``number`` and what follows are the scheduler's: ``tokens_left`` are of the rows that no batch has
+    taken yet.
+    """
+
+    client: Hashable
+    kind: Hashable
+    rows: Sequence[Row]
+    deadline_s: float
+    alone: bool = False
+    arrived_s: float = 0.0
+    number: int = 0
+    next_row: int = 0
+    tokens_left: int = 0
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A row of a batch: number ``index`` of its request."""
+
+    request: Request
+    index: int
+
+    @property
+    def row(self) -> Row:
+        return self.request.rows[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one kind that are computed together."""
+
+    kind: Hashable
+    rows: tuple[Taken, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(taken.row.tokens for taken in self.rows)
+
+    @property
+    def squares(self) -> float:
+        return float(sum(taken.row.tokens**2 for taken in self.rows))
+
+
+class OverloadError(Exception):
+    """There is too much to do for a client's next request. ``retry_s``: when less will be."""
+
+    def __init__(self, reason: Literal["queue", "requests"], retry_s: float):
+        super().__init__(reason)
+        self.reason: Literal["queue", "requests"] = reason
+        self.retry_s = retry_s
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    """A client with rows in the queue, earliest deadline first; ``deficit``: tokens it may still have computed."""
+
+    name: Hashable
+    requests: list[Request] = field(default_factory=list)
+    deficit: int = 0
+
+    def add(self, request: Request) -> None:
+        place = len(self.requests)
+        while place and _order(self.requests[place - 1]) > _order(request):
+            place -= 1
+        self.requests.insert(place, request)
+
+    def first(self, kind: Hashable) -> Request | None:
+        """The most urgent request of a kind that may share a batch."""
+        return next((r for r in self.requests if r.kind == kind and not r.alone), None)
+
+
+def _order(request: Request) -> tuple[bool, float, int]:
+    return request.alone, request.deadline_s, request.number
+
+
+class Scheduler:
+    """The queue. Not for several threads at once: whoever shares it holds a lock.
+
+    ``slice_s``: predicted seconds that a batch may take, unless a single row takes longer. ``max_wait_s``: predicted
+    seconds in the queue from which on a client's further requests are refused. ``max_requests``: of all clients.
+    ``costs``: what batches of a kind cost; kinds may share a ``CostModel``.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        costs: Callable[[Hashable], CostModel],
+        *,
+        slice_s: float = 0.1,
+        max_wait_s: float = 2.0,
+        max_requests: int = 512,
+        quantum: int = QUANTUM,
+    ):
+        self.clock, self.costs, self.slice_s = clock, costs, slice_s
+        self.max_wait_s, self.max_requests, self.quantum = max_wait_s, max_requests, quantum
+        self._ring: deque[_Client] = deque()
+        self._clients: dict[Hashable, _Client] = {}
+        # Tokens that were announced but not tokenised yet, by client and kind.
+        self._announced: dict[tuple[Hashable, Hashable], int] = {}
+        self._numbers = 0
+
+    # What is waiting
+
+    def __len__(self) -> int:
+        return sum(len(client.requests) for client in self._ring)
+
+    def queued_tokens(self) -> int:
+        """Tokens that wait, those included that are still being tokenised."""
+        return sum(r.tokens_left for c in self._ring for r in c.requests) + sum(self._announced.values())
+
+    def wait_s(self, client: Hashable) -> float:
+        """Predicted seconds until what a client has in the queue is done, others' fair share included.
+
+        Another client's backlog counts only as far as round robin serves it before: a client with an empty queue
+        does not wait for somebody else's thousand texts.
+        """
+        seconds: dict[Hashable, float] = {}
+        for waiting in self._ring:
+            work = sum(r.tokens_left / self.costs(r.kind).rate for r in waiting.requests)
+            seconds[waiting.name] = work
+        for (name, kind), tokens in self._announced.items():
+            seconds[name] = seconds.get(name, 0.0) + tokens / self.costs(kind).rate
+        own = seconds.pop(client, 0.0)
+        return own + sum(min(own, other) for other in seconds.values())
+
+    # In and out
+
+    def admit(self, client: Hashable, requests: int) -> None:
+        """Raise OverloadError where a client's next request would wait too long, or ``requests`` are too many."""
+        if requests > self.max_requests:
+            raise OverloadError("requests", 1.0)
+        wait_s = self.wait_s(client)
+        if wait_s > self.max_wait_s:
+            raise OverloadError("queue", wait_s - self.max_wait_s)
+
+    def announce(self, client: Hashable, kind: Hashable, tokens: int) -> None:
+        """Count tokens that are about to come; ``tokens`` below 0 takes them back."""
+        key = (client, kind)
+        self._announced[key] = self._announced.get(key, 0) + tokens
+        if self._announced[key] <= 0:
+            del self._announced[key]
+
+    def add(self, request: Request) -> None:
+        """Queue a request with at least one row."""
+        assert request.rows, "a request without rows has its answer already"
+        request.arrived_s, request.number = self.clock(), self._numbers
+        request.tokens_left = sum(row.tokens for row in request.rows)
+        self._numbers += 1
+        client = self._clients.get(request.client)
+        if client is None:
+            client = self._clients[request.client] = _Client(request.client)
+            self._ring.append(client)
+        client.add(request)
+
+    def leave(self, request: Request) -> None:
+        """The client of a request is gone: none of its rows that wait will be computed."""
+        request.left = True
+        client = self._clients.get(request.client)
+        if client is not None and request in client.requests:
+            client.requests.remove(request)
+            self._forget_idle()
+
+    def late(self) -> list[Request]:
+        """Take out the requests whose deadline has passed."""
+        now, found = self.clock(), list[Request]()
+        for client in self._ring:
+            late = [request for request in client.requests if request.deadline_s <= now]
+            if late:
+                found += late
+                client.requests = [request for request in client.requests if request.deadline_s > now]
+        if found:
+            self._forget_idle()
+        return found
+
+    def next_batch(self) -> Batch | None:
+        """The rows to compute now; None if nothing waits. Call ``late`` before: what it leaves is in time."""
+        leader = self._leader()
+        if leader is None:
+            return None
+        first = leader.requests[0]
+        if first.alone:
+            self._pay(leader, first)
+            batch = Batch(first.kind, (Taken(first, first.next_row - 1),))
+        else:
+            batch = Batch(first.kind, tuple(self._fill(leader, first.kind)))
+        # Whoever led is last the next time: each client leads after as many batches as there are clients.
+        self._ring.remove(leader)
+        self._ring.append(leader)
+        self._forget_idle()
+        return batch
+
+    def done(self, batch: Batch, seconds: float) -> None:
+        """Learn what a batch has cost."""
+        self.costs(batch.kind).learn(batch.tokens, batch.squares, seconds)
+
+    # Fair shares
+
+    def _leader(self) -> _Client | None:
+        """Who decides the kind of the next batch: the first in the ring that may have tokens computed."""
+        while self._ring:
+            waiting = [client for client in self._ring if not self._comes_last(client)] or list(self._ring)
+            for client in waiting:
+                if client.deficit <= 0:
+                    client.deficit += self.quantum
+                if client.deficit > 0:
+                    return client
+                # It still owes for a long row: its turn is over.
+                self._ring.remove(client)
+                self._ring.append(client)
+        return None
+
+    def _comes_last(self, client: _Client) -> bool:
+        """Whether a client only wants what runs alone, and has not waited for half of its time yet."""
+        first = client.requests[0]
+        return first.alone and self.clock() < (first.arrived_s + first.deadline_s) / 2
+
+    def _grant(self) -> None:
+        """Give a quantum to all who wait, those of other kinds as well: it is not their fault that they wait."""
+        for client in self._ring:
+            client.deficit = min(client.deficit + self.quantum, _MOST_SAVED * self.quantum)
+
+    def _fill(self, leader: _Client, kind: Hashable) -> Iterator[Taken]:
+        """Rows of a kind, the leader's first, until the slice is full or none are left."""
+        cost, tokens, squares, empty = self.costs(kind), 0, 0.0, True
+        while True:
+            asking = [client for client in self._from(leader) if client.first(kind) is not None]
+            if not asking:
+                return
+            for client in asking:
+                while client.deficit > 0 and (request := client.first(kind)) is not None:
+                    more = request.rows[request.next_row].tokens
+                    if not empty and cost.predict(tokens + more, squares + more**2) > self.slice_s:
+                        return
+                    tokens, squares, empty = tokens + more, squares + more**2, False
+                    self._pay(client, request)
+                    yield Taken(request, request.next_row - 1)
+            self._grant()
+
+    def _from(self, leader: _Client) -> list[_Client]:
+        clients = list(self._ring)
+        place = clients.index(leader)
+        return clients[place:] + clients[:place]
+
+    def _pay(self, client: _Client, request: Request) -> None:
+        """Take a request's next row on its client's account."""
+        tokens = request.rows[request.next_row].tokens
+        client.deficit -= tokens
+        request.tokens_left -= tokens
+        request.next_row += 1
+        if request.next_row == len(request.rows):
+            client.requests.remove(request)
+
+    def _forget_idle(self) -> None:
+        """Clients without rows leave the ring; what they had saved or owed is gone with them."""
+        if all(client.requests for client in self._ring):
+            return
+        self._ring = deque(client for client in self._ring if client.requests)
+        self._clients = {client.name: client for client in self._ring}
+
+
+def retry_after(seconds: float) -> int:
+    """Whole seconds for the header ``Retry-After``."""
+    return max(1, math.ceil(seconds))
