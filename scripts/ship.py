@@ -1,0 +1,131 @@
+"""Put a finished pre-training run into the package: weights in bfloat16, and a model card of what made them.
+
+    .venv/bin/python scripts/ship.py firth-mini-en models/en-large/firth-mini-en
+
+The card reads the run's recipe and log, the data card beside its corpus, and docs/results/NAME.json if it is there.
+"""
+
+import json
+import shutil
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from firth.config import read_json, read_toml
+from firth.errors import FirthError
+from firth.export.convert import convert
+from firth.names import SHIPPED, WEIGHTS
+from firth.training.log import read_log
+
+ROOT = Path(__file__).parents[1]
+LANGUAGES = {"firth-mini-en": "en", "firth-mini-ko": "ko"}
+EXAMPLES = {
+    "firth-mini-en": "The capital of France is [MASK].",
+    "firth-mini-ko": "대한민국의 수도는 [MASK]이다.",
+}
+# A point of the curve for every so many of the run's evaluations.
+CURVE_POINTS = 10
+_MEASURED = (
+    "Medians of three seeds on dev sets. The baseline is TF-IDF + logistic regression, or each word's commonest tag."
+)
+
+
+def main(name: str, run: Path) -> None:
+    if name not in SHIPPED:
+        sys.exit(f"error: {name}: expected one of {', '.join(SHIPPED)}")
+    recipe, log = read_toml(run / "recipe.toml"), read_log(run / "log.jsonl")
+    evaluations = [event for event in log if event["event"] == "dev"]
+    if not evaluations or evaluations[-1]["step"] < recipe["train"]["steps"]:
+        sys.exit(f"error: {run} is not finished: firth pretrain --resume {run}")
+    folder = WEIGHTS / name
+    made = folder.with_name(f".{name}.new")
+    shutil.rmtree(made, ignore_errors=True)
+    convert(run, made, dtype="bfloat16")
+    (made / "README.md").write_text(card(name, recipe, evaluations, Path(recipe["data"]["corpus"])), "utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    made.rename(folder)
+    print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.1f} MB")
+
+
+def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], corpus: Path) -> str:
+    """The model card: data, licences, recipe, curve, scores, limits."""
+    language, last = LANGUAGES[name], evaluations[-1]
+    batch = recipe["train"]["batch_tokens"] * recipe["train"]["micro_batches"]
+    n_tokens = recipe["train"]["steps"] * batch
+    parts = [
+        f"---\nlanguage: {language}\nlibrary_name: transformers\ntags: [firth, bert, fill-mask]\n---",
+        f"# {name}",
+        f"{SHIPPED[name]}. {n_tokens / 1e6:.0f} M tokens on two CPU cores; weights in bfloat16. It is made for "
+        "fine-tuning and features where a model of 15 MB has to do, and as a starting point for text of your own.",
+        f'```python\nimport firth\n\nmodel = firth.load("{name}")\nmodel.fill_mask("{EXAMPLES[name]}")\n```',
+        f"`firth finetune --model {name}` starts from it; `transformers.AutoModel.from_pretrained` opens the folder.",
+        "## Data",
+        data_table(corpus),
+        "What was removed, and the share of each file, is in the data card of the corpus, which "
+        f"`scripts/models {name}` builds again.",
+        "## Training",
+        "Loss and accuracy of masked tokens (15 % of tokens, 80/10/10) in held-out documents:",
+        curve(evaluations, batch),
+        f"At the end: loss {last['mlm_loss']:.3f}, accuracy {last['mlm_accuracy']:.3f}. Recipe: "
+        f"`recipes/{name}.toml`; why it is as it is: `docs/learning.md`.",
+        "## Scores",
+        scores(ROOT / "docs" / "results" / f"{name}.json"),
+        "## Limits",
+        "It has four layers of 256 dimensions and has read little text by today's measure: it knows the common words "
+        "and grammar of encyclopedia articles, not the world. It repeats the biases of that text. A fine-tuned model "
+        "should be compared with a baseline on your own labels first: `firth compare`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def data_table(corpus: Path) -> str:
+    """Licences with their files, documents and characters, from the table of sources of the corpus's data card."""
+    total: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    rows = [line.split("|")[1:-1] for line in (corpus / "README.md").read_text("utf-8").splitlines() if "|" in line]
+    start = next(at for at, row in enumerate(rows) if [cell.strip() for cell in row[:2]] == ["file", "licence"])
+    for row in rows[start + 2 :]:
+        cells = [cell.strip() for cell in row]
+        if len(cells) < 6 or not cells[2].replace(",", "").isdigit():
+            break
+        if not cells[4]:  # held out
+            continue
+        for at, cell in enumerate(("1", cells[4], cells[5])):
+            total[cells[1]][at] += int(cell.replace(",", ""))
+    lines = [f"| {licence} | {a:,} | {b:,} | {c / 1e6:,.0f} M |" for licence, (a, b, c) in total.items()]
+    return "\n".join(["| licence | files | documents | characters |", "| --- | ---: | ---: | ---: |", *lines])
+
+
+def curve(evaluations: list[dict[str, Any]], batch: int) -> str:
+    """Loss and accuracy over tokens, as a table."""
+    every = max(len(evaluations) // CURVE_POINTS, 1)
+    shown = evaluations[every - 1 :: every]
+    shown = shown if shown[-1] is evaluations[-1] else [*shown, evaluations[-1]]
+    lines = [
+        f"| {event['step'] * batch / 1e6:.0f} M | {event['mlm_loss']:.3f} | {event['mlm_accuracy']:.3f} |"
+        for event in shown
+    ]
+    return "\n".join(["| tokens | loss | accuracy |", "| ---: | ---: | ---: |", *lines])
+
+
+def scores(path: Path) -> str:
+    """The recorded scores; nothing is claimed without a record."""
+    if not path.is_file():
+        return "Not recorded yet."
+    tasks = read_json(path)["tasks"]
+    lines = [
+        f"| {task} | {row['metric']} | {row['labels']} | {row['score']:.1f} | {row['baseline']:.1f} |"
+        for task, rows in tasks.items()
+        for row in rows
+    ]
+    head = ["| task | score | labels | this model | baseline |", "| --- | --- | ---: | ---: | ---: |"]
+    return "\n".join([*head, *lines, "", _MEASURED])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        main(sys.argv[1], Path(sys.argv[2]))
+    except (FirthError, OSError, json.JSONDecodeError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,72 @@
+"""Models that travel with the package: how they are made of a run, and that what is there is whole and small."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from firth.folder import read_model
+from firth.names import SHIPPED, WEIGHTS
+from firth.training.checkpoint import load_tensors
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "ship.py"
+MOST_BYTES = 40_000_000
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ship", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "WEIGHTS", tmp_path / "weights")
+    return module
+
+
+def test_a_run_becomes_a_model_of_the_package(ship: ModuleType, tiny_run: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # a second time replaces the first
+        ship.main("firth-mini-en", tiny_run)
+    (folder,) = (tmp_path / "weights").iterdir()
+    assert folder.name == "firth-mini-en"
+    assert {t.dtype for t in load_tensors(folder / "model.safetensors").values()} == {torch.bfloat16}
+    state, full = (read_model(place).objective.state_dict() for place in (folder, tiny_run))
+    assert all(torch.equal(state[name], full[name].to(torch.bfloat16).to(t.dtype)) for name, t in full.items())
+    card = (folder / "README.md").read_text("utf-8")
+    evaluations = [json.loads(line) for line in (tiny_run / "log.jsonl").read_text().splitlines() if '"dev"' in line]
+    for part in ("language: en", "| licence | files |", f"loss {evaluations[-1]['mlm_loss']:.3f}", "## Limits"):
+        assert part in card
+    assert "Not recorded yet." in card
+
+
+def test_scores_are_those_of_the_record(ship: ModuleType, tmp_path: Path) -> None:
+    row = {"metric": "accuracy", "labels": 1000, "score": 80.25, "baseline": 75.0}
+    (tmp_path / "r.json").write_text(json.dumps({"tasks": {"SST-2": [row]}}))
+    assert "| SST-2 | accuracy | 1000 | 80.2 | 75.0 |" in ship.scores(tmp_path / "r.json")
+
+
+def test_what_is_not_finished_is_not_shipped(ship: ModuleType, tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    lines = (run / "log.jsonl").read_text().splitlines()
+    kept = [line for line in lines if not ('"dev"' in line and '"step": 20' in line)]
+    (run / "log.jsonl").write_text("\n".join(kept) + "\n")
+    with pytest.raises(SystemExit, match=f"{run} is not finished: firth pretrain --resume"):
+        ship.main("firth-mini-en", run)
+    with pytest.raises(SystemExit, match="expected one of firth-mini-en, firth-mini-ko"):
+        ship.main("mini", tiny_run)
+    assert not (tmp_path / "weights").exists()
+
+
+def test_what_is_shipped_is_whole_and_small() -> None:
+    here = [WEIGHTS / name for name in SHIPPED if (WEIGHTS / name).exists()]
+    if not here:
+        pytest.skip("no shipped model in this tree: make models")
+    size = sum(path.stat().st_size for folder in here for path in folder.rglob("*"))
+    assert size < MOST_BYTES
+    for folder in here:
+        assert read_model(folder).task == "pretraining"
+        assert "Not recorded yet." not in (folder / "README.md").read_text("utf-8")
