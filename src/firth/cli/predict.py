@@ -25,6 +25,7 @@ from firth.cli.shared import (
     counted,
     lines_from,
     load_model,
+    looks_like_file,
     on_interrupt,
 )
 from firth.errors import ConfigError, InputError
@@ -184,6 +185,12 @@ def _load(
 def _check(texts: tuple[str, ...], file: Path | None, about_a_file: list[str]) -> None:
     if texts and file is not None:
         raise ConfigError("give either TEXT or --input, not both")
+    for text in texts:
+        if file is None and looks_like_file(text):
+            raise ConfigError(
+                f"{text} is a file here: --input {text} reads what is in it; to have the name itself answered, give it "
+                "on stdin"
+            )
     if file is None and about_a_file:
         raise ConfigError(f"{' and '.join(about_a_file)}: only with a file: name it with --input")
 
@@ -269,7 +276,7 @@ def _file_records(
     problems: "Problems",
 ) -> Iterable["Record"]:
     """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
-    from firth.finetuning.labelled import iter_file
+    from firth.finetuning.labelled import iter_file, learnt_columns, with_columns
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
 
@@ -278,6 +285,8 @@ def _file_records(
     if data_set is not None and "test" in data_set.splits and form == "auto" and not columns:
         return data_set.splits["test"].read(file, problems)
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
+    learnt = learnt_columns(model.provenance)
+    config = with_columns(model.task, str(file), config, problems, learnt=learnt, labelled=False)
     return iter_file(model.task, file, config, problems, labelled=False)
 
 

@@ -18,6 +18,8 @@ from firth.progress import say
 if TYPE_CHECKING:
     from firth.inference.model import Model
 
+# Of a file's path; no longer text is looked for.
+_LONGEST_NAME = 255
 InputFile = Annotated[Path | None, Parameter(name="--input")]
 Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
@@ -108,6 +110,13 @@ def _checked(lines: Iterable[str], where: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         check_text(line, f"{where}, line {number}")
         yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n")
+
+
+def looks_like_file(text: str) -> bool:
+    """Whether a text that was given is the name of a file: it has a suffix and no blank, and the file is there."""
+    if not text.strip() or " " in text or "\0" in text or len(text) > _LONGEST_NAME or not Path(text).suffix:
+        return False
+    return Path(text).is_file()
 
 
 def check_text(text: str, where: str) -> None:

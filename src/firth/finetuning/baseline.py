@@ -90,6 +90,8 @@ def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) ->
     if config.choose_on == "dev":
         raise ConfigError("data.choose_on=dev: a baseline makes its choices on training examples: leave it out")
     labelled = read_labelled(plain["task"], config, {})
+    if labelled.columns:  # found by content: the model's recipe has them for later files
+        plain["data"]["columns"] = labelled.columns
     plain = {"kind": kind, "metric": labelled.metrics[0]} | plain
     recipe = from_dict(FitBaseline, plain, where, foreign=FOREIGN_FINETUNING_KEYS)
     check_metric(labelled, recipe.metric, labelled.options.get("labels", ()))

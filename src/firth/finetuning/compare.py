@@ -104,6 +104,7 @@ def compare(
     if not data.dev and not data.folder:
         raise ConfigError("--dev is missing: the file of labelled examples that all ways are scored on")
     labelled = read_labelled(task, data, {})
+    data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
         raise ConfigError(f"{data.folder} has no dev file of {task}: compare needs one")
     work = _Comparing(task, data, labelled, Path(out), ways_of(kind, models), minutes * 60, sizes, settings or {}, tell)

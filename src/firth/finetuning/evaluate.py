@@ -1,7 +1,7 @@
 """``firth evaluate``: the scores of a model on labelled data."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from firth.baseline.folder import find_baseline, read_baseline
 from firth.errors import ConfigError
 from firth.files import file_sha256
 from firth.finetuning.baseline import score_method
-from firth.finetuning.labelled import read_file
+from firth.finetuning.labelled import learnt_columns, read_file, with_columns
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS
 from firth.formats.table import open_model
@@ -80,6 +80,7 @@ def evaluate(
     if published_text and loaded.task != "answer":
         raise ConfigError(f"--recover-text is for question answering, {model} is a model for {loaded.task}")
     problems = Problems(skip_bad=config.skip_bad)
+    config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance)
     records = read_gold(task or loaded.task, data, config, problems, split)
     objective = task_model(loaded)
     labels = getattr(objective.config, "labels", ())
@@ -134,6 +135,7 @@ def _evaluate_baseline(model: str | Path, data: str, config: LabelledConfig, tas
     baseline = read_baseline(model)
     _check_kind(model, baseline.task, task)
     problems = Problems(skip_bad=config.skip_bad)
+    config = _columns_of(task, baseline.task, data, config, problems, baseline.provenance)
     records = read_gold(task or baseline.task, data, config, problems, split)
     if baseline.labels:
         records = check_labels(records, baseline.labels, problems)
@@ -141,6 +143,15 @@ def _evaluate_baseline(model: str | Path, data: str, config: LabelledConfig, tas
     scored = score_method(task, baseline.method, records, "evaluating")
     path = "NumPy and SciPy on the CPU"
     return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report(), "path": path}
+
+
+def _columns_of(
+    task: str, kind: str, data: str, config: LabelledConfig, problems: Problems, provenance: Mapping[str, Any]
+) -> LabelledConfig:
+    """The columns of the model's training data, for a file of a kind."""
+    if task in DATASETS:
+        return config
+    return with_columns(kind, data, config, problems, learnt=learnt_columns(provenance))
 
 
 def _check_kind(model: str | Path, kind: str, task: str) -> None:

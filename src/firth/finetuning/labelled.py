@@ -1,7 +1,8 @@
 """Labelled data for fine-tuning and evaluation: a published data set by its name, or files of one's own."""
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from firth.metrics.tagging import KLUE_NER_TAGS
 from firth.systems import kind_of_task, metrics_of
 from firth.tasks.datasets import DATASETS
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
+from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns
 from firth.tasks.readers.files import Problems, bare_suffix
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
@@ -50,6 +52,7 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
 # Training examples below which a run is refused, and the share of one label from which it is said.
 _FEWEST, _SKEWED = 2, 0.75
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
+_TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
 _TEXT_KINDS = ("classify", "multilabel", "regress")
 
 
@@ -68,6 +71,40 @@ class LabelledData:
     dev: dict[str, list[Any]]
     options: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    columns: str = ""
+
+
+def with_columns(
+    kind: str, file: str, config: LabelledConfig, problems: Problems, *, learnt: str = "", labelled: bool = True
+) -> LabelledConfig:
+    """Options with the columns of a table of texts, where they name none and its header has no names that are known.
+
+    ``learnt``: the columns of the data that a model has learnt from, which are taken where the file has them. Else what
+    stands in the columns decides, which is said with the flag that changes it.
+    """
+    path = Path(file)
+    if kind not in _TEXT_KINDS or config.columns or not path.is_file():
+        return config
+    form = _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
+    if form not in ("tsv", "csv"):
+        return config
+    if learnt and fits(path, form, parse_columns(learnt).given(), labelled=labelled):
+        problems.note(f"{file}: columns {learnt}, as in the model's training data (--columns)")
+        return dataclasses.replace(config, columns=learnt)
+    header = {"auto": None, "yes": True, "no": False}[config.header]
+    guess = guess_columns(path, form, kind, header=header, labelled=labelled)
+    if guess is None:
+        return config
+    problems.note(f"{file}: columns found by content: --columns {guess.columns} ({guess.why})")
+    return dataclasses.replace(config, columns=guess.columns)
+
+
+def learnt_columns(provenance: Mapping[str, Any]) -> str:
+    """The columns of the data that a model has learnt from; empty where nothing says them."""
+    recipe = provenance.get("recipe")
+    data = recipe.get("data") if isinstance(recipe, Mapping) else None
+    columns = data.get("columns") if isinstance(data, Mapping) else None
+    return columns if isinstance(columns, str) else ""
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
@@ -81,7 +118,12 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     if task in DATASETS:
         train, dev = _published(task, config, problems)
     else:
+        if config.train:
+            config = with_columns(kind, config.train, config, problems)
         train, dev = _own(kind, config, problems)
+        if kind == "classify":
+            texts = [f"{record.text} {record.second or ''}" for record in train]
+            check_not_swapped(texts, [record.label for record in train], config.columns, config.train)
     if not isinstance(head.get("labels", []), (list, tuple)):
         raise ConfigError(f'head.labels={head["labels"]!r}: expected a list, such as head.labels=["no", "yes"]')
     # Of all training examples, whatever the limit leaves.
@@ -103,7 +145,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     metrics = metrics_of(task)
     if kind == "tag" and options["scheme"] == "plain":
         metrics = ("tag_accuracy",)
-    return LabelledData(kind, metrics, train, held, dev, options, problems.report())
+    return LabelledData(kind, metrics, train, held, dev, options, problems.report(), config.columns)
 
 
 def _check_learnable(

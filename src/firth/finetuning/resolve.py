@@ -37,6 +37,8 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
     plain["model"] = resolve_model(plain["model"])
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
+    if labelled.columns:  # found by content: the model's recipe has them for later files
+        plain.setdefault("data", {})["columns"] = labelled.columns
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)

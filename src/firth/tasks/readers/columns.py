@@ -1,0 +1,168 @@
+"""Which column of a table is the text and which the label, where nobody says so: by what stands in them."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firth.errors import InputError
+from firth.tasks.readers.files import Problems, read_csv, read_tsv
+from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR
+
+# Rows that are read to decide, and fewer than which decide nothing.
+_ROWS, _FEWEST = 1000, 4
+# A column whose values are so many words on average is text.
+_TEXT_WORDS = 3.0
+# Labels come again: of so many rows at most this share are different ones.
+_MOST_LABELS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Columns as ``--columns`` has them, and why these."""
+
+    columns: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    number: int
+    values: list[str]
+
+    @property
+    def n_distinct(self) -> int:
+        return len(set(self.values))
+
+    @property
+    def words(self) -> float:
+        """Words of a value, on average."""
+        return sum(len(value.split()) for value in self.values) / len(self.values)
+
+    @property
+    def characters(self) -> float:
+        """Characters of a value, on average."""
+        return sum(map(len, self.values)) / len(self.values)
+
+    @property
+    def is_numbers(self) -> bool:
+        return all(map(_is_number, self.values))
+
+    @property
+    def n_labels(self) -> int:
+        """Distinct labels, where several of a row are joined."""
+        return len({label for value in self.values for label in value.split(MULTILABEL_SEPARATOR)})
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def guess_columns(
+    path: Path, form: str, kind: str, *, header: bool | None = None, labelled: bool = True
+) -> Guess | None:
+    """The columns of a table of texts without known names, by its first rows; None where they do not tell.
+
+    ``kind``: classify, multilabel or regress. ``form``: tsv or csv. ``header``: None where the lines show it.
+    Labels are short and come again, texts are the longest; two columns that may be text are not told apart, and neither
+    are two that may be labels.
+    """
+    rows = list(itertools.islice(_fields(path, form), _ROWS))
+    if len(rows) < _FEWEST or len(rows[0]) < 2 or any(len(row) != len(rows[0]) for row in rows):
+        return None
+    if header is not False and any(name.strip().lower() in known for name in rows[0] for known in KNOWN_NAMES.values()):
+        return None
+    columns = [_Column(number, [row[number].strip() for row in rows[1:]]) for number in range(len(rows[0]))]
+    label = _label_column(columns, kind) if labelled else None
+    if labelled and label is None:
+        return None
+    others = [column for column in columns if column is not label and column.n_distinct > 1]
+    texts = [column for column in others if column.words >= _TEXT_WORDS] or others
+    if len(texts) != 1:
+        return None
+    (text,) = texts
+    has_header = _is_header(rows[0], text, label, kind) if header is None else header
+    parts = {"text": text.number} | ({} if label is None else {"label": label.number})
+    names = {part: rows[0][number].strip() if has_header else number for part, number in parts.items()}
+    if any(isinstance(name, str) and (not name or set(name) & set(",=")) for name in names.values()):
+        return None
+    why = f"column {text.number} has {text.words:.0f} words on average"
+    if label is not None:
+        why += f", column {label.number} has {label.n_labels:,} different values in {len(label.values):,} rows"
+    return Guess(",".join(f"{part}={name}" for part, name in names.items()), why)
+
+
+def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: bool = True) -> bool:
+    """Whether a table has the columns: so many, or a header that names them."""
+    first = next(_fields(path, form), [])
+    wanted = [column for part, column in columns.items() if labelled or part != "label"]
+    names = [name.strip() for name in first]
+    return all(column < len(names) if isinstance(column, int) else names.count(column) == 1 for column in wanted)
+
+
+def _fields(path: Path, form: str) -> Iterator[list[str]]:
+    lines = read_csv(path) if form == "csv" else read_tsv(path, Problems(skip_bad=True))
+    return (fields for _, fields in lines)
+
+
+def _label_column(columns: Sequence[_Column], kind: str) -> _Column | None:
+    """The one column that may be labels; None if there is none, or more than one that may be as well."""
+    if kind == "regress":
+        found = [column for column in columns if column.is_numbers and column.n_distinct > 1]
+        # Numbers that count the rows are names of them.
+        found = [column for column in found if column.values != [str(n) for n in _counting(column.values)]]
+        return found[0] if len(found) == 1 else None
+    longest = max(columns, key=lambda column: column.characters)
+    found = [
+        column
+        for column in columns
+        if column is not longest
+        and column.words < _TEXT_WORDS
+        and 1 < column.n_labels <= max(2, _MOST_LABELS * len(column.values))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _counting(values: Sequence[str]) -> Iterator[int]:
+    first = int(values[0]) if values[0].lstrip("-").isdecimal() else 0
+    return iter(range(first, first + len(values)))
+
+
+def _is_header(first: Sequence[str], text: _Column, label: _Column | None, kind: str) -> bool:
+    """Whether the first line names the columns: what stands in it is no label of the others, and no text."""
+    name = first[text.number].strip()
+    if len(name.split()) > 2 or name in text.values:
+        return False
+    if label is None:
+        return text.words >= _TEXT_WORDS
+    title = first[label.number].strip()
+    if kind == "regress":
+        return not _is_number(title)
+    return not set(title.split(MULTILABEL_SEPARATOR)) & {
+        one for value in label.values for one in value.split(MULTILABEL_SEPARATOR)
+    }
+
+
+def check_not_swapped(texts: Sequence[str], labels: Sequence[str], columns: str, where: str) -> None:
+    """InputError where texts and labels of a classification have been given the wrong way round, or labels are ids."""
+    n = len(texts)
+    if n < _FEWEST:
+        return
+    n_labels, n_texts = len(set(labels)), len(set(texts))
+    label_length, text_length = sum(map(len, labels)) / n, sum(map(len, texts)) / n
+    if label_length > text_length and n_labels > n_texts:
+        given = f" ({columns})" if columns else ""
+        raise InputError(
+            f"{where}: {n_labels:,} different labels of {label_length:.0f} characters in {n:,} examples, and "
+            f"{n_texts:,} different texts of {text_length:.0f}: text and label are swapped{given}; give --columns the "
+            "other way round"
+        )
+    if n_labels == n and n > 2 * _FEWEST:
+        raise InputError(
+            f"{where}: each of {n:,} examples has a label of its own, so that none can be learnt: is that the column "
+            "of labels? Give --columns text=COLUMN,label=COLUMN"
+        )

@@ -1,0 +1,36 @@
+"""Columns that nobody named: found by content, kept with the model, and used for later files."""
+
+import json
+import tomllib
+from pathlib import Path
+
+from test_column_guesses import LABELS, TEXTS, table
+
+
+def test_columns_are_found_once_and_hold_for_all_files(firth, tmp_path: Path) -> None:
+    train = table(tmp_path, LABELS * 3, [f"{text} {n}" for n in range(3) for text in TEXTS], name="train.tsv")
+    run = tmp_path / "run"
+    made = firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run)
+    assert made.code == 0, made.err
+    assert f"{train}: columns found by content: --columns text=1,label=0 (" in made.err
+    assert tomllib.loads((run / "recipe.toml").read_text("utf-8"))["data"]["columns"] == "text=1,label=0"
+    # A file of two examples says nothing by itself.
+    small = table(tmp_path, LABELS[:2], TEXTS[:2], name="small.tsv")
+    scored = firth("evaluate", run, "--data", small)
+    assert scored.code == 0 and "columns text=1,label=0, as in the model's training data" in scored.err
+    answers = firth("predict", run, "--input", small)
+    assert answers.code == 0 and len(answers.out.splitlines()) == 2
+    # Given columns go above.
+    other = table(tmp_path, TEXTS[:3], LABELS[:3], name="other.tsv")
+    assert json.loads(firth("evaluate", run, "--data", other, "--columns", "text=0,label=1", "--json").out)
+
+
+def test_swapped_columns_and_files_in_the_place_of_texts(firth, tmp_path: Path) -> None:
+    train = table(tmp_path, LABELS, TEXTS, name="train.tsv")
+    run = tmp_path / "run"
+    command = ("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run)
+    refused = firth(*command, "--columns", "text=0,label=1")
+    assert refused.code == 2 and "swapped (text=0,label=1)" in refused.complaint and not run.exists()
+    assert firth(*command).code == 0
+    meant = firth("predict", run, train)
+    assert meant.code == 2 and f"{train} is a file here: --input {train} reads" in meant.complaint
