@@ -184,3 +184,20 @@ def test_formats_with_one_dtype_refuse_another(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^dtype='bfloat16' is for firth, hf, st: the format google has float32"):
         convert(ours(tmp_path / "ours"), tmp_path / "out", "google", dtype="bfloat16")
     assert not (tmp_path / "out").exists()
+
+
+def test_other_tools_compute_the_calibrated_probabilities(tmp_path: Path) -> None:
+    options = ClassifyConfig(labels=("n", "y"), temperature=2.5)
+    source = ours(tmp_path / "ours", "classify", fine_tuned("classify", options))
+    done = convert(source, tmp_path / "hf", "hf")
+    assert (
+        "calibration",
+        "the temperature 2.5 is part of the last layer: probabilities are calibrated everywhere",
+    ) in (done.facts)
+    before, after = read_model(source).objective, open_model(tmp_path / "hf").objective
+    assert (before.config.temperature, after.config.temperature) == (2.5, 1.0)
+    expected = {n: t / 2.5 if n.startswith("head.") else t for n, t in before.state_dict().items()}
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in after.state_dict().items())
+    # Firth's own folders keep the temperature beside the weights.
+    convert(source, tmp_path / "again")
+    assert read_model(tmp_path / "again").objective.config.temperature == 2.5

@@ -1,10 +1,12 @@
 """``firth convert``: any model that Firth reads -> a model folder, or the format of another tool."""
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from firth.convert.huggingface import Facts
 from firth.errors import ConfigError
@@ -75,6 +77,9 @@ def convert(
     if max_positions is not None:
         loaded = shortened(loaded, max_positions)
         facts.append(("positions", f"the first {max_positions} are kept"))
+    if target != located.format.key or target == ONNX:
+        loaded, more = with_temperature(loaded, target)
+        facts += more
     if dtype is not None:
         if target not in _STORED_IN:
             raise ConfigError(f"dtype={dtype!r} is for {', '.join(_STORED_IN)}: the format {target} has float32 alone")
@@ -101,6 +106,26 @@ def rounded(loaded: Loaded, dtype: torch.dtype) -> Loaded:
             if tensor.is_floating_point():
                 tensor.copy_(tensor.to(dtype))
     return replace(loaded, stored=dtype)
+
+
+def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Facts]:
+    """The model with its temperature in the last layer, for tools that know no temperature; and what is said of it.
+
+    softmax((W x + b) / T) is softmax of W/T and b/T: other tools then compute the calibrated probabilities too.
+    """
+    temperature = getattr(loaded.objective.config, "temperature", 1.0)
+    if target == "firth" or temperature == 1.0:
+        return loaded, []
+    head = getattr(loaded.objective, "head", None)
+    if not isinstance(head, nn.Linear):
+        return loaded, [("calibration", f"other tools must divide the outputs by {temperature:.4g} before the softmax")]
+    objective = copy.deepcopy(loaded.objective)
+    with torch.no_grad():
+        for parameter in objective.head.parameters():
+            parameter.div_(temperature)
+    objective.config = replace(objective.config, temperature=1.0)
+    words = f"the temperature {temperature:.4g} is part of the last layer: probabilities are calibrated everywhere"
+    return replace(loaded, objective=objective), [("calibration", words)]
 
 
 def shortened(loaded: Loaded, max_positions: int) -> Loaded:

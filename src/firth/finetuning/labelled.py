@@ -122,8 +122,9 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
             config = with_columns(kind, config.train, config, problems)
         train, dev = _own(kind, config, problems)
         if kind == "classify":
-            texts = [f"{record.text} {record.second or ''}" for record in train]
-            check_not_swapped(texts, [record.label for record in train], config.columns, config.train)
+            examples: list[Any] = train
+            texts = [f"{record.text} {record.second or ''}" for record in examples]
+            check_not_swapped(texts, [record.label for record in examples], config.columns, config.train)
     if not isinstance(head.get("labels", []), (list, tuple)):
         raise ConfigError(f'head.labels={head["labels"]!r}: expected a list, such as head.labels=["no", "yes"]')
     # Of all training examples, whatever the limit leaves.
