@@ -121,7 +121,7 @@ def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Facts]:
         return loaded, [("calibration", f"other tools must divide the outputs by {temperature:.4g} before the softmax")]
     objective = copy.deepcopy(loaded.objective)
     with torch.no_grad():
-        for parameter in objective.head.parameters():
+        for parameter in objective.get_submodule("head").parameters():
             parameter.div_(temperature)
     objective.config = replace(objective.config, temperature=1.0)
     words = f"the temperature {temperature:.4g} is part of the last layer: probabilities are calibrated everywhere"
