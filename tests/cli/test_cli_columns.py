@@ -4,7 +4,14 @@ import json
 import tomllib
 from pathlib import Path
 
-from test_column_guesses import LABELS, TEXTS, table
+TEXTS = [f"the film number {n} was rather {'good' if n % 3 else 'dull'} to watch" for n in range(12)]
+LABELS = ["pos" if n % 3 else "neg" for n in range(12)]
+
+
+def table(folder: Path, *columns: list[str], name: str) -> Path:
+    rows = zip(*columns, strict=True)
+    (folder / name).write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    return folder / name
 
 
 def test_columns_are_found_once_and_hold_for_all_files(firth, tmp_path: Path) -> None:
