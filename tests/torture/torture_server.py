@@ -113,7 +113,7 @@ def serve() -> None:
     for module in pkgutil.walk_packages(firth.__path__, "firth."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    # The first call of a custom operator imports it, and it makes an empty cache folder among temporary files.
+    # PyTorch's optimizers import it when they are first made, and it makes an empty folder among temporary files.
     importlib.import_module("torch._dynamo")
     importlib.import_module("matplotlib.font_manager")  # reads the system's fonts, for reports
     sys.modules["torch"].set_num_threads(1)

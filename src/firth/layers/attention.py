@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.dropout import draw_seed, keep_mask, kept_scale
+from firth.layers.operators import operator
 from firth.packed import Plan, Rows, plan_groups
 
 # The shortest rectangle from which the fused kernel is faster than the written-out form, by number type, forward and
@@ -223,7 +224,7 @@ def _added(hidden: Tensor | None, like: Tensor) -> Tensor | None:
     return mask.expand(-1, 1, like.shape[2], -1)
 
 
-@torch.library.custom_op("firth::attend", mutates_args=())
+@operator("firth::attend")
 def _attend(
     q: Tensor,
     k: Tensor,
@@ -272,7 +273,7 @@ def _no_sums(x: Tensor) -> Tensor:
     return x.new_zeros(x.shape[0], x.shape[1], 1, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-@torch.library.custom_op("firth::attend_backward", mutates_args=())
+@operator("firth::attend_backward")
 def _attend_backward(
     grad: Tensor,
     out: Tensor,
@@ -347,12 +348,12 @@ def _backward_written_out(
     return grad_scores @ k, grad_scores.transpose(-1, -2) @ q, grad_v
 
 
-@_attend.register_fake
+@torch.library.register_fake(_attend)
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return v.new_empty(q.shape[0], q.shape[1], v.shape[2]), _no_sums(q)
 
 
-@_attend_backward.register_fake
+@torch.library.register_fake(_attend_backward)
 def _(
     grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -370,7 +371,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     return (*grads, *(None,) * 7)
 
 
-_attend.register_autograd(_backward, setup_context=_save)
+torch.library.register_autograd(_attend, _backward, setup_context=_save)
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, q_rows: Rows, k_rows: Rows, causal: bool) -> Tensor:

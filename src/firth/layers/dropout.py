@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from firth.layers.operators import operator
+
 _LEVELS = 2**16
 
 
@@ -51,7 +53,7 @@ def _dropped_levels(p: float) -> int:
     return min(round(p * _LEVELS), _LEVELS - 1)
 
 
-@torch.library.custom_op("firth::keep_mask", mutates_args=())
+@operator("firth::keep_mask")
 def _keep_mask(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
     n = 1
     for size in shape:
@@ -61,6 +63,6 @@ def _keep_mask(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
     return (draws.view(torch.int16)[:n] >= lowest_kept).view(shape)
 
 
-@_keep_mask.register_fake
+@torch.library.register_fake(_keep_mask)
 def _(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
     return torch.empty(shape, dtype=torch.bool)

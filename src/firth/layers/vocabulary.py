@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.activations import ACTIVATIONS
+from firth.layers.operators import operator
 from firth.machine import compute_dtype
 
 # Logits of one chunk, for the matrix products: 2^23 numbers are 16 MB in bfloat16.
@@ -69,7 +70,7 @@ def vocabulary_loss(
     return loss, correct
 
 
-@torch.library.custom_op("firth::vocabulary_loss", mutates_args=())
+@operator("firth::vocabulary_loss")
 def _vocabulary_loss(
     x: Tensor,
     weight: Tensor,
@@ -153,7 +154,7 @@ def _gradients(x: Tensor, weight: Tensor, bias: Tensor | None, needed: bool) -> 
     return torch.empty_like(x), grad_weight, weight.new_empty(0) if bias is None else torch.zeros_like(bias)
 
 
-@_vocabulary_loss.register_fake
+@torch.library.register_fake(_vocabulary_loss)
 def _(
     x: Tensor,
     weight: Tensor,
@@ -178,4 +179,4 @@ def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     return grad_x * grad.to(grad_x.dtype), grad_weight * grad, of_bias, None, None, None, None
 
 
-_vocabulary_loss.register_autograd(_backward, setup_context=_save)
+torch.library.register_autograd(_vocabulary_loss, _backward, setup_context=_save)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 # Signs drawn at once, so that any number of examples and draws fits into memory.
@@ -26,6 +25,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float | None]:
     if n == 1:
         return float(array[0]), 0.0, None
     sd = float(array.std(ddof=1))
+    from scipy.special import stdtrit  # not above: predictions need none, and it takes long to import
+
     t = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return float(array.mean()), sd, t * sd / math.sqrt(n)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import minimize_scalar
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 # A fitted temperature is drawn towards 1 as if by so many further examples.
@@ -71,6 +70,9 @@ def fit_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"
     below = _below_largest(logits)
     bounds = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
     # Convex in 1/T, so with a single valley in log T, where both ends are equally far from 1.
+    # Not above: it takes longer to import than one text to label, and only training fits a temperature.
+    from scipy.optimize import minimize_scalar
+
     found = minimize_scalar(lambda log_t: _loss(below, gold, math.exp(log_t)), bounds=bounds, method="bounded")
     return math.exp(found.x) if found.fun < _loss(below, gold, 1.0) else 1.0
 
