@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.dropout import draw_seed, keep_mask, kept_scale
-from firth.layers.operators import operator
+from firth.layers.operators import operator, shapes_of
 from firth.packed import Plan, Rows, plan_groups
 
 # The shortest rectangle from which the fused kernel is faster than the written-out form, by number type, forward and
@@ -348,12 +348,12 @@ def _backward_written_out(
     return grad_scores @ k, grad_scores.transpose(-1, -2) @ q, grad_v
 
 
-@torch.library.register_fake(_attend)
+@shapes_of(_attend)
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return v.new_empty(q.shape[0], q.shape[1], v.shape[2]), _no_sums(q)
 
 
-@torch.library.register_fake(_attend_backward)
+@shapes_of(_attend_backward)
 def _(
     grad: Tensor, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from firth.layers.operators import operator
+from firth.layers.operators import operator, shapes_of
 
 _LEVELS = 2**16
 
@@ -63,6 +63,6 @@ def _keep_mask(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
     return (draws.view(torch.int16)[:n] >= lowest_kept).view(shape)
 
 
-@torch.library.register_fake(_keep_mask)
+@shapes_of(_keep_mask)
 def _(shape: Sequence[int], lowest_kept: int, seed: Tensor) -> Tensor:
     return torch.empty(shape, dtype=torch.bool)

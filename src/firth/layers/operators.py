@@ -5,9 +5,11 @@ the temporary files. What is defined piece by piece needs the compiler only wher
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
@@ -15,8 +17,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Make an operator ``namespace::name`` of a function that changes none of its arguments, on every device.
 
-    Its schema follows from the annotations. What shapes it gives, and its gradient, are said by
-    ``torch.library.register_fake`` and ``register_autograd``.
+    Its schema follows from the annotations. Its shapes are said by ``shapes_of``, its gradient by
+    ``torch.library.register_autograd``.
     """
 
     def define(function: Callable[..., Any]) -> Any:
@@ -26,3 +28,13 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
         return getattr(getattr(torch.ops, namespace), short).default
 
     return define
+
+
+def shapes_of(op: Any) -> Callable[[F], F]:
+    """Say what an operator gives, without values, of arguments that have none: for what is compiled."""
+
+    def register(function: F) -> F:
+        torch.library.register_fake(op, function)
+        return function
+
+    return register

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.activations import ACTIVATIONS
-from firth.layers.operators import operator
+from firth.layers.operators import operator, shapes_of
 from firth.machine import compute_dtype
 
 # Logits of one chunk, for the matrix products: 2^23 numbers are 16 MB in bfloat16.
@@ -154,7 +154,7 @@ def _gradients(x: Tensor, weight: Tensor, bias: Tensor | None, needed: bool) -> 
     return torch.empty_like(x), grad_weight, weight.new_empty(0) if bias is None else torch.zeros_like(bias)
 
 
-@torch.library.register_fake(_vocabulary_loss)
+@shapes_of(_vocabulary_loss)
 def _(
     x: Tensor,
     weight: Tensor,
