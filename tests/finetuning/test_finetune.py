@@ -676,8 +676,8 @@ def test_a_run_far_below_the_others_has_collapsed() -> None:
 def test_the_flag_of_a_collapsed_run_reaches_the_results(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def one_bad(given: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-        return tune(given, folder, tell) | {"best": 0.4 if given.seed == 2 else 0.9}
+    def one_bad(given: Run, folder: Path, *others: Any) -> dict[str, Any]:
+        return tune(given, folder, *others) | {"best": 0.4 if given.seed == 2 else 0.9}
 
     monkeypatch.setattr(job, "tune", one_bad)
     results = run(plain, tmp_path / "out", "train.seeds=3", "train.epochs=0.1").results

@@ -243,11 +243,11 @@ def test_a_stopped_run_goes_on_with_what_it_began_with(
     whole = run_resolved(resolve(plain, [*settings, "train.seeds=2"], "test"), tmp_path / "whole", tell=QUIET)
     real, calls = job.tune, []
 
-    def stop_at_the_second(run: Any, folder: Path, tell: Any) -> Any:
+    def stop_at_the_second(run: Any, folder: Path, *others: Any) -> Any:
         calls.append(folder)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(run, folder, tell)
+        return real(run, folder, *others)
 
     monkeypatch.setattr(job, "tune", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):

@@ -8,13 +8,25 @@ from cyclopts import Parameter
 
 from firth.cli.breakdown import print_breakdown
 from firth.cli.labelled import NOT_GIVEN, OBJECTS, Keys, LabelledFlags, settings_of
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, counted, print_json, print_next, print_table, shell
+from firth.cli.shared import (
+    AtLeastOne,
+    Flag,
+    JsonFlag,
+    ProcessesFlag,
+    counted,
+    print_json,
+    print_next,
+    print_table,
+    shell,
+)
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
 from firth.progress import say
+from firth.workers import WORKERS_EACH, check_processors
 
 if TYPE_CHECKING:
     from firth.finetuning.finetune import Finetuned
+    from firth.pretraining.several import Processes
 
 
 def finetune(
@@ -35,6 +47,7 @@ def finetune(
     show_recipe: Flag = False,
     as_json: JsonFlag = False,
     resume: Path | None = None,
+    processes: ProcessesFlag = "auto",
 ) -> None:
     """Fine-tune a pre-trained model on labelled examples.
 
@@ -74,6 +87,8 @@ def finetune(
         Print results.json.
     resume
         Resume the fine-tuning in this folder.
+    processes
+        Processes that share the work on a CPU. auto: one per thread, if a run is long enough.
     """
     keys: Keys = {
         **labelled.keys(),
@@ -92,14 +107,16 @@ def finetune(
         given += [flag for flag, value in others.items() if value is not None]
         if given:
             raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
-        _resume(resume, as_json)
+        _resume(resume, as_json, processes)
         return
+    if processes != "auto":
+        check_processors("--processes", processes, WORKERS_EACH)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the fine-tuning, such as --out runs/b")
-    _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json)
+    _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json, processes)
 
 
-def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: bool) -> None:
+def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: bool, processes: "Processes") -> None:
     """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
@@ -119,16 +136,16 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: b
         print(to_toml(resolved.recipe, comments=True), end="")
         return
     try:
-        _report(run_resolved(resolved, out), as_json)
+        _report(run_resolved(resolved, out, processes=processes), as_json)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
-def _resume(out: Path, as_json: bool) -> None:
+def _resume(out: Path, as_json: bool, processes: "Processes") -> None:
     from firth.finetuning.finetune import resume
 
     try:
-        _report(resume(out), as_json)
+        _report(resume(out, processes=processes), as_json)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 

@@ -3,12 +3,12 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from firth.cli import INTERRUPTED
-from firth.cli.shared import AtLeastOne, Flag, counted, print_json, print_next, shell
+from firth.cli.shared import AtLeastOne, Flag, ProcessesFlag, counted, print_json, print_next, shell
 from firth.config import to_toml
 from firth.errors import ConfigError
 from firth.progress import say
@@ -18,12 +18,6 @@ from firth.workers import WORKERS_EACH, check_processors
 if TYPE_CHECKING:
     from firth.pretraining.run import Outcome
     from firth.pretraining.several import Processes
-
-
-def _counted(kind: object, value: int | str) -> None:
-    """At least one process."""
-    if isinstance(value, int) and value < 1:
-        raise ValueError("Must be auto or at least 1.")
 
 
 def pretrain(
@@ -41,7 +35,7 @@ def pretrain(
     show_recipe: Flag = False,
     resume: Path | None = None,
     replay: str | None = None,
-    processes: Annotated[int | Literal["auto"], Parameter(validator=_counted)] = "auto",
+    processes: ProcessesFlag = "auto",
     threads: AtLeastOne = None,
 ) -> int:
     """Pre-train a model on a corpus.

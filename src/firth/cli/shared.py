@@ -23,6 +23,15 @@ _LONGEST_NAME = 255
 InputFile = Annotated[Path | None, Parameter(name="--input")]
 Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
+
+
+def _counted(kind: object, value: int | str) -> None:
+    """At least one process."""
+    if isinstance(value, int) and value < 1:
+        raise ValueError("Must be auto or at least 1.")
+
+
+ProcessesFlag = Annotated[int | Literal["auto"], Parameter(validator=_counted)]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 Texts = Annotated[str, Parameter(name="TEXT", required=True)]
 AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]

@@ -32,6 +32,7 @@ from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune, combinations, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
+from firth.finetuning.several import count_processes, for_processes
 from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
 from firth.folder import read_model
 from firth.inference.loading import load
@@ -42,12 +43,16 @@ from firth.machine import find_machine, reuse_memory
 from firth.memory import check_memory, estimate_memory
 from firth.metrics.bootstrap import mean_interval
 from firth.pretraining.run import RECIPE, deterministic
+from firth.pretraining.several import Processes
 from firth.progress import say
 from firth.recipes import Settings, plain_of
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
+from firth.training.distributed import World
+from firth.training.processes import start_group
 
+WORKER = "firth.finetuning.worker"
 RESULTS, IDENTITY = "results.json", "identity.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
 _COLLAPSE = 0.15
@@ -84,6 +89,7 @@ def finetune(
     data: str | Path | None = None,
     seeds: int | None = None,
     settings: Settings = (),
+    processes: Processes = "auto",
 ) -> Finetuned:
     """Fine-tune ``model`` for ``task`` on labelled examples, in the new folder ``out``.
 
@@ -91,7 +97,8 @@ def finetune(
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-4}``. ``recipe``: a TOML file or a
     recipe object, over which all of these are laid. ConfigError and InputError come before anything is written;
     KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` continues. ``model`` may be a baseline:
-    ``"tfidf"`` or ``"commonest-tag"`` (``firth.finetuning.baseline``).
+    ``"tfidf"`` or ``"commonest-tag"`` (``firth.finetuning.baseline``). ``processes``: how many share the work on a CPU;
+    auto: one for each thread, where a run is long enough.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the fine-tuning")
@@ -109,22 +116,24 @@ def finetune(
 
     if names_baseline(plain, settings):
         return run_baseline(resolve_baseline(plain, settings, where), out, tell)
-    return run_resolved(resolve(plain, settings, where), out, tell)
+    return run_resolved(resolve(plain, settings, where), out, tell, processes=processes)
 
 
-def run_resolved(resolved: Resolved, out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
+def run_resolved(
+    resolved: Resolved, out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto"
+) -> Finetuned:
     """As ``finetune``, of a recipe that has been resolved."""
     out = Path(out)
     # What a start writes that is killed before it writes the recipe is nothing.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
     with lock(out), deterministic():
         work = _Finetuning(resolved, out, tell)
-        work.check()
+        work.check(processes)
         # The recipe comes last: where it is, a stopped fine-tuning can go on.
         try:
-            plain = to_dict(resolved.recipe)
+            plain = to_dict(work.recipe)
             write_json(out / IDENTITY, identity(plain, resolved.base, resolved.labelled, work.first_vectors()))
-            write_text(out / RECIPE, to_toml(resolved.recipe, comments=True))
+            write_text(out / RECIPE, to_toml(work.recipe, comments=True))
         except BaseException:
             if not (out / RECIPE).is_file():
                 (out / IDENTITY).unlink(missing_ok=True)
@@ -132,14 +141,13 @@ def run_resolved(resolved: Resolved, out: str | Path, tell: Callable[[str], None
         return work.run()
 
 
-def resume(out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
+def resume(out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto") -> Finetuned:
     """Go on with a fine-tuning: runs that are done stay, the one that was stopped goes on where it was."""
     out = Path(out)
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
-    today = with_new_names(plain)
-    resolved = resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
+    resolved = _resolve_stored(out)
     with lock(out), deterministic():
         work = _Finetuning(resolved, out, tell)
         now = identity(plain, resolved.base, resolved.labelled, work.first_vectors())
@@ -148,8 +156,25 @@ def resume(out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
         changed = [key for key in now if found.get(key, now[key]) != now[key]]
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
-        work.check()
+        work.check(processes)
         return work.run()
+
+
+def _resolve_stored(out: Path) -> Resolved:
+    """What a fine-tuning's folder says of its recipe, as a recipe of today."""
+    today = with_new_names(read_toml(out / RECIPE))
+    return resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
+
+
+def train_beside(out: Path, number: int, seed: int, world: World) -> None:
+    """What the other processes of a run do: train it with the leading one. KeyboardInterrupt if asked to stop."""
+    with deterministic():
+        work = _Finetuning(_resolve_stored(out), out, _silent)
+        tune(work.run_of(number, seed), work.folder(number, seed), _silent, world)
+
+
+def _silent(text: str) -> None:
+    """Only the leading process speaks."""
 
 
 def identity(
@@ -184,6 +209,7 @@ class _Finetuning:
         self.recipe, self.out, self.tell = recipe, out, tell
         self.machine = find_machine(recipe.train.precision)
         reuse_memory()
+        self.processes = 1
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
         # Rows of the examples by how texts are read, and by split; those of the last way are kept.
@@ -191,23 +217,34 @@ class _Finetuning:
         # Word vectors by where they are and their width.
         self._vectors: dict[tuple[str, int], FirstVectors] = {}
 
-    def check(self) -> None:
+    def check(self, processes: Processes) -> None:
         """Make what all runs need once, so that what cannot be made is an error before anything is written."""
         self._describe()
         encoder = self.base.encoder(self.recipe.train.seed, None)
+        fitting = []
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
             self.base.config_with(recipe.adapt.dropout)  # an error where it cannot be
             model = recipe.row.model(encoder, recipe.head)
             freeze(model, recipe.adapt)
             transferred(encoder, recipe.adapt.transferred_groups)
-            self._examples_for(recipe)
             self._vectors_for(recipe)
+            rows = (row for example in self._examples_for(recipe)["train"].examples for row in example.rows)
+            n_tokens = recipe.train.epochs * sum(len(row.ids) for row in rows)
+            fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes))
+        self.processes = min(fitting)
+        self.recipe = for_processes(self.recipe, self.processes)
         # With stored features nothing is kept of the encoder.
         if self.recipe.adapt.frozen_groups != -1:
             train, row = self.recipe.train, SYSTEMS[self.base.system_name]
             need = estimate_memory(
-                model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
+                model,
+                row,
+                self.base.config,
+                self.machine.dtype,
+                train.batch_tokens,
+                recompute=train.recompute,
+                processes=self.processes,
             )
             self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
 
@@ -250,28 +287,38 @@ class _Finetuning:
 
     def _tune(self, number: int, seed: int) -> dict[str, Any]:
         folder = self.folder(number, seed)
-        recipe = varied(self.recipe, self.settings[number])
         n_runs = len(self.settings) * len(self.seeds)
         if n_runs > 1 and not (folder / RESULT).is_file():
             name = ", ".join([*self.settings[number], f"seed {seed}"])
             self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
+        n = 1 if (folder / RESULT).is_file() else self.processes
+        threads = torch.get_num_threads()
+        each = max(threads // n, 1)
+        message = {"out": str(self.out), "number": number, "seed": seed, "threads": each}
+        try:
+            torch.set_num_threads(each)
+            with start_group(n, WORKER, message) as group:
+                result = tune(self.run_of(number, seed), folder, self.tell, World.of(group))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
+        finally:
+            torch.set_num_threads(threads)
+        return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
+
+    def run_of(self, number: int, seed: int) -> Run:
+        """One run of the settings with this number."""
+        recipe = varied(self.recipe, self.settings[number])
         rows = self._examples_for(recipe)
-        features = self.out / "features"
-        run = Run(
+        return Run(
             self.base,
             recipe,
             seed,
             rows["train"].examples,
             rows["held out"],
             self.machine,
-            features,
+            self.out / "features",
             self._vectors_for(recipe),
         )
-        try:
-            result = tune(run, folder, self.tell)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
-        return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
 
     def _examples_for(self, recipe: Finetune) -> dict[str, Split]:
         """Rows of all examples by split: made once for all runs that read texts alike."""

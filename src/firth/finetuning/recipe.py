@@ -82,6 +82,7 @@ class TuneConfig:
     epochs: float = option(3.0, "times that the training examples are read", POSITIVE)
     batch_examples: int = option(32, "examples in an update", COUNT)
     batch_tokens: int = option(4096, "most tokens of an update that are in memory at once", COUNT)
+    micro_batches: int = option(0, "parts of an update, for as many processes; 0: no more than memory asks for", AMOUNT)
     seed: int = option(
         1, "of the first run: of the head's weights, the order of examples, dropout; the next has 2", AMOUNT
     )
@@ -152,6 +153,7 @@ _SAME_FOR_ALL = (
     "train.seed",
     "train.seeds",
     "train.precision",
+    "train.micro_batches",
     "train.balance",
     "head.labels",
     "head.scheme",

@@ -27,10 +27,12 @@ from firth.tasks.source import ExampleSource
 from firth.text.records import Record
 from firth.training.checkpoint import list_checkpoints
 from firth.training.config import TrainConfig
+from firth.training.distributed import World
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
 RESULT = "result.json"
+ALONE = World()
 # In a model's provenance: its scores on held-out examples. ``"dev"`` has those on the dev files, by name.
 HELD_OUT = "held_out"
 
@@ -78,8 +80,10 @@ class Run:
         )
 
 
-def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALONE) -> dict[str, Any]:
     """Train in ``folder``, or go on there; returns what ``result.json`` says. KeyboardInterrupt if asked to stop.
+
+    Each process of ``world`` does this; the leading one writes.
 
     ``folder/model`` is the best model by the recipe's metric on held-out examples.
     """
@@ -116,7 +120,12 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     trainer = Trainer(
         objective=light,
         source=ExampleSource(
-            train, recipe.train.batch_examples, recipe.train.batch_tokens, run.seed, next_tokens="lm" in light.weights
+            train,
+            recipe.train.batch_examples,
+            recipe.train.batch_tokens,
+            run.seed,
+            next_tokens="lm" in light.weights,
+            parts=recipe.train.micro_batches or 1,
         ),
         dev=None,
         judge=judge if run.held.records else None,
@@ -131,6 +140,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         resting=resting,
         dtype=run.machine.dtype,
         device=run.machine.device,
+        world=world,
         tell=tell,
         advice="Is there an odd example in that batch?",
     )
@@ -147,9 +157,10 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         "steps": best.step,
         "elapsed_s": round(best.elapsed_s, 2),
     }
-    write_json(folder / RESULT, result)
-    # Nothing will go on from here: what a finished run needs is its model.
-    remove_folder(folder / "checkpoints")
+    if world.leads:
+        write_json(folder / RESULT, result)
+        # Nothing will go on from here: what a finished run needs is its model.
+        remove_folder(folder / "checkpoints")
     return result
 
 

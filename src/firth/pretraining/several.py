@@ -20,7 +20,7 @@ from firth.training.checkpoint import list_checkpoints
 Processes = int | Literal["auto"]
 
 # To start a process takes seconds: a run of fewer floating-point operations ends about as soon with one.
-_SHORT_RUN_FLOPS = 5e12
+SHORT_RUN_FLOPS = 5e12
 _SHORT_RUN_MINUTES = 1.0
 
 
@@ -50,7 +50,7 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
         return 1
     n_parameters = sum(p.numel() for p in _outline(recipe).parameters())
     # Two operations a parameter and token in each of three products: forward, and the gradients of both factors.
-    if 6 * n_parameters * _most_tokens(recipe) < _SHORT_RUN_FLOPS or 0 < recipe.train.minutes < _SHORT_RUN_MINUTES:
+    if 6 * n_parameters * _most_tokens(recipe) < SHORT_RUN_FLOPS or 0 < recipe.train.minutes < _SHORT_RUN_MINUTES:
         return 1
     free = free_memory(machine.device)
     while n > 1 and free is not None and memory_of(for_processes(recipe, n), machine, n).total > free:

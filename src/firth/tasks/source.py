@@ -15,6 +15,8 @@ from firth.tasks.rows import Example, collate
 class ExampleSource:
     """Steps of ``batch_examples`` examples without end, each in micro-batches of at most ``budget_tokens`` tokens.
 
+    ``parts``: at least so many micro-batches, of about as many tokens each, where there are as many examples.
+
     Every epoch shuffles the examples anew by a hash of (seed, epoch) and leaves out the rest that makes no
     whole step, as published fine-tuning does (all are one step where there are fewer). A place is (epoch,
     batch): all that is needed to go on from there. ``next_tokens``: batches have the term ``lm`` too.
@@ -25,6 +27,7 @@ class ExampleSource:
     budget_tokens: int
     seed: int
     next_tokens: bool = False
+    parts: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -52,11 +55,14 @@ class ExampleSource:
 
     def cut(self, chosen: np.ndarray) -> list[np.ndarray]:
         """The examples of a step as micro-batches; an example longer than the budget goes alone."""
+        lengths = [sum(len(row.ids) for row in self.examples[number].rows) for number in chosen]
+        budget = min(self.budget_tokens, -(-sum(lengths) // self.parts)) if self.parts > 1 else self.budget_tokens
         cuts, size = [0], 0
-        for at, number in enumerate(chosen):
-            tokens = sum(len(row.ids) for row in self.examples[number].rows)
+        for at, tokens in enumerate(lengths):
             size += tokens
-            if size > self.budget_tokens and at > cuts[-1]:
+            # The examples that are left are at least as many as the parts that are still to be made.
+            needed = self.parts - len(cuts) >= len(chosen) - at
+            if at > cuts[-1] and (size > budget and len(cuts) < self.parts or size > self.budget_tokens or needed):
                 cuts.append(at)
                 size = tokens
         return np.split(chosen, cuts[1:])

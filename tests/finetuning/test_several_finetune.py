@@ -1,0 +1,132 @@
+"""``firth finetune`` with several processes: the batches of one, exact resume, and refusals."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import firth.training.trainer as trainer_module
+from firth.errors import ConfigError
+from firth.finetuning import finetune as job
+from firth.finetuning.finetune import Finetuned, resume, run_resolved
+from firth.finetuning.resolve import resolve
+from firth.finetuning.several import count_processes
+from firth.folder import read_model
+from firth.machine import find_machine
+from firth.tasks.rows import Example, Row
+from firth.tasks.source import ExampleSource
+from firth.training.log import read_log
+
+SETTINGS = ["train.precision=float32", "train.batch_examples=6", "train.epochs=2", "adapt.dropout=0.1"]
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+
+
+@pytest.fixture
+def recipe(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
+    words = ("river", "queen", "mill", "baker", "winter", "market")
+    lines = [f"the {word} and the {words[at // 6]}\t{at % 2}" for at, word in enumerate(words * 4)]
+    file = tmp_path / "t.tsv"
+    file.write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
+    return {"task": "classify", "model": str(tiny_run), "data": {"train": str(file), "dev": str(file)}}
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def tuned(recipe: dict[str, Any], out: Path, *settings: str, processes: Any = 2) -> Finetuned:
+    return run_resolved(resolve(recipe, [*SETTINGS, *settings], "t"), out, silent, processes=processes)
+
+
+def state(out: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = read_model(out).objective.state_dict()
+    return found
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes between two steps: what is done is saved."""
+    original = trainer_module.Trainer.train_step
+
+    def watched(self: Any, batches: Any) -> Any:
+        if self.state.step == step:
+            self._asked = lambda: True
+            self._given_up = True
+        return original(self, batches)
+
+    monkeypatch.setattr(trainer_module.Trainer, "train_step", watched)
+
+
+@pytest.mark.slow
+def test_two_processes_read_the_batches_of_one(recipe: dict[str, Any], tmp_path: Path) -> None:
+    tuned(recipe, tmp_path / "two")
+    tuned(recipe, tmp_path / "one", "train.micro_batches=2", processes=1)
+    assert (tmp_path / "two/recipe.toml").read_text() == (tmp_path / "one/recipe.toml").read_text()
+    logs = [read_log(next((tmp_path / name).glob("runs/*/log.jsonl"))) for name in ("one", "two")]
+    one, two = ([event["loss"] for event in log if event["event"] == "train"] for log in logs)
+    assert len(one) > 1 and two == pytest.approx(one, rel=1e-4)
+    ours, theirs = state(tmp_path / "one"), state(tmp_path / "two")
+    for name, tensor in ours.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
+def test_stopped_and_resumed_it_is_equal_bit_for_bit(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned(recipe, tmp_path / "whole", "train.seeds=2")
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        with pytest.raises(KeyboardInterrupt, match="firth finetune --resume"):
+            tuned(recipe, tmp_path / "parts", "train.seeds=2")
+    assert not (tmp_path / "parts/results.json").exists()
+    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+    done = resume(tmp_path / "parts", silent, processes=2)
+    ours = state(tmp_path / "parts")
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in state(tmp_path / "whole").items())
+    assert len(done.results["runs"]) == 2 and not list((tmp_path / "parts").glob("runs/*/checkpoints"))
+
+
+def test_what_processes_cannot_share_is_refused(recipe: dict[str, Any], tmp_path: Path) -> None:
+    for settings, message in (
+        (["adapt.frozen_groups=-1"], "--processes 2: of a frozen encoder only the head learns"),
+        (["head.network.hidden_width=4", "head.network.pool=mean"], r"--processes 2: this head has running statistics"),
+        (["train.batch_examples=1"], "--processes 2: at most 1 can share an update"),
+    ):
+        wanted = [s for s in SETTINGS if not s.startswith("adapt")] + settings
+        with pytest.raises(ConfigError, match=message):
+            run_resolved(resolve(recipe, wanted, "t"), tmp_path / "out", silent, processes=2)
+        assert not (tmp_path / "out/recipe.toml").exists()
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+def test_one_process_for_a_short_run_and_one_for_each_thread_of_a_long_one(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    found, base, _ = resolve(recipe, SETTINGS, "t")
+    model = found.row.model(base.encoder(1, None), found.head)
+    machine = find_machine("float32")
+    assert count_processes(found, model, 1e3, machine, "auto") == 1
+    assert count_processes(found, model, 1e12, machine, "auto") == 3
+    resumed = resolve(recipe, [*SETTINGS, "train.micro_batches=2"], "t").recipe
+    assert count_processes(resumed, model, 1e3, machine, "auto") == 2
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 6), st.integers(5, 60))
+def test_an_update_has_as_many_parts_as_it_is_asked_for(lengths: list[int], parts: int, budget: int) -> None:
+    examples = [Example((Row(np.zeros(n, np.int64), np.zeros(n, np.int64)),), (1,), {}) for n in lengths]
+    source = ExampleSource(examples, len(examples), budget, seed=1, parts=parts)
+    cut = source.cut(np.arange(len(examples)))
+    assert np.concatenate(cut).tolist() == list(range(len(examples))), "none is lost, and their order stays"
+    assert len(cut) >= min(parts, len(examples)) and all(len(part) for part in cut)
+    for part in cut:
+        assert len(part) == 1 or sum(lengths[i] for i in part) <= budget
