@@ -27,6 +27,7 @@ from firth.cli.pretrain import pretrain
 from firth.cli.probe import probe
 from firth.cli.score import score
 from firth.cli.score_text import score_text
+from firth.cli.search import search
 from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
@@ -62,6 +63,7 @@ _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a 
     score_text,
     generate,
     embed,
+    search,
     attention,
     translate,
     vectors,

@@ -1,0 +1,118 @@
+"""``firth search``."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter, validators
+
+from firth.cli.shared import (
+    JsonFlag,
+    Precision,
+    check_text,
+    counted,
+    lines_from,
+    load_model,
+    on_interrupt,
+    print_json,
+    print_next,
+)
+from firth.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from firth.inference.search import Hit
+
+
+def search(
+    index: Annotated[Path, Parameter(name="INDEX")],
+    /,
+    *queries: Annotated[str, Parameter(name="QUERY")],
+    texts: Path | None = None,
+    model: Path | None = None,
+    layer: int | None = None,
+    pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
+    top_k: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 5,
+    precision: Precision = "float32",
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the texts nearest to a query: embed a file once, then search it by exact cosine.
+
+    Example: firth search index/ --texts lines.txt --model runs/a; firth search index/ "a question"
+
+    Parameters
+    ----------
+    index
+        Folder of the index: new with --texts, else made before.
+    queries
+        Texts to search for; lines of stdin if none is given and nothing is built.
+    texts
+        File with a text a line, to embed into a new index.
+    model
+        The model that embeds the texts; default when searching: the one the index was made with.
+    layer
+        With --texts: layer, 0 is the embedding output, -1 the top (default).
+    pool
+        With --texts: pooling over the tokens of a text; default: the model's own, else mean.
+    top_k
+        Texts per query.
+    precision
+        dtype of the encoder; auto is bfloat16 where the machine multiplies in it.
+    as_json
+        Print one JSON object per query.
+    """
+    for query in queries:
+        check_text(query, "QUERY")
+    if texts is not None:
+        _build(index, texts, model, layer, pool, precision)
+        if not queries:
+            print_next("firth", "search", index, "a text")
+            return
+    elif layer is not None or pool is not None:
+        raise ConfigError(
+            "--layer and --pool are chosen when the index is built: give --texts as well, or leave them out"
+        )
+    from firth.inference.search import Index
+
+    found = Index(index)
+    loaded = load_model(model or Path(found.model), precision)
+    found.check_model(loaded)
+    n_queries = 0
+    for query in queries or (line for line in lines_from(None) if line.strip()):
+        n_queries += 1
+        _print(query, found.nearest(found.embed(loaded, query), top_k), as_json)
+    if not n_queries:
+        raise InputError("stdin: no queries: give texts to search for")
+
+
+def _build(
+    index: Path,
+    texts: Path,
+    model: Path | None,
+    layer: int | None,
+    pool: Literal["mean", "max", "first", "last", "summary"] | None,
+    precision: Precision,
+) -> None:
+    from firth.files import check_new
+    from firth.inference.search import build_index
+
+    if model is None:
+        raise ConfigError("--model is missing: the model that embeds the texts, such as --model runs/a")
+    check_new(index)
+    if not texts.is_file():
+        raise InputError(f"{texts}: no such file; check the path")
+    loaded = load_model(model, precision)
+    with on_interrupt("no index was written"):
+        n_texts = build_index(
+            loaded, str(model), lines_from(texts), index, layer=-1 if layer is None else layer, pool=pool
+        )
+    print(f"{index}: {counted(n_texts, 'text')}")
+
+
+def _print(query: str, hits: "Iterable[Hit]", as_json: bool) -> None:
+    if as_json:
+        plain = [{"line": hit.line, "cosine": round(hit.cosine, 6), "text": hit.text} for hit in hits]
+        print_json({"query": query, "hits": plain})
+        return
+    print(query)
+    for hit in hits:
+        print(f"  {hit.cosine:6.3f}  {hit.line:>6}  {hit.text}")

@@ -1,0 +1,152 @@
+"""Search texts by meaning: a file embedded once, then the nearest of its lines to any query, by exact cosine.
+
+index.json        format, model, layer and pooling, how many texts, how wide vectors are
+vectors.f32       little-endian float32, a vector of length 1 for each text (of length 0 where the model gives none)
+texts.txt         the texts, one a line, and
+lines.npy         where each begins, and the end, in bytes
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from firth.config import read_json
+from firth.errors import CheckpointError, ConfigError, InputError
+from firth.files import check_new, make_folder, write_json
+from firth.inference.model import Model, Pool
+from firth.progress import Progress
+
+ABOUT, VECTORS, TEXTS, LINES = "index.json", "vectors.f32", "texts.txt", "lines.npy"
+FORMAT, VERSION = "firth-index", 1
+# Vectors that are compared at once: a few tens of megabytes.
+_BLOCK = 1 << 15
+# A query is of the model that the texts were embedded by where that gives a text the direction it had.
+_SAME = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A text that was found: its line from 1, and the cosine of its vector and the query's."""
+
+    line: int
+    cosine: float
+    text: str
+
+
+def build_index(
+    model: Model, name: str, texts: Iterable[str], out: str | Path, *, layer: int = -1, pool: Pool | None = None
+) -> int:
+    """Embed texts, one a line, into the new folder ``out``; returns how many. Memory does not grow with their number.
+
+    ``name``: of the model, as it can be loaded again. ``layer``, ``pool``: as for ``Model.embed``. InputError if there
+    are no texts.
+    """
+    out = Path(out)
+    check_new(out)
+    counts: list[int] = []
+    make_folder(out, lambda folder: counts.append(_write(folder, model, name, texts, layer, pool)))
+    return counts[0]
+
+
+def _write(folder: Path, model: Model, name: str, texts: Iterable[str], layer: int, pool: Pool | None) -> int:
+    ends, width = [0], 0
+    with (
+        open(folder / VECTORS, "wb") as vectors,
+        open(folder / TEXTS, "wb") as lines,
+        Progress("embedding", None, "texts") as progress,
+    ):
+
+        def kept() -> Iterator[str]:
+            for text in texts:
+                line = text.encode() + b"\n"
+                lines.write(line)
+                ends.append(ends[-1] + len(line))
+                yield text
+
+        for vector in model.embed_stream(kept(), layer, pool):
+            width = len(vector)
+            vectors.write(_of_length_1(vector).astype("<f4").tobytes())
+            progress.advance(1)
+    if len(ends) == 1:
+        raise InputError("no texts: give a file with a text a line")
+    np.save(folder / LINES, np.array(ends, np.int64), allow_pickle=False)
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": name,
+        "layer": layer,
+        "pool": pool,
+        "texts": len(ends) - 1,
+        "width": width,
+    }
+    write_json(folder / ABOUT, about)
+    return len(ends) - 1
+
+
+def _of_length_1(vector: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+class Index:
+    """A folder of ``build_index``, mapped into memory."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        if not (self.folder / ABOUT).is_file():
+            raise ConfigError(f"{folder} is not an index: firth search {folder} --texts FILE --model MODEL makes one")
+        about = read_json(self.folder / ABOUT)
+        if about.get("format") != FORMAT or about.get("version") != VERSION:
+            raise CheckpointError(f"{folder} is not an index of this version: build it again")
+        try:
+            self.model, self.layer, self.pool = str(about["model"]), int(about["layer"]), about["pool"]
+            self.n_texts, self.width = int(about["texts"]), int(about["width"])
+            self._ends: np.ndarray = np.load(self.folder / LINES, mmap_mode="r", allow_pickle=False)
+            size = 4 * self.n_texts * self.width, (self.folder / VECTORS).stat().st_size
+            lines = len(self._ends), int(self._ends[-1]), (self.folder / TEXTS).stat().st_size
+            if size[0] != size[1] or lines[0] != self.n_texts + 1 or lines[1] != lines[2]:
+                raise ValueError("files of other sizes")
+        except (KeyError, TypeError, ValueError, OSError, IndexError) as error:
+            raise CheckpointError(f"{folder} is damaged ({error}): build it again") from None
+        self.vectors = np.memmap(self.folder / VECTORS, "<f4", "r", shape=(self.n_texts, self.width))
+
+    def text(self, number: int) -> str:
+        """The text of a number from 0."""
+        with open(self.folder / TEXTS, "rb") as file:
+            file.seek(int(self._ends[number]))
+            return file.read(int(self._ends[number + 1] - self._ends[number]) - 1).decode()
+
+    def nearest(self, query: Float[np.ndarray, " H"], top: int) -> list[Hit]:
+        """The ``top`` texts whose vectors have the highest cosine with ``query``, equal ones in the order of the file.
+
+        Every vector is compared: nothing is approximated.
+        """
+        wanted, best = _of_length_1(query.astype(np.float32)), np.empty(0, np.float32)
+        numbers = np.empty(0, np.int64)
+        for start in range(0, self.n_texts, _BLOCK):
+            cosines = self.vectors[start : start + _BLOCK] @ wanted
+            best = np.concatenate([best, cosines])
+            numbers = np.concatenate([numbers, np.arange(start, start + len(cosines))])
+            chosen = np.lexsort((numbers, -best))[:top]
+            best, numbers = best[chosen], numbers[chosen]
+        pairs: list[Any] = list(zip(numbers.tolist(), best.tolist(), strict=True))
+        return [Hit(number + 1, cosine, self.text(number)) for number, cosine in pairs]
+
+    def check_model(self, model: Model) -> None:
+        """ConfigError for a model that is not the one of the texts, by what it makes of the first of them."""
+        number = next((n for n in range(min(self.n_texts, 100)) if self.vectors[n].any()), None)
+        if number is None:
+            return
+        again = self.embed(model, self.text(number))
+        if len(again) != self.width or float(_of_length_1(again) @ self.vectors[number]) < _SAME:
+            raise ConfigError(
+                f"{self.folder} was made by another model than this ({self.model} at that time): build it again"
+            )
+
+    def embed(self, model: Model, text: str) -> Float[np.ndarray, " H"]:
+        """The vector of a query, made as those of the texts were."""
+        return model.embed(text, self.layer, self.pool)

@@ -1,0 +1,29 @@
+"""``firth search``."""
+
+import json
+from pathlib import Path
+
+
+def test_embed_once_then_search(firth, tiny_run: Path, tmp_path: Path) -> None:
+    texts, index = tmp_path / "lines.txt", tmp_path / "index"
+    texts.write_text("the river\na green hill\nthe market\n", "utf-8")
+    built = firth("search", index, "--texts", texts, "--model", tiny_run)
+    assert built.code == 0 and f"{index}: 3 texts" in built.out and f"next: firth search {index} 'a text'" in built.out
+    found = firth("search", index, "the market", "--top-k", 1)
+    assert found.out.splitlines()[0] == "the market" and found.out.splitlines()[1].split(maxsplit=2)[1:] == [
+        "3",
+        "the market",
+    ]
+    several = firth("search", index, "--json", stdin=b"the river\n\nthe market\n")
+    lines = [json.loads(line) for line in several.out.splitlines()]
+    assert [(line["query"], line["hits"][0]["text"]) for line in lines] == [("the river",) * 2, ("the market",) * 2]
+
+
+def test_refusals(firth, tiny_run: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "lines.txt"
+    texts.write_text("a\n", "utf-8")
+    assert "--model is missing" in firth("search", tmp_path / "i", "--texts", texts).complaint
+    assert "is not an index" in firth("search", tmp_path / "none", "x").complaint
+    assert "--layer and --pool" in firth("search", tmp_path / "none", "x", "--layer", 1).complaint
+    missing = firth("search", tmp_path / "i", "--texts", tmp_path / "no.txt", "--model", tiny_run)
+    assert missing.code == 2 and "no such file" in missing.complaint
