@@ -17,7 +17,8 @@ from jaxtyping import Float
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import check_new, make_folder, write_json
-from firth.inference.model import Model, Pool
+from firth.inference.embedding import Pool
+from firth.inference.model import Model
 from firth.progress import Progress
 
 ABOUT, VECTORS, TEXTS, LINES = "index.json", "vectors.f32", "texts.txt", "lines.npy"
