@@ -26,6 +26,7 @@ from firth.finetuning.base import (
     freeze,
     make_model,
     rate_scales,
+    read_base,
     transferred,
 )
 from firth.finetuning.evaluate import evaluate
@@ -648,6 +649,33 @@ def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch:
     # Documents are many sentences, whatever the system.
     assert with_defaults(empty, "bert-ltr", kind, 64, documents=True)["train"]["batch_examples"] == 8
     assert with_defaults(empty, "bert", kind, 64, documents=False)["head"] == {}
+
+
+@pytest.mark.parametrize("kind", sorted(TASKS))
+def test_texts_are_averaged_where_no_summary_was_learnt(kind: str) -> None:
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+    found = with_defaults(empty, "bert", kind, 64, documents=False, has_summary=False)
+    assert found["head"] == ({} if kind in ("tag", "answer") else {"network": {"pool": "mean"}})
+    given = empty | {"head": {"network": {"pool": "max"}}}
+    said = with_defaults(given, "bert", kind, 64, documents=False, has_summary=False)
+    assert said["head"]["network"]["pool"] == "max"
+    bcn = empty | {"head": {"network": {"kind": "biattentive"}}}
+    own = with_defaults(bcn, "bert", kind, 64, documents=False, has_summary=False)
+    assert own["head"]["network"] == {"kind": "biattentive"}
+
+
+def test_only_next_sentences_teach_bert_a_summary(tiny_run: Path) -> None:
+    base = read_base(str(tiny_run), "", False)
+    assert base.has_summary
+    provenance = dict(base.origin["provenance"])
+    without = provenance | {"recipe": provenance["recipe"] | {"objective.next_sentence": False}}
+    assert not dataclasses.replace(base, origin=base.origin | {"provenance": without}).has_summary
+    # A fine-tuned model of it, too; but not where nothing is known, or where all begins at random.
+    later = {"provenance": {"base": base.origin | {"provenance": without}}}
+    assert not dataclasses.replace(base, origin=later).has_summary
+    assert dataclasses.replace(base, origin={}).has_summary
+    assert dataclasses.replace(base, origin=later, weights=None).has_summary
+    assert not dataclasses.replace(base, untrained=("pooler",)).has_summary
 
 
 @pytest.mark.parametrize("kind", sorted(TASKS))

@@ -44,6 +44,28 @@ class Base:
         return getattr(self.config, "max_positions", None)
 
     @property
+    def has_summary(self) -> bool:
+        """Whether pre-training trained the encoder's own vector of a text: BERT's, only with next-sentence prediction.
+
+        True where nothing is known of it, and for weights that begin at random.
+        """
+        if "pooler" in self.untrained:
+            return False
+        if self.weights is None or not self.system_name.startswith("bert"):
+            return True
+        return self.system_name == "bert" and self._pretrained_with("objective.next_sentence") is not False
+
+    def _pretrained_with(self, key: str) -> Any:
+        """An option of its pre-training; None where that is not known."""
+        origin = self.origin
+        while origin:  # a fine-tuned model tells what it was made from
+            made = origin.get("provenance", {})
+            if key in made.get("recipe", {}):
+                return made["recipe"][key]
+            origin = made.get("base", {})
+        return None
+
+    @property
     def trained_length(self) -> int | None:
         """The longest row of its pre-training, where it was pre-trained with positions and says so."""
         lengths, most, origin = list[int](), self.max_length, self.origin

@@ -162,6 +162,8 @@ _SAME_FOR_ALL = (
 # Published fine-tuning of the base size: 10 % warm-up, a rate of 5e-5 (google-research/bert run_classifier.py).
 # Smaller models want more: in inverse proportion to the width, which meets the published grid of the miniatures.
 _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
+# Kinds whose examples are read as one vector.
+_READ_AS_ONE = ("classify", "multilabel", "regress", "choose")
 # A row of a document holds several sentences: as many words in an update as 32 sentences have.
 _BATCH_DOCUMENTS = 8
 
@@ -177,10 +179,13 @@ def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dic
     return plain
 
 
-def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool) -> dict[str, Any]:
+def with_defaults(
+    plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool, has_summary: bool = True
+) -> dict[str, Any]:
     """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
     those the design's if it names one.
 
+    ``has_summary``: whether the encoder's own vector of a text was trained; without it the mean of its tokens is read.
     ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
@@ -194,6 +199,9 @@ def with_defaults(plain: dict[str, Any], system: str, kind: str, width: int, *, 
         own["head"]["network"] = _fitting(own["head"]["network"], said["head"].get("network"), kind)
     bert = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
     found = laid_over(bert, own)
+    if not has_summary and kind in _READ_AS_ONE:
+        mean = _fitting({"pool": "mean"}, said["head"].get("network"), kind)
+        found["head"] = laid_over(found["head"], {"network": mean} if mean else {})
     tuned_width = SYSTEMS[system].tuned_width
     if tuned_width is not None:
         found["optim"]["learning_rate"] *= tuned_width / width

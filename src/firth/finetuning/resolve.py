@@ -41,7 +41,9 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         plain.setdefault("data", {})["columns"] = labelled.columns
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain["head"] = labelled.options | plain["head"]
-    plain = with_defaults(plain, base.system_name, labelled.kind, base.config.width, documents=documents)
+    plain = with_defaults(
+        plain, base.system_name, labelled.kind, base.config.width, documents=documents, has_summary=base.has_summary
+    )
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
     _read_as_trained(plain["head"], base, labelled.notes)
