@@ -58,7 +58,10 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 def _fail(message: str, code: int) -> int:
     """Say what is wrong in one line; returns the exit code."""
-    print("firth: " + " ".join(printable(message).split("\n")), file=sys.stderr, flush=True)
+    # Not above: what starts must be quick.
+    from firth.cli.typed import as_typed
+
+    print("firth: " + " ".join(as_typed(printable(message)).split("\n")), file=sys.stderr, flush=True)
     return code
 
 

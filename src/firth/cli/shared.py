@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, validators
 
+from firth.cli.typed import as_typed
 from firth.errors import InputError, printable
 from firth.progress import say
 
@@ -70,8 +71,8 @@ def print_next(*command: str | Path) -> None:
 
 
 def shell(*command: str | Path) -> str:
-    """A command line, quoted for the shell; placeholders such as TEXT stay bare."""
-    return shlex.join(map(str, command))
+    """A command line as it must be typed here, quoted for the shell; placeholders such as TEXT stay bare."""
+    return as_typed(shlex.join(map(str, command)))
 
 
 def print_warnings(bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_lines: int, cut_documents: int) -> None:
