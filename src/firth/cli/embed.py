@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from firth.cli.shared import CompileFlag, InputFile, Precision, counted, lines_from, load_model, on_interrupt
+from firth.cli.shared import (
+    CompileFlag,
+    InputFile,
+    Precision,
+    check_texts,
+    counted,
+    lines_from,
+    load_model,
+    on_interrupt,
+)
 from firth.errors import InputError, UsageError
 from firth.files import check_new_file, new_file
 from firth.progress import Progress
@@ -25,7 +34,7 @@ _UNIT_FILES = (".npz", ".hdf5", ".h5", ".jsonl")
 def embed(
     model: Annotated[Path, Parameter(name="MODEL")],
     /,
-    *,
+    *texts: Annotated[str, Parameter(name="TEXT")],
     unit: Unit = "text",
     layer: Annotated[int | None, Parameter(show_default=False)] = None,
     mix: LayerMixName | None = None,
@@ -39,12 +48,14 @@ def embed(
 ) -> None:
     """Embed lines of text: one vector per line, or one per word or token in its context; empty lines included.
 
-    Example: firth embed runs/a --layer -2 --pool mean --out vectors.npy < lines.txt
+    Example: firth embed runs/a "A text."; firth embed runs/a --layer -2 --pool mean --out vectors.npy < lines.txt
 
     Parameters
     ----------
     model
         Run or model folder, also of another tool, or hub:org/name.
+    texts
+        Texts to embed; lines of --input or stdin if none is given.
     unit
         What gets a vector: a text, or each word or token of it in context.
     layer
@@ -69,7 +80,8 @@ def embed(
         Compile the encoder with torch.compile: about a minute of warm-up, then faster.
     """
     _check_flags(unit, layer, mix, last, weights, pool, out)
-    lines = _some(lines_from(file), str(file or "stdin"))
+    check_texts(texts, file)
+    lines = iter(texts) if texts else _some(lines_from(file), str(file or "stdin"))
     loaded = load_model(model, precision, compile)
     asked = _mix(mix, last, weights)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):

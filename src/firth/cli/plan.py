@@ -83,9 +83,19 @@ def _print(plan: "Plan", texts: tuple[str, ...]) -> None:
         print_next("firth", "prepare", *texts, "--tokenizer", "vocab", "--out", "corpus")
     corpus = texts[0] if plan.counted else "corpus"
     print_next(
-        "firth", "pretrain", "--recipe", "small", "--model", chosen.model, "--corpus", corpus, "--out", "runs/a",
-        "--minutes", f"{plan.minutes:g}",
-    )  # fmt: skip
+        "firth",
+        "pretrain",
+        "--recipe",
+        "small",
+        "--model",
+        chosen.model,
+        "--corpus",
+        corpus,
+        "--out",
+        "runs/a",
+        "--minutes",
+        f"{plan.minutes:g}",
+    )
 
 
 def _why(plan: "Plan") -> str:

@@ -22,10 +22,10 @@ from firth.cli.shared import (
     Precision,
     RecoverText,
     check_text,
+    check_texts,
     counted,
     lines_from,
     load_model,
-    looks_like_file,
     on_interrupt,
 )
 from firth.errors import ConfigError, InputError
@@ -183,14 +183,7 @@ def _load(
 
 
 def _check(texts: tuple[str, ...], file: Path | None, about_a_file: list[str]) -> None:
-    if texts and file is not None:
-        raise ConfigError("give either TEXT or --input, not both")
-    for text in texts:
-        if file is None and looks_like_file(text):
-            raise ConfigError(
-                f"{text} is a file here: --input {text} reads what is in it; to have the name itself answered, give it "
-                "on stdin"
-            )
+    check_texts(texts, file)
     if file is None and about_a_file:
         raise ConfigError(f"{' and '.join(about_a_file)}: only with a file: name it with --input")
 

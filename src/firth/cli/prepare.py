@@ -160,8 +160,7 @@ def prepare(
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
     _print_removed(report)
     size = _size_for(tokenizer, bool(second))
-    recipe = ("--recipe", "small") if size.startswith("bert-") else ()
-    print_next("firth", "pretrain", *recipe, "--model", size, "--corpus", out, "--out", "runs/a", "--minutes", "30")
+    print_next("firth", "pretrain", "--model", size, "--corpus", out, "--out", "runs/a", "--minutes", "30")
 
 
 def _print_removed(report: "PrepareReport") -> None:

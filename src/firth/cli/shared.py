@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, validators
 
 from firth.cli.typed import as_typed
-from firth.errors import InputError, printable
+from firth.errors import InputError, UsageError, printable
 from firth.progress import say
 
 if TYPE_CHECKING:
@@ -127,6 +127,19 @@ def looks_like_file(text: str) -> bool:
     if not text.strip() or " " in text or "\0" in text or len(text) > _LONGEST_NAME or not Path(text).suffix:
         return False
     return Path(text).is_file()
+
+
+def check_texts(texts: Sequence[str], file: Path | None) -> None:
+    """Refuse texts beside a file of them, text that is not UTF-8, and a text that is the name of a file."""
+    if texts and file is not None:
+        raise UsageError("give either TEXT or --input, not both")
+    for text in texts:
+        check_text(text, "TEXT")
+        if looks_like_file(text):
+            raise UsageError(
+                f"{text} is a file here: --input {text} reads what is in it; to have the name itself read, give it on "
+                "stdin"
+            )
 
 
 def check_text(text: str, where: str) -> None:

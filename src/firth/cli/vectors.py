@@ -48,7 +48,7 @@ def convert(
     source: Annotated[Path, Parameter(name="SOURCE")],
     /,
     *,
-    to: Path,
+    to: Annotated[Path, Parameter(name=["--out", "--to"])],
     texts: Annotated[list[str] | None, Parameter(name="--texts", consume_multiple=True)] = None,
     min_count: Count = 1,
     max_words: First = 0,
@@ -64,7 +64,7 @@ def convert(
 
     The format is detected automatically: GloVe, word2vec or fastText text, word2vec binary, fastText .bin.
 
-    Example: firth vectors convert glove.6B.100d.txt --to models/glove
+    Example: firth vectors convert glove.6B.100d.txt --out models/glove
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def convert(
 @vectors.command(sort_key=1)
 def train(
     *texts: Texts,
-    out: Path,
+    out: Annotated[Path, Parameter(name=["--out", "--to"])],
     kind: Literal["word2vec", "fasttext"] = "word2vec",
     algorithm: Literal["skip-gram", "cbow"] = "skip-gram",
     width: Count = 100,

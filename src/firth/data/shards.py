@@ -171,6 +171,11 @@ class Corpus:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a corpus folder; an older layout or another kind of folder is refused."""
     path = folder / "manifest.json"
+    if folder.is_file():
+        raise ConfigError(
+            f"{folder} is a file: make a corpus folder of it with firth vocab {folder} --out vocab, and then firth "
+            f"prepare {folder} --tokenizer vocab --out corpus"
+        )
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}")
     if not path.is_file():

@@ -120,7 +120,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         key="vectors", title="a file of word vectors", page="systems/vectors.md",
         finds=lambda place: place if looks_like_vectors(place) else None,
-        instead="firth vectors convert SOURCE --to DIR makes a model folder of it",
+        instead="firth vectors convert SOURCE --out DIR makes a model folder of it",
     ),
 )  # fmt: skip
 BY_KEY = {row.key: row for row in FORMATS}
@@ -165,7 +165,7 @@ def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
     if strange := [option for option in given if option not in row.options]:
         raise ConfigError(f"{name} is {row.title}, which needs no {' and no '.join(strange)}: leave out")
     if row.reads is None:
-        raise CheckpointError(f"{name} is {row.title}: {row.instead}")
+        raise CheckpointError(f"{name} is {row.title}: {row.instead.replace('SOURCE', name)}")
     if row.key == "firth":
         return row.reads(located.path, options)
     check_packages(row)

@@ -21,7 +21,7 @@ Run = Callable[[Sequence[Example]], list[Outputs]]
 def task_model(loaded: Loaded) -> TaskModel:
     """The task model of a folder; ConfigError if it has not learnt a task."""
     if not isinstance(loaded.objective, TaskModel):
-        raise ConfigError("this model has not learnt a task yet: fine-tune it with firth finetune --model")
+        raise ConfigError("this model has not learnt a task yet: fine-tune it with firth finetune --model MODEL")
     return loaded.objective
 
 

@@ -58,6 +58,10 @@ class Model:
     budget_tokens: int = 4096
     path: str = ""
 
+    def __repr__(self) -> str:
+        n = sum(parameter.numel() for parameter in self.loaded.objective.parameters())
+        return f"<firth.Model: {self.system}, {self.task}, {n / 1e6:.1f} M parameters, on {self.device}>"
+
     @property
     def system(self) -> str:
         """Name of the system, e.g. ``"bert"``."""
@@ -369,6 +373,8 @@ def load(
     weights are laid out for them (``firth.folder.read_model`` has them as they are). Raises ConfigError if there is
     nothing at ``path`` or the machine lacks what is asked for, CheckpointError if what is there cannot be read.
     """
+    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={device!r}: PyTorch finds no GPU here; leave it out, or give 'cpu'")
     if precision == "int8":
         check_gate(path)
     loaded = open_model(path)

@@ -1,0 +1,49 @@
+"""What is said of things tried at the door: each is one line that names what to type."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("pretrain --corpus TEXT --model bert-tiny --out OUT", ["is a file", "firth prepare TEXT --tokenizer vocab"]),
+        ("vectors nearest VECTORS king", ["is a file of word vectors: firth vectors convert VECTORS --out DIR"]),
+        ("finetune --task ner --model RUN --train TEXT --out OUT", ["called ner elsewhere is --task tag"]),
+        ("finetune --task nli --model RUN --train TEXT --out OUT", ["--task classify with two texts, --columns"]),
+        ("finetune --task question_answering --model RUN --train TEXT --out OUT", ["--task answer"]),
+        ("finetune --task xyzxyz --model RUN --train TEXT --out OUT", ["data sets: glue, "]),
+        ("predict RUN words", ["firth finetune --model MODEL"]),
+        ("embed RUN TEXT", ["is a file here: --input TEXT"]),
+        ("embed RUN words --input TEXT", ["either TEXT or --input"]),
+    ],
+)
+def test_advice_names_what_to_type(firth, tiny_run: Path, tmp_path: Path, command: str, said: list[str]) -> None:
+    places = {"TEXT": tmp_path / "text.txt", "VECTORS": tmp_path / "my.vec", "RUN": tiny_run, "OUT": tmp_path / "out"}
+    places["TEXT"].write_text("the river\n", "utf-8")
+    places["VECTORS"].write_text("king 0.1 0.2\nqueen 0.2 0.1\n", "utf-8")
+    result = firth(*(places.get(word, word) for word in command.split()))
+    assert result.code == 2 and not places["OUT"].exists()
+    for part in said:
+        expected = " ".join(str(places.get(word, word)) for word in part.split())
+        assert expected in result.complaint or part in result.complaint, result.complaint
+
+
+def test_texts_are_embedded_as_arguments_too(firth, tiny_run: Path) -> None:
+    by_argument = firth("embed", tiny_run, "the river", "a hill")
+    assert by_argument.code == 0
+    assert by_argument.out == firth("embed", tiny_run, stdin=b"the river\na hill\n").out
+
+
+def test_a_model_is_shown_in_a_line_and_a_missing_card_is_said(tiny_run: Path) -> None:
+    import torch
+
+    import firth
+    from firth.errors import ConfigError
+
+    model = firth.load(tiny_run, device="cpu")
+    assert repr(model) == "<firth.Model: bert, pretraining, 0.0 M parameters, on cpu>"
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="device='cuda': PyTorch finds no GPU here"):
+            firth.load(tiny_run, device="cuda")
