@@ -248,7 +248,6 @@ def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_pa
         (["--columns", "text=sentence,label=label"], ["t.tsv:1", "no column 'sentence'", "text | label"]),
         (["--columns", "txt=text"], ["unknown part 'txt'", "label"]),
         (["--columns", "text=0,label=2", "--no-header"], ["2 columns", "number 2", "from 0"]),
-        (["--no-header"], ["t.tsv:1", "columns text=0,label=1"]),
         (["--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
         (["--set", "train.epocs=2"], ["'train.epocs'", "'train.epochs'"]),
         (["--set", "head.netwerk.mix=sum"], ["'head.netwerk'", "'head.network'"]),

@@ -133,7 +133,7 @@ def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, An
     dev = tmp_path / "turned.tsv"
     dev.write_text("\n".join(turned).replace("\tX", "\twinter"), "utf-8")
     plain["data"] = {**plain["data"], "dev": str(dev)}
-    frozen = ("adapt.frozen_groups=-1", "train.epochs=5", "optim.learning_rate=3e-2", "optim.kind=adamw")
+    frozen = ("adapt.frozen_groups=-1", "train.epochs=15", "optim.learning_rate=3e-2", "optim.kind=adamw")
     for name, settings in (("whole", frozen[1:]), ("stored", frozen)):
         out = tmp_path / name
         scores = run(plain, out, *settings).scores

@@ -33,6 +33,9 @@ from firth.training.trainer import Trainer
 
 RESULT = "result.json"
 ALONE = World()
+# Epochs of few examples are few steps: to score, and to write the model, more often than this would take longer than
+# the steps.
+_EVAL_STEPS, _SAVE_STEPS = 10, 50
 # In a model's provenance: its scores on held-out examples. ``"dev"`` has those on the dev files, by name.
 HELD_OUT = "held_out"
 
@@ -65,14 +68,18 @@ class Run:
     def train_config(self) -> TrainConfig:
         train, per_epoch = self.recipe.train, self.per_epoch
         looks = train.evaluations_per_epoch
+        eval_every = max(per_epoch // looks, 1) if looks else 0
+        # What counts evaluations has as many as it was promised.
+        if eval_every and not train.patience and not self.recipe.optim.follows_scores:
+            eval_every = max(eval_every, _EVAL_STEPS)
         return TrainConfig(
             steps=self.steps,
             batch_tokens=train.batch_tokens,
             seed=self.seed,
             precision=train.precision,
-            eval_every=max(per_epoch // looks, 1) if looks else 0,
+            eval_every=eval_every,
             patience=train.patience,
-            save_every=per_epoch,
+            save_every=max(per_epoch, _SAVE_STEPS),
             keep_checkpoints=1,
             log_every=max(per_epoch // 10, 1),
             compile=train.compile,
