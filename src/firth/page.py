@@ -56,6 +56,12 @@ p { margin: 0 0 1rem; }
 figure { margin: 1.75rem 0; }
 figcaption { font-weight: 600; margin-bottom: 0.5rem; }
 svg { display: block; width: 100%; height: auto; }
+figure.drawing { margin: 0.75rem 0 1.25rem; overflow-x: auto; }
+.tokens { line-height: 2.1; margin: 0; }
+.token { display: inline-block; text-align: center; vertical-align: top; margin: 0 0.2rem 0.3rem 0; line-height: 1.35; }
+.token bdi { display: block; padding: 0.05rem 0.3rem; border-radius: 0.25rem; border: 1px solid var(--grid);
+  white-space: pre; }
+.token small { display: block; color: var(--faint); font-size: 0.7rem; }
 .wide { overflow-x: auto; margin: 1.25rem 0 1.75rem; }
 table { border-collapse: collapse; font-size: 0.925rem; min-width: 50%; }
 th, td { padding: 0.35rem 1.5rem 0.35rem 0; text-align: left; vertical-align: baseline;
@@ -71,8 +77,8 @@ pre { background: var(--band); padding: 0.9rem 1.1rem; border-radius: 0.4rem; ov
 class Report:
     """Collects parts from top to bottom; ``write`` makes the file. All text is plain and is escaped."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
+    def __init__(self, title: str, *, language: str = "en") -> None:
+        self.title, self.language = title, language
         self._parts: list[str] = []
         self._n_plots = 0
 
@@ -163,7 +169,7 @@ class Report:
         title = html.escape(self.title)
         return "\n".join(
             [
-                '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+                f'<!DOCTYPE html>\n<html lang="{html.escape(self.language)}">\n<head>\n<meta charset="utf-8">',
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
                 f"<title>{title}</title>",
                 f"<style>{_STYLE.replace('LIGHT', light).replace('DARK', dark)}</style>",
@@ -172,6 +178,11 @@ class Report:
                 "</body>\n</html>\n",
             ]
         )
+
+    def drawing(self, markup: str, title: str = "") -> None:
+        """Add HTML or SVG as ``firth.explain.markup`` makes it, whose texts are escaped already; ``title`` above it."""
+        caption = f"<figcaption>{html.escape(title)}</figcaption>\n" if title else ""
+        self._parts.append(f'<figure class="drawing">\n{caption}{markup}\n</figure>')
 
     def plot(self, title: str, figure: "Figure") -> None:
         """Add a figure of matplotlib's; its ``INK``, ``FAINT`` and ``COLOURS`` follow the reader's mode."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -31,8 +32,8 @@ def test_numbers_as_json(firth, tiny_run: Path) -> None:
     [
         (["a"], ["--out is missing", "--json"]),
         (["a", "--out", "x.png", "--json"], ["leave out --out, or --json"]),
-        (["a", "--out", "x.jpg"], ["x.jpg", "new .png file"]),
-        (["a", "--out", "absent/x.png"], ["absent/x.png", "new .png file"]),
+        (["a", "--out", "x.jpg"], ["x.jpg", "new .png or .svg file"]),
+        (["a", "--out", "absent/x.png"], ["absent/x.png", "new .png or .svg file"]),
         (["the old farmer " * 40, "--json"], ["at most 64", "shorten"]),
     ],
 )
@@ -50,3 +51,34 @@ def test_a_file_in_the_way_stays(firth, tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.png").write_text("mine")
     assert "x.png" in firth("attention", tiny_run, "a", "--out", tmp_path / "x.png").complaint
     assert (tmp_path / "x.png").read_text() == "mine"
+
+
+def test_explain(firth, tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.html"
+    result = firth("explain", tiny_run, "The queen looked at the river.", "--out", out)
+    assert result.code == 0 and result.out.startswith(f"{out}: Tokens, ") and out.stat().st_size > 5000
+    assert "exists already" in firth("explain", tiny_run, "The queen.", "--out", out).complaint
+    picture = firth("explain", tiny_run, "a", "--out", out.with_suffix(".png"))
+    assert "expected the name of a new .html file" in picture.complaint
+    unknown = firth("explain", tiny_run, "The queen.", "--word", "zebra", "--out", tmp_path / "b.html")
+    assert unknown.code == 2 and "no text has this word" in unknown.complaint
+
+
+def test_an_svg_that_stands_alone(firth, tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.svg"
+    assert firth("attention", tiny_run, "The <old> farmer & mill.", "--average", "heads", "--out", out).code == 0
+    root = ElementTree.parse(out).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert words.count("[CLS]") == 3 and "layer 2" in words and "head 1" in words and "head 2" not in words
+
+
+def test_measures_of_heads(firth, tiny_run: Path) -> None:
+    text = "The old farmer walked to the river."
+    read = json.loads(firth("attention", tiny_run, text, "--show", "importance", "--json").out)["importance"]
+    assert np.shape(read) == (2, 2)
+    np.testing.assert_allclose(read, load(tiny_run).head_importance([text]), atol=1e-5)
+    lines = firth("attention", tiny_run, text, "--show", "saturation").out.splitlines()
+    assert len(lines) == 3 and lines[1].startswith("  layer 1")
+    assert "prints numbers" in firth("attention", tiny_run, text, "--show", "importance", "--out", "a.svg").complaint
+    assert "has no cross-attention" in firth("attention", tiny_run, text, "--cross", "--json").complaint

@@ -101,7 +101,7 @@ def test_what_cannot_be_asked(firth, gpt_run: tuple[Path, str], flags: tuple[str
 def test_no_text_and_other_models(firth, gpt_run: tuple[Path, str], tiny_run: Path) -> None:
     assert firth("generate", gpt_run[0]).complaint == "no text: give one behind the model, or lines on stdin"
     assert "has no tokens" in firth("generate", gpt_run[0], " ").complaint
-    assert "does not go on with a text: take a gpt" in firth("generate", tiny_run, "the").complaint
+    assert "does not predict the next token" in firth("generate", tiny_run, "the").complaint
     assert "has not learnt to fill blanks" in firth("fill-mask", gpt_run[0], "a [MASK]").complaint
 
 
@@ -116,3 +116,12 @@ def test_embedding_and_conversion(firth, gpt_run: tuple[Path, str], tmp_path: Pa
     refused = firth("convert", gpt_run[0], "--as", "openai", "--out", tmp_path / "npy")
     assert refused.code == 2 and "heads of width 16; the released code has 64" in refused.complaint
     assert not (tmp_path / "npy").exists()
+
+
+def test_the_table_of_next_tokens(firth, gpt_run: tuple[Path, str]) -> None:
+    result = firth("generate", gpt_run[0], "the queen", "--next", 3)
+    assert result.code == 0 and result.out.splitlines()[0] == "the queen" and len(result.out.splitlines()) == 4
+    found = json.loads(firth("generate", gpt_run[0], "--next", 3, "--json", stdin=b"the queen\n").out)["next"]
+    assert len(found) == 3 and 0 < found[2]["probability"] <= found[0]["probability"] < 1
+    assert result.out.splitlines()[1].split()[0] == found[0]["token"]
+    assert "generates nothing" in firth("generate", gpt_run[0], "the", "--next", 3, "--greedy").complaint

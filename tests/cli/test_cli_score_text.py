@@ -1,6 +1,7 @@
 """``firth score-text``: texts and pairs in, one line or one object out, and what is wrong said in one line."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,30 @@ def test_what_is_wrong_is_said_in_one_line(firth, tiny_run: Path, pairs: Path, t
     pairs.write_text('{"sentence_good": "a"}\n')
     half = firth("score-text", tiny_run, "--pairs", pairs)
     assert half.code == 2 and "pairs.jsonl:1" in half.complaint and "sentence_bad" in half.complaint
+
+
+def test_perplexities_of_each_text_and_of_all(firth, tiny_run: Path) -> None:
+    done = firth("score-text", tiny_run, "the old farmer", "the river")
+    read = [
+        json.loads(line)
+        for line in firth("score-text", tiny_run, "the old farmer", "the river", "--json").out.splitlines()
+    ]
+    for line, one in zip(done.out.splitlines(), read, strict=True):
+        assert one["kind"] == "masked"
+        assert float(line.split()[1].replace(",", "")) == pytest.approx(one["perplexity"], abs=0.006)
+    values = [t["log_probability"] for one in read for t in one["tokens"]]
+    assert f"pseudo-perplexity of all 2 texts: {math.exp(-sum(values) / len(values)):,.2f}" in done.err
+    by_token = firth("score-text", tiny_run, "the old farmer", "--tokens").out.splitlines()
+    assert [line.split()[-1] for line in by_token[1:]] == [t["token"] for t in read[0]["tokens"]]
+
+
+def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:
+    one = firth("next-sentence", tiny_run, "The queen.", "The river.")
+    assert one.code == 0 and one.out.endswith("%  The queen.  |  The river.\n")
+    lines = b"The queen.\tThe river.\n\nThe river.\tThe queen.\n"
+    read = [json.loads(line) for line in firth("next-sentence", tiny_run, "--json", stdin=lines).out.splitlines()]
+    assert [r["first"] for r in read] == ["The queen.", "The river."]
+    assert one.out.startswith(f"{read[0]['follows']:7.2%}")
+    assert "stdin:1: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"alone\n").complaint
+    assert "takes two texts" in firth("next-sentence", tiny_run, "alone").complaint
+    assert "stdin: no pairs" in firth("next-sentence", tiny_run, stdin=b"").complaint

@@ -46,7 +46,7 @@ def log_probs(made: TiedLM, ids: Sequence[int]) -> torch.Tensor:
 @torch.inference_mode()
 def test_the_cache_gives_what_reading_all_again_gives() -> None:
     made = objective()
-    writer = Writer(made, [0, 1], torch.device("cpu"))
+    writer = Writer(made, Tokenizer.from_vocab(PIECES, lowercase=True), [0, 1], torch.device("cpu"))
     rows = [[7, 8, 9], [10], [11, 12, 13, 14, 15, 16]]
     state, last = writer.begin(rows)
     texts = [list(row) for row in rows]
@@ -193,7 +193,7 @@ def test_a_model_with_damaged_weights_says_so(how: How) -> None:
 
 
 def test_models_that_do_not_go_on_with_a_text(tiny_run: Path) -> None:
-    with pytest.raises(ConfigError, match="a model of system bert for pretraining does not go on with a text"):
+    with pytest.raises(ConfigError, match="a model of system bert for pretraining does not predict the next token"):
         load(tiny_run).generate("the old")
 
 

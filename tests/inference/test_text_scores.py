@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from firth.errors import ConfigError, InputError, LengthError
+from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model
 from firth.inference.text_scores import MinimalPair, pair_accuracies
@@ -76,8 +76,6 @@ def test_what_cannot_be_scored_is_refused() -> None:
     made = model("bert")
     with pytest.raises(InputError, match="has no tokens"):
         made.score_texts([" "])
-    with pytest.raises(LengthError, match="has 14 tokens, the model reads at most 12"):
-        made.score_texts(["a1 " * 12])
     untrained = Loaded("bert", PRETRAINING, made.loaded.objective, made.loaded.tokenizer, untrained=("mlm",))
     with pytest.raises(ConfigError, match="does not score texts"):
         Model(untrained, torch.device("cpu")).score_texts(["a1"])

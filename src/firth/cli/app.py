@@ -14,12 +14,14 @@ from firth.cli.convert import convert
 from firth.cli.demo import demo
 from firth.cli.embed import embed
 from firth.cli.evaluate import evaluate
+from firth.cli.explain import explain
 from firth.cli.extend import extend
 from firth.cli.fill_mask import fill_mask
 from firth.cli.finetune import finetune
 from firth.cli.generate import generate
 from firth.cli.labelled import LabelledFlags
 from firth.cli.models import models
+from firth.cli.next_sentence import next_sentence
 from firth.cli.plan import plan
 from firth.cli.predict import predict
 from firth.cli.prepare import prepare
@@ -61,10 +63,12 @@ _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a 
     predict,
     fill_mask,
     score_text,
+    next_sentence,
     generate,
     embed,
     search,
     attention,
+    explain,
     translate,
     vectors,
     average,

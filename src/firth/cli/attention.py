@@ -2,12 +2,19 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, Precision, check_text, load_model, print_json
-from firth.errors import ConfigError
+from firth.cli.shared import Flag, JsonFlag, Precision, check_text, load_model, print_json, print_table
+from firth.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from firth.inference.attention_maps import Attention
+    from firth.inference.model import Model
+
+Average = Literal["heads", "layers", "all"]
+Show = Literal["weights", "importance", "saturation"]
 
 
 def attention(
@@ -16,13 +23,16 @@ def attention(
     /,
     *,
     second: str | None = None,
+    cross: Flag = False,
+    average: Average | None = None,
+    show: Show = "weights",
     out: Path | None = None,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Plot the attention weights of each head for a text.
+    """Plot the attention weights of each head for a text, or measure its heads.
 
-    Example: firth attention runs/a "The capital of France is Paris." --out attention.png
+    Example: firth attention runs/a "The capital of France is Paris." --out attention.svg
 
     Parameters
     ----------
@@ -31,28 +41,80 @@ def attention(
     text
         Text, at most as long as the model's maximum length.
     second
-        Second text of a pair.
+        Second text of a pair; with --cross the translation of the text (default: the model's own).
+    cross
+        The attention of a translation over its source, for models that translate.
+    average
+        Average the weights over the heads of each layer, over layers, or over all.
+    show
+        weights; importance: what leaving out each head costs in log-probability per token; saturation: how sharp
+        each layer's softmax is with and without the division by the square root of the head size.
     out
-        Output .png file, must be new: a heat map per layer and head.
+        Output .svg or .png file, must be new: a heat map per layer and head.
     precision
         dtype of the encoder; auto is bfloat16 where the hardware supports it.
     as_json
         Print tokens and weights (layers, heads, tokens, tokens) as one JSON object instead.
     """
-    if out is None and not as_json:
+    if show != "weights":
+        if out is not None or average is not None or cross or (second is not None and show == "importance"):
+            raise UsageError(f"--show {show} prints numbers: leave out --out, --average, --cross and --second")
+    elif out is None and not as_json:
         raise ConfigError("--out is missing: give a file for the plot, such as --out attention.png, or --json")
     if out is not None and as_json:
         raise ConfigError("--json prints numbers instead of the picture: leave out --out, or --json")
-    if out is not None and (out.suffix.lower() != ".png" or out.exists() or not out.parent.is_dir()):
-        raise ConfigError(f"--out {out}: expected the name of a new .png file in a folder that is there")
+    if out is not None and (out.suffix.lower() not in (".png", ".svg") or out.exists() or not out.parent.is_dir()):
+        raise ConfigError(f"--out {out}: expected the name of a new .png or .svg file in a folder that is there")
     for given, where in ((text, "TEXT"), (second or "", "--second")):
         check_text(given, where)
-    found = load_model(model, precision).attention(text, second)
+    loaded = load_model(model, precision)
+    if show != "weights":
+        _print_measures(loaded, text, second, show, as_json)
+        return
+    found = loaded.cross_attention(text, second) if cross else loaded.attention(text, second)
+    if average is not None:
+        found = found.mean(average)
     if out is None:
-        print_json(asdict(found) | {"weights": found.weights.tolist()})
+        plain = asdict(found) | {"weights": found.weights.tolist()}
+        print_json(plain if cross else {name: value for name, value in plain.items() if name != "keys"})
+        return
+    _write(found, out)
+    n_layers, n_heads, n_pieces, _ = found.weights.shape
+    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_pieces} tokens")
+
+
+def _write(found: "Attention", out: Path) -> None:
+    if out.suffix.lower() == ".svg":
+        from firth.explain.markup import attention_svg, standalone
+        from firth.files import write_text
+
+        write_text(out, standalone(attention_svg(found.pieces, found.columns, found.weights)))
         return
     from firth.explain.attention import write_attention_picture
 
     write_attention_picture(found, out)
-    n_layers, n_heads, n_pieces, _ = found.weights.shape
-    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_pieces} tokens")
+
+
+def _print_measures(model: "Model", text: str, second: str | None, show: Show, as_json: bool) -> None:
+    if show == "importance":
+        importance = model.head_importance([text]).tolist()
+        if as_json:
+            print_json({"text": text, "importance": importance})
+            return
+        print("lower log-probability per token without the head, in nats")
+        print_table([(f"layer {n}", "  ".join(f"{x:+.4f}" for x in row)) for n, row in enumerate(importance, start=1)])
+        return
+    layers = model.saturation(text, second)
+    if as_json:
+        print_json({"text": text, "layers": [asdict(layer) for layer in layers]})
+        return
+    print("mean largest weight, and mean sum of w (1 - w), each with and without the division by the root of d")
+    print_table(
+        [
+            (
+                f"layer {one.layer}",
+                f"{one.largest:.3f}  {one.largest_unscaled:.3f}   {one.slope:.3f}  {one.slope_unscaled:.3f}",
+            )
+            for one in layers
+        ]
+    )

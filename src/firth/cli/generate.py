@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from firth.cli.shared import (
     AtLeastOne,
@@ -17,8 +17,9 @@ from firth.cli.shared import (
     lines_from,
     load_model,
     print_json,
+    print_table,
 )
-from firth.errors import ConfigError, InputError
+from firth.errors import ConfigError, InputError, UsageError
 
 
 def generate(
@@ -33,17 +34,19 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
+    next_tokens: Annotated[int | None, Parameter(name="--next", validator=validators.Number(gte=1))] = None,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Continue a text with a left-to-right language model.
+    """Continue a text with a language model, or list the most probable next tokens.
 
     Example: firth generate runs/gpt "The old farmer walked to" --max-new-tokens 30
 
     Parameters
     ----------
     model
-        Run or model folder of a left-to-right model (gpt), also of another tool, or hub:org/name.
+        Run or model folder of a language model that predicts the next token (gpt, bert-ltr, lstm, awd-lstm, elmo),
+        also of another tool, or hub:org/name. A backward model writes before the text.
     prompts
         Prompts; lines of stdin if none is given.
     max_new_tokens
@@ -62,6 +65,8 @@ def generate(
         Nucleus sampling: the smallest set of tokens with this probability (default 0.9).
     seed
         Sampling seed (default 0); the same seed gives the same text.
+    next_tokens
+        Print the N most probable next tokens with their probabilities instead.
     precision
         dtype of the encoder; auto is bfloat16 where the hardware supports it.
     as_json
@@ -73,6 +78,11 @@ def generate(
     options = _options(sample, greedy, beam, drawing)
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
+    if next_tokens is not None:
+        if len(options) > 1 or options["how"] != "sample":
+            raise UsageError("--next lists probabilities and generates nothing: leave out the options of the search")
+        _print_next_tokens(model, prompts, next_tokens, precision, as_json)
+        return
     from firth.inference.generation import AT_ONCE, Writing
 
     writing = Writing(**options)
@@ -86,7 +96,22 @@ def generate(
         if as_json:
             print_json(asdict(found))
         else:
-            print(found.prompt + found.text, flush=True)
+            print(found.whole, flush=True)
+    if not n_texts:
+        raise InputError("no text: give one behind the model, or lines on stdin")
+
+
+def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precision: Precision, as_json: bool) -> None:
+    loaded = load_model(model, precision)
+    n_texts = 0
+    for prompt in prompts or (line for line in lines_from(None) if line.strip()):
+        n_texts += 1
+        found = loaded.next_tokens(prompt, top_k)
+        if as_json:
+            print_json({"prompt": prompt, "next": [{"token": c.piece, "probability": c.probability} for c in found]})
+            continue
+        print(prompt)
+        print_table([(candidate.piece, f"{candidate.probability:7.2%}") for candidate in found])
     if not n_texts:
         raise InputError("no text: give one behind the model, or lines on stdin")
 

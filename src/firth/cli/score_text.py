@@ -1,18 +1,21 @@
 """``firth score-text``."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from math import exp, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_model, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, Precision, check_text, lines_from, load_model, print_json, print_table
 from firth.errors import InputError, UsageError
+from firth.progress import say
 
 if TYPE_CHECKING:
     from firth.inference.model import Model
-    from firth.inference.text_scores import MinimalPair
+    from firth.inference.text_scores import MinimalPair, TextScore, TokenScore
 
 
 def score_text(
@@ -20,21 +23,24 @@ def score_text(
     /,
     *texts: Annotated[str, Parameter(name="TEXT")],
     pairs: Path | None = None,
+    tokens: Flag = False,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Score texts with a language model: the log-probability of each token, or which sentence of a pair it prefers.
+    """Score texts with a language model: log-probability and perplexity, or which sentence of a pair it prefers.
 
-    Example: firth score-text runs/a --pairs blimp.jsonl
+    Example: firth score-text runs/a "The keys are on the table." --tokens
 
     Parameters
     ----------
     model
         A run, a model folder or hub:org/name, with its language-model head.
     texts
-        Texts to score; lines of stdin if none is given.
+        Texts to score, of any length; lines of stdin if none is given.
     pairs
         JSON lines with sentence_good and sentence_bad (optional: field, UID), as BLiMP and Zorro publish them.
+    tokens
+        Print each token's log-probability too.
     precision
         dtype of the encoder; auto is bfloat16 where the machine multiplies in it.
     as_json
@@ -49,16 +55,58 @@ def score_text(
     if given is not None:
         _score_pairs(loaded, given, as_json)
         return
+    source = texts or (line for line in lines_from(None) if line.strip())
+    totals: dict[str, list[float]] = {}
     n_texts = 0
-    for text in texts or (line for line in lines_from(None) if line.strip()):
+    for score in loaded.score_stream(source) if texts else _each(loaded, source):
         n_texts += 1
-        (score,) = loaded.score_texts([text])
-        if as_json:
-            print_json({"text": text, "log_probability": score.log_probability, "tokens": [*map(asdict, score.tokens)]})
-        else:
-            print(f"{score.log_probability:10.2f}  {text}", flush=True)
+        for kind, scored in _directions(score):
+            total = totals.setdefault(kind, [0.0, 0.0])
+            total[0] += sum(token.log_probability for token in scored)
+            total[1] += len(scored)
+        _print_score(score, tokens, as_json)
     if not n_texts:
         raise InputError("no text: give one after MODEL, or lines on stdin")
+    if n_texts > 1 and not as_json:
+        for kind, (log_probability, n_tokens) in totals.items():
+            shown = f"{exp(-log_probability / n_tokens):,.2f}" if n_tokens else "-"
+            say(f"{_NAMES[kind]} of all {n_texts:,} texts: {shown} ({int(n_tokens):,} tokens)")
+
+
+_NAMES = {"masked": "pseudo-perplexity", "forward": "perplexity", "backward": "backward perplexity"}
+
+
+def _each(model: "Model", lines: Iterable[str]) -> Iterator["TextScore"]:
+    """Lines one by one where a person types them, else many at once."""
+    if not sys.stdin.isatty():
+        yield from model.score_stream(lines)
+        return
+    for line in lines:
+        yield from model.score_stream([line])
+
+
+def _directions(score: "TextScore") -> list[tuple[str, tuple["TokenScore", ...]]]:
+    return [(score.kind, score.tokens), *([("backward", score.backward)] if score.backward else [])]
+
+
+def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
+    if as_json:
+        # JSON has no infinity and no NaN.
+        perplexity = score.perplexity if isfinite(score.perplexity) else None
+        found = {"text": score.text, "kind": score.kind, "log_probability": score.log_probability}
+        found |= {"perplexity": perplexity, "tokens": [asdict(token) for token in score.tokens]}
+        if score.backward:
+            found["backward_perplexity"] = score.backward_perplexity
+            found["backward"] = [asdict(token) for token in score.backward]
+        print_json(found)
+        return
+    columns = [f"{score.log_probability:10.2f}", f"{score.perplexity:10,.2f}"]
+    columns += [f"{score.backward_perplexity:10,.2f}"] if score.backward else []
+    print("  ".join([*columns, score.text]), flush=True)
+    if tokens:
+        for kind, scored in _directions(score):
+            for token in scored:
+                print(f"    {token.log_probability:8.2f}  {kind if score.backward else ''}  {token.token}".rstrip())
 
 
 def _read_pairs(path: Path) -> Iterator["MinimalPair"]:

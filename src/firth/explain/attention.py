@@ -31,8 +31,11 @@ def draw_attention(attention: Attention) -> "Figure":
     except ImportError:
         raise ConfigError("pictures need matplotlib: pip install 'firth[report]'") from None
     n_layers, n_heads, n_pieces, _ = attention.weights.shape
-    names = [plain(piece) for piece in attention.pieces] if n_pieces <= MOST_LABELS else []
-    side = max(_SIDE, _LINE * len(names))
+    columns = attention.columns
+    few = max(n_pieces, len(columns)) <= MOST_LABELS
+    names = [plain(piece) for piece in attention.pieces] if few else []
+    below = [plain(piece) for piece in columns] if few else []
+    side = max(_SIDE, _LINE * max(len(names), len(below)))
     figure = Figure(figsize=(side * (n_heads + 0.7), side * (n_layers + 0.7)), layout="constrained")
     axes = figure.add_subplot()
     # Of one colour, from nearly nothing: it must do on a dark page too.
@@ -50,9 +53,12 @@ def draw_attention(attention: Attention) -> "Figure":
                 interpolation="nearest",
             )
     centre = [(number + 0.5) / max(len(names), 1) for number in range(len(names))]
-    axes.set_xticks([_STEP * head + at for head in range(n_heads) for at in centre], names * n_heads, rotation=90)
+    across = [(number + 0.5) / max(len(below), 1) for number in range(len(below))]
+    axes.set_xticks([_STEP * head + at for head in range(n_heads) for at in across], below * n_heads, rotation=90)
     axes.set_yticks([_STEP * layer + at for layer in range(n_layers) for at in centre], names * n_layers)
-    axes.tick_params(length=0, labelsize=6, labelcolor=FAINT, pad=2, labelfontfamily=fonts_for("".join(names))[0])
+    axes.tick_params(
+        length=0, labelsize=6, labelcolor=FAINT, pad=2, labelfontfamily=fonts_for("".join([*names, *below]))[0]
+    )
     for head in range(n_heads):
         axes.text(_STEP * head + 0.5, -0.06, f"head {head + 1}", color=INK, fontsize=8, ha="center")
     right, bottom = _STEP * (n_heads - 1) + 1, _STEP * (n_layers - 1) + 1

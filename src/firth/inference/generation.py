@@ -1,7 +1,7 @@
-"""Generate text with a pre-trained left-to-right model.
+"""Generate text with a pre-trained language model, left to right, or right to left with a backward one.
 
-Each prompt is read once; then every new piece is one more step, with the keys and values of all pieces before it kept.
-Special pieces are never written: pre-training has not shown the model any. Nothing ends a text but its length.
+Each prompt is read once; then every new token is one more step from what is kept: the keys and values of all tokens
+before it, or the state of recurrent layers. Special tokens are never written. Nothing ends a text but its length.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from firth.data.rows import pack_lists
+from firth.data.rows import pack_words
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
 from firth.inference.decoding import Hypothesis, Through, beam_search, check_sampling, greedy, here, sample
-from firth.objectives.next_token import TiedLM
-from firth.packed import Rows, Tokens
+from firth.inference.language_models import LanguageModel, NextToken, language_model
+from firth.text.tokenizer import Tokenizer
 
 How = Literal["sample", "greedy", "beam"]
 AT_ONCE = 64  # prompts
@@ -52,7 +51,7 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a model wrote behind a prompt. ``text``: that alone, with the space before it if it begins a word.
+    """What a model wrote behind a prompt, or a backward one before it. ``text``: that alone, with the space between.
 
     ``log_prob``: the natural logarithm of its probability by the model, special pieces counted.
     """
@@ -61,11 +60,17 @@ class Continuation:
     text: str
     pieces: list[str]
     log_prob: float
+    before: bool = False
+
+    @property
+    def whole(self) -> str:
+        """The prompt with what was written, in the order of reading."""
+        return self.text + self.prompt if self.before else self.prompt + self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a GPT remembers of R rows: pieces that wait to be read with the next one, and the past of the others."""
+    """What a model remembers of R rows: pieces that wait to be read with the next one, and the past of the others."""
 
     waiting: tuple[tuple[int, ...], ...]
     past: Any
@@ -83,13 +88,15 @@ class Writer:
 
     def __init__(
         self,
-        objective: TiedLM,
+        objective: NextToken,
+        tokenizer: Tokenizer,
         hidden_ids: Sequence[int],
         device: torch.device,
         through: Through = here,
         on_ids: Callable[[list[int]], None] | None = None,
     ):
-        self.objective, self.device, self.through, self.on_ids = objective, device, through, on_ids
+        self.objective, self.tokenizer, self.device = objective, tokenizer, device
+        self.through, self.on_ids = through, on_ids
         self.hidden_ids = torch.tensor(hidden_ids, dtype=torch.int64, device=device)
 
     def begin(self, rows: Sequence[Sequence[int]]) -> tuple[Written, Int[Tensor, " R"]]:
@@ -106,11 +113,9 @@ class Writer:
 
     @torch.inference_mode()
     def _advance(self, ids: Int[Tensor, " R"], state: Written) -> tuple[Float[Tensor, "R V"], Written]:
-        if state.waiting:
-            tokens = pack_lists([[*row, i] for row, i in zip(state.waiting, ids.tolist(), strict=True)])
-        else:
-            tokens = Tokens(Rows.from_lengths(np.ones(len(ids))), ids)
-        tokens = tokens.to(self.device)
+        waiting = state.waiting or ((),) * len(ids)
+        rows = [[*row, i] for row, i in zip(waiting, ids.tolist(), strict=True)]
+        tokens = pack_words(rows, self.tokenizer).to(self.device)
         top, past = self.objective.encoder.step(tokens, state.past)
         log_probs = self.objective.logits(top.index_select(0, tokens.rows.last)).float().log_softmax(1)
         return log_probs.index_fill(1, self.hidden_ids, -torch.inf), Written((), past)
@@ -133,10 +138,13 @@ def generate_stream(
     ``on_ids``: as in ``Writer``. Raises ConfigError for
     a model that cannot write, InputError for a prompt without pieces, LengthError for one that is too long.
     """
-    writer, first = Writer(language_model(loaded), loaded.tokenizer.special_ids, device, through, on_ids), 0
+    model = language_model(loaded)
+    tokenizer = loaded.tokenizer
+    writer = Writer(model.objective, tokenizer, tokenizer.special_ids, device, through, on_ids)
+    first = 0
     source = iter(prompts)
     while some := list(islice(source, at_once)):
-        rows = [_row(loaded, prompt, writing.max_new_tokens) for prompt in some]
+        rows = [prompt_row(loaded, model, prompt, writing.max_new_tokens) for prompt in some]
         found: list[Hypothesis | None] = [None] * len(rows)
         n_kept = writing.beam if writing.how == "beam" else 1
         for chosen in in_batches([n_kept * (len(row) + writing.max_new_tokens) for row in rows], budget_tokens):
@@ -145,31 +153,23 @@ def generate_stream(
                 found[i] = one
         for prompt, row, hypothesis in zip(some, rows, found, strict=True):
             assert hypothesis is not None
-            yield _continuation(loaded, prompt, row, hypothesis)
+            yield _continuation(loaded, model, prompt, row, hypothesis)
         first += len(some)
 
 
-def language_model(loaded: Loaded) -> TiedLM:
-    """The objective of a model that can write on."""
-    if not isinstance(loaded.objective, TiedLM):
-        raise ConfigError(
-            f"a model of system {loaded.system_name} for {loaded.task} does not go on with a text: take a gpt as "
-            "firth pretrain makes it"
-        )
-    return loaded.objective
-
-
-def _row(loaded: Loaded, prompt: str, length: int) -> list[int]:
+def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -> list[int]:
+    """A prompt as the model reads it, in the order of reading, with what begins a text before it."""
     ids = loaded.tokenizer.encode(prompt).ids
     shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "…")
-    if not ids:
+    row = [*model.start, *(reversed(ids) if model.backward else ids)]
+    if not row:
         raise InputError(f"{shown} has no tokens: generation needs a prompt of at least one word")
-    if loaded.max_length is not None and len(ids) + length > loaded.max_length:
+    if loaded.max_length is not None and len(row) + length > loaded.max_length:
         raise LengthError(
-            f"{shown} has {len(ids)} tokens; with max_new_tokens={length} that exceeds the model's maximum of "
+            f"{shown} has {len(row)} tokens; with max_new_tokens={length} that exceeds the model's maximum of "
             f"{loaded.max_length}: shorten the text, or lower max_new_tokens"
         )
-    return ids
+    return row
 
 
 def _search(
@@ -198,8 +198,33 @@ def _search(
     )
 
 
-def _continuation(loaded: Loaded, prompt: str, row: list[int], found: Hypothesis) -> Continuation:
-    tokenizer = loaded.tokenizer
-    before, whole = tokenizer.decode(row), tokenizer.decode([*row, *found.ids])
-    text = whole[len(before) :] if whole.startswith(before) else f" {tokenizer.decode(found.ids)}"
-    return Continuation(prompt, text, [tokenizer.pieces[i] for i in found.ids], found.log_prob)
+def _continuation(loaded: Loaded, model: LanguageModel, prompt: str, row: list[int], found: Hypothesis) -> Continuation:
+    tokenizer, given = loaded.tokenizer, row[len(model.start) :]
+    if model.backward:
+        ids = found.ids[::-1]
+        after, whole = tokenizer.decode(given[::-1]), tokenizer.decode([*ids, *given[::-1]])
+        text = whole[: len(whole) - len(after)] if whole.endswith(after) else f"{tokenizer.decode(ids)} "
+    else:
+        ids = found.ids
+        before, whole = tokenizer.decode(given), tokenizer.decode([*given, *ids])
+        text = whole[len(before) :] if whole.startswith(before) else f" {tokenizer.decode(ids)}"
+    return Continuation(prompt, text, [tokenizer.piece(i) for i in ids], found.log_prob, model.backward)
+
+
+@torch.inference_mode()
+def next_tokens(loaded: Loaded, prompt: str, top_k: int, *, device: torch.device) -> list[tuple[str, float]]:
+    """The likeliest tokens after a text (before it, of a backward model) and their probabilities, best first.
+
+    Special tokens are left out, and their probability stays theirs. ConfigError for a model that does not predict the
+    next token, InputError for a text without tokens where the model needs one, LengthError for a text too long.
+    """
+    model = language_model(loaded)
+    if top_k < 1:
+        raise ConfigError(f"top_k={top_k}: expected at least 1")
+    row = prompt_row(loaded, model, prompt, 0)
+    writer = Writer(model.objective, loaded.tokenizer, loaded.tokenizer.special_ids, device)
+    state, last = writer.begin([row])
+    log_probs, _ = writer.advance(last, state)
+    best = log_probs[0].topk(min(top_k, loaded.tokenizer.size - len(loaded.tokenizer.special_ids)))
+    pieces = (loaded.tokenizer.piece(i) for i in best.indices.tolist())
+    return list(zip(pieces, best.values.exp().tolist(), strict=True))

@@ -12,26 +12,39 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.formats.table import open_model
 from firth.inference.answering import answer_stream, task_model
-from firth.inference.attention_maps import Attention, attention_weights
+from firth.inference.attention_maps import (
+    Attention,
+    Saturation,
+    attention_layers,
+    attention_weights,
+    cross_weights,
+    saturations,
+    without_head,
+)
 from firth.inference.batching import in_batches
 from firth.inference.embedding import Pool, check_embedding, embedding_rows, join_windows, layer_number, pooled_rows
 from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
-from firth.inference.generation import Continuation, How, Writing, generate_stream
-from firth.inference.masks import Blank, check_masked, fill_rows, masked_row, shown
+from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
+from firth.inference.masks import Blank, Candidate, check_masked, fill_rows, masked_row, shown
+from firth.inference.next_sentence import follow_probabilities
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
+from firth.objectives.translation import Translation
 from firth.packed import Hidden, Tokens
+from firth.progress import Progress
 from firth.tasks.items import AT_ONCE, record_of
 from firth.tasks.predictions import Prediction
+from firth.text.layouts import target_layout
 from firth.text.records import Record
 from firth.training.regions import compile_regions
 
@@ -188,12 +201,40 @@ class Model:
             yield join_windows(list(islice(found, len(windows))), [len(row) for row in windows], pool, unit)
 
     def score_texts(self, texts: Sequence[str]) -> list[TextScore]:
-        """How likely a language model finds each text: the log-probability of each token, given the others.
+        """How likely a language model finds each text: the log-probability of each token, and the perplexity.
 
-        Of a masked model with that token masked, of a left-to-right model after the tokens before it. Raises as
-        ``firth.inference.text_scores.score_texts``.
+        Of a masked model with that token masked, of a left-to-right model after the tokens before it, of ELMo in both
+        directions. Raises as ``firth.inference.text_scores.score_texts``.
         """
-        return list(score_texts(self.loaded, texts, device=self.device, budget_tokens=self.budget_tokens))
+        return list(self.score_stream(texts))
+
+    def score_stream(self, texts: Iterable[str]) -> Iterator[TextScore]:
+        """As ``score_texts``, one after the other, in constant memory."""
+        return score_texts(self.loaded, texts, device=self.device, budget_tokens=self.budget_tokens)
+
+    def next_tokens(self, text: str, top_k: int = 10) -> list[Candidate]:
+        """The likeliest tokens after a text (of a backward model before it) and their probabilities, best first.
+
+        ConfigError for a model that does not predict the next token, LengthError for a text longer than it reads.
+        """
+        return [Candidate(*found) for found in next_tokens(self.loaded, text, top_k, device=self.device)]
+
+    @overload
+    def follows(self, first: str, second: str) -> float: ...
+    @overload
+    def follows(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
+    def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
+        """The probability that ``second`` follows ``first``, by next-sentence prediction; of pairs in order.
+
+        Raises as ``firth.inference.next_sentence.follow_probabilities``.
+        """
+        if isinstance(first, str) and isinstance(second, str):
+            return next(self.follows_stream([(first, second)]))
+        return list(self.follows_stream(zip(first, second, strict=True)))
+
+    def follows_stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
+        """As ``follows``, one pair after the other, in constant memory."""
+        return follow_probabilities(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
 
     def prefers_good(self, pairs: Iterable[MinimalPair]) -> Iterator[tuple[MinimalPair, bool]]:
         """Each minimal pair, and whether the model finds its ``good`` sentence more likely."""
@@ -213,8 +254,15 @@ class Model:
         Special pieces are there as in ``embed``. Raises LengthError for more pieces than the model reads, InputError
         for none, ConfigError for a model without attention.
         """
+        row, segments = self._attention_row(text, second)
+        weights = attention_weights(self.loaded.objective.encoder, row, segments)
+        return Attention([self.loaded.tokenizer.pieces[i] for i in row], weights)
+
+    def _attention_row(self, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
+        """A text or pair as it is read for its attention, and the segments of a pair."""
         tokenizer, layout = self.loaded.tokenizer, self.loaded.layout
-        row, segments = layout.single(tokenizer.encode(text).ids), None
+        row: list[int] = layout.single(tokenizer.encode(text).ids)
+        segments: list[int] | None = None
         if second:
             row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
         if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
@@ -223,8 +271,60 @@ class Model:
             )
         if not row:
             raise InputError(f"{shown(text)} has no pieces: give a text with a word in it")
-        weights = attention_weights(self.loaded.objective.encoder, row, segments)
-        return Attention([tokenizer.pieces[i] for i in row], weights)
+        return row, segments
+
+    def saturation(self, text: str, second: str | None = None) -> list[Saturation]:
+        """How sharp each layer's softmax is over a text, with 1/√D and without. Raises as ``attention``."""
+        return saturations(self.loaded.objective.encoder, *self._attention_row(text, second))
+
+    def cross_attention(self, source: str, target: str | None = None) -> Attention:
+        """What each token of a translation takes from each of its source: ``pieces`` the target, ``keys`` the source.
+
+        ``target``: a translation; None: the model's own. ConfigError for a model without such attention, InputError
+        for an empty source.
+        """
+        objective, tokenizer = self.loaded.objective, self.loaded.tokenizer
+        if not isinstance(objective, Translation):
+            raise ConfigError(
+                f"a model of system {self.system} for {self.task} has no cross-attention: firth pretrain "
+                "--model transformer-mini with a corpus of translations trains one that has"
+            )
+        target = self.translate(source) if target is None else target
+        ids = tokenizer.encode(source).ids
+        if not ids:
+            raise InputError(f"{shown(source)} has no pieces: give a text with a word in it")
+        rows = [self.loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(target).ids)]
+        read, written = (pack_lists([row]).to(self.device) for row in rows)
+        weights = cross_weights(objective.decoder, lambda: objective.written(read, written))
+        # A row of the weights is of the piece that is predicted there: the one after what is read.
+        pieces = [tokenizer.pieces[i] for i in (*rows[1][1:], tokenizer.end_id)]
+        return Attention(pieces, weights, [tokenizer.pieces[i] for i in rows[0]])
+
+    def head_importance(self, texts: Sequence[str]) -> Float[np.ndarray, "L N"]:
+        """How many nats a token of the texts becomes less probable when a head gives nothing, by layer and head.
+
+        A measure of use, not of meaning: heads stand in for one another (Michel et al. 2019). ConfigError for a model
+        that scores no texts, or has no attention.
+        """
+        layers = attention_layers(self.loaded.objective.encoder)
+        if not layers:
+            raise ConfigError("this model has no attention heads to leave out: only Transformers have")
+
+        def mean() -> float:
+            values = [token.log_probability for score in self.score_texts(texts) for token in score.tokens]
+            if not values:
+                raise InputError("the texts have no token that the model scores: give longer ones")
+            return sum(values) / len(values)
+
+        whole, losses = mean(), list[list[float]]()
+        with Progress("leaving out heads", sum(layer.n_heads for layer in layers), "heads") as progress:
+            for layer in layers:
+                losses.append([])
+                for head in range(layer.n_heads):
+                    with without_head(layer, head):
+                        losses[-1].append(whole - mean())
+                    progress.advance(1)
+        return np.array(losses, np.float32)
 
     def predict(self, items: Any) -> Any:
         """What a fine-tuned model says of one item, or of each of a list of them, in order.
@@ -326,6 +426,8 @@ class Model:
         seed: int = 0,
     ) -> Continuation | list[Continuation]:
         """What the model writes behind a text, or behind each of several: ``max_new_tokens`` tokens.
+
+        A backward model (AWD-LSTM's) writes before it, ELMo with its forward language model.
 
         The options are those of ``firth.inference.generation.Writing``. ConfigError for a model that does not go on
         with texts, InputError for an empty one, LengthError for more pieces than the model reads.

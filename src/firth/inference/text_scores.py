@@ -1,23 +1,26 @@
 """How likely a language model finds a text: log-probabilities of its tokens, and which of two sentences it prefers.
 
 A masked model is asked for each token with that token masked (pseudo-log-likelihood: Salazar et al. 2020); a
-left-to-right model for each token after those before it.
+left-to-right model for each token after those before it, a backward one before those after it, ELMo in both directions.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from firth.data.rows import pack_lists
-from firth.errors import ConfigError, InputError, LengthError
-from firth.folder import Loaded
+from firth.data.rows import pack_lists, pack_words
+from firth.errors import ConfigError, InputError
+from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
+from firth.inference.language_models import LanguageModel, NextToken, language_model
+from firth.inference.token_vectors import windows
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.next_token import CausalLM, TiedLM
 
 AT_ONCE = 256  # texts
 # Positions whose distribution over the vocabulary is in memory at once.
@@ -38,15 +41,39 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """A text's scored tokens. A left-to-right model without a start token gives none for the first."""
+    """A text's scored tokens. A left-to-right model without a start token gives none for the first.
+
+    ``kind``: how ``tokens`` were asked for. ``backward``: of ELMo the same tokens given those after them, else none.
+    """
 
     text: str
     tokens: tuple[TokenScore, ...]
+    kind: Literal["masked", "forward", "backward"] = "forward"
+    backward: tuple[TokenScore, ...] = ()
 
     @property
     def log_probability(self) -> float:
-        """The sum over tokens; of a masked model the pseudo-log-likelihood."""
-        return sum(token.log_probability for token in self.tokens)
+        """The sum over tokens; of a masked model the pseudo-log-likelihood; of ELMo the mean of both directions."""
+        forward = sum(token.log_probability for token in self.tokens)
+        return (forward + sum(token.log_probability for token in self.backward)) / 2 if self.backward else forward
+
+    @property
+    def perplexity(self) -> float:
+        """e to the mean negative log-probability of a token (of a masked model the pseudo-perplexity); NaN of none."""
+        return perplexity_of(self.tokens)
+
+    @property
+    def backward_perplexity(self) -> float | None:
+        """The same in ELMo's other direction; None for other models."""
+        return perplexity_of(self.backward) if self.backward else None
+
+
+def perplexity_of(tokens: Sequence[TokenScore]) -> float:
+    """e to the mean negative log-probability; infinity where that is too large a number, NaN of no token."""
+    if not tokens:
+        return math.nan
+    mean = -sum(token.log_probability for token in tokens) / len(tokens)
+    return math.exp(mean) if mean < 700 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,109 +91,131 @@ def score_texts(
 ) -> Iterator[TextScore]:
     """The score of each text, in order; ``at_once`` texts are held in memory.
 
-    ConfigError for a model that is no masked or left-to-right language model, InputError for an empty text,
-    LengthError for one with more tokens than the model reads.
+    A text longer than the model is read in windows that overlap by half, and each token is scored where it has the
+    most context. ConfigError for a model that is no language model, InputError for an empty text.
     """
-    objective = loaded.objective
-    if not isinstance(objective, (MaskedLM, CausalLM, TiedLM)) or {"mlm", "lm"} & set(loaded.untrained):
-        raise ConfigError(
-            f"a model of system {loaded.system_name} for {loaded.task} does not score texts: give a pre-trained BERT "
-            "(masked or left to right) or GPT with its language-model head"
-        )
+    masked = _masked_lm(loaded)
+    model = None if masked is not None else language_model(loaded)
     source = iter(texts)
     while some := list(islice(source, at_once)):
-        rows = [_Row.of(loaded, text) for text in some]
-        if isinstance(objective, MaskedLM):
-            found = _masked(loaded, objective, rows, device, budget_tokens)
+        rows, pieces = list[_Row](), list[list[str]]()
+        encoded = loaded.tokenizer.encode_many(some)
+        for number, (text, found) in enumerate(zip(some, encoded, strict=True)):
+            if not found.ids:
+                raise InputError(f"{text[:60]!r} has no tokens: give a text with a word in it")
+            rows += _rows(loaded, model, number, found.ids)
+            pieces.append([loaded.tokenizer.piece(i) for i in found.ids])
+        if masked is not None:
+            values: dict[str, list[Places]] = {"masked": _masked(loaded, masked, rows, device, budget_tokens)}
         else:
-            found = _left_to_right(objective, rows, device, budget_tokens)
-        for row, values in zip(rows, found, strict=True):
-            yield row.score(loaded, values)
+            assert model is not None
+            values = _directed(loaded, model, rows, device, budget_tokens)
+        scored: dict[str, list[list[TokenScore]]] = {}
+        for kind, of_rows in values.items():
+            scored[kind] = [[] for _ in some]
+            for row, of_row in zip(rows, of_rows, strict=True):
+                spans = encoded[row.number].offsets
+                scored[kind][row.number] += [
+                    TokenScore(pieces[row.number][place], *spans[place], value) for place, value in of_row
+                ]
+        for number, text in enumerate(some):
+            kinds = list(scored)
+            others = tuple(scored[kinds[1]][number]) if len(kinds) > 1 else ()
+            yield TextScore(text, tuple(scored[kinds[0]][number]), kinds[0], others)  # type: ignore[arg-type]
+
+
+def _masked_lm(loaded: Loaded) -> MaskedLM | None:
+    """The objective of a masked model; ConfigError for one without its head."""
+    if not isinstance(loaded.objective, MaskedLM) or loaded.task != PRETRAINING:
+        return None
+    if "mlm" in loaded.untrained:
+        raise ConfigError(
+            "this model was published without a masked-LM head, so it does not score texts before "
+            "firth pretrain --model has taught it to"
+        )
+    return loaded.objective
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A text as the model reads it: the text's own tokens are ``ids[begin:begin + len(offsets)]``."""
+    """A window of text ``number`` as the model reads it: ``ids``, special tokens included.
 
-    text: str
+    The text's token i is ``ids[i + shift]``; scored are those from ``first`` to ``last``.
+    """
+
+    number: int
     ids: list[int]
-    begin: int
-    offsets: Sequence[tuple[int, int]]
+    shift: int
+    first: int
+    last: int
 
-    @classmethod
-    def of(cls, loaded: Loaded, text: str) -> "_Row":
-        encoded = loaded.tokenizer.encode(text)
-        if not encoded.ids:
-            raise InputError(f"{text[:60]!r} has no tokens: give a text with a word in it")
-        row = loaded.layout.single(list(encoded.ids))
-        if loaded.max_length is not None and len(row) > loaded.max_length:
-            raise LengthError(
-                f"{text[:60]!r} has {len(row)} tokens, the model reads at most {loaded.max_length}: split the text"
-            )
-        begin = next(i for i in range(len(row)) if row[i : i + len(encoded.ids)] == list(encoded.ids))
-        return cls(text, list(row), begin, encoded.offsets)
 
-    @property
-    def places(self) -> range:
-        return range(self.begin, self.begin + len(self.offsets))
+def _rows(loaded: Loaded, model: LanguageModel | None, number: int, ids: list[int]) -> Iterator[_Row]:
+    before, after = (model.first, model.last) if model is not None else (loaded.layout.first, loaded.layout.last)
+    room = max((loaded.max_length or 10**9) - len(before) - len(after), 1)
+    one_sided = model is not None and len(model.directions) == 1
+    for begin, first, last in windows(len(ids), room, causal=one_sided):
+        row = [*before, *ids[begin : begin + room], *after]
+        yield _Row(number, row, len(before) - begin, first, last)
 
-    def score(self, loaded: Loaded, values: list[float]) -> TextScore:
-        # A row without a start token has no value for its first token.
-        unscored = len(self.offsets) - len(values)
-        scored = zip(self.places[unscored:], self.offsets[unscored:], values, strict=True)
-        return TextScore(
-            self.text,
-            tuple(TokenScore(loaded.tokenizer.piece(self.ids[p]), a, b, value) for p, (a, b), value in scored),
-        )
+
+Places = list[tuple[int, float]]
 
 
 @torch.inference_mode()
 def _masked(
     loaded: Loaded, objective: MaskedLM, rows: list[_Row], device: torch.device, budget_tokens: int
-) -> list[list[float]]:
+) -> list[Places]:
     """One copy of a row for each of its tokens, which is masked there."""
-    copies = [(number, place) for number, row in enumerate(rows) for place in row.places]
-    values = [[0.0] * len(row.offsets) for row in rows]
+    copies = [(number, place) for number, row in enumerate(rows) for place in range(row.first, row.last)]
+    values: list[dict[int, float]] = [{} for _ in rows]
     for chosen in in_batches([len(rows[number].ids) for number, _ in copies], budget_tokens):
-        some = [copies[i] for i in chosen]
+        some = [(number, place, place + rows[number].shift) for number, place in (copies[i] for i in chosen)]
         inputs, labels = [], []
-        for number, place in some:
+        for number, _, at in some:
             ids = rows[number].ids
-            inputs.append([*ids[:place], loaded.tokenizer.mask_id, *ids[place + 1 :]])
-            labels.append(ids[place])
+            inputs.append([*ids[:at], loaded.tokenizer.mask_id, *ids[at + 1 :]])
+            labels.append(ids[at])
         tokens = pack_lists(inputs).to(device)
-        index = tokens.rows.first + torch.tensor([place for _, place in some], device=device)
+        index = tokens.rows.first + torch.tensor([at for *_, at in some], device=device)
         found = _log_probabilities(objective, objective.encoder(tokens).top.index_select(0, index), labels)
-        for (number, place), value in zip(some, found, strict=True):
-            values[number][place - rows[number].begin] = value
-    return values
+        for (number, place, _), value in zip(some, found, strict=True):
+            values[number][place] = value
+    return [sorted(of_row.items()) for of_row in values]
 
 
 @torch.inference_mode()
-def _left_to_right(
-    objective: CausalLM | TiedLM, rows: list[_Row], device: torch.device, budget_tokens: int
-) -> list[list[float]]:
-    values: list[list[float]] = [[] for _ in rows]
+def _directed(
+    loaded: Loaded, model: LanguageModel, rows: list[_Row], device: torch.device, budget_tokens: int
+) -> dict[str, list[Places]]:
+    """Of each direction the value of each token that has a state before it (backward: after it) in its row."""
+    values: dict[str, list[Places]] = {direction: [[] for _ in rows] for direction in model.directions}
     for chosen in in_batches([len(row.ids) for row in rows], budget_tokens):
-        tokens = pack_lists([rows[i].ids for i in chosen]).to(device)
-        index, labels, owner = [], [], []
-        for first, number in zip(tokens.rows.first.tolist(), chosen, strict=True):
-            for place in rows[number].places:
-                if place:  # nothing stands before the first token of a row
-                    index.append(first + place - 1)
-                    labels.append(rows[number].ids[place])
-                    owner.append(number)
-        if not index:
-            continue
-        top = objective.encoder(tokens).top.index_select(0, torch.tensor(index, device=device))
-        for number, value in zip(owner, _log_probabilities(objective, top, labels), strict=True):
-            values[number].append(value)
+        tokens = pack_words([rows[i].ids for i in chosen], loaded.tokenizer).to(device)
+        states = model.states(model.objective.encoder(tokens))
+        for direction in model.directions:
+            step = -1 if direction == "forward" else 1
+            index, labels, owners = [], [], []
+            for start, number in zip(tokens.rows.first.tolist(), chosen, strict=True):
+                row = rows[number]
+                for place in range(row.first, row.last):
+                    at = place + row.shift
+                    if 0 <= at + step < len(row.ids):  # a row's first token has nothing before it
+                        index.append(start + at + step)
+                        # Of an open vocabulary, words outside of it are the unknown one to the softmax.
+                        known = row.ids[at] < loaded.tokenizer.size
+                        labels.append(row.ids[at] if known else loaded.tokenizer.unk_id)
+                        owners.append((number, place))
+            if not index:
+                continue
+            chosen_states = states[direction].index_select(0, torch.tensor(index, device=device))
+            found = _log_probabilities(model.objective, chosen_states, labels)
+            for (number, place), value in zip(owners, found, strict=True):
+                values[direction][number].append((place, value))
     return values
 
 
-def _log_probabilities(
-    objective: MaskedLM | CausalLM | TiedLM, states: Float[Tensor, "M H"], labels: list[int]
-) -> list[float]:
+def _log_probabilities(objective: MaskedLM | NextToken, states: Float[Tensor, "M H"], labels: list[int]) -> list[float]:
     answers: Int[Tensor, " M"] = torch.tensor(labels, device=states.device)
     found: list[float] = []
     for some, answer in zip(states.split(_CHUNK), answers.split(_CHUNK), strict=True):

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.dropout import Dropout
-from firth.packed import Plan, Rows, plan_groups
+from firth.packed import Carry, Plan, Rows, plan_groups
 
 # What a step of a rectangle costs besides its rows, in rows: so much narrower it may be before another one pays.
 # Source: benchmarks/recurrent.py, on a processor. On a card all rows run at once; nothing was measured there.
@@ -18,6 +18,18 @@ _STEP_ROWS = 8.0
 
 Cell = Literal["lstm", "gru"]
 State = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedState:
+    """The state of recurrent layers after some rows, for generation; each tensor has the rows along ``axis``."""
+
+    carry: Carry
+    axis: int
+
+    def select(self, chosen: Int[Tensor, " R"]) -> "CarriedState":
+        """Some of the rows, in the order given; a row may be taken several times."""
+        return CarriedState({name: x.index_select(self.axis, chosen) for name, x in self.carry.items()}, self.axis)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from firth.layers.awd import LockedDropout, WeightDropLSTM, WordDropout
 from firth.layers.mixing import pool_rows
-from firth.layers.recurrent import rectangles
+from firth.layers.recurrent import CarriedState, rectangles
 from firth.models.config import AwdLstmConfig
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
@@ -83,6 +83,27 @@ class AwdLstm(Encoder):
             layers[n_layers] = x
         summary = torch.cat([pool_rows(x, rows, how) for how in ("last", "max", "mean")], 1)
         return Hidden(layers, rows, summary, left)
+
+    def step(self, tokens: Tokens, past: CarriedState | None) -> tuple[Float[Tensor, "T H"], CarriedState]:
+        """Top states of tokens that continue rows, in the order of reading, and the state after them.
+
+        ``past`` None: the rows begin. Rows of one length go together, as there is a state only then.
+        """
+        lengths = tokens.rows.lengths
+        top = self.embeddings.weight.new_zeros(tokens.rows.n_tokens, self.widths[-1])
+        carries, numbers = list[Carry](), list[Tensor]()
+        for length in lengths.unique():
+            chosen = (lengths == length).nonzero()[:, 0]
+            rows, index = tokens.rows.select(chosen)
+            carry = None if past is None else past.select(chosen).carry
+            hidden = self._read(tokens.ids.index_select(0, index), rows, (-1,), carry)
+            assert hidden.carry is not None, "rows of one length leave a state"
+            top = top.index_copy(0, index, hidden.top)
+            carries.append(hidden.carry)
+            numbers.append(chosen)
+        order = torch.cat(numbers).argsort()
+        joined = {name: torch.cat([carry[name] for carry in carries]).index_select(0, order) for name in carries[0]}
+        return top, CarriedState(joined, axis=0)
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:

@@ -6,9 +6,10 @@ Source: Devlin et al. 2018, §3 and Figure 2; google-research/bert modeling.py.
 from collections.abc import Sequence
 
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from firth.layers.attention import Joined, Past
 from firth.layers.blocks import PostNormBlock
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import truncated_normal_
@@ -28,8 +29,9 @@ class BertEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tokens) -> Float[Tensor, "T H"]:
-        x = self.pieces(tokens.ids) + self.positions(tokens.rows.positions)
+    def forward(self, tokens: Tokens, positions: Int[Tensor, " T"] | None = None) -> Float[Tensor, "T H"]:
+        """``positions``: of tokens that continue rows; None: as the rows say."""
+        x = self.pieces(tokens.ids) + self.positions(tokens.rows.positions if positions is None else positions)
         if tokens.segments is None:
             x = x + self.segments.weight[0]
         else:
@@ -88,6 +90,24 @@ class Bert(Encoder):
         chosen = tokens.rows.last if self.config.causal else tokens.rows.first
         summary = F.tanh(self.pooler(x.index_select(0, chosen)))
         return Hidden(layers=layers, rows=tokens.rows, summary=summary)
+
+    def step(self, tokens: Tokens, past: Past | None) -> tuple[Float[Tensor, "T H"], Past]:
+        """Top states of tokens that continue rows, of a left-to-right model in evaluation mode.
+
+        ``past``: what the call before gave, None at the beginning of the rows.
+        """
+        assert self.config.causal, "only a left-to-right model goes on with rows"
+        joined = Joined.of(None if past is None else past.rows, tokens.rows)
+        check_length(joined.every, self.config.max_positions)
+        positions = tokens.rows.positions
+        if past is not None:
+            positions = positions + past.rows.lengths.index_select(0, tokens.rows.row_of_token())
+        x, layers = self.embeddings(tokens, positions), []
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, PostNormBlock)
+            x, kept = block.step(x, joined, None if past is None else past.layers[number])
+            layers.append(kept)
+        return x, Past(joined.every, tuple(layers))
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:

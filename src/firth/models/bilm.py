@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from firth.layers.charcnn import CharacterCNN, each_once
 from firth.layers.dropout import Dropout
 from firth.layers.projected_lstm import ProjectedLSTM
-from firth.layers.recurrent import by_time
+from firth.layers.recurrent import CarriedState, by_time
 from firth.models.config import BilmConfig
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
@@ -106,6 +106,17 @@ class Bilm(Encoder):
         # Turned round, a row's first token is its last.
         summary = torch.cat([ahead[-1].index_select(0, rows.last), behind[-1].index_select(0, rows.last)], 1)
         return Hidden(layers=layers, rows=rows, summary=summary, carry=state)
+
+    def step(self, tokens: Tokens, past: CarriedState | None) -> tuple[Float[Tensor, "T width"], CarriedState]:
+        """Top states of the forward direction for words that continue rows, and its state after them.
+
+        ``past`` None: the rows begin.
+        """
+        state = self.begin(tokens.rows.n_rows, None) if past is None else past.carry
+        layers, hidden, cell = self.ahead(
+            self.read_words(tokens), tokens.rows, state["ahead_hidden"], state["ahead_cell"]
+        )
+        return layers[-1], CarriedState({"ahead_hidden": hidden, "ahead_cell": cell}, axis=1)
 
     def read_words(self, tokens: Tokens) -> Float[Tensor, "T width"]:
         """The words of a batch, each different one once."""

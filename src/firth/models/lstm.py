@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.layers.dropout import Dropout
+from firth.layers.recurrent import CarriedState
 from firth.models.config import LstmConfig
 from firth.packed import Carry, Encoder, Hidden, Tokens, kept_layers, to_padded
 
@@ -59,6 +60,11 @@ class Lstm(Encoder):
         hidden, cell = (torch.cat(parts) for parts in zip(*states, strict=True))
         summary = x.index_select(0, rows.last)
         return Hidden(layers=layers, rows=rows, summary=summary, carry={"hidden": hidden, "cell": cell})
+
+    def step(self, tokens: Tokens, past: CarriedState | None) -> tuple[Float[Tensor, "T H"], CarriedState]:
+        """Top states of tokens that continue rows, and the state after them; ``past`` None: the rows begin."""
+        hidden = self(tokens, carry=None if past is None else past.carry)
+        return hidden.top, CarriedState(hidden.carry, axis=1)
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:

@@ -4,6 +4,7 @@ Source: Merity et al. 2017, §4.3 and §4.5; salesforce/awd-lstm-lm main.py (spe
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -49,6 +50,10 @@ class AwdLM(Objective):
             losses["activation"] = _mean_squares(seen)
             losses["change"] = _mean_squares(top.index_select(0, later) - top.index_select(0, later - 1))
         return Step(losses, {"lm": correct}, hidden.carry)
+
+    def logits(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M V"]:
+        """Scores over the vocabulary for the token read next, from top-layer states; without dropout."""
+        return F.linear(x, self.encoder.piece_embedding, self.bias)
 
 
 def _mean_squares(x: Float[Tensor, "N H"]) -> Float[Tensor, ""]:

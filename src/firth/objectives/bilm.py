@@ -6,6 +6,7 @@ Source: Peters et al. 2018, §3.1; allenai/bilm-tf training.py, LanguageModel.
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.data.batch import Batch, Objective, Step, Target
@@ -52,6 +53,10 @@ class BilmLM(Objective):
             layers, state[hidden], state[cell] = direction(words, tokens.rows, state[hidden], state[cell])
             losses[term], correct[term] = self._loss(layers[-1], batch.targets[term])
         return Step(losses, correct, state)
+
+    def logits(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M V"]:
+        """Scores over the vocabulary for the word that a direction reads next, from its own top-layer states."""
+        return self.softmax(x)
 
     def _loss(self, top: Tensor, target: Target) -> tuple[Tensor, Tensor]:
         """Over all words; in training over a sample of them, if it is not nearly the vocabulary."""

@@ -90,3 +90,7 @@ class StreamingLM(Objective):
         chosen = hidden.top.index_select(0, target.index)
         loss, correct = vocabulary_loss(chosen, self.encoder.piece_embedding, self.bias, target.label)
         return Step({"lm": loss}, {"lm": correct}, hidden.carry)
+
+    def logits(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M V"]:
+        """Scores over the vocabulary for the token after each of M tokens, from their top-layer states."""
+        return F.linear(x, self.encoder.piece_embedding, self.bias)

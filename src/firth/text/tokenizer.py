@@ -367,6 +367,13 @@ class Tokenizer:
         state = _state(self._backend)
         return {key: state[key] for key in ("normalizer", "pre_tokenizer", "added_tokens")}
 
+    def words(self, text: str) -> list[str]:
+        """The words of a text as they are divided into tokens: normalised, then split."""
+        plain = whole_text(text)
+        if self._backend.normalizer is not None:
+            plain = self._backend.normalizer.normalize_str(plain)
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(plain)]
+
     def ids_of_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of words by themselves, as normalising and splitting a text makes them."""
         model = self._backend.model

@@ -1,0 +1,53 @@
+"""``firth explain``."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from firth.cli.shared import Precision, check_text, load_model
+from firth.errors import UsageError
+from firth.files import check_new_file
+
+
+def explain(
+    model: Annotated[Path, Parameter(name="MODEL")],
+    /,
+    *texts: Annotated[str, Parameter(name="TEXT", required=True)],
+    out: Path,
+    word: str | None = None,
+    language: Literal["en", "ko"] = "en",
+    precision: Precision = "float32",
+) -> None:
+    """Show what a model makes of a text, as one offline HTML page.
+
+    Tokens and how WordPiece finds them, the embeddings that are added, the masks of a batch, next-sentence pairs, each
+    token's probability, a word in several contexts, and every attention head: whatever the model has.
+
+    Example: firth explain runs/a "He sat on the bank." "The bank lent money." --out bank.html
+
+    Parameters
+    ----------
+    model
+        Run or model folder, also of another tool, or hub:org/name.
+    texts
+        One or more texts; a word that occurs in several is compared between them.
+    out
+        Output .html file, must be new.
+    word
+        The word to compare in its contexts; default: the longest one that occurs twice.
+    language
+        Language of the page: English or Korean.
+    precision
+        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+    """
+    check_new_file(out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out {out}: expected the name of a new .html file")
+    for text in (*texts, word or ""):
+        check_text(text, "TEXT")
+    loaded = load_model(model, precision)
+    from firth.explain.text import explain as write_page
+
+    found = write_page(loaded, texts, out, word=word, language=language, name=str(model))
+    print(f"{out}: {', '.join(found)}")

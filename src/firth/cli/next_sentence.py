@@ -1,0 +1,74 @@
+"""``firth next-sentence``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from firth.cli.shared import InputFile, JsonFlag, Precision, check_text, lines_from, load_model, print_json
+from firth.errors import InputError, UsageError
+
+
+def next_sentence(
+    model: Annotated[Path, Parameter(name="MODEL")],
+    /,
+    *texts: Annotated[str, Parameter(name="TEXT")],
+    file: InputFile = None,
+    precision: Precision = "float32",
+    as_json: JsonFlag = False,
+) -> None:
+    """Ask a model with a next-sentence head how probable it is that one text follows another.
+
+    Example: firth next-sentence runs/a "He went to the store." "He bought some milk."
+
+    Parameters
+    ----------
+    model
+        A run, a model folder or hub:org/name: a BERT with its next-sentence head.
+    texts
+        Two texts, the first and the one that may follow it; pairs of --input if none is given.
+    file
+        File with two texts a line, separated by a tab; default stdin.
+    precision
+        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+    as_json
+        Print one JSON object per pair.
+    """
+    if texts and (len(texts) != 2 or file is not None):
+        raise UsageError(f"firth next-sentence takes two texts, or pairs on stdin or --input; got {len(texts)} texts")
+    for text in texts:
+        check_text(text, "TEXT")
+    from firth.inference.next_sentence import next_sentence_model
+
+    loaded = load_model(model, precision)
+    next_sentence_model(loaded.loaded)  # before anything is read
+    given: list[tuple[str, str]] = []
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        for pair in [(texts[0], texts[1])] if texts else _pairs(file):
+            given.append(pair)
+            yield pair
+
+    n_pairs = 0
+    for probability in loaded.follows_stream(pairs()):
+        n_pairs += 1
+        first, second = given.pop(0)
+        if as_json:
+            print_json({"first": first, "second": second, "follows": probability})
+        else:
+            print(f"{probability:7.2%}  {first}  |  {second}", flush=True)
+    if not n_pairs:
+        raise InputError(f"{file or 'stdin'}: no pairs: give two texts a line, separated by a tab")
+
+
+def _pairs(file: Path | None) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines_from(file), start=1):
+        if not line.strip():
+            continue
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise InputError(
+                f"{file or 'stdin'}:{number}: {len(parts)} fields: expected two texts, separated by one tab"
+            )
+        yield parts[0], parts[1]

@@ -1,0 +1,195 @@
+"""Small HTML and SVG pictures as text: rows of tokens, heat maps, boxes. All text given is plain and is escaped here.
+
+Amounts are shown by the opacity of one colour, kinds by Okabe and Ito's colours and by their outline or a letter, so
+that colour-blind readers can tell them apart. Text of any script is isolated, so that right-to-left tokens keep their
+place in the row.
+"""
+
+import html
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from firth.page import COLOURS
+
+# Weights below this are as good as invisible: leaving them out makes pictures of many heads ten times smaller.
+FAINTEST = 0.01
+_CHARACTER = 7.2  # width of a letter of 12 px, in px
+_LINE = 18
+# Marks of direction, which would turn the rest of the page round.
+_TURNING = frozenset((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+
+
+def shown(text: str) -> str:
+    """Text as one can see it: control characters as their symbols, a mark without its letter on a dotted circle."""
+    kept = "".join(_visible(c) for c in text)
+    mark = 2 if kept.startswith("##") else 0
+    if len(kept) > mark and unicodedata.combining(kept[mark]):
+        kept = f"{kept[:mark]}\u25cc{kept[mark:]}"
+    return kept or "\u2205"
+
+
+def _visible(c: str) -> str:
+    code = ord(c)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F or 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF):
+        return "\ufffd"
+    return "\ufffd" if code in _TURNING else c
+
+
+def escaped(text: str) -> str:
+    """The same for HTML, attributes included."""
+    return html.escape(shown(text), quote=True)
+
+
+def text_width(text: str) -> float:
+    """About how wide a text of 12 px is, in px: wide characters count twice, combining ones not at all."""
+    n = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in shown(text))
+    return _CHARACTER * n
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A token in a row. ``amount``: how full its colour is, 0 to 1; ``colour``: a number of ``page.COLOURS``.
+
+    ``below``: what stands under it; ``hint``: what the pointer shows; ``dashed``: outlined.
+    """
+
+    text: str
+    amount: float = 0.0
+    colour: int = 0
+    below: str = ""
+    hint: str = ""
+    dashed: bool = False
+
+
+def token_row(marks: Sequence[Mark]) -> str:
+    """Tokens side by side, as many lines as it takes."""
+    return f'<p class="tokens" dir="auto">{"".join(map(_token, marks))}</p>'
+
+
+def _token(mark: Mark) -> str:
+    hint = f' title="{escaped(mark.hint)}"' if mark.hint else ""
+    below = f"<small>{escaped(mark.below)}</small>" if mark.below else ""
+    amount = 0.0 if np.isnan(mark.amount) else min(max(mark.amount, 0.0), 1.0)
+    colour = f"color-mix(in srgb, var(--c{mark.colour}) {amount:.0%}, transparent)"
+    outline = f" outline: 2px dashed var(--c{mark.colour});" if mark.dashed else ""
+    style = f"background: {colour};{outline}"
+    return f'<span class="token"{hint}><bdi style="{style}">{escaped(mark.text)}</bdi>{below}</span> '
+
+
+def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
+    """A picture of so many px, which shrinks with the page."""
+    return (
+        f'<svg class="own" role="img" aria-label="{escaped(title)}" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'style="max-width: {width:.0f}px">{"".join(parts)}</svg>'
+    )
+
+
+def label(x: float, y: float, text: str, *, anchor: str = "start", turned: bool = False, faint: bool = False) -> str:
+    """A line of text whose begin (or middle, or end) is at x and y."""
+    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
+    colour = "faint" if faint else "ink"
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="var(--{colour})" font-size="12" '
+        f'dominant-baseline="central" unicode-bidi="isolate"{turn}>{escaped(text)}</text>'
+    )
+
+
+def box(x: float, y: float, width: float, height: float, *, colour: int, amount: float, hint: str = "") -> str:
+    """A filled rectangle, with what the pointer shows."""
+    inside = f"<title>{escaped(hint)}</title>" if hint else ""
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="var(--c{colour})" '
+        f'fill-opacity="{amount:.2f}">{inside}</rect>'
+    )
+
+
+def frame(x: float, y: float, width: float, height: float) -> str:
+    """An outline."""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="none" stroke="var(--grid)"/>'
+
+
+def heat_map(
+    x: float, y: float, values: Float[np.ndarray, "R C"], side: float, *, colour: int = 0, hints: bool = False
+) -> list[str]:
+    """A map of values from 0 to 1 with cells of ``side`` px; the opacity grows with the root of the value."""
+    n_rows, n_columns = values.shape
+    parts = [frame(x, y, side * n_columns, side * n_rows)]
+    for i, j in zip(*np.nonzero(values >= FAINTEST), strict=True):
+        value = float(values[i, j])
+        hint = f"{value:.2f}" if hints else ""
+        parts.append(box(x + side * j, y + side * i, side, side, colour=colour, amount=min(value, 1) ** 0.5, hint=hint))
+    return parts
+
+
+def labelled_map(
+    rows: Sequence[str], columns: Sequence[str], values: Float[np.ndarray, "R C"], title: str, *, side: float = _LINE
+) -> str:
+    """A heat map with the names of its rows to the left and of its columns above."""
+    left = max(map(text_width, rows), default=0) + 8
+    top = max(map(text_width, columns), default=0) + 8
+    parts = [label(left - 6, top + side * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
+    parts += [label(left + side * (j + 0.5), top - 6, name, turned=True) for j, name in enumerate(columns)]
+    parts += heat_map(left, top, values, side, hints=True)
+    return svg(left + side * len(columns) + 4, top + side * len(rows) + 4, parts, title)
+
+
+def head_maps(tokens: Sequence[str], weights: Float[np.ndarray, "N R C"], title: str, names: Sequence[str]) -> str:
+    """The maps of one layer's heads, four in a line; the tokens' names stand beside the first of each line."""
+    n_rows, n_columns = weights.shape[1:]
+    side = max(4.0, min(14.0, 150 / max(n_rows, n_columns, 1)))
+    names_fit = side >= 9
+    left = (max(map(text_width, tokens), default=0) * 0.8 + 8) if names_fit else 4.0
+    width, height = side * n_columns + 16, side * n_rows + 30
+    parts = []
+    for head, map_of_head in enumerate(weights):
+        x, y = left + width * (head % 4), height * (head // 4) + 22
+        parts.append(label(x, y - 11, names[head], faint=True))
+        parts += heat_map(x, y, map_of_head, side)
+        if head % 4 == 0 and names_fit and len(tokens) == n_rows:
+            for i, token in enumerate(tokens):
+                parts.append(label(left - 5, y + side * (i + 0.5), token, anchor="end"))
+    n_lines = -(-len(weights) // 4)
+    return svg(left + width * min(len(weights), 4), height * n_lines + 6, parts, title)
+
+
+def standalone(drawing: str, background: str = "#fff") -> str:
+    """A drawing of ``svg`` as a file of its own, on a light ground."""
+    colours = " ".join(f"--c{i}: {light};" for i, (light, _) in enumerate(COLOURS))
+    style = f"svg {{ {colours} --ink: #1c1c22; --faint: #62626c; --grid: #d4d4da; background: {background}; }}"
+    opened, _, rest = drawing.partition(">")
+    font = 'font-family="system-ui, sans-serif"'
+    return f'{opened} xmlns="http://www.w3.org/2000/svg" {font}><style>{style}</style>{rest}\n'
+
+
+def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Float[np.ndarray, "L N R C"]) -> str:
+    """All maps of some layers and heads as one picture: layers from top to bottom, heads from left to right.
+
+    The names of rows stand beside each layer's first map and those of columns above the first layer's, as far as they
+    can be read at the size of the cells.
+    """
+    n_layers, n_heads, n_rows, n_columns = weights.shape
+    side = max(5.0, min(16.0, 220 / max(n_rows, n_columns, 1)))
+    named = side >= 9
+    left = max(map(text_width, rows), default=0) + 10 if named else 12.0
+    top = (max(map(text_width, columns), default=0) if named else 0.0) + 32
+    width, height = side * n_columns + 16, side * n_rows + 16
+    parts = []
+    for layer in range(n_layers):
+        y = top + height * layer
+        if named:
+            parts += [label(left - 6, y + side * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
+        parts.append(label(left + width * n_heads - 4, y + side * n_rows / 2, f"layer {layer + 1}", faint=True))
+        for head in range(n_heads):
+            x = left + width * head
+            if not layer:
+                parts.append(label(x, 10, f"head {head + 1}", faint=True))
+                if named:
+                    parts += [label(x + side * (j + 0.5), top - 6, name, turned=True) for j, name in enumerate(columns)]
+            parts += heat_map(x, y, weights[layer, head], side, hints=n_layers * n_heads <= 16)
+    return svg(left + width * n_heads + 60, top + height * n_layers, parts, "attention weights")

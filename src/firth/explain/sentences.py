@@ -1,0 +1,194 @@
+"""The page's own sentences, in English and in Korean."""
+
+from typing import Literal
+
+Language = Literal["en", "ko"]
+
+SENTENCES: dict[str, dict[Language, str]] = {
+    "title": {
+        "en": "What {model} makes of a text",
+        "ko": "{model} 모델이 텍스트를 읽는 과정",
+    },
+    "tokens": {
+        "en": "Tokens",
+        "ko": "토큰",
+    },
+    "tokens_text": {
+        "en": "The text as the model reads it. Special tokens are outlined; the place of each token in the "
+        "text stands below it.",
+        "ko": "모델이 읽는 그대로의 텍스트입니다. 특수 토큰은 점선으로 표시하고, 아래에 원문에서의 문자 위치를 "
+        "적습니다.",
+    },
+    "steps": {
+        "en": "WordPiece, step by step",
+        "ko": "WordPiece 단계별 분할",
+    },
+    "steps_text": {
+        "en": "At each step the longest prefix of what is left that is in the vocabulary becomes a token. A "
+        "word of which some rest has no such prefix is unknown as a whole.",
+        "ko": "각 단계에서 남은 부분의 접두사 중 어휘에 있는 가장 긴 것이 토큰이 됩니다. 어느 단계에서 맞는 "
+        "접두사가 없으면 단어 전체가 미등록 토큰이 됩니다.",
+    },
+    "steps_columns": {
+        "en": "word|left|prefixes tried|token",
+        "ko": "단어|남은 부분|확인한 접두사 수|토큰",
+    },
+    "steps_none": {
+        "en": "Each word of the text is a token of its own.",
+        "ko": "이 텍스트의 단어는 모두 하나의 토큰입니다.",
+    },
+    "input": {
+        "en": "The input: embeddings that are added",
+        "ko": "입력: 더해지는 임베딩",
+    },
+    "input_text": {
+        "en": "Each token's input is the sum of the rows below it. The fuller a box, the longer the vector; "
+        "its length stands inside.",
+        "ko": "각 토큰의 입력은 아래 임베딩의 합입니다. 상자가 진할수록 벡터가 길며, 안의 숫자가 그 길이입니다.",
+    },
+    "input_token": {
+        "en": "token",
+        "ko": "토큰",
+    },
+    "input_segment": {
+        "en": "segment",
+        "ko": "세그먼트",
+    },
+    "input_position": {
+        "en": "position",
+        "ko": "위치",
+    },
+    "masks": {
+        "en": "Masks of a batch",
+        "ko": "배치의 마스크",
+    },
+    "masks_text": {
+        "en": "Pre-training predicts {share} of the tokens of a sequence, chosen anew in each epoch: most are "
+        "replaced by the mask, some by a random token, some are kept. Below a chosen token stands the "
+        "token to be predicted.",
+        "ko": "사전 학습은 에폭마다 새로 고른 {share}의 토큰을 예측합니다. 대부분은 마스크로, 일부는 무작위 "
+        "토큰으로 바뀌고 일부는 그대로 남습니다. 선택된 토큰 아래에 예측할 토큰이 있습니다.",
+    },
+    "masks_epoch": {
+        "en": "epoch {n}",
+        "ko": "에폭 {n}",
+    },
+    "masks_masked": {
+        "en": "masked",
+        "ko": "마스크",
+    },
+    "masks_random": {
+        "en": "random",
+        "ko": "무작위",
+    },
+    "masks_kept": {
+        "en": "kept",
+        "ko": "유지",
+    },
+    "pairs": {
+        "en": "Next-sentence pairs",
+        "ko": "다음 문장 쌍",
+    },
+    "pairs_text": {
+        "en": "Pre-training shows pairs of which the second text follows the first, or is from elsewhere. Here "
+        "each sentence stands once before the one that follows it and once before another one of the "
+        "text.",
+        "ko": "사전 학습은 뒤 문장이 실제로 이어지는 쌍과 다른 곳에서 온 쌍을 보여 줍니다. 여기서는 각 문장을 "
+        "바로 다음 문장과, 그리고 텍스트의 다른 문장과 짝지었습니다.",
+    },
+    "pairs_columns": {
+        "en": "first|second|label|model: follows",
+        "ko": "앞 문장|뒤 문장|레이블|모델: 이어짐",
+    },
+    "pairs_next": {
+        "en": "follows",
+        "ko": "이어짐",
+    },
+    "pairs_not": {
+        "en": "from elsewhere",
+        "ko": "다른 곳",
+    },
+    "probabilities": {
+        "en": "Probabilities",
+        "ko": "확률",
+    },
+    "probabilities_text": {
+        "en": "The fuller a token, the more probable the model found it; the number below is the probability in %.",
+        "ko": "색이 진할수록 모델이 그 토큰에 높은 확률을 준 것입니다. 아래 숫자는 확률(%)입니다.",
+    },
+    "probabilities_masked": {
+        "en": "Each token given all others, with it masked. Pseudo-perplexity {value}.",
+        "ko": "각 토큰을 가리고 나머지를 모두 보여 준 확률입니다. 의사 퍼플렉서티 {value}.",
+    },
+    "probabilities_forward": {
+        "en": "Each token given those before it. Perplexity {value}.",
+        "ko": "각 토큰을 그 앞의 토큰에서 예측한 확률입니다. 퍼플렉서티 {value}.",
+    },
+    "probabilities_backward": {
+        "en": "Each token given those after it. Perplexity {value}.",
+        "ko": "각 토큰을 그 뒤의 토큰에서 예측한 확률입니다. 퍼플렉서티 {value}.",
+    },
+    "context": {
+        "en": "One word, several contexts: {word}",
+        "ko": "한 단어, 여러 문맥: {word}",
+    },
+    "context_text": {
+        "en": "The cosine of the word's vectors in each pair of its contexts, at the embedding output and at "
+        "the top layer. Below context all are alike; a table of word vectors has only that row.",
+        "ko": "문맥 쌍마다 그 단어 벡터들의 코사인을 임베딩 출력과 최상위 층에서 비교합니다. 문맥이 들어가기 "
+        "전에는 모두 거의 같으며, 단어 벡터 표에는 그 값 하나뿐입니다.",
+    },
+    "context_layer": {
+        "en": "layer {n}",
+        "ko": "{n}층",
+    },
+    "context_bottom": {
+        "en": "embedding output",
+        "ko": "임베딩 출력",
+    },
+    "attention": {
+        "en": "Attention",
+        "ko": "어텐션",
+    },
+    "attention_text": {
+        "en": "Rows attend (queries), columns are attended to (keys), in the order of the tokens; darker is "
+        "more. Attention weights say where a head reads, not why the model answers as it does: they are "
+        "no explanation.",
+        "ko": "행이 참조하는 쪽(쿼리), 열이 참조되는 쪽(키)이며 토큰 순서대로입니다. 진할수록 가중치가 큽니다. "
+        "어텐션은 어디를 읽는지 보여 줄 뿐, 모델이 왜 그렇게 답하는지에 대한 설명이 아닙니다.",
+    },
+    "attention_mean": {
+        "en": "mean over all layers and heads",
+        "ko": "모든 층과 헤드의 평균",
+    },
+    "attention_layer": {
+        "en": "layer {n}",
+        "ko": "{n}층",
+    },
+    "attention_head": {
+        "en": "head {n}",
+        "ko": "헤드 {n}",
+    },
+    "saturation": {"en": "Softmax with and without the root of d", "ko": "√d 유무에 따른 소프트맥스"},
+    "saturation_text": {
+        "en": "Scores are divided by the root of the head size before the softmax (Vaswani et al. 2017). "
+        "Without it the same queries and keys put more weight on one token, and less gradient passes: "
+        "the sum of w (1 - w).",
+        "ko": "점수는 소프트맥스 전에 헤드 크기의 제곱근으로 나눕니다(Vaswani et al. 2017). "
+        "나누지 않으면 같은 쿼리와 키에서도 가중치가 한 토큰에 몰리고, "
+        "그래디언트에 곱해지는 w (1 - w)의 합이 작아집니다.",
+    },
+    "saturation_columns": {
+        "en": "layer|largest weight|without √d|gradient factor|without √d",
+        "ko": "층|가장 큰 가중치|√d 없이|그래디언트 계수|√d 없이",
+    },
+    "cut": {
+        "en": "Only the first {n} tokens are drawn.",
+        "ko": "처음 {n}개 토큰만 그렸습니다.",
+    },
+}
+
+
+def say_in(language: Language, key: str, **values: object) -> str:
+    """A sentence of the page, with values in it."""
+    return SENTENCES[key][language].format(**values)

@@ -1,0 +1,184 @@
+"""The page of a text: what is in it is true, everything is escaped, nothing is fetched, any script keeps its place."""
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_language_models import PIECES, tiny_language_model
+
+from firth.errors import InputError
+from firth.explain.markup import Mark, head_maps, labelled_map, shown, text_width, token_row
+from firth.explain.pieces import tokens_of, wordpiece_steps
+from firth.explain.sentences import SENTENCES
+from firth.explain.text import Asked, cosine_table, explain, input_embeddings, masked_rows, repeated_word
+from firth.inference.model import Model, load
+from firth.page import COLOURS
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+EVIL = "<script>alert('x')</script> & \"quotes\""
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def page_of(model: Model, texts: list[str], path: Path, **options: object) -> tuple[list[str], str]:
+    found = explain(model, texts, path, **options)  # type: ignore[arg-type]
+    return found, path.read_text("utf-8")
+
+
+def test_a_bert_has_every_section(tiny_run: Path, tmp_path: Path) -> None:
+    texts = ["The old farmer walked to the river. The queen waited near the river.", "Our teacher painted the mill."]
+    found, page = page_of(load(tiny_run), texts, tmp_path / "a.html")
+    assert len(found) == 8 and found[0] == "Tokens" and found[-1] == "Attention"
+    for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        ET.fromstring(drawing)
+    tags = Tags(page)
+    assert "script" not in tags.names
+    outside = [v for k, v in tags.attributes if k in ("src", "href", "xlink:href") or "http" in (v or "")]
+    assert outside == []
+    assert found == re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_korean_page(tiny_run: Path, tmp_path: Path) -> None:
+    found, page = page_of(load(tiny_run), ["늙은 농부는 강가에서 편지를 썼다."], tmp_path / "a.html", language="ko")
+    assert '<html lang="ko">' in page and found[0] == "토큰" and "확률" in found
+
+
+def test_each_sentence_is_there_in_both_languages() -> None:
+    fields = re.compile(r"\{\w+\}")
+    for key, both in SENTENCES.items():
+        assert set(both) == {"en", "ko"} and all(both.values()), key
+        assert sorted(fields.findall(both["en"])) == sorted(fields.findall(both["ko"])), key
+        assert both["en"].count("|") == both["ko"].count("|"), key
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm", "awd-lstm backward", "elmo", "bert-ltr"])
+def test_other_models_have_what_they_have(name: str, tmp_path: Path) -> None:
+    found, page = page_of(tiny_language_model(name), ["a1 b2 a1", "c3 zzz"], tmp_path / "a.html")
+    assert "Probabilities" in found
+    assert ("Attention" in found) == (name in ("gpt", "bert-ltr"))
+    assert "Masks of a batch" not in found
+    assert ("The input: embeddings that are added" in found) == (name in ("gpt", "bert-ltr"))
+    if name == "elmo":
+        assert "Each token given those after it" in page
+
+
+def test_everything_is_escaped(tiny_run: Path, tmp_path: Path) -> None:
+    found, page = page_of(load(tiny_run), [EVIL, f"{EVIL} again"], tmp_path / "a.html", name=EVIL)
+    tags = Tags(page)
+    assert "script" not in tags.names and not any(k.startswith("on") for k, _ in tags.attributes)
+    assert any(EVIL in word for word in tags.words)
+
+
+def test_scripts_of_the_world_keep_their_place(tiny_run: Path, tmp_path: Path) -> None:
+    texts = ["שלום עולם the river", "e\u0301te\u0301 นี้ 고양이 \u202eevil\u0007 the river"]
+    _, page = page_of(load(tiny_run), texts, tmp_path / "a.html")
+    assert "\u202e" not in page and "\u0007" not in page
+    assert page.count('<p class="tokens" dir="auto">') >= 4
+    assert "<bdi" in page and 'unicode-bidi="isolate"' in page
+    assert shown("##\u0301") == "##\u25cc\u0301" and shown("\u0000") == "\u2400" and shown("") == "\u2205"
+    assert text_width("고양이") == 2 * text_width("abc") and text_width("e\u0301") == text_width("e")
+
+
+def test_steps_are_the_tokenizers_own() -> None:
+    pieces = [*SPECIALS, "un", "##believ", "##able", "##a", "##b", "a", "the", "고", "##양이"]
+    tokenizer = Tokenizer.from_vocab(pieces, lowercase=True)
+    for word in ("unbelievable", "the", "ab", "aba", "unx", "고양이", "x", "a" * 201):
+        steps = wordpiece_steps(word, frozenset(pieces))
+        assert tokens_of(steps) == [tokenizer.piece(i) for i in tokenizer.encode(word).ids], word
+    steps = wordpiece_steps("unbelievable", frozenset(pieces))
+    assert [(s.rest, s.tried, s.found) for s in steps] == [
+        ("unbelievable", 11, "un"),
+        ("believable", 5, "##believ"),
+        ("able", 1, "##able"),
+    ]
+
+
+def test_the_added_embeddings_are_the_models() -> None:
+    made = tiny_language_model("bert")
+    tokens, parts = input_embeddings(made, ["a1 b2", "c3"]) or ([], {})
+    assert tokens == ["[CLS]", "a1", "b2", "[SEP]", "c3", "[SEP]"]
+    assert [names for _, names in parts.values()][1] == ["E(A)"] * 4 + ["E(B)"] * 2
+    table = made.loaded.objective.encoder.embeddings
+    assert parts["token"][0][1] == pytest.approx(float(table.pieces.weight[PIECES.index("a1")].detach().norm()))
+    assert parts["position"][0][5] == pytest.approx(float(table.positions.weight[5].detach().norm()))
+
+
+def test_what_masks_replace_is_named_and_told_by_more_than_colour() -> None:
+    made = tiny_language_model("bert")
+    texts = tuple(" ".join(f"{c}{i}" for c in "abc") for i in range(6)) * 4
+    kinds = set()
+    for rows in masked_rows(made, Asked(texts=texts)):
+        for row, text in zip(rows, texts, strict=True):
+            answers = [m.below.split(" (")[0] if m.below else m.text for m in row[1:-1]]
+            assert " ".join(answers) == text
+            for mark in row:
+                if mark.below:
+                    kind = mark.below.split(" (")[1].rstrip(")")
+                    kinds.add((kind, mark.colour))
+                    assert (mark.text == "[MASK]") == (kind == "masked")
+                    assert (mark.text == mark.below.split(" (")[0]) == (kind == "kept")
+    assert {kind for kind, _ in kinds} == {"masked", "random", "kept"} and len({colour for _, colour in kinds}) == 3
+
+
+def test_colours_differ_in_lightness_not_only_in_hue() -> None:
+    """For a reader without any colour vision: relative luminance of the three kinds of mask."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    values = sorted(luminance(COLOURS[i][0]) for i in range(3))
+    assert all(b - a > 0.02 for a, b in zip(values, values[1:], strict=False))
+
+
+def test_cosines_of_one_word_in_two_contexts() -> None:
+    made = tiny_language_model("elmo")
+    found = made.vectors(["a1 b2 c3", "d4 b2"])
+    places = [(0, 1), (1, 1)]
+    assert cosine_table(found, places, 0) == pytest.approx(np.ones((2, 2)), abs=1e-5)
+    top = cosine_table(found, places, 2)
+    a, b = found[0].word_layers[2, 1], found[1].word_layers[2, 1]
+    assert top[0, 1] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5) and top[0, 1] < 0.999
+    assert repeated_word(made.vectors(["apple b2", "Apple c3 c3"])) == "apple"
+
+
+def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
+    made = tiny_language_model("bert")
+    with pytest.raises(InputError, match="a text has no tokens"):
+        explain(made, ["a1", " "], tmp_path / "a.html")
+    with pytest.raises(InputError, match="--word 'zebra': no text has this word"):
+        explain(made, ["a1 b2"], tmp_path / "a.html", word="zebra")
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_text_longer_than_the_model(tmp_path: Path) -> None:
+    found, page = page_of(tiny_language_model("bert"), ["a1 b2 c3 " * 20], tmp_path / "a.html")
+    assert "Only the first" in page and {"Probabilities", "Attention"} <= set(found)
+
+
+def test_maps_draw_what_is_not_faint() -> None:
+    weights = np.array([[0.5, 0.001], [0.2, 0.8]])
+    drawing = labelled_map(["a", "b"], ["a", "b"], weights, "t")
+    titles = [t.text for t in ET.fromstring(drawing).iter("title")]
+    assert titles == ["0.50", "0.20", "0.80"]
+    heads = head_maps(["a", "b"], np.stack([weights] * 5), "t", [f"h{i}" for i in range(5)])
+    assert heads.count("fill-opacity") == 15 and "h4" in heads
+    assert 'style="background: color-mix(in srgb, var(--c2) 100%, transparent);' in token_row([Mark("a", 3.0, 2)])
