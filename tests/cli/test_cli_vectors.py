@@ -108,3 +108,22 @@ def test_wrong_usage(firth, tmp_path: Path) -> None:
     for verb in ("convert", "train", "nearest", "analogy", "similarity"):
         assert f"Example: firth vectors {verb} " in firth("vectors", verb, "--help").out
     assert not (tmp_path / "m").exists()
+
+
+def test_an_analogy_of_three_words(firth, model: Path) -> None:
+    result = firth("vectors", "analogy", model, "Oslo", "Norway", "Cairo")
+    assert result.out.splitlines()[:2] == ["Oslo : Norway = Cairo : ?", "  egypt  0.9628"]
+    found = json.loads(firth("vectors", "analogy", model, "Oslo", "Norway", "Cairo", "--json").out)
+    assert found["answers"][0]["word"] == "egypt" and len(found["answers"]) == 1
+    assert "'paris' is not among" in firth("vectors", "analogy", model, "oslo", "norway", "paris").complaint
+    assert "an analogy has three words" in firth("vectors", "analogy", model, "oslo").complaint
+    assert "give three words" in firth("vectors", "analogy", model).complaint
+
+
+def test_glove_is_trained(firth, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("the cat saw the dog\n" * 20)
+    given = ("vectors", "train", tmp_path / "t.txt", "--kind", "glove", "--width", 4)
+    result = firth(*given, "--epochs", 2, "--set", "x_max=10", "--out", tmp_path / "m")
+    assert result.code == 0 and "4 words, 4 dimensions" in result.out
+    assert "leave them out with --kind glove" in firth(*given, "--workers", 2, "--out", tmp_path / "n").complaint
+    assert firth(*given, "--set", "negative=2", "--out", tmp_path / "n").code == 2

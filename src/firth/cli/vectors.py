@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter, validators
 
@@ -118,11 +118,11 @@ def convert(
 def train(
     *texts: Texts,
     out: Annotated[Path, Parameter(name=["--out", "--to"])],
-    kind: Literal["word2vec", "fasttext"] = "word2vec",
-    algorithm: Literal["skip-gram", "cbow"] = "skip-gram",
+    kind: Literal["word2vec", "fasttext", "glove"] = "word2vec",
+    algorithm: Annotated[Literal["skip-gram", "cbow"] | None, Parameter(show_default=False)] = None,
     width: Count = 100,
-    window: Count = 5,
-    epochs: Count = 5,
+    window: Annotated[Count | None, Parameter(show_default=False)] = None,
+    epochs: Annotated[Count | None, Parameter(show_default=False)] = None,
     min_count: Count = 5,
     lowercase: Flag = False,
     workers: First = 0,
@@ -133,7 +133,7 @@ def train(
     settings: Several = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train word vectors on text, with gensim.
+    """Train word vectors on text: word2vec or fastText with gensim, or GloVe.
 
     Example: firth vectors train wiki/*.txt.xz --kind fasttext --out runs/vectors
 
@@ -144,21 +144,21 @@ def train(
     out
         Output model folder.
     kind
-        fasttext adds character n-grams, which give unknown words a vector.
+        fasttext adds character n-grams, which give unknown words a vector; glove fits co-occurrence counts.
     algorithm
-        skip-gram: a word predicts its context; cbow: the reverse.
+        Of word2vec and fasttext. skip-gram (default): a word predicts its context; cbow: the reverse.
     width
         Vector dimension.
     window
-        Maximum context words on each side.
+        Maximum context words on each side; default 5, of glove 10.
     epochs
-        Passes over the text.
+        Passes over the text, default 5; of glove over the counts, default 50.
     min_count
         Minimum word count.
     lowercase
         Lower-case the text.
     workers
-        Threads; 0: all CPU cores. Only 1 is deterministic.
+        Threads of gensim; 0: all CPU cores. Only 1 is deterministic; glove always is.
     unknown
         Vector of an unknown word, as for firth vectors convert.
     stand_in
@@ -169,26 +169,31 @@ def train(
         Split text at white space and punctuation (words), or at white space only (blanks), for tokenized text.
     settings
         Another option, such as --set negative=10: negative, sample, learning_rate, seed, n_buckets, shortest_ngram,
-        longest_ngram.
+        longest_ngram; of glove learning_rate, x_max, exponent, seed.
     as_json
         Print the report as one JSON object.
     """
     from firth.vectors.folder import Reading
     from firth.vectors.train import VectorTraining, train_vectors
 
-    plain = {
-        "kind": kind,
-        "algorithm": algorithm,
-        "width": width,
-        "window": window,
-        "epochs": epochs,
-        "min_count": min_count,
-        "lowercase": lowercase,
-        "workers": workers,
-    }
+    given = {"window": window, "epochs": epochs, "algorithm": algorithm}
+    plain: dict[str, Any] = {"width": width, "min_count": min_count, "lowercase": lowercase}
+    plain |= {name: value for name, value in given.items() if value is not None}
+    reading = Reading(unknown=unknown, stand_in=stand_in, n_buckets=buckets, split=split)
+    if kind == "glove":
+        if algorithm is not None or workers:
+            raise UsageError(
+                "--algorithm and --workers are for word2vec and fasttext: leave them out with --kind glove"
+            )
+        from firth.vectors.glove import GloveTraining, train_glove
+
+        glove = from_dict(GloveTraining, override(plain, settings or []), "--set")
+        with on_interrupt(_NOTHING):
+            _report(train_glove(texts, out, glove, reading), as_json)
+        return
+    plain |= {"kind": kind, "workers": workers}
     training = from_dict(VectorTraining, override(plain, settings or []), "--set")
     with on_interrupt(_NOTHING):
-        reading = Reading(unknown=unknown, stand_in=stand_in, n_buckets=buckets, split=split)
         _report(train_vectors(texts, out, training, reading), as_json)
 
 
@@ -345,22 +350,27 @@ def _print_nearest(word: str, found: list["Neighbour"], as_json: bool) -> None:
 def analogy(
     model: ModelPath,
     /,
-    *,
-    questions: Path,
+    *words: Annotated[str, Parameter(name="WORD")],
+    questions: Path | None = None,
+    top_k: Annotated[Count | None, Parameter(show_default=False)] = None,
     ignore_case: Flag = False,
     first: First = 0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Evaluate on analogy questions: Athens is to Greece as Baghdad is to what?
+    """Answer an analogy, A is to B as C is to what, or evaluate on a file of such questions.
 
-    Example: firth vectors analogy models/glove --questions questions-words.txt --ignore-case
+    Example: firth vectors analogy models/glove Stockholm Sweden Cairo
 
     Parameters
     ----------
     model
         Model folder of word vectors.
+    words
+        Three words A B C: the words nearest to B - A + C are printed. Or --questions.
     questions
         File with four words per line, and lines such as ": currency" between sections.
+    top_k
+        Answers to three words (default 5).
     ignore_case
         Ignore case, as word2vec's own evaluation does.
     first
@@ -373,6 +383,13 @@ def analogy(
     from firth.inference.word_table import open_table
     from firth.vectors.scores import analogies, read_questions
 
+    if (questions is None) == (not words):
+        raise UsageError("give three words, such as Stockholm Sweden Cairo, or --questions FILE")
+    if questions is None:
+        _print_analogy(model, words, top_k or 5, ignore_case or bool(first), as_json)
+        return
+    if top_k is not None:
+        raise UsageError("--top-k is for three words: leave it out with --questions")
     asked = read_questions(questions)
     sections = analogies(open_table(model), asked, fold=ignore_case, first=first)
     if as_json:
@@ -383,6 +400,26 @@ def analogy(
         unknown = section.questions - section.known
         lacking = f", {unknown:,} of {section.questions:,} with unknown words" if unknown else ""
         print(f"  {section.name or 'questions':30}  {share}  {section.right:,} of {section.known:,}{lacking}")
+
+
+def _print_analogy(model: Path, words: tuple[str, ...], top_k: int, other: bool, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from firth.inference.word_table import open_table
+
+    if len(words) != 3:
+        raise UsageError(f"an analogy has three words, A is to B as C is to what; got {len(words)}")
+    if other:
+        raise UsageError("--ignore-case and --first are for --questions: leave them out")
+    for word in words:
+        check_text(word, "WORD")
+    found = open_table(model).analogy(*words, top_k=top_k)
+    if as_json:
+        print_json({"words": words, "answers": [asdict(one) for one in found]})
+        return
+    a, b, c = words
+    print(f"{a} : {b} = {c} : ?")
+    print_table([(one.word, f"{one.cosine:.4f}") for one in found] or [("(no other word)", "")])
 
 
 @vectors.command(sort_key=4)

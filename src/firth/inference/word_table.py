@@ -111,6 +111,28 @@ class WordTable:
         found = zip(best[0].tolist(), values[0].tolist(), strict=True)
         return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
 
+    def analogy(self, a: str, b: str, c: str, top_k: int = 5) -> list[Neighbour]:
+        """The words d for which a is to b as c is to d: nearest to b - a + c, each of length 1, none of the three.
+
+        The cosine is with that sum. Source: Mikolov et al. 2013 (3CosAdd). InputError for a word without a vector, or
+        three whose sum is nothing.
+        """
+        if top_k < 1:
+            raise ConfigError(f"top_k={top_k}: expected at least 1")
+        units = []
+        for word in (a, b, c):
+            unit = self.unit(word)
+            if unit is None:
+                raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
+            units.append(unit)
+        query = units[1] - units[0] + units[2]
+        if not query.any():
+            raise InputError(f"the vectors of {b!r} - {a!r} + {c!r} add up to zero: no word is near it")
+        numbers = [number for word in (a, b, c) if (number := self.number(word)) is not None]
+        values, best = self.best((query / query.norm())[None], [numbers], top_k)
+        found = zip(best[0].tolist(), values[0].tolist(), strict=True)
+        return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
+
     def best(
         self, queries: Float[Tensor, "Q H"], without: Sequence[Sequence[int]], top_k: int, first: int = 0
     ) -> tuple[Float[Tensor, "Q k"], Tensor]:

@@ -64,7 +64,7 @@ def train_vectors(
     check_new(Path(out))
     place.mkdir(parents=True, exist_ok=True)
     with temporary_file(Path(f"{out}.words")) as file, as_text(file) as words:
-        n_words = _write_words(texts, training.lowercase, split, words)
+        n_words = write_words(texts, training.lowercase, split, words)
         words.flush()
         vectors = _train(gensim, Path(file.name), n_words, training)
     return write_vectors(
@@ -80,8 +80,8 @@ def _gensim() -> Any:
     return gensim.models
 
 
-def _write_words(texts: Sequence[str | Path], lowercase: bool, split: Split, file: Any) -> int:
-    """A line for each paragraph, its words between blanks, as the model will see them; returns their number."""
+def write_words(texts: Sequence[str | Path], lowercase: bool, split: Split, file: Any) -> int:
+    """A line for each paragraph, its words between blanks, as a model will see them; returns their number."""
     normalizer = build_normalizer(lowercase=lowercase, keep_accents=lowercase, google=False)
     splitter, n_words = build_pre_tokenizer() if split == "words" else build_blank_splitter(), 0
     reader = CorpusReader(texts)
