@@ -108,3 +108,17 @@ def test_refusals_are_one_line(
     result = firth("probe", *tokens)
     assert result.code == 2 and part in result.complaint
     assert not asked
+
+
+def test_all_layers_for_several_tasks(firth, tiny_run: Path, tmp_path: Path) -> None:
+    rows = "1\tThe\t_\tDET\t_\t_\t_\t_\t_\t_\n2\tfarmer\t_\tNOUN\t_\t_\t_\t_\t_\t_\n"
+    (tmp_path / "train.conllu").write_text("\n".join([rows] * 40))
+    (tmp_path / "dev.conllu").write_text("\n".join([rows] * 10))
+    given = ("probe", "--all", "--model", tiny_run, "--tags", f"ud-pos={tmp_path}")
+    result = firth(*given, "--out", tmp_path / "out")
+    assert result.code == 0 and "  ud-pos     1.000  1.000  1.000  best 0" in result.out
+    assert json.loads((tmp_path / "out" / "probe.json").read_text())["layers"] == 2
+    assert "expected a data set and its folder" in firth(*given[:4], "--tags", "x", "--out", tmp_path / "o").complaint
+    assert "--model is missing" in firth("probe", "--all", "--out", tmp_path / "o").complaint
+    assert "leave out --task" in firth(*given, "--task", "tag", "--out", tmp_path / "o").complaint
+    assert "--tags is for --all" in firth("probe", "--tags", "a=b", "--out", tmp_path / "o").complaint

@@ -7,8 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from firth.cli.labelled import NOT_GIVEN, LabelledFlags, settings_of
-from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json, print_table, shell
+from firth.cli.shared import AtLeastOne, JsonFlag, load_model, on_interrupt, print_json, print_table, shell
 from firth.config import read_toml
+from firth.errors import UsageError
 
 
 def probe(
@@ -16,6 +17,8 @@ def probe(
     /,
     *,
     labelled: LabelledFlags = NOT_GIVEN,
+    every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
+    tags: Annotated[list[str] | None, Parameter(name="--tags", show_default=False)] = None,
     out: Path,
     seeds: AtLeastOne = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
@@ -25,12 +28,18 @@ def probe(
 
     Trains a linear head on each while the encoder stays frozen. Writes a table and a plot.
 
+    With --all one picture shows which layer carries what: tags, entities, sentence length and word content.
+
     Example: firth probe --task ud-pos --data ud-english-ewt/ --model runs/a --out runs/probe
 
     Parameters
     ----------
     recipe
         Fine-tuning recipe file (.toml); flags override it.
+    every
+        Probe each layer for several tasks, with control tasks (random labels per word).
+    tags
+        With --all: a data set of tags and its folder, such as ud-pos=ud-english-ewt/ or conll2003=DIR; repeatable.
     out
         Output folder for table and report; must be new.
     seeds
@@ -40,6 +49,9 @@ def probe(
     as_json
         Print probe.json.
     """
+    if every or tags:
+        _probe_all(labelled, every, tags or [], recipe is not None or seeds is not None, settings or [], out, as_json)
+        return
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
     plain = {} if recipe is None else read_toml(recipe)
     from firth.finetuning.probe import probe as job
@@ -61,5 +73,43 @@ def probe(
     layers = f"head.network.layers={json.dumps(features['layers'])}"
     settings = [*result["settings"], layers, f"head.network.mix={features['mix']}"]
     print("in a fine-tuning:", shell(*(part for setting in settings for part in ("--set", setting))))
+    if (out / "report.html").is_file():
+        print(f"table and plot: {out / 'report.html'}")
+
+
+def _probe_all(
+    labelled: LabelledFlags, every: bool, tags: list[str], others: bool, settings: list[str], out: Path, as_json: bool
+) -> None:
+    if not every:
+        raise UsageError("--tags is for --all: give --all too, or --task and --data for one task")
+    given = {flag: value for flag, (_, value) in labelled.keys().items() if value is not None and flag != "--model"}
+    if given or others:
+        named = ", ".join([*given, *(["RECIPE or --seeds"] if others else [])])
+        raise UsageError(f"--all takes --model, --tags and --out: leave out {named}")
+    if labelled.model is None:
+        raise UsageError("--model is missing: the model to probe")
+    data = list[tuple[str, Path]]()
+    for one in tags:
+        task, mark, folder = one.partition("=")
+        if not mark or not folder:
+            raise UsageError(f"--tags {one}: expected a data set and its folder, such as ud-pos=ud-english-ewt/")
+        data.append((task, Path(folder)))
+    from firth.config import from_dict, override
+    from firth.finetuning.layer_probes import LayerProbing, probe_layers
+
+    options = from_dict(LayerProbing, override({}, settings), "--set")
+    loaded = load_model(Path(labelled.model), "float32")
+    with on_interrupt("nothing was written; run the same command again"):
+        result = probe_layers(loaded, data, out, options, name=labelled.model)
+    if as_json:
+        print_json(result)
+        return
+    print(f"{out}: accuracy by layer, 0 is the embedding output")
+    rows = []
+    for task in result["tasks"]:
+        rows.append((task["task"], "  ".join(f"{a:.3f}" for a in task["accuracy"]) + f"  best {task['best']}"))
+        if task["control"] is not None:
+            rows.append(("  control", "  ".join(f"{a:.3f}" for a in task["control"])))
+    print_table(rows)
     if (out / "report.html").is_file():
         print(f"table and plot: {out / 'report.html'}")

@@ -1,0 +1,372 @@
+"""``firth probe --all``: which layer carries what: tags, entities, sentence length, word content; with control tasks.
+
+For each layer a logistic regression learns each task from the frozen vectors, words and sentences being the mean of
+their tokens. Sources: Conneau et al. 2018 (sentence length, word content), Hewitt and Liang 2019 (control tasks).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from firth.config import COUNT, check_bounds, option
+from firth.data.hashing import below, draw, seed_of
+from firth.errors import ConfigError, FirthError, InputError
+from firth.files import check_new, new_folder, write_json
+from firth.finetuning.labelled import read_labelled
+from firth.finetuning.recipe import LabelledConfig
+from firth.inference.model import Model
+from firth.page import Report
+from firth.progress import Progress, say
+from firth.systems import kind_of_task
+from firth.tasks.reading import splits_in
+from firth.tasks.tags import OUTSIDE
+from firth.text.records import Tagged
+
+# Conneau et al. 2018 have six bins of length.
+_BINS = 6
+# Words of word content: fewer than the published 1,000, for a thousand sentences.
+_CONTENT_WORDS = 30
+_RESAMPLES = 1000
+_INTERVAL = (2.5, 97.5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerProbing:
+    """How layers are probed."""
+
+    sentences: int = option(1000, "training sentences of each data set, chosen by hash", COUNT)
+    test_sentences: int = option(500, "test sentences of each data set", COUNT)
+    words: int = option(5000, "words of a task at most; as many again in the test", COUNT)
+    seed: int = option(0, "of all that is chosen, of control labels and of the resamples")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Labelled vectors of one split, by layer. ``types``: the word of each, for control tasks; ``sentences``: whose it
+    is, for resampling."""
+
+    layers: Float[np.ndarray, "L n H"]
+    labels: np.ndarray
+    types: list[str]
+    sentences: Int[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A task's results by layer: accuracy with its interval, and that of the control task (None for sentences).
+
+    ``majority``: accuracy of the commonest training label. ``best``: the best layer and its interval.
+    """
+
+    task: str
+    n_train: int
+    n_test: int
+    n_labels: int
+    majority: float
+    accuracy: list[float]
+    interval: list[list[float]]
+    control: list[float] | None
+    best: int
+    best_interval: list[float]
+
+
+def probe_layers(
+    model: Model,
+    data: Sequence[tuple[str, Path]],
+    out: Path,
+    options: LayerProbing,
+    *,
+    name: str = "",
+    tell: Callable[[str], None] = say,
+) -> dict[str, Any]:
+    """Probe every layer of a model on data sets of tags, given as (name, folder), in the new folder ``out``.
+
+    A data set of entities is probed for the type of words in an entity, another one for all tags. Sentence length and
+    word content are of the sentences of the first. Returns what ``out/probe.json`` says. ConfigError for a task that
+    has no tags, and for layers of different widths.
+    """
+    check_new(out)
+    if not data:
+        raise ConfigError("--tags is missing: name a data set and its folder, such as --tags ud-pos=ud-english-ewt/")
+    if len(set(model.loaded.objective.encoder.widths)) > 1:
+        raise ConfigError("the layers of this model differ in hidden size, so their scores would not compare")
+    tasks: list[tuple[str, Examples, Examples]] = []
+    for number, (task, folder) in enumerate(data):
+        train, test = _records(task, folder, options)
+        tell(f"{task}: {len(train):,} training and {len(test):,} test sentences")
+        some = [_vectors(model, records) for records in (train, test)]
+        entities = any(tag.startswith(("B-", "I-")) for record in train for tag in record.tags or ())
+        examples = [
+            _word_examples(records, words, entities, options)
+            for records, words in zip((train, test), some, strict=True)
+        ]
+        tasks.append((f"{task} (type of entity)" if entities else task, examples[0], examples[1]))
+        if not number:
+            tasks += _sentence_tasks(train, test, *some)
+    probed: list[Probed] = []
+    resampled: dict[str, np.ndarray] = {}
+    n_layers = len(model.loaded.objective.encoder.widths)
+    with Progress("probing", len(tasks) * n_layers, "layers") as progress:
+        for task, train_examples, test_examples in tasks:
+            one, best = _probe(task, train_examples, test_examples, options, progress)
+            probed.append(one)
+            resampled[task] = best
+    found = [_plain(one) for one in probed]
+    result: dict[str, Any] = {"model": name or model.system, "layers": n_layers - 1, "tasks": found}
+    result["differences"] = _differences(resampled)
+    with new_folder(out) as folder:
+        write_json(folder / "probe.json", result)
+        try:
+            _write_report(folder, name or model.system, probed, result["differences"])
+        except FirthError as error:
+            tell(f"no report.html: {error}")
+    return result
+
+
+def _records(task: str, folder: Path, options: LayerProbing) -> tuple[list[Tagged], list[Tagged]]:
+    if kind_of_task(task) != "tag" or task == "tag":
+        raise ConfigError(f"--tags {task}: expected a data set of tags, such as ud-pos, conll2003 or klue/ner")
+    # Without a dev file some of the training sentences are held out.
+    choose_on: Literal["dev", "held-out"] = "dev" if "dev" in splits_in(task, folder) else "held-out"
+    config = LabelledConfig(folder=str(folder), limit=options.sentences, limit_seed=options.seed, choose_on=choose_on)
+    read = read_labelled(task, config, {})
+    test = read.held
+    keys = draw(seed_of("probe", options.seed), np.arange(len(test)))
+    chosen = np.sort(np.argsort(keys, kind="stable")[: options.test_sentences])
+    return read.train, [test[i] for i in chosen.tolist()]
+
+
+Words = list[Float[np.ndarray, "L W H"]]
+
+
+def _vectors(model: Model, records: Sequence[Tagged]) -> Words:
+    """Of each sentence its words' vectors in all layers; a word without a token of its own is NaN."""
+    found: Words = []
+    for record, vectors in zip(records, model.vectors_stream(r.text for r in records), strict=True):
+        layers = vectors.layers
+        starts = np.array([token.start for token in vectors.tokens], np.int64)
+        ends = np.array([token.end for token in vectors.tokens], np.int64)
+        words = np.full((len(layers), len(record.spans), layers.shape[2]), np.nan, np.float32)
+        for number, (start, end) in enumerate(record.spans):
+            inside = (starts < end) & (ends > start)
+            if inside.any():
+                words[:, number] = layers[:, inside].mean(1)
+        found.append(words)
+    return found
+
+
+def _word_examples(records: Sequence[Tagged], words: Words, entities: bool, options: LayerProbing) -> Examples:
+    layers, labels, types, sentences = [], list[str](), list[str](), list[int]()
+    for number, (record, vectors) in enumerate(zip(records, words, strict=True)):
+        assert record.tags is not None
+        for place, (word, tag) in enumerate(zip(record.words, record.tags, strict=True)):
+            if len(labels) == options.words:
+                break
+            if (entities and tag == OUTSIDE) or np.isnan(vectors[0, place, 0]):
+                continue
+            layers.append(vectors[:, place])
+            labels.append(tag.partition("-")[2] if entities else tag)
+            types.append(word)
+            sentences.append(number)
+    if len(set(labels)) < 2:
+        raise InputError(f"{len(labels):,} words with {len(set(labels))} different tags: expected two or more")
+    return Examples(np.stack(layers, 1), np.array(labels), types, np.array(sentences))
+
+
+def _sentence_tasks(
+    train: Sequence[Tagged], test: Sequence[Tagged], train_words: Words, test_words: Words
+) -> list[tuple[str, Examples, Examples]]:
+    """Sentence length and word content, as far as there are sentences enough."""
+    lengths = [len(record.spans) for record in train]
+    edges = np.quantile(lengths, np.arange(1, _BINS) / _BINS)
+
+    def length(record: Tagged) -> str | None:
+        return str(int(np.searchsorted(edges, len(record.spans), side="left")))
+
+    counts = Counter(
+        word for record in train for word in {w.lower() for w in record.words} if any(c.isalpha() for c in word)
+    )
+    # Of the middle: words that nearly all sentences have tell nothing, rare ones cannot be learned.
+    usable = [word for word, n in counts.most_common() if 5 <= n <= max(len(train) // 10, 5)]
+    content = frozenset(usable[:_CONTENT_WORDS])
+
+    def contained(record: Tagged) -> str | None:
+        here = content & {word.lower() for word in record.words}
+        return next(iter(here)) if len(here) == 1 else None
+
+    tasks = []
+    for task, label in (("sentence length", length), ("word content", contained)):
+        splits = [_sentence_examples(r, w, label) for r, w in ((train, train_words), (test, test_words))]
+        if all(split is not None and len(set(split.labels)) > 1 for split in splits):
+            tasks.append((task, *splits))
+    return tasks  # type: ignore[return-value]  # none of them is None
+
+
+def _sentence_examples(
+    records: Sequence[Tagged], words: Words, label: Callable[[Tagged], str | None]
+) -> Examples | None:
+    layers, labels, sentences = [], list[str](), list[int]()
+    for number, (record, vectors) in enumerate(zip(records, words, strict=True)):
+        given = label(record)
+        known = ~np.isnan(vectors[0, :, 0]) if vectors.shape[1] else np.zeros(0, bool)
+        if given is not None and known.any():
+            layers.append(vectors[:, known].mean(1))
+            labels.append(given)
+            sentences.append(number)
+    return Examples(np.stack(layers, 1), np.array(labels), [], np.array(sentences)) if labels else None
+
+
+def control_labels(types: Sequence[str], labels: np.ndarray, all_types: Sequence[str], seed: int) -> np.ndarray:
+    """Labels of the control task: one for each type of word, drawn by hash as often as ``labels`` has them.
+
+    ``types`` and ``labels``: of the training words, whose shares are those of the draw (Hewitt and Liang 2019, §2).
+    """
+    assert len(types) == len(labels)
+    of_type = {
+        word: labels[int(below(draw(seed_of("control", seed, word), 0), len(labels))[0])] for word in set(all_types)
+    }
+    return np.array([of_type[word] for word in all_types])
+
+
+def _probe(
+    task: str, train: Examples, test: Examples, options: LayerProbing, progress: Progress
+) -> tuple[Probed, Int[np.ndarray, " R"]]:
+    right, control = [], list[float]()
+    wanted = None
+    if train.types:
+        wanted = [control_labels(train.types, train.labels, some.types, options.seed) for some in (train, test)]
+    for layer in range(len(train.layers)):
+        x, y = _scaled(train.layers[layer], test.layers[layer])
+        right.append(_predict(x, train.labels, y) == test.labels)
+        if wanted is not None:
+            same = len(set(wanted[0])) < 2
+            control.append(1.0 if same else float((_predict(x, wanted[0], y) == wanted[1]).mean()))
+        progress.advance(1)
+    correct = np.stack(right)
+    samples = resampled_accuracies(correct, test.sentences, options.seed)
+    best = samples.argmax(0)
+    low, high = np.percentile(samples, _INTERVAL, axis=1)
+    commonest = Counter(train.labels.tolist()).most_common(1)[0][0]
+    accuracy = correct.mean(1)
+    first, last = np.percentile(best, _INTERVAL)
+    result = Probed(
+        task=task,
+        n_train=len(train.labels),
+        n_test=len(test.labels),
+        n_labels=len(set(train.labels)),
+        majority=float((test.labels == commonest).mean()),
+        accuracy=accuracy.tolist(),
+        interval=[list(ends) for ends in zip(low.tolist(), high.tolist(), strict=True)],
+        control=control or None,
+        best=int(accuracy.argmax()),
+        best_interval=[float(first), float(last)],
+    )
+    return result, best
+
+
+def _scaled(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every dimension of mean 0 and variance 1 over the training vectors."""
+    mean, spread = x.mean(0), np.maximum(x.std(0), 1e-6)
+    return (x - mean) / spread, (y - mean) / spread
+
+
+def _predict(x: np.ndarray, labels: np.ndarray, y: np.ndarray) -> np.ndarray:
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=0.1, max_iter=200, tol=1e-3)
+    with warnings.catch_warnings():
+        # A probe is compared with others of the same effort; the last digit of its loss does not matter.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, labels)
+    return np.asarray(model.predict(y))
+
+
+def resampled_accuracies(
+    correct: Bool[np.ndarray, "L n"], sentences: Int[np.ndarray, " n"], seed: int
+) -> Float[np.ndarray, "L R"]:
+    """Accuracy by layer over resamples of the test sentences, with all their words: the bootstrap."""
+    _, owner = np.unique(sentences, return_inverse=True)
+    n = int(owner.max()) + 1
+    sizes = np.bincount(owner, minlength=n)
+    hits = np.stack([np.bincount(owner, row, n) for row in correct])
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), _RESAMPLES)
+    return np.asarray(hits @ drawn.T / np.maximum(drawn @ sizes, 1))
+
+
+def _differences(best: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """How many layers higher the best one of each later task is than that of the first, with its interval."""
+    (first, base), *others = best.items()
+    found = []
+    for task, layers in others:
+        # Tasks share sentences at most in part: their resamples are taken as independent.
+        low, high = np.percentile(layers - base, _INTERVAL)
+        found.append(
+            {
+                "task": task,
+                "against": first,
+                "mean": float((layers - base).mean()),
+                "interval": [float(low), float(high)],
+            }
+        )
+    return found
+
+
+def _plain(one: Probed) -> dict[str, Any]:
+    plain = {name: getattr(one, name) for name in Probed.__dataclass_fields__}
+    plain["selectivity"] = None
+    if one.control is not None:
+        plain["selectivity"] = [a - c for a, c in zip(one.accuracy, one.control, strict=True)]
+    return plain
+
+
+def _write_report(folder: Path, name: str, probed: Sequence[Probed], differences: Sequence[dict[str, Any]]) -> None:
+    report = Report(f"{name}: which layer carries what?")
+    report.text(
+        "A logistic regression on the frozen vectors of each layer; words and sentences are the mean of their tokens. "
+        "In a control task each word has a random label of its own: what a probe gets right there it has memorised. "
+        "Layer 0 is the embedding output."
+    )
+    layers = list(range(len(probed[0].accuracy)))
+    curves: dict[str, tuple[Sequence[float], Sequence[float]]] = {one.task: (layers, one.accuracy) for one in probed}
+    curves |= {f"{one.task}, control": (layers, one.control) for one in probed if one.control is not None}
+    report.lines_plot("Accuracy by layer", curves, "layer", "accuracy")
+    report.table(
+        ["task", "majority", *(f"layer {n}" for n in layers), "best", "95 % interval"],
+        [
+            [
+                one.task,
+                one.majority,
+                *one.accuracy,
+                str(one.best),
+                f"{one.best_interval[0]:.0f} – {one.best_interval[1]:.0f}",
+            ]
+            for one in probed
+        ],
+    )
+    report.text("Selectivity: accuracy less that of the control task.")
+    report.table(
+        ["task", *(f"layer {n}" for n in layers)],
+        [
+            [one.task, *(a - c for a, c in zip(one.accuracy, one.control, strict=True))]
+            for one in probed
+            if one.control is not None
+        ],
+    )
+    for one in differences:
+        low, high = one["interval"]
+        report.text(
+            f"The best layer of {one['task']} is {one['mean']:+.1f} layers from that of {one['against']} "
+            f"(95 % interval {low:+.0f} to {high:+.0f})."
+        )
+    report.write(folder / "report.html")
