@@ -452,7 +452,6 @@ def test_submissions_that_cannot_be(firth, wnli: tuple[Path, Path], models: dict
         (["MODEL", "x", "--with", "nowhere"], ["nowhere: no such model folder"]),
         (["MODEL", "x", "--with", "RUN"], ["is a model for pretraining", "classify: models of one task are averaged"]),
         (["MODEL", "x", "--with", "ANSWER"], ["is a model for answer", "classify: models of one task are averaged"]),
-        (["ANSWER", "--with", "ANSWER"], ["models for answer cannot be averaged, only those for classify"]),
         ([], ["MODEL", "firth predict --help"]),
     ],
 )

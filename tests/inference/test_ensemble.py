@@ -25,7 +25,7 @@ from firth.tasks.config import (
 )
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import RowMaker
-from firth.text.records import Choice, Record, Tagged, Text
+from firth.text.records import Choice, Question, Record, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 LETTERS = "abcdefghij"
@@ -38,6 +38,7 @@ TAGGED = [
 ]
 CHOICES = [Choice("a b", "c", ("d", "e f", "g")), Choice("", "a", ("b", "c"))]
 WINDOWS = WindowConfig(length=16)
+QUESTIONS = [Question("a b", "a b c d e a c b d"), Question("c", "b a " * 12), Question("e", "d")]
 # Of each kind: the options of two models, and what both read. Labels stand in another order.
 KINDS: dict[str, tuple[Any, Any, list[Any]]] = {
     "classify": (
@@ -57,7 +58,11 @@ KINDS: dict[str, tuple[Any, Any, list[Any]]] = {
         TagConfig(labels=("I-X", "O", "B-X"), crf=True),
         TAGGED,
     ),
-    "answer": (AnswerConfig(), AnswerConfig(), []),
+    "answer": (
+        AnswerConfig(n_best=4, max_answer=3, can_refuse=True, threshold=-1.0, windows=WINDOWS),
+        AnswerConfig(n_best=6, max_answer=4, can_refuse=True, threshold=2.0),
+        QUESTIONS,
+    ),
 }
 
 
@@ -163,6 +168,26 @@ def test_one_item_several_and_a_stream() -> None:
     assert both.predict([]) == []
 
 
+def test_answers_have_the_mean_probability_of_their_span() -> None:
+    members, records = pair("answer"), KINDS["answer"][2]
+    found = ensemble(members).predict(list(records))
+    alone = [Model(loaded, torch.device("cpu")).predict(list(records)) for loaded in members]
+    for record, mean, *each in zip(records, found, *alone, strict=True):
+        shares: dict[tuple[str, int, int], float] = {}
+        for answer in each:
+            for span in answer.n_best:
+                key = (span.text, span.start, span.end)
+                shares[key] = shares.get(key, 0) + span.probability / 2
+        assert {(s.text, s.start, s.end): s.probability for s in mean.n_best} == pytest.approx(shares)
+        assert [s.probability for s in mean.n_best] == sorted(shares.values(), reverse=True)
+        beyond = (each[0].no_answer_score + 1.0 + each[1].no_answer_score - 2.0) / 2
+        assert mean.no_answer_score == pytest.approx(beyond - 1.0)
+        assert (mean.text == "") == (beyond > 0 or all(not text for text, _, _ in shares))
+        if mean.text:
+            assert record.context[mean.start : mean.end] == mean.text
+            assert mean.probability == pytest.approx(max(share for (text, *_), share in shares.items() if text))
+
+
 def test_texts_too_long_for_one_of_them_are_counted_once() -> None:
     _, noted = ensemble_records(pair("classify"), TEXTS)
     assert noted == {"read in windows": 1}
@@ -180,11 +205,6 @@ CHARACTERS = TagConfig(labels=("O", "B-X", "I-X"), unit="character")
             "b has other labels than a: only one of them knows 'z'",
         ),
         (KINDS["classify"][0], RegressConfig(), "b is a model for regress, a for classify"),
-        (
-            AnswerConfig(),
-            AnswerConfig(),
-            "models for answer cannot be averaged, only those for classify, .* tag: ask one",
-        ),
         (CHARACTERS, replace(CHARACTERS, unit="word"), "b and a differ in head.unit: word, character"),
         (CHARACTERS, CHARACTERS, "b and a tag characters in other pieces: average models of one tokenizer"),
     ],

@@ -158,6 +158,7 @@ def test_a_class_that_ag_news_lacks(tmp_path: Path) -> None:
 REAL = {
     "glue/cola": ("glue/CoLA", 7696, 1043),
     "glue/sst2": ("glue/SST-2", 67349, 872),
+    "imdb": ("imdb", 22565, 2435),
     "glue/mrpc": ("glue", 3668, 408),
     "glue/qqp": ("glue", 9784, 4914),
     "glue/stsb": ("glue", 5175, 1500),

@@ -1,7 +1,7 @@
 """``firth prepare``."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,7 +21,7 @@ from firth.cli.shared import (
     print_warnings,
 )
 from firth.errors import ConfigError
-from firth.progress import format_count
+from firth.progress import format_count, say
 
 if TYPE_CHECKING:
     from firth.corpus.prepare import PrepareReport
@@ -48,6 +48,7 @@ def prepare(
     against: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     remove_overlap: Flag = False,
     weight: Several = None,
+    smooth: float | None = None,
     licence: Several = None,
     memory: str = "1GB",
     errors: Errors = "replace",
@@ -97,6 +98,9 @@ def prepare(
         Remove the paragraphs where texts of --against are found.
     weight
         PATTERN=NUMBER: how often the documents of a file are taken, by its path, name or folder.
+    smooth
+        Several languages, one per TEXT: the share of each is raised to this power (0.7 for multilingual BERT), so that
+        documents of small languages are repeated and those of large ones sampled.
     licence
         PATTERN=TEXT: the licence of a file, for the data card.
     memory
@@ -125,7 +129,11 @@ def prepare(
         remove_overlap=remove_overlap,
         memory=_bytes("--memory", memory),
     )
+    if smooth is not None and (weight or second):
+        raise ConfigError("--smooth computes the weights: leave out --weight and --second")
     weights = {pattern: _number(f"--weight {pattern}", value) for pattern, value in _pairs("--weight", weight)}
+    if smooth is not None:
+        weights = _smoothed(texts, smooth)
     with on_interrupt("what is finished is kept; the same command resumes"):
         report = make_corpus(
             texts,
@@ -213,3 +221,13 @@ def _size_for(tokenizer: Path, translations: bool) -> str:
         return "transformer-mini"
     kind = load_tokenizer(tokenizer).kind
     return "bert-mini" if kind is WORDPIECE else "lstm-small" if kind is WORDS else "gpt-mini"
+
+
+def _smoothed(texts: Sequence[str], exponent: float) -> dict[str, float]:
+    """The weight of each file by the languages' shares, which are said."""
+    from firth.corpus.smoothing import smoothed_languages, weights_by_file
+
+    languages = smoothed_languages(texts, exponent)
+    for one in languages:
+        say(f"{one.given}: {one.share:.1%} of the text, {one.smoothed:.1%} sampled (weight {one.weight:.3g})")
+    return weights_by_file(languages)

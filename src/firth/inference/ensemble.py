@@ -4,6 +4,7 @@ Source: Howard & Ruder 2018, §3.3 (bidirectional language model): a forward and
 reads a text in its own pieces and windows and divides by its own temperature; only its answers meet the others'.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +18,10 @@ from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
 from firth.systems import TASKS
 from firth.tasks.items import AT_ONCE, chunks
-from firth.tasks.predictions import Chosen, Labelled, MultiLabelled, Prediction, Valued
+from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Prediction, Span, Valued
 from firth.tasks.rows import Example, Outputs
 from firth.tasks.tag import tag_answers
-from firth.text.records import Choice, Record, Text
+from firth.text.records import Choice, Question, Record, Text
 
 # The rows of some records and their outputs, of one model.
 Read = tuple[list[Example], list[Outputs]]
@@ -167,6 +168,29 @@ def _chosen(record: Choice, answers: Sequence[Chosen], configs: Sequence[Any]) -
     return Chosen(best, record.choices[best], tuple(shares))
 
 
+def _answered(record: Question, answers: Sequence[Answered], configs: Sequence[Any]) -> Answered:
+    """The span with the highest mean probability, a model's being 0 where its n-best list lacks the span.
+
+    A model's "no answer" is a span of its own; a question is refused if the models' distances from their thresholds
+    are above 0 on average.
+    """
+    shares: dict[tuple[str, int, int], float] = {}
+    for answer in answers:
+        for span in answer.n_best:
+            key = (span.text, span.start, span.end)
+            shares[key] = shares.get(key, 0.0) + span.probability / len(answers)
+    # Equal shares stay in the order of the first model's list.
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    n_best = tuple(Span(*key, score=math.log(max(share, 1e-30)), probability=share) for key, share in ranked)
+    difference = None
+    if all(answer.no_answer_score is not None for answer in answers):
+        beyond = [a.no_answer_score - config.threshold for a, config in zip(answers, configs, strict=True)]
+        difference = _mean(beyond) + configs[0].threshold
+    refused = difference is not None and difference > configs[0].threshold
+    chosen = next((span for span in n_best if bool(span.text) != refused), n_best[0])
+    return Answered(chosen.text, chosen.start, chosen.end, chosen.probability, difference, n_best)
+
+
 def _shares(answers: Sequence[Labelled] | Sequence[MultiLabelled]) -> dict[str, float]:
     """The mean probability of each label, in the order of the first model's labels."""
     return {label: _mean([a.probabilities[label] for a in answers]) for label in answers[0].probabilities}
@@ -182,5 +206,6 @@ _MEANS: dict[str, Callable[[Any, Sequence[Any], Sequence[Any]], Any]] = {
     "multilabel": _multilabelled,
     "regress": _valued,
     "choose": _chosen,
+    "answer": _answered,
 }
 _AVERAGED = (*_MEANS, "tag")

@@ -12,10 +12,12 @@ from typing import Literal, NamedTuple
 
 from firth.errors import InputError
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_dream, read_swag
+from firth.tasks.readers.facts import VERDICTS, read_facts
 from firth.tasks.readers.files import Problems, bare_suffix, checked, convert, read_csv, read_lines
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import in_bio, read_conll, read_conllu, read_klue_ner
 from firth.tasks.readers.texts import Columns, Kind, Rule, TextFormat, read_texts
+from firth.tasks.readers.trees import SENTIMENTS, read_sentiment_trees
 from firth.text.records import Record, Tagged, Text
 
 DataKind = Literal["classify", "multilabel", "regress", "tag", "answer", "choose"]
@@ -475,6 +477,36 @@ DATASETS: dict[str, Dataset] = {
         metrics=("macro_f1", "accuracy"),
         labels=("ham", "spam"),
         note="published as one file without splits",
+    ),
+    "sst5": Dataset(
+        kind="classify",
+        splits=_splits(
+            read_sentiment_trees,
+            ("train.txt", "trees/train.txt"),
+            ("dev.txt", "trees/dev.txt"),
+            ("test.txt", "trees/test.txt"),
+        ),
+        metrics=("accuracy",),
+        labels=SENTIMENTS,
+        note="whole sentences of the Stanford Sentiment Treebank's trees, with five labels",
+    ),
+    "imdb": Dataset(
+        kind="classify",
+        splits=_splits(_texts(0, label=1), ("train.tsv",), ("dev.tsv", "test.tsv"), ("test.tsv",)),
+        metrics=("accuracy",),
+        labels=_BINARY,
+        note="reviews of Maas et al. 2011 as a table of text and label, 1 is positive",
+    ),
+    "fact-checking": Dataset(
+        kind="classify",
+        splits={
+            "train": Source(("train.jsonl",), read_facts),
+            "dev": Source(("dev.jsonl",), read_facts),
+            "test": Source(("test.jsonl",), partial(read_facts, labelled=False)),
+        },
+        metrics=("accuracy", "macro_f1"),
+        labels=VERDICTS,
+        note="JSON lines of claim, evidence (a text or a list of texts) and FEVER's label",
     ),
     "movie-reviews": Dataset(
         kind="classify",

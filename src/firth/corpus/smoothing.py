@@ -1,0 +1,72 @@
+"""Several languages in one corpus: exponentially smoothed sampling, so that small languages are seen more often.
+
+Source: google-research/bert multilingual.md: each language's share of the text to the power 0.7, then normalised.
+"""
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firth.corpus.selection import MOST
+from firth.errors import ConfigError, InputError
+from firth.progress import Progress
+from firth.text.corpus import CorpusReader, find_files
+
+EXPONENT = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """A language as one of the texts given: its files, its share of all characters, and the share it gets.
+
+    ``weight``: how often each of its documents is taken.
+    """
+
+    given: str
+    files: tuple[Path, ...]
+    share: float
+    smoothed: float
+    weight: float
+
+
+def smoothed_languages(texts: Sequence[str | Path], exponent: float = EXPONENT) -> list[Language]:
+    """The languages of a corpus, one for each of ``texts``, with weights that leave the amount of text as it is.
+
+    The share p of a language becomes p^S / Σ p^S. ``exponent`` S: 1 leaves shares as they are, 0 makes them equal.
+    Text is read once, to count characters. ConfigError for fewer than two texts, an exponent outside of 0 to 1, and a
+    file that belongs to two of them; InputError for a text without characters.
+    """
+    if not 0 <= exponent <= 1:
+        raise ConfigError(f"--smooth {exponent:g}: expected 0 (equal shares) to 1 (shares as they are), such as 0.7")
+    if len(texts) < 2:
+        raise ConfigError("--smooth is between languages: give a TEXT for each, such as en.txt ko.txt")
+    files = [tuple(find_files([text])) for text in texts]
+    seen: dict[Path, str] = {}
+    for text, some in zip(texts, files, strict=True):
+        for file in some:
+            if file.resolve() in seen:
+                raise ConfigError(
+                    f"{file} is of {seen[file.resolve()]} and of {text}: give each language files of its own"
+                )
+            seen[file.resolve()] = str(text)
+    sizes = list[int]()
+    with Progress("counting characters", len(texts), "texts") as progress:
+        for text, some in zip(texts, files, strict=True):
+            reader = CorpusReader(some)
+            sizes.append(sum(len(paragraph) for document in reader for paragraph in document.paragraphs))
+            if not sizes[-1]:
+                raise InputError(f"{text}: no text in it: a language without text cannot be sampled")
+            progress.advance(1)
+    shares = [size / sum(sizes) for size in sizes]
+    powers = [share**exponent for share in shares]
+    smoothed = [power / sum(powers) for power in powers]
+    return [
+        Language(str(text), some, share, wanted, min(wanted / share, MOST))
+        for text, some, share, wanted in zip(texts, files, shares, smoothed, strict=True)
+    ]
+
+
+def weights_by_file(languages: Sequence[Language]) -> dict[str, float]:
+    """The weights as ``prepare`` takes them, by a pattern that only the file itself matches."""
+    return {glob.escape(str(file)): one.weight for one in languages for file in one.files}

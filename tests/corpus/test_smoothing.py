@@ -1,0 +1,48 @@
+"""Exponentially smoothed sampling of languages: shares by hand, and documents as often as they say."""
+
+from pathlib import Path
+
+import pytest
+
+from firth.corpus.prepare import prepare
+from firth.corpus.smoothing import smoothed_languages, weights_by_file
+from firth.errors import ConfigError, InputError
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    """A large and a small language, nine to one in characters."""
+    sentence = "the old farmer walked to the river."
+    for name, n in (("en[1].txt", 90), ("ko.txt", 10)):
+        documents = [f"{sentence[:30]} {name[:2]} {i:02}" for i in range(n)]
+        (tmp_path / name).write_text("\n\n".join(documents) + "\n")
+    return [tmp_path / "en[1].txt", tmp_path / "ko.txt"]
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0])
+def test_shares_by_hand(texts: list[Path], exponent: float) -> None:
+    large, small = smoothed_languages(texts, exponent)
+    assert (large.share, small.share) == pytest.approx((0.9, 0.1))
+    total = 0.9**exponent + 0.1**exponent
+    assert small.smoothed == pytest.approx(0.1**exponent / total)
+    assert large.weight == pytest.approx(0.9**exponent / total / 0.9)
+    assert large.share * large.weight + small.share * small.weight == pytest.approx(1)
+
+
+def test_the_corpus_has_the_smoothed_shares(texts: list[Path], tiny_vocab: Path, tmp_path: Path) -> None:
+    languages = smoothed_languages(texts, 0.0)
+    report = prepare(texts, tiny_vocab, tmp_path / "c", hold_out=0, workers=1, weights=weights_by_file(languages))
+    # 90 documents with weight 5/9, of which a hash chooses, and 10 five times each.
+    assert report.documents == pytest.approx(100, abs=15)
+
+
+def test_what_cannot_be_smoothed(texts: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--smooth 2: expected 0"):
+        smoothed_languages(texts, 2)
+    with pytest.raises(ConfigError, match="give a TEXT for each"):
+        smoothed_languages(texts[:1])
+    with pytest.raises(ConfigError, match="give each language files of its own"):
+        smoothed_languages([texts[0].with_name("*.txt"), texts[1]])
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(InputError, match="no text in it"):
+        smoothed_languages([texts[1], tmp_path / "empty.txt"])
