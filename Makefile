@@ -23,16 +23,16 @@ demo:
 	.venv/bin/firth demo
 
 test:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve
 	scripts/test
 	scripts/test_fastai
 
 coverage:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve
 	scripts/coverage
 
 check:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,docs
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,docs
 	scripts/check
 
 docs:

@@ -30,6 +30,7 @@ from firth.cli.probe import probe
 from firth.cli.score import score
 from firth.cli.score_text import score_text
 from firth.cli.search import search
+from firth.cli.serve import serve
 from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
@@ -74,6 +75,7 @@ _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a 
     average,
     models,
     convert,
+    serve,
     study,
     bench,
 )

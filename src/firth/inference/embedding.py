@@ -74,6 +74,15 @@ def pooled_rows(
     return list(_pool(hidden, states, pool))
 
 
+@torch.inference_mode()
+def token_rows(
+    loaded: Loaded, rows: Sequence[list[int]], layer: int, device: torch.device
+) -> list[Float[np.ndarray, "T H"]]:
+    """The vectors of each row's tokens in a layer, all in one batch."""
+    hidden = loaded.objective.encoder(pack_words(rows, loaded.tokenizer).to(device), keep=(layer,))
+    return [part.numpy() for part in hidden.top.float().cpu().split([len(row) for row in rows])]
+
+
 def join_windows(
     windows: Sequence[Float[Tensor, " H"]], lengths: Sequence[int], pool: Pool, unit: bool
 ) -> Float[np.ndarray, " H"]:

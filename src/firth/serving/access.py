@@ -1,0 +1,107 @@
+"""Who may ask: keys, host names, and where a page that asks comes from."""
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import stat
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from firth.errors import ConfigError
+from firth.serving.refusals import RefusalError
+
+KEY_VARIABLE = "FIRTH_API_KEY"
+_SHORTEST_KEY = 16
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """Which requests are let in. ``keys``: SHA-256 of each. ``hosts``: names that the server answers to; none: any."""
+
+    keys: tuple[bytes, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def client(self, headers: Mapping[str, str], address: str) -> Hashable:
+        """Who asks: the number of the key, or the address. RefusalError 401 without a key that is known."""
+        if not self.keys:
+            return address
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        # All are compared, each in constant time: the time tells nothing about any of them.
+        found = [number for number, known in enumerate(self.keys) if hmac.compare_digest(digest, known)]
+        if scheme.lower() != "bearer" or not found:
+            message = "a key is needed: send the header Authorization: Bearer KEY"
+            raise RefusalError(401, "key", message, headers={"WWW-Authenticate": "Bearer"})
+        return ("key", found[0])
+
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """RefusalError for a name that is not the server's (DNS rebinding), and for a page from elsewhere."""
+        host = headers.get("host", "")
+        if self.hosts and host_name(host) not in self.hosts:
+            message = f"this server does not answer to the name {host[:60]!r}; start it with --allowed-host NAME"
+            raise RefusalError(403, "host", message)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise RefusalError(403, "origin", "pages of other sites may not ask this server")
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port, in lower case."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def make_access(host: str, key_file: Path | None, allowed_hosts: Sequence[str], *, no_auth: bool) -> Access:
+    """What the flags ask for. ConfigError for an address that others reach, without keys."""
+    keys = read_keys(key_file)
+    if no_auth and keys:
+        raise ConfigError("--no-auth lets everybody in, but there are keys: leave out one or the other")
+    if not keys and not no_auth and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} can be reached by others: give keys by --key-file FILE or the variable {KEY_VARIABLE}, or "
+            "say --no-auth"
+        )
+    names = {name.lower() for name in allowed_hosts}
+    # An address for everybody has no name of its own: only those that are given are checked then.
+    if is_loopback(host) or names:
+        names |= {host.lower(), *_LOCAL_NAMES}
+    return Access(keys=tuple(hashlib.sha256(key.encode()).digest() for key in keys), hosts=tuple(sorted(names)))
+
+
+def read_keys(file: Path | None) -> list[str]:
+    """The keys of a file, one a line, and of the environment; ConfigError for a file that others can read."""
+    found = [key] if (key := os.environ.get(KEY_VARIABLE, "").strip()) else []
+    if file is not None:
+        try:
+            mode = file.stat().st_mode
+            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ConfigError(f"--key-file {file}: others can read it: chmod 600 {file}")
+            lines = file.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8"
+            raise ConfigError(f"--key-file {file}: cannot be read: {reason}") from None
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise ConfigError(f"--key-file {file}: has no key; expected one a line")
+        found += keys
+    for key in found:
+        if len(key) < _SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError(
+                f"a key of {len(key)} characters: expected at least {_SHORTEST_KEY} letters, digits and marks; "
+                "python3 -c 'import secrets; print(secrets.token_urlsafe())' makes one"
+            )
+    return found

@@ -1,0 +1,122 @@
+"""Health, metrics, and reloading a model while the old one answers."""
+
+import asyncio
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+
+from firth.errors import ConfigError, FirthError
+from firth.serving.asking import Context, Route, State, checked
+from firth.serving.hosted import Hosted, Job, load_hosted
+from firth.serving.refusals import RefusalError
+
+CANARY = "The old farmer walked to the river in the morning."
+# Texts of a warm-up: one short, one long, several; what they take is what the cost model begins with.
+_WARM_UP = (1, 1, 8, 4)
+
+
+@checked
+class ReloadBody:
+    """``force``: take the new model even if its task or labels are others."""
+
+    force: bool = False
+
+
+def canary(hosted: Hosted, repeat: int = 1, texts: int = 1) -> Job:
+    """A question that a model of any kind can answer."""
+    text = " ".join([CANARY] * repeat)
+    if hosted.task == "answer":
+        return hosted.predict([{"question": "Who walked?", "context": text}] * texts)
+    if hosted.task == "choose":
+        return hosted.predict([{"text": text, "question": "Who walked?", "choices": ["a farmer", "a queen"]}] * texts)
+    return hosted.predict([text] * texts) if "predict" in hosted.abilities else hosted.embed([text] * texts)
+
+
+def warm(hosted: Hosted) -> None:
+    """Run a model before it is served: kernels are chosen, times are known; CheckpointError if it answers no numbers.
+
+    In the calling thread: the engine must not know the model yet.
+    """
+    import time
+
+    import torch
+
+    for round_number, texts in enumerate(_WARM_UP):
+        job = canary(hosted, repeat=1 + 4 * (round_number == 1), texts=texts)
+        prepared = job.prepare()
+        started_s = time.monotonic()
+        with torch.inference_mode():
+            outputs = job.forward.run([row.work for row in prepared.rows])
+        seconds = time.monotonic() - started_s
+        prepared.answers(outputs)
+        if round_number:  # the first one chooses kernels
+            squares = float(sum(row.tokens**2 for row in prepared.rows))
+            hosted.cost.learn(sum(row.tokens for row in prepared.rows), squares, seconds)
+
+
+def renewed(old: Hosted, *, force: bool) -> Hosted:
+    """The model of a folder as it is now, loaded and warm; ConfigError if it is for something else."""
+    new = load_hosted(old.name, old.path, old.precision, old.threshold)
+    if not force and (new.task, new.predictor.labels) != (old.task, old.predictor.labels):
+        raise ConfigError(
+            f"{old.path} has another task or other labels than the model that is served: "
+            f"{new.task} instead of {old.task}; force takes it"
+        )
+    warm(new)
+    return new
+
+
+async def reload_model(state: State, name: str, *, force: bool = False) -> Hosted:
+    """Load a model aside and swap it in; what is queued is answered by the old one. On failure the old one stays."""
+    old = state.model(name)
+    new = await asyncio.get_running_loop().run_in_executor(None, lambda: renewed(old, force=force))
+    state.models[name] = new
+    show_models(state)
+    return new
+
+
+def show_models(state: State) -> None:
+    """Tell the metrics which models there are."""
+    gauge = state.engine.metrics.models
+    gauge.clear()
+    for hosted in state.models.values():
+        gauge.labels(hosted.name, hosted.predictor.system, hosted.task, str(hosted.path)).set(1)
+
+
+async def reload(context: Context, body: ReloadBody) -> Any:
+    name = context.state.model(context.request.path_params["model"]).name
+    context.model_name = name
+    try:
+        new = await reload_model(context.state, name, force=body.force)
+    except FirthError as error:
+        raise RefusalError(409, "reload", f"the old model goes on: {error}") from None
+    return {"name": name, "task": new.task, "system": new.predictor.system}
+
+
+async def alive(context: Context, body: None) -> Any:
+    return {"status": "alive"}
+
+
+async def ready(context: Context, body: None) -> Any:
+    if not context.state.ready:
+        raise RefusalError(503, "not ready", "the server is loading or shutting down")
+    return {"status": "ready"}
+
+
+async def metrics(context: Context, body: None) -> Any:
+    engine = context.state.engine
+    requests, tokens = engine.waiting()
+    engine.metrics.queued_requests.set(requests)
+    engine.metrics.queued_tokens.set(tokens)
+    engine.metrics.in_flight.set(engine.in_flight)
+    engine.metrics.ready.set(context.state.ready)
+    return PlainTextResponse(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+ROUTES = (
+    Route("GET", "/health", alive, None, "Whether the process answers"),
+    Route("GET", "/ping", alive, None, "The same"),
+    Route("GET", "/ready", ready, None, "Whether requests are taken"),
+    Route("GET", "/metrics", metrics, None, "Figures for Prometheus"),
+    Route("POST", "/admin/models/{model}/reload", reload, ReloadBody, "Load a model again"),
+)

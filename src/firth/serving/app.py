@@ -1,0 +1,250 @@
+"""The application: what happens to every request, and the table of routes."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.progress import say
+from firth.serving import admin, huggingface, kserve, openai, playground, tei
+from firth.serving.access import Access
+from firth.serving.asking import Context, Route, State, json_response, validated
+from firth.serving.engine import Caller
+from firth.serving.kserve import HEADER
+from firth.serving.refusals import RefusalError, protocol_of
+from firth.serving.strict_json import parse_json
+
+ROUTES: tuple[Route, ...] = (
+    *playground.ROUTES,
+    *tei.ROUTES,
+    *huggingface.ROUTES,
+    *openai.ROUTES,
+    *kserve.ROUTES,
+    *admin.ROUTES,
+)
+# What load balancers and Prometheus ask without a key; other GET routes want one.
+PUBLIC = frozenset({"/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready"})
+_SECURITY = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+def make_app(state: State, access: Access) -> FastAPI:
+    """The application of a server. Its documents load nothing from elsewhere, so FastAPI's pages are off."""
+    app = FastAPI(title="Firth", docs_url=None, redoc_url=None, openapi_url=None)
+
+    for route in ROUTES:
+        app.add_api_route(
+            route.path,
+            _endpoint(state, access, route),
+            methods=[route.method],
+            summary=route.summary,
+            operation_id=f"{route.method.lower()}{route.path}".replace("/", "_").replace("{", "").replace("}", ""),
+            response_model=None,
+            openapi_extra=_described(route),
+        )
+
+    async def document(context: Context, body: None) -> Any:
+        return app.openapi()
+
+    described = Route("GET", "/openapi.json", document, None, "This interface, as OpenAPI")
+    app.add_api_route(described.path, _endpoint(state, access, described), methods=["GET"], include_in_schema=False)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        refusal = RefusalError(error.status_code, "route", f"{request.method} {request.url.path}: {error.detail}")
+        return _refused(refusal, request, {}, dict(error.headers or {}))
+
+    return app
+
+
+def _described(route: Route) -> dict[str, Any]:
+    """The body of a route for OpenAPI; what is nested stands in place of its reference."""
+    if route.body is None:
+        return {}
+    schema = TypeAdapter(route.body).json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _endpoint(state: State, access: Access, route: Route) -> Callable[[Request], Awaitable[Response]]:
+    adapter = None if route.body is None else TypeAdapter(route.body)
+
+    async def endpoint(request: Request) -> Response:
+        started_s, context = time.monotonic(), None
+        headers = {**_SECURITY, "x-request-id": request.headers.get("x-request-id", "")[:64] or uuid.uuid4().hex}
+        try:
+            context = _context(state, access, request, route, started_s, headers)
+            if route.method == "GET":
+                found = await route.answer(context, None)
+            else:
+                found = await _accepted(context, route, adapter)
+            response = found if isinstance(found, Response) else json_response(found)
+        except Exception as error:
+            refusal = _refusal(error, headers["x-request-id"])
+            state.engine.metrics.rejected(refusal.reason)
+            response = _refused(refusal, request, headers)
+        response.headers.update(headers)
+        if context is not None and route.method == "POST":
+            _tell(context, response, started_s)
+        seconds = time.monotonic() - started_s
+        model = context.model_name if context is not None else ""
+        state.engine.metrics.request(route.path, model, response.status_code, seconds)
+        return response
+
+    return endpoint
+
+
+def _context(
+    state: State, access: Access, request: Request, route: Route, started_s: float, headers: dict[str, str]
+) -> Context:
+    access.check_host(request.headers)
+    address = request.client.host if request.client is not None else ""
+    client = address if route.path in PUBLIC else access.client(request.headers, address)
+    if route.path.startswith("/admin") and not access.keys:
+        message = "administration wants a key: start the server with --key-file FILE"
+        raise RefusalError(403, "key", message)
+    asked = request.headers.get("x-timeout-ms", "")
+    if asked and not (asked.isascii() and asked.isdigit() and int(asked[:9]) > 0):
+        raise RefusalError(422, "option", f"x-timeout-ms: {asked[:40]!r}: expected milliseconds", "x-timeout-ms")
+    timeout_ms = min(int(asked[:9]) if asked else state.limits.timeout_ms, state.limits.timeout_ms)
+    return Context(state, Caller(client, started_s + timeout_ms / 1e3), request, headers=headers)
+
+
+async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | None) -> Any:
+    """The answer to a request with a body; it counts as in flight until there is one, or its client left."""
+    state, request = context.state, context.request
+    if not state.ready:
+        what = "shutting down" if state.engine.draining else "loading"
+        raise RefusalError(503, "not ready", f"the server is {what}", headers={"Retry-After": "5"})
+    state.engine.in_flight += 1
+    streams = False
+    try:
+        data = await _body(request, context)
+        value = _parsed(request, data) if adapter is not None else None
+        checked = None if adapter is None else validated(adapter, value)
+        found = await _unless_left(request, route.answer(context, checked))
+        if isinstance(found, StreamingResponse):
+            streams = True
+            found.body_iterator = _counted(found.body_iterator, state)
+        return found
+    finally:
+        if not streams:
+            state.engine.in_flight -= 1
+
+
+async def _counted(parts: Any, state: State) -> Any:
+    try:
+        async for part in parts:
+            yield part
+    finally:
+        state.engine.in_flight -= 1
+        await parts.aclose()
+
+
+async def _body(request: Request, context: Context) -> bytes:
+    """The body, no longer than allowed and within its time."""
+    limits, found = context.state.limits, bytearray()
+    too_long = RefusalError(413, "body", f"the body is longer than {limits.body_bytes:,} bytes")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced[:18]) > limits.body_bytes:
+        raise too_long
+    try:
+        async with asyncio.timeout(limits.body_s):
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > limits.body_bytes:
+                    raise too_long
+    except TimeoutError:
+        raise RefusalError(408, "body", f"the body was not there after {limits.body_s:g} s") from None
+    context.caller.body_bytes = len(found)
+    return bytes(found)
+
+
+def _parsed(request: Request, data: bytes) -> Any:
+    """The JSON of a body; what is behind it, by the binary extension of KServe, goes beside the request."""
+    size = request.headers.get(HEADER)
+    if size is not None and protocol_of(request.url.path) == "kserve":
+        if not (size.isascii() and size.isdigit() and int(size[:18]) <= len(data)):
+            raise RefusalError(422, "body", f"{HEADER}: {size[:40]!r}: expected at most {len(data)}")
+        request.scope["firth.binary"] = data[int(size) :]
+        data = data[: int(size)]
+    if not data.strip():
+        raise RefusalError(400, "empty", "the body is empty: expected a JSON object")
+    return parse_json(data)
+
+
+async def _unless_left(request: Request, answer: Awaitable[Any]) -> Any:
+    """An answer; whoever closes the connection before it is there cancels it."""
+    work = asyncio.ensure_future(answer)
+    left = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        left.cancel()
+        work.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusal(error: Exception, request_id: str) -> RefusalError:
+    """What a client gets of an error: ours as they are, any other without a word of it."""
+    if isinstance(error, RefusalError):
+        return error
+    if isinstance(error, ClientDisconnect):
+        return RefusalError(499, "left", "the client closed the connection")
+    if isinstance(error, CheckpointError):
+        return RefusalError(424, "outputs", str(error))
+    if isinstance(error, ConfigError):
+        return RefusalError(422, "option", str(error))
+    if isinstance(error, FirthError):
+        # What a text or body is wrong in.
+        bad_json = str(error).startswith("the body ")
+        return RefusalError(400 if bad_json else 422, "input", str(error))
+    say(f"request {request_id}: {type(error).__name__}: {error}")
+    return RefusalError(500, "internal", f"something went wrong; the server's log has it as request {request_id}")
+
+
+def _refused(
+    refusal: RefusalError, request: Request, headers: dict[str, str], more: dict[str, str] | None = None
+) -> Response:
+    sent = {**_SECURITY, **headers, **refusal.headers, **(more or {})}
+    return json_response(refusal.body(protocol_of(request.url.path)), refusal.status, sent)
+
+
+def _tell(context: Context, response: Response, started_s: float) -> None:
+    """The headers of TEI: milliseconds, tokens, and how long texts were read."""
+    caller = context.caller
+    if not caller.tokens:
+        return
+    response.headers.update(
+        {
+            "x-compute-type": "cpu",
+            "x-total-time": str(round((time.monotonic() - started_s) * 1e3)),
+            "x-tokenization-time": str(round(caller.tokenize_s * 1e3)),
+            "x-queue-time": str(round(caller.queue_s * 1e3)),
+            "x-inference-time": str(round(caller.inference_s * 1e3)),
+            "x-compute-characters": str(context.characters),
+            "x-compute-tokens": str(caller.tokens),
+            "x-windows": str(caller.windows),
+            "x-truncated": str(caller.cut).lower(),
+        }
+    )
+    context.state.engine.metrics.work(caller.tokenize_s, caller.queue_s, caller.tokens, caller.cut)

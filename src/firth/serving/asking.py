@@ -1,0 +1,174 @@
+"""What the routes of all protocols share: a request's body, its checks, and the call of the engine."""
+
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast, dataclass_transform
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firth.serving.config import Limits
+from firth.serving.engine import Caller, Engine
+from firth.serving.hosted import Hosted, Job
+from firth.serving.refusals import RefusalError
+
+# What each task's routes are, for a model that was asked for something else.
+ABILITY_ROUTES = {
+    "predict": "POST /predict",
+    "embed": "POST /embed, /v1/embeddings, /feature-extraction, /sentence-similarity",
+    "fill-mask": "POST /fill-mask",
+    "generate": "POST /v1/completions, /text-generation",
+    "translate": "POST /translation",
+    "attention": "POST /attention",
+}
+TASK_ROUTES = {
+    "classify": "/text-classification",
+    "multilabel": "/text-classification",
+    "regress": "/text-classification",
+    "tag": "/token-classification",
+    "answer": "/question-answering",
+    "choose": "/multiple-choice",
+}
+Texts = str | list[str]
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class State:
+    """All that the server is: its models by name, the first of which is the default."""
+
+    models: dict[str, Hosted]
+    engine: Engine
+    limits: Limits
+    accept_ids: bool = False
+    started: bool = False
+
+    def model(self, name: str | None) -> Hosted:
+        """The model of a name, or the default; RefusalError 404."""
+        found = next(iter(self.models.values())) if name is None else self.models.get(name)
+        if found is None:
+            message = f"there is no model {str(name)[:60]!r}; there are: {', '.join(self.models)}"
+            raise RefusalError(404, "model", message, "model")
+        return found
+
+    @property
+    def ready(self) -> bool:
+        return self.started and not self.engine.draining
+
+
+@dataclass(eq=False)
+class Context:
+    """One request: its server, who asks, the raw request, and the model that answered."""
+
+    state: State
+    caller: Caller
+    request: Request
+    model_name: str = ""
+    characters: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def hosted(self, ability: str, name: str | None = None) -> Hosted:
+        """The model of the path, of ``name``, or the default; RefusalError 400 if it cannot do that."""
+        hosted = self.state.model(self.request.path_params.get("model", name))
+        self.model_name = hosted.name
+        if ability not in hosted.abilities:
+            routes = [ABILITY_ROUTES[one] for one in sorted(hosted.abilities)]
+            routes += [f"POST {TASK_ROUTES[hosted.task]}"] if hosted.task in TASK_ROUTES else []
+            raise RefusalError(400, "task", f"{hosted.name} cannot {ability}; it answers {'; '.join(routes)}")
+        return hosted
+
+    def texts(self, value: Sequence[str], name: str = "inputs") -> list[str]:
+        """Texts of the body, as many and as long as they may be."""
+        limits = self.state.limits
+        if not value:
+            raise RefusalError(400, "empty", f"{name}: expected at least one text", name)
+        if len(value) > limits.inputs:
+            message = f"{name}: {len(value)} texts; this server takes {limits.inputs} in one request"
+            raise RefusalError(422, "inputs", message, name)
+        for text in value:
+            if len(text) > limits.characters:
+                message = f"{name}: a text of {len(text):,} characters; this server takes {limits.characters:,}"
+                raise RefusalError(422, "length", message, name)
+        self.characters += sum(map(len, value))
+        return list(value)
+
+    async def ask(self, job: Job) -> Any:
+        """The answers of the engine to a question."""
+        return await self.state.engine.ask(job, self.caller)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def checked(kind: type[T]) -> type[T]:
+    """Make a class the frozen dataclass of a body: a field that it lacks is refused instead of ignored."""
+    kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]  # read by TypeAdapter
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route: what it is called, the dataclass of its body (None: it has none), and what answers it."""
+
+    method: str
+    path: str
+    answer: Callable[[Context, Any], Awaitable[Any]]
+    body: Any = None
+    summary: str = ""
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A value as JSON; numbers of NumPy included."""
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, media_type="application/json")
+
+
+def validated(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """A body as its dataclass; RefusalError 422 names the first field that is wrong."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        # Which alternative of a union did not fit is no part of the field's name.
+        where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())
+        raise RefusalError(422, "body", f"{where or 'body'}: {first['msg']}", where or None) from None
+
+
+def as_list(value: Texts) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def refuse_other(name: str, value: Any, *allowed: Any) -> None:
+    """RefusalError for an option that is known, but does not do here what the client expects."""
+    if value not in allowed:
+        message = f"{name}={value!r} is not supported: leave it out"
+        raise RefusalError(422, "option", message, name)
+
+
+def checked_ids(hosted: Hosted, ids: list[list[int]], limits: Limits) -> list[list[int]]:
+    """Token ids of a body; RefusalError for one that the vocabulary lacks."""
+    size = hosted.model.loaded.tokenizer.size
+    if len(ids) > limits.inputs:
+        raise RefusalError(422, "inputs", f"{len(ids)} inputs; this server takes {limits.inputs} in one request")
+    if any(len(row) > limits.characters for row in ids):
+        raise RefusalError(422, "length", f"an input of more than {limits.characters:,} token ids")
+    if any(not 0 <= number < size for row in ids for number in row):
+        raise RefusalError(422, "ids", f"a token id is outside the vocabulary of {size:,}")
+    return ids
+
+
+def as_base64(vector: Any) -> str:
+    """A float32 vector, little-endian, in base64."""
+    import numpy as np
+
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
+
+
+def ids_of(inputs: Any) -> list[list[int]] | None:
+    """Inputs that are token ids, as a list of rows; None if they are texts."""
+    if not isinstance(inputs, list) or not inputs:
+        return None
+    if isinstance(inputs[0], int):
+        return [cast(list[int], inputs)]
+    return cast(list[list[int]], inputs) if isinstance(inputs[0], list) else None

@@ -1,0 +1,276 @@
+"""The engine: one thread that owns all models, and what stands between it and the routes.
+
+A question is tokenised in one of two threads, queued, computed row by row in batches that it may share with others, and
+answered by the tokenizer threads again. A search (generation, translation) runs in a thread of its own, whose every
+step is a row in the queue.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from firth.serving.config import Limits
+from firth.serving.hosted import Forward, Hosted, Job, cost_of
+from firth.serving.metrics import Metrics
+from firth.serving.refusals import RefusalError
+from firth.serving.scheduler import Batch, OverloadError, Request, Row, Scheduler, retry_after
+
+_TOKENIZER_THREADS = 2
+# Searches that go on at the same time; further ones wait for a thread.
+_SEARCHES = 16
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who asks, until when there must be an answer (``time.monotonic``), and what answering has taken so far."""
+
+    client: Hashable
+    deadline_s: float
+    body_bytes: int = 0
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    inference_s: float = 0.0
+    tokens: int = 0
+    windows: int = 1
+    cut: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket:
+    """What a queued request waits for. ``begun_s``: when its first row was computed."""
+
+    future: "Future[list[Any]]"
+    outputs: list[Any]
+    missing: int
+    begun_s: float = 0.0
+    inference_s: float = 0.0
+
+
+@dataclass(eq=False)
+class Engine:
+    """Runs batches on a thread of its own, from ``start`` to ``stop``."""
+
+    limits: Limits
+    metrics: Metrics
+    in_flight: int = 0
+    draining: bool = False
+    _tickets: dict[Request, _Ticket] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(
+            time.monotonic,
+            cost_of,
+            slice_s=self.limits.slice_ms / 1e3,
+            max_wait_s=self.limits.max_queue_ms / 1e3,
+            max_requests=self.limits.requests,
+        )
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self.tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
+        self.searches = ThreadPoolExecutor(_SEARCHES, "search")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its batch; what still waits gets 503."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+        for ticket in list(self._tickets.values()):
+            ticket.future.set_exception(_stopping())
+        self._tickets.clear()
+        self.tokenizers.shutdown(wait=False, cancel_futures=True)
+        self.searches.shutdown(wait=False, cancel_futures=True)
+
+    # The engine's thread
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                batch = self._next()
+                while batch is None and not self._stopped:
+                    self._changed.wait()
+                    batch = self._next()
+                if self._stopped:
+                    return
+                assert batch is not None
+                now = time.monotonic()
+                for taken in batch.rows:
+                    ticket = self._tickets[taken.request]
+                    ticket.begun_s = ticket.begun_s or now
+            self._run(batch)
+
+    def _next(self) -> Batch | None:
+        for request in self.scheduler.late():
+            self._drop(request, "late", _late())
+        return self.scheduler.next_batch()
+
+    def _run(self, batch: Batch) -> None:
+        forward = batch.kind
+        assert isinstance(forward, Forward)
+        started_s = time.monotonic()
+        outputs = _outputs(forward, [taken.row.work for taken in batch.rows])
+        seconds = time.monotonic() - started_s
+        with self._changed:
+            if forward.what not in ("step", "attention"):
+                self.scheduler.done(batch, seconds)
+            for taken, output in zip(batch.rows, outputs, strict=True):
+                self._deliver(taken.request, taken.index, output, seconds)
+        self.metrics.batch(batch.tokens, len(batch.rows), seconds)
+
+    def _deliver(self, request: Request, index: int, output: Any, seconds: float) -> None:
+        ticket = self._tickets.get(request)
+        if ticket is None:  # its client left while it was computed
+            return
+        if isinstance(output, Exception):
+            self.scheduler.leave(request)
+            del self._tickets[request]
+            ticket.future.set_exception(output)
+            return
+        ticket.outputs[index] = output
+        ticket.missing -= 1
+        ticket.inference_s += seconds
+        if not ticket.missing:
+            del self._tickets[request]
+            ticket.future.set_result(ticket.outputs)
+
+    def _drop(self, request: Request, reason: str, error: Exception | None) -> None:
+        """Let go of a request; the lock is held."""
+        ticket = self._tickets.pop(request, None)
+        if ticket is not None:
+            self.metrics.dropped(reason)
+            if error is not None:
+                ticket.future.set_exception(error)
+
+    # Callers
+
+    def _queue(self, caller: Caller, forward: Forward, rows: "list[Row]", alone: bool) -> tuple[Request, _Ticket]:
+        request = Request(caller.client, forward, rows, caller.deadline_s, alone)
+        ticket = _Ticket(Future(), [None] * len(rows), len(rows))
+        # It cannot be cancelled from here on: whoever does not want it any more leaves the queue.
+        ticket.future.set_running_or_notify_cancel()
+        with self._changed:
+            if self._stopped:
+                raise _stopping()
+            self._tickets[request] = ticket
+            self.scheduler.add(request)
+            self._changed.notify_all()
+        return request, ticket
+
+    def _leave(self, request: Request) -> None:
+        with self._changed:
+            self.scheduler.leave(request)
+            self._drop(request, "left", None)
+
+    def admit(self, caller: Caller) -> None:
+        """RefusalError where a client's request would wait too long."""
+        try:
+            with self._changed:
+                self.scheduler.admit(caller.client, self.in_flight)
+        except OverloadError as error:
+            seconds = retry_after(error.retry_s)
+            what = (
+                f"{self.limits.requests} requests are in flight"
+                if error.reason == "requests"
+                else f"your requests would wait longer than {self.limits.max_queue_ms} ms"
+            )
+            message = f"overloaded: {what}; try again in {seconds} s"
+            raise RefusalError(429, error.reason, message, headers={"Retry-After": str(seconds)}) from None
+
+    async def ask(self, job: Job, caller: Caller) -> Any:
+        """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
+        self.admit(caller)
+        key, estimate = (caller.client, job.forward), max(caller.body_bytes // 4, 1)
+        loop, started_s = asyncio.get_running_loop(), time.monotonic()
+        with self._changed:
+            self.scheduler.announce(*key, estimate)
+        try:
+            prepared = await loop.run_in_executor(self.tokenizers, job.prepare)
+        finally:
+            with self._changed:
+                self.scheduler.announce(*key, -estimate)
+        caller.tokenize_s += time.monotonic() - started_s
+        caller.tokens += sum(row.tokens for row in prepared.rows)
+        caller.windows, caller.cut = max(caller.windows, prepared.windows), caller.cut or prepared.cut
+        outputs: list[Any] = []
+        if prepared.rows:
+            self.admit(caller)
+            outputs = await self._outputs(caller, job.forward, list(prepared.rows), job.alone)
+        return await loop.run_in_executor(self.tokenizers, prepared.answers, outputs)
+
+    async def _outputs(self, caller: Caller, forward: Forward, rows: "list[Row]", alone: bool) -> list[Any]:
+        request, ticket = self._queue(caller, forward, rows, alone)
+        try:
+            seconds = caller.deadline_s - time.monotonic()
+            return await asyncio.wait_for(asyncio.wrap_future(ticket.future), max(seconds, 0.0))
+        except TimeoutError:
+            raise _late() from None
+        finally:
+            self._leave(request)
+            caller.queue_s += max(ticket.begun_s - request.arrived_s, 0.0) if ticket.begun_s else 0.0
+            caller.inference_s += ticket.inference_s
+
+    async def search(self, caller: Caller, hosted: Hosted, run: Callable[[Callable[..., Any]], T]) -> T:
+        """``run(through)`` in a thread of its own, each step that it hands to ``through`` as a row in the queue."""
+        self.admit(caller)
+        left = threading.Event()
+
+        def through(step: Callable[[], Any]) -> Any:
+            if left.is_set():
+                raise _late()
+            request, ticket = self._queue(caller, hosted.step(), [Row(1, step)], False)
+            try:
+                return ticket.future.result(max(caller.deadline_s - time.monotonic(), 0.0))[0]
+            except TimeoutError:
+                raise _late() from None
+            finally:
+                self._leave(request)
+                caller.inference_s += ticket.inference_s
+
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.searches, run, through)
+        finally:
+            left.set()
+
+    def waiting(self) -> tuple[int, int]:
+        """Requests and tokens in the queue."""
+        with self._changed:
+            return len(self.scheduler), self.scheduler.queued_tokens()
+
+    async def drained(self) -> bool:
+        """Wait until no request is in flight; False if that takes longer than ``limits.drain_s``."""
+        until_s = time.monotonic() + self.limits.drain_s
+        while self.in_flight and time.monotonic() < until_s:
+            await asyncio.sleep(0.02)
+        return not self.in_flight
+
+
+def _outputs(forward: Forward, works: list[Any]) -> list[Any]:
+    """The output of each work, or the exception that it raised: a text that fails does not take others along."""
+    import torch
+
+    try:
+        with torch.inference_mode():
+            return forward.run(works)
+    except Exception as error:
+        if len(works) == 1:
+            return [error]
+    return [one for work in works for one in _outputs(forward, [work])]
+
+
+def _late() -> RefusalError:
+    return RefusalError(504, "deadline", "there was no answer within the time that was asked for (x-timeout-ms)")
+
+
+def _stopping() -> RefusalError:
+    return RefusalError(503, "stopping", "the server is shutting down", headers={"Retry-After": "5"})

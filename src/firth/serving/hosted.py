@@ -1,0 +1,303 @@
+"""A model that is served: what it can do, and each question to it as rows, a forward pass, and answers.
+
+Rows and answers are made by the tokenizer threads; ``Forward.run`` is called by the engine thread alone, which owns all
+modules. No answer depends on what shares its batch, but for rounding: models whose layers look at a whole batch (8-bit
+inputs are scaled by it, and ELMo's layer normalisation is) get each sequence by itself.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from firth.baseline.model import Baseline
+from firth.errors import CheckpointError, ConfigError
+from firth.serving.cost import CostModel
+from firth.serving.scheduler import Row
+
+if TYPE_CHECKING:
+    from firth.inference.embedding import Pool
+    from firth.inference.model import Model
+
+What = Literal["predict", "embed", "embed_all", "fill-mask", "attention", "step"]
+# A baseline counts characters as tokens.
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What a batch runs: rows of equal ``Forward`` may share one. ``options`` change what is computed."""
+
+    hosted: "Hosted"
+    what: What
+    options: tuple[Any, ...] = ()
+
+    def run(self, works: Sequence[Any]) -> list[Any]:
+        """The outputs of some rows' works, in order."""
+        if self.what in ("step", "attention"):
+            return [work() for work in works]
+        if self.hosted.batch_matters and len(works) > 1:
+            return [one for work in works for one in self._run([work])]
+        return self._run(works)
+
+    def _run(self, works: Sequence[Any]) -> list[Any]:
+        hosted = self.hosted
+        if isinstance(hosted.predictor, Baseline):
+            return list(hosted.predictor.method.answers(works))
+        model = hosted.predictor
+        if self.what == "predict":
+            from firth.inference.answering import task_model
+            from firth.inference.outputs import part_outputs
+
+            return list(part_outputs(task_model(model.loaded), works))
+        if self.what == "fill-mask":
+            from firth.inference.masks import fill_rows
+
+            (top_k,) = self.options
+            return list(fill_rows(model.loaded, works, top_k, model.device))
+        from firth.inference.embedding import pooled_rows, token_rows
+
+        if self.what == "embed":
+            layer, pool = self.options
+            return list(pooled_rows(model.loaded, works, layer, pool, model.device))
+        (layer,) = self.options
+        return list(token_rows(model.loaded, works, layer, model.device))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A question as rows, and what makes answers of their outputs; ``cut``: texts of which a part is not read."""
+
+    rows: Sequence[Row]
+    answers: Callable[[list[Any]], Any]
+    windows: int = 1
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A question to a model. ``prepare`` needs the tokenizer alone. ``alone``: it shares no batch, and comes last."""
+
+    forward: Forward
+    prepare: Callable[[], Prepared]
+    alone: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Hosted:
+    """A loaded model under the name that clients call it by. ``threshold``: see ``abstains``."""
+
+    name: str
+    path: Path
+    predictor: "Model | Baseline"
+    threshold: float = 0.0
+    precision: str = "float32"
+    cost: CostModel = field(default_factory=CostModel)
+
+    @property
+    def task(self) -> str:
+        """The kind of task, or ``"pretraining"``."""
+        return self.predictor.task
+
+    @property
+    def model(self) -> "Model":
+        """The model with an encoder; ConfigError for a baseline."""
+        if isinstance(self.predictor, Baseline):
+            raise ConfigError(f"{self.name} is a baseline ({self.predictor.system}), which has no encoder")
+        return self.predictor
+
+    @property
+    def batch_matters(self) -> bool:
+        """Whether a sequence's outputs depend on what else is in its batch."""
+        if isinstance(self.predictor, Baseline):
+            return False
+        network = getattr(self.predictor.loaded.objective.config, "network", None)
+        return self.precision == "int8" or bool(getattr(network, "layer_norm", False))
+
+    @property
+    def abilities(self) -> frozenset[str]:
+        """What can be asked of it: predict, embed, fill-mask, generate, translate, attention."""
+        if isinstance(self.predictor, Baseline):
+            return frozenset({"predict"})
+        from firth.folder import PRETRAINING
+        from firth.inference.attention_maps import attention_layers
+        from firth.inference.masks import check_masked
+        from firth.inference.translating import translates
+        from firth.objectives.next_token import TiedLM
+
+        loaded = self.predictor.loaded
+        found = {"embed"} if loaded.task == PRETRAINING else {"embed", "predict"}
+        try:
+            check_masked(loaded, 1)
+            found.add("fill-mask")
+        except ConfigError:
+            pass
+        if isinstance(loaded.objective, TiedLM):
+            found.add("generate")
+        if translates(loaded):
+            found.add("translate")
+        if attention_layers(loaded.objective.encoder):
+            found.add("attention")
+        return frozenset(found)
+
+    # Questions
+
+    def predict(self, items: Sequence[Any]) -> Job:
+        """Predictions of the task for items as ``firth.tasks.items.record_of`` takes them, each with its record."""
+        return Job(Forward(self, "predict"), lambda: self._predict(items))
+
+    def _predict(self, items: Sequence[Any]) -> Prepared:
+        records = [self.predictor.record(item) for item in items]
+        if isinstance(self.predictor, Baseline):
+            rows = [Row(1 + len(str(record)) // _CHARACTERS_A_TOKEN, record) for record in records]
+            return Prepared(rows, lambda found: list(zip(records, found, strict=True)))
+        from firth.inference.answering import examples_of, task_model
+        from firth.inference.outputs import join_parts, n_tokens, parts_of
+        from firth.systems import TASKS
+
+        loaded = self.predictor.loaded
+        model = task_model(loaded)
+        examples, _ = examples_of(loaded, records)
+        parts = parts_of(model, examples)
+
+        def answers(found: list[Any]) -> list[Any]:
+            outputs = join_parts(examples, found)
+            made = TASKS[loaded.task].answers(records, examples, outputs, model.config)
+            return list(zip(records, made, strict=True))
+
+        rows = [Row(max(n_tokens(part), 1), part) for part in parts]
+        windows = max((example.windows for example in examples), default=1)
+        return Prepared(rows, answers, windows, any(example.cut for example in examples))
+
+    def embed(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        layer: int = -1,
+        pool: "Pool | None" = None,
+        unit: bool | None = None,
+        truncate: Literal["no", "left", "right"] = "no",
+    ) -> Job:
+        """Vectors (n, H) of texts, or of token ids; ``unit``: of length 1, None as the model was made for.
+
+        ``truncate``: the side at which a text is cut that is longer than the model reads; else it is read in windows.
+        """
+        from firth.inference.embedding import check_embedding
+
+        number, how, own_unit = check_embedding(self.model.loaded, layer, pool)
+        wanted = own_unit if unit is None else unit
+
+        def prepare() -> Prepared:
+            by_text, cut = self._rows(texts, truncate)
+            return Prepared(_rows(by_text), lambda found: _joined(by_text, found, how, wanted), _windows(by_text), cut)
+
+        return Job(Forward(self, "embed", (number, how)), prepare)
+
+    def embed_all(self, texts: Sequence[str], *, truncate: Literal["no", "left", "right"] = "no") -> Job:
+        """A vector for each token of each text, special ones included; of windows one after the other."""
+        from firth.inference.embedding import layer_number
+
+        def prepare() -> Prepared:
+            by_text, cut = self._rows(texts, truncate)
+
+            def answers(found: list[np.ndarray]) -> list[np.ndarray]:
+                outputs = iter(found)
+                joined = [np.concatenate([next(outputs) for _ in windows]) for windows in by_text]
+                _check_finite(joined)
+                return joined
+
+            return Prepared(_rows(by_text), answers, _windows(by_text), cut)
+
+        return Job(Forward(self, "embed_all", (layer_number(self.model.loaded, -1),)), prepare)
+
+    def _rows(self, texts: Sequence[Any], truncate: str) -> tuple[list[list[list[int]]], bool]:
+        from firth.inference.embedding import rows_of_ids
+
+        loaded = self.model.loaded
+        if texts and isinstance(texts[0], str):
+            ids: Sequence[Sequence[int]] = loaded.tokenizer.ids_many(list(texts))
+        else:
+            ids = texts
+        room = (loaded.max_length or 10**9) - loaded.layout.n_special
+        cut = truncate != "no" and any(len(row) > room for row in ids)
+        if cut:
+            ids = [row[:room] if truncate == "right" else row[-room:] for row in ids]
+        return rows_of_ids(loaded, ids), cut
+
+    def fill_mask(self, texts: Sequence[str], top_k: int) -> Job:
+        """The likeliest tokens of each mask of each text."""
+        from firth.inference.masks import check_masked, masked_row
+
+        loaded = self.model.loaded
+        check_masked(loaded, top_k)
+
+        def prepare() -> Prepared:
+            rows = [masked_row(loaded, text) for text in texts]
+
+            def answers(found: list[Any]) -> list[Any]:
+                _check_finite([np.array([c.probability for b in blanks for c in b.candidates]) for blanks in found])
+                return found
+
+            return Prepared([Row(len(row.ids), row) for row in rows], answers)
+
+        return Job(Forward(self, "fill-mask", (top_k,)), prepare)
+
+    def attention(self, text: str, second: str | None) -> Job:
+        """The attention weights of a text or pair."""
+        model = self.model
+
+        def prepare() -> Prepared:
+            n_tokens = len(model.tokenize(text)) + len(model.tokenize(second or ""))
+            return Prepared([Row(max(n_tokens, 1), lambda: model.attention(text, second))], lambda found: found[0])
+
+        return Job(Forward(self, "attention"), prepare, alone=True)
+
+    def step(self) -> Forward:
+        """What runs one step of a search: rows' works are functions without arguments."""
+        return Forward(self, "step")
+
+    def abstains(self, probability: float) -> bool:
+        """Whether the best label's probability is below the threshold: the answer is no label then, with its score."""
+        return probability < self.threshold
+
+
+def _rows(by_text: list[list[list[int]]]) -> list[Row]:
+    return [Row(len(row), row) for windows in by_text for row in windows]
+
+
+def _windows(by_text: list[list[list[int]]]) -> int:
+    return max(map(len, by_text), default=1)
+
+
+def _joined(by_text: list[list[list[int]]], found: list[Any], pool: "Pool", unit: bool) -> list[np.ndarray]:
+    from firth.inference.embedding import join_windows
+
+    outputs, vectors = iter(found), []
+    for windows in by_text:
+        own = [next(outputs) for _ in windows]
+        vectors.append(join_windows(own, [len(row) for row in windows], pool, unit))
+    _check_finite(vectors)
+    return vectors
+
+
+def _check_finite(arrays: Sequence[np.ndarray]) -> None:
+    from firth.inference.outputs import NOT_FINITE
+
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise CheckpointError(NOT_FINITE)
+
+
+def cost_of(kind: Hashable) -> CostModel:
+    """The cost model of what a batch runs: one for each model."""
+    assert isinstance(kind, Forward)
+    return kind.hosted.cost
+
+
+def load_hosted(name: str, path: Path, precision: str, threshold: float) -> Hosted:
+    """Load a model to serve it; errors as ``firth.load``."""
+    from firth.inference.loading import load
+
+    predictor = load(path, precision=precision)  # type: ignore[arg-type]  # one of the four
+    return Hosted(name, path, predictor, threshold, precision)

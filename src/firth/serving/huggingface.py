@@ -1,0 +1,317 @@
+"""The routes of Hugging Face's inference tasks, ``{inputs, parameters}``, and multiple choice beside them."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from firth.serving.asking import TASK_ROUTES, Context, Route, Texts, as_list, checked, refuse_other, validated
+from firth.serving.labels import label_scores
+from firth.serving.refusals import RefusalError
+from firth.serving.searches import generate, translate
+from firth.serving.tei import Direction, SimilarityBody, side, similarity
+from firth.tasks.predictions import Answered, Chosen, TaggedText
+
+
+@checked
+class TaskBody:
+    """What every task reads. ``options`` of other servers' caches change nothing here."""
+
+    inputs: Any
+    parameters: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    stream: bool = False
+
+
+@checked
+class FeatureBody:
+    """Texts to vectors; here the parameters stand beside the inputs."""
+
+    inputs: Texts
+    normalize: bool | None = None
+    truncate: bool | None = False
+    truncation_direction: Direction = "right"
+    prompt_name: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+@checked
+class ClassificationParameters:
+    top_k: int | None = None
+    function_to_apply: str | None = None
+
+
+@checked
+class TokenParameters:
+    aggregation_strategy: str | None = None
+    ignore_labels: list[str] = field(default_factory=list)
+    stride: int | None = None
+
+
+@checked
+class QuestionParameters:
+    top_k: int = 1
+    align_to_words: bool | None = None
+    handle_impossible_answer: bool | None = None
+
+
+@checked
+class MaskParameters:
+    top_k: int = 5
+
+
+@checked
+class GenerationParameters:
+    max_new_tokens: int = 50
+    do_sample: bool = True
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 0.9
+    num_beams: int = 1
+    seed: int = 0
+    return_full_text: bool = True
+
+
+@checked
+class TranslationParameters:
+    num_beams: int = 4
+    length_penalty: float = 0.6
+
+
+@checked
+class ChoiceInputs:
+    """``text``: what the question is about; either may be empty."""
+
+    choices: list[str]
+    text: str = ""
+    question: str = ""
+
+
+@checked
+class QuestionInputs:
+    """A question about a context."""
+
+    question: str
+    context: str
+
+
+@checked
+class PairInputs:
+    """A text, or a pair of texts."""
+
+    text: str
+    text_pair: str | None = None
+
+
+_INPUTS: dict[str, TypeAdapter[Any]] = {
+    "texts": TypeAdapter(Texts),
+    "pairs": TypeAdapter(str | PairInputs | list[str | PairInputs]),
+    "questions": TypeAdapter(QuestionInputs | list[QuestionInputs]),
+    "choices": TypeAdapter(ChoiceInputs | list[ChoiceInputs]),
+}
+_PARAMETERS: dict[type[Any], TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind)
+    for kind in (
+        ClassificationParameters,
+        TokenParameters,
+        QuestionParameters,
+        MaskParameters,
+        GenerationParameters,
+        TranslationParameters,
+    )
+}
+
+
+def _inputs(body: TaskBody, kind: str) -> tuple[list[Any], bool]:
+    """The inputs as a list, and whether they were one."""
+    found = validated(_INPUTS[kind], body.inputs)
+    return (found, True) if isinstance(found, list) else ([found], False)
+
+
+def _parameters(body: TaskBody, kind: type[Any]) -> Any:
+    refuse_other("stream", body.stream, False)
+    given = {name: value for name, value in (body.parameters or {}).items() if value is not None}
+    return validated(_PARAMETERS[kind], given)
+
+
+async def _predictions(context: Context, task: str, items: list[Any]) -> list[tuple[Any, Any]]:
+    hosted = context.hosted("predict")
+    if TASK_ROUTES.get(hosted.task) != task:
+        message = f"{hosted.name} is a model for {hosted.task}: ask POST {TASK_ROUTES[hosted.task]}"
+        raise RefusalError(400, "task", message)
+    found: list[tuple[Any, Any]] = await context.ask(hosted.predict(items))
+    return found
+
+
+async def classification(context: Context, body: TaskBody) -> Any:
+    inputs, _ = _inputs(body, "pairs")
+    options = _parameters(body, ClassificationParameters)
+    refuse_other("function_to_apply", options.function_to_apply, None, "softmax")
+    pairs = [(one, None) if isinstance(one, str) else (one.text, one.text_pair) for one in inputs]
+    context.texts([text for text, _ in pairs])
+    context.texts([second for _, second in pairs if second is not None] or [""])
+    items = [text if second is None else (text, second) for text, second in pairs]
+    answers = await _predictions(context, "/text-classification", items)
+    hosted = context.hosted("predict")
+    # Nested for one text as well: clients take the first element.
+    return [label_scores(hosted, answer, options.top_k) for _, answer in answers]
+
+
+async def tokens(context: Context, body: TaskBody) -> Any:
+    inputs, several = _inputs(body, "texts")
+    options = _parameters(body, TokenParameters)
+    refuse_other("aggregation_strategy", options.aggregation_strategy, None, "simple", "first", "average", "max")
+    refuse_other("stride", options.stride, None)
+    answers = await _predictions(context, "/token-classification", context.texts(inputs))
+    found = [_entities(record, answer, options.ignore_labels) for record, answer in answers]
+    return found if several else found[0]
+
+
+def _entities(record: Any, answer: TaggedText, ignored: list[str]) -> list[dict[str, Any]]:
+    """Named entities; of tags that make none, each word's."""
+    if any(tag[:2] in ("B-", "I-") or tag == "O" for tag in answer.tags):
+        spans = [(e.label, e.score, e.start, e.end) for e in answer.entities]
+    else:
+        words = zip(answer.tags, answer.probabilities, record.spans, strict=True)
+        spans = [(tag, share, start, end) for tag, share, (start, end) in words]
+    return [
+        {"entity_group": label, "score": score, "word": record.text[start:end], "start": start, "end": end}
+        for label, score, start, end in spans
+        if label not in ignored
+    ]
+
+
+async def question(context: Context, body: TaskBody) -> Any:
+    inputs, several = _inputs(body, "questions")
+    options = _parameters(body, QuestionParameters)
+    context.texts([one.question for one in inputs], "question")
+    context.texts([one.context for one in inputs], "context")
+    items = [{"question": one.question, "context": one.context} for one in inputs]
+    answers = await _predictions(context, "/question-answering", items)
+    found = [_answers(answer, options.top_k) for _, answer in answers]
+    return found if several else found[0]
+
+
+def _answers(answer: Answered, top_k: int) -> Any:
+    best = {"answer": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
+    if top_k <= 1:
+        return best
+    spans = [{"answer": s.text, "score": s.probability, "start": s.start, "end": s.end} for s in answer.n_best]
+    return spans[:top_k]
+
+
+async def mask(context: Context, body: TaskBody) -> Any:
+    inputs, several = _inputs(body, "texts")
+    top_k = _parameters(body, MaskParameters).top_k
+    hosted = context.hosted("fill-mask")
+    texts = context.texts(inputs)
+    found = await context.ask(hosted.fill_mask(texts, top_k))
+    made = [[_filled(hosted, text, blank) for blank in blanks] for text, blanks in zip(texts, found, strict=True)]
+    # One list for a text with one mask, a list per mask for others, as their pipeline has it.
+    by_text = [blanks[0] if len(blanks) == 1 else blanks for blanks in made]
+    return by_text if several else by_text[0]
+
+
+def _filled(hosted: Any, text: str, blank: Any) -> list[dict[str, Any]]:
+    from firth.inference.masks import MASK
+
+    pieces = hosted.model.loaded.tokenizer.pieces
+    numbers = {c.piece: None for c in blank.candidates}
+    numbers = {piece: i for i, piece in enumerate(pieces) if piece in numbers}
+    before, after = text[: blank.start], text[blank.start + len(MASK) :]
+    return [
+        {
+            "score": c.probability,
+            "token": numbers[c.piece],
+            "token_str": c.piece,
+            "sequence": (before.rstrip() + c.piece.removeprefix("##") if c.piece.startswith("##") else before + c.piece)
+            + after,
+        }
+        for c in blank.candidates
+    ]
+
+
+async def translation(context: Context, body: TaskBody) -> Any:
+    inputs, _ = _inputs(body, "texts")
+    options = _parameters(body, TranslationParameters)
+    found = await translate(context, context.texts(inputs), options.num_beams, options.length_penalty)
+    return [{"translation_text": text} for text in found]
+
+
+async def generation(context: Context, body: TaskBody) -> Any:
+    inputs, several = _inputs(body, "texts")
+    o = _parameters(body, GenerationParameters)
+    how = "beam" if o.num_beams > 1 else "sample" if o.do_sample else "greedy"
+    found = []
+    for text in context.texts(inputs):
+        writing = {"how": how, "max_new_tokens": o.max_new_tokens, "beam": o.num_beams, "seed": o.seed}
+        writing |= {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p}
+        made = await generate(context, text, writing)
+        found.append([{"generated_text": (text if o.return_full_text else "") + made.text}])
+    return found if several else found[0]
+
+
+async def features(context: Context, body: FeatureBody) -> Any:
+    hosted = context.hosted("embed")
+    refuse_other("prompt_name", body.prompt_name, None)
+    refuse_other("parameters", body.parameters, None, {})
+    cut = side(body.truncate, body.truncation_direction)
+    texts = context.texts(as_list(body.inputs))
+    return await context.ask(hosted.embed(texts, unit=body.normalize, truncate=cut))
+
+
+async def choice(context: Context, body: TaskBody) -> Any:
+    inputs, several = _inputs(body, "choices")
+    refuse_other("parameters", body.parameters, None, {})
+    for one in inputs:
+        context.texts([one.text, one.question])
+        context.texts(one.choices, "choices")
+    items = [{"text": one.text, "question": one.question, "choices": one.choices} for one in inputs]
+    answers = await _predictions(context, "/multiple-choice", items)
+    found = [_choice(context, answer) for _, answer in answers]
+    return found if several else found[0]
+
+
+def _choice(context: Context, answer: Chosen) -> dict[str, Any]:
+    """Below the model's threshold the choice is null, with all scores as they are."""
+    if context.hosted("predict").abstains(max(answer.probabilities)):
+        return {"choice": None, "label": None, "scores": list(answer.probabilities)}
+    return {"choice": answer.choice, "label": answer.text, "scores": list(answer.probabilities)}
+
+
+Answer = Callable[[Context, Any], Awaitable[Any]]
+_TASKS: dict[str, tuple[Answer, Any, str]] = {
+    "text-classification": (classification, TaskBody, "Labels, or a value, for texts and pairs"),
+    "token-classification": (tokens, TaskBody, "Named entities, or each word's tag"),
+    "question-answering": (question, TaskBody, "The answer to a question in a context"),
+    "fill-mask": (mask, TaskBody, "The likeliest tokens for each [MASK]"),
+    "translation": (translation, TaskBody, "Translations"),
+    "text-generation": (generation, TaskBody, "Continuations of prompts"),
+    "feature-extraction": (features, FeatureBody, "Texts to vectors"),
+    "sentence-similarity": (similarity, SimilarityBody, "Cosines of one text with others"),
+    "multiple-choice": (choice, TaskBody, "The choice that fits best"),
+}
+_BODIES: dict[type[Any], TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (TaskBody, FeatureBody, SimilarityBody)
+}
+
+
+async def root(context: Context, body: dict[str, Any]) -> Any:
+    """The default model's own task."""
+    hosted = context.state.model(None)
+    task = TASK_ROUTES.get(hosted.task, "").removeprefix("/")
+    for ability, name in (("fill-mask", "fill-mask"), ("generate", "text-generation"), ("translate", "translation")):
+        task = task or (name if ability in hosted.abilities else "")
+    answer, kind, _ = _TASKS[task or "feature-extraction"]
+    return await answer(context, validated(_BODIES[kind], body))
+
+
+ROUTES = (
+    *(Route("POST", f"/{task}", answer, body, words) for task, (answer, body, words) in _TASKS.items()),
+    *(
+        Route("POST", f"/models/{{model}}/pipeline/{task}", answer, body, words)
+        for task, (answer, body, words) in _TASKS.items()
+    ),
+    Route("POST", "/", root, dict[str, Any], "What the default model is for"),
+)

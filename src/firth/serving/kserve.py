@@ -1,0 +1,235 @@
+"""The Open Inference Protocol (KServe v2), with tensors in JSON or in binary behind it.
+
+Source: the protocol's specification and its binary tensor data extension: a BYTES element is its length as four bytes,
+little-endian, and its bytes; the header Inference-Header-Content-Length says where the JSON ends.
+"""
+
+import struct
+from dataclasses import asdict, field
+from typing import Any
+
+import numpy as np
+import orjson
+from starlette.responses import Response
+
+from firth.serving.asking import Context, Route, checked
+from firth.serving.hosted import Hosted
+from firth.serving.refusals import RefusalError
+
+HEADER = "inference-header-content-length"
+_NUMPY = {"FP32": "<f4", "INT64": "<i8"}
+
+
+@checked
+class InputTensor:
+    """A tensor of texts: ``data`` in JSON, or ``binary_data_size`` bytes behind it."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@checked
+class OutputTensor:
+    """A tensor that is asked for."""
+
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@checked
+class InferBody:
+    """Tensors of texts; without ``outputs`` all are answered."""
+
+    inputs: list[InputTensor]
+    outputs: list[OutputTensor] = field(default_factory=list)
+    id: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def input_names(hosted: Hosted) -> list[str]:
+    """The tensors that a model reads: a text a row, or an object of JSON a row."""
+    if hosted.task == "answer":
+        return ["question", "context"]
+    return ["item"] if hosted.task == "choose" else ["text"]
+
+
+def output_names(hosted: Hosted) -> dict[str, str]:
+    """The tensors that a model answers, with their types."""
+    if "predict" not in hosted.abilities:
+        return {"embedding": "FP32"}
+    if hosted.task == "classify":
+        return {"label": "BYTES", "probability": "FP32", "probabilities": "FP32"}
+    return {"value": "FP32"} if hosted.task == "regress" else {"prediction": "BYTES"}
+
+
+async def infer(context: Context, body: InferBody) -> Any:
+    hosted = context.state.model(context.request.path_params["model"])
+    context.model_name = hosted.name
+    tensors = _texts(context, body)
+    wanted = input_names(hosted)
+    unknown = set(tensors) - {*wanted, *(["second"] if wanted == ["text"] else [])}
+    if unknown or not set(wanted) <= set(tensors):
+        message = f"inputs: expected tensors named {', '.join(wanted)}, not {', '.join(sorted(tensors)) or 'none'}"
+        raise RefusalError(422, "body", message, "inputs")
+    if len({len(texts) for texts in tensors.values()}) > 1:
+        raise RefusalError(422, "body", "inputs: tensors of different lengths", "inputs")
+    known = output_names(hosted)
+    names = [output.name for output in body.outputs] or list(known)
+    if not set(names) <= set(known):
+        raise RefusalError(422, "body", f"outputs: this model has {', '.join(known)}", "outputs")
+    found = await _answers(context, hosted, tensors)
+    binary = {output.name: bool(output.parameters.get("binary_data")) for output in body.outputs}
+    for name in names:
+        binary.setdefault(name, bool(body.parameters.get("binary_data_output")))
+    return _response(hosted, body.id, {name: found[name] for name in names}, known, binary)
+
+
+def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
+    """The texts of each tensor."""
+    rest = memoryview(context.request.scope.get("firth.binary", b""))
+    found: dict[str, list[str]] = {}
+    for tensor in body.inputs:
+        if tensor.name in found:
+            raise RefusalError(422, "body", f"inputs: two tensors named {tensor.name!r}", "inputs")
+        if tensor.datatype != "BYTES":
+            raise RefusalError(422, "body", f"{tensor.name}: {tensor.datatype}: expected BYTES", "inputs")
+        size = tensor.parameters.get("binary_data_size")
+        if size is None:
+            texts = [text for text in tensor.data or [] if isinstance(text, str)]
+            if len(texts) < len(tensor.data or []):
+                raise RefusalError(422, "body", f"{tensor.name}: expected a flat list of strings", "inputs")
+        else:
+            if not isinstance(size, int) or not 0 <= size <= len(rest):
+                raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
+            texts, rest = unpacked(rest[:size]), rest[size:]
+        count = int(np.prod(tensor.shape, dtype=np.int64)) if len(tensor.shape) <= 2 else -1
+        if count != len(texts):
+            message = f"{tensor.name}: shape {tensor.shape}, but {len(texts)} elements"
+            raise RefusalError(422, "body", message, "inputs")
+        found[tensor.name] = context.texts(texts, tensor.name)
+    if len(rest):
+        raise RefusalError(422, "body", f"{len(rest)} bytes behind the last tensor", "inputs")
+    return found
+
+
+def unpacked(data: memoryview) -> list[str]:
+    """The texts of a binary BYTES tensor."""
+    texts, at = list[str](), 0
+    while at < len(data):
+        length = struct.unpack_from("<I", data, at)[0] if at + 4 <= len(data) else len(data)
+        if at + 4 + length > len(data):
+            raise RefusalError(422, "body", "a binary tensor ends in the middle of an element", "inputs")
+        try:
+            texts.append(bytes(data[at + 4 : at + 4 + length]).decode("utf-8"))
+        except UnicodeDecodeError:
+            raise RefusalError(422, "body", "a binary tensor has an element that is not UTF-8", "inputs") from None
+        at += 4 + length
+    return texts
+
+
+async def _answers(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> dict[str, Any]:
+    if "predict" not in hosted.abilities:
+        return {"embedding": np.stack(await context.ask(hosted.embed(tensors["text"])))}
+    answers = [answer for _, answer in await context.ask(hosted.predict(_items(hosted, tensors)))]
+    if hosted.task == "classify":
+        return {
+            "label": [None if hosted.abstains(a.probability) else a.label for a in answers],
+            "probability": np.array([a.probability for a in answers]),
+            "probabilities": np.array([list(a.probabilities.values()) for a in answers]),
+        }
+    if hosted.task == "regress":
+        return {"value": np.array([a.value for a in answers])}
+    return {"prediction": [orjson.dumps(asdict(a)).decode() for a in answers]}
+
+
+def _items(hosted: Hosted, tensors: dict[str, list[str]]) -> list[Any]:
+    if hosted.task == "answer":
+        pairs = zip(tensors["question"], tensors["context"], strict=True)
+        return [{"question": question, "context": context} for question, context in pairs]
+    if hosted.task == "choose":
+        from firth.serving.strict_json import parse_json
+
+        return [parse_json(text.encode()) for text in tensors["item"]]
+    if "second" in tensors:
+        return list(zip(tensors["text"], tensors["second"], strict=True))
+    return list(tensors["text"])
+
+
+def _response(hosted: Hosted, request_id: str | None, found: dict[str, Any], types: dict[str, str], binary: Any) -> Any:
+    outputs, blobs = list[dict[str, Any]](), list[bytes]()
+    for name, values in found.items():
+        kind = types[name]
+        if kind == "BYTES":
+            # What abstains has no label: an empty one, since tensors know no null.
+            texts = ["" if value is None else value for value in values]
+            blob, data, shape = packed(texts), texts, [len(texts)]
+        else:
+            array = np.ascontiguousarray(values, _NUMPY[kind])
+            blob, data, shape = array.tobytes(), array.ravel().tolist(), list(array.shape)
+        output: dict[str, Any] = {"name": name, "datatype": kind, "shape": shape}
+        if binary[name]:
+            output["parameters"] = {"binary_data_size": len(blob)}
+            blobs.append(blob)
+        else:
+            output["data"] = data
+        outputs.append(output)
+    head: dict[str, Any] = {"model_name": hosted.name, "outputs": outputs}
+    if request_id is not None:
+        head["id"] = request_id
+    if not blobs:
+        return head
+    text = orjson.dumps(head)
+    headers = {HEADER: str(len(text))}
+    return Response(b"".join([text, *blobs]), 200, headers, media_type="application/octet-stream")
+
+
+def packed(texts: list[str]) -> bytes:
+    """Texts as a binary BYTES tensor."""
+    elements = [text.encode() for text in texts]
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+async def server(context: Context, body: None) -> Any:
+    from firth.folder import firth_version
+
+    return {"name": "firth", "version": firth_version(), "extensions": ["binary_tensor_data"]}
+
+
+async def live(context: Context, body: None) -> Any:
+    return {"live": True}
+
+
+async def ready(context: Context, body: None) -> Any:
+    if not context.state.ready:
+        raise RefusalError(503, "not ready", "the server is loading or shutting down")
+    return {"ready": True}
+
+
+async def model_ready(context: Context, body: None) -> Any:
+    hosted = context.state.model(context.request.path_params["model"])
+    await ready(context, body)
+    return {"name": hosted.name, "ready": True}
+
+
+async def metadata(context: Context, body: None) -> Any:
+    hosted = context.state.model(context.request.path_params["model"])
+    inputs = [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in input_names(hosted)]
+    wide = {"embedding", "probabilities"}
+    outputs = [
+        {"name": name, "datatype": kind, "shape": [-1, -1] if name in wide else [-1]}
+        for name, kind in output_names(hosted).items()
+    ]
+    return {"name": hosted.name, "platform": f"firth-{hosted.predictor.system}", "inputs": inputs, "outputs": outputs}
+
+
+ROUTES = (
+    Route("GET", "/v2", server, None, "The server"),
+    Route("GET", "/v2/health/live", live, None, "Whether the process answers"),
+    Route("GET", "/v2/health/ready", ready, None, "Whether requests are taken"),
+    Route("GET", "/v2/models/{model}", metadata, None, "What a model reads and answers"),
+    Route("GET", "/v2/models/{model}/ready", model_ready, None, "Whether a model takes requests"),
+    Route("POST", "/v2/models/{model}/infer", infer, InferBody, "Answers for tensors of texts"),
+)

@@ -1,0 +1,166 @@
+"""The routes of OpenAI's API: embeddings, completions, models."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal
+
+import orjson
+from starlette.responses import StreamingResponse
+
+from firth.errors import FirthError
+from firth.serving.asking import Context, Route, Texts, as_base64, as_list, checked, checked_ids, ids_of, refuse_other
+from firth.serving.refusals import RefusalError
+from firth.serving.searches import generate, generate_parts
+
+
+@checked
+class EmbeddingsBody:
+    """Texts to vectors."""
+
+    model: str
+    input: str | list[str] | list[int] | list[list[int]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+
+
+@checked
+class CompletionsBody:
+    """Continuations of prompts by a left-to-right model."""
+
+    model: str
+    prompt: Texts
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    stop: str | list[str] | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    suffix: str | None = None
+    user: str | None = None
+
+
+async def embeddings(context: Context, body: EmbeddingsBody) -> Any:
+    hosted = context.hosted("embed", body.model)
+    ids = ids_of(body.input)
+    if ids is not None and not context.state.accept_ids:
+        message = (
+            "input has token ids, which are of another tokenizer than this model's: send texts (LangChain: "
+            "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with --accept-ids"
+        )
+        raise RefusalError(422, "ids", message, "input")
+    if ids is not None:
+        inputs: Any = checked_ids(hosted, ids, context.state.limits)
+    else:
+        inputs = context.texts(as_list(body.input), "input")  # type: ignore[arg-type]  # no ids
+    vectors = await context.ask(hosted.embed(inputs))
+    refuse_other("dimensions", body.dimensions, None, len(vectors[0]))
+    form = as_base64 if body.encoding_format == "base64" else lambda vector: vector
+    data = [{"object": "embedding", "index": i, "embedding": form(vector)} for i, vector in enumerate(vectors)]
+    usage = {"prompt_tokens": context.caller.tokens, "total_tokens": context.caller.tokens}
+    return {"object": "list", "data": data, "model": hosted.name, "usage": usage}
+
+
+async def completions(context: Context, body: CompletionsBody) -> Any:
+    hosted = context.hosted("generate", body.model)
+    for name in ("stop", "suffix", "logprobs"):
+        refuse_other(name, getattr(body, name), None)
+    for name in ("frequency_penalty", "presence_penalty"):
+        refuse_other(name, getattr(body, name), None, 0)
+    refuse_other("best_of", body.best_of, None, 1, body.n)
+    refuse_other("echo", body.echo, None, False)
+    prompts, n = context.texts(as_list(body.prompt), "prompt"), 1 if body.n is None else body.n
+    if n < 1 or n * len(prompts) > context.state.limits.inputs:
+        message = f"n={n} of {len(prompts)} prompts: expected 1 to {context.state.limits.inputs} completions"
+        raise RefusalError(422, "inputs", message, "n")
+    tokens, seed = 16 if body.max_tokens is None else body.max_tokens, body.seed or 0
+    wanted = [(prompt, _writing(body, tokens, seed + draw)) for prompt in prompts for draw in range(n)]
+    head: dict[str, Any] = {
+        "id": f"cmpl-{context.headers['x-request-id']}",
+        "object": "text_completion",
+        "model": hosted.name,
+    }
+    head |= {"created": 0}
+    if body.stream:
+        parts = _events(context, hosted.name, wanted, head)
+        first = await anext(parts)  # what is wrong is said before the stream begins
+        return StreamingResponse(_from(first, parts), media_type="text/event-stream")
+    choices, written, read = [], 0, 0
+    for index, (prompt, writing) in enumerate(wanted):
+        made = await generate(context, prompt, writing, hosted.name)
+        written += len(made.pieces)
+        read += len(hosted.model.tokenize(prompt))
+        choices.append({"index": index, "text": made.text, "logprobs": None, "finish_reason": "length"})
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return {**head, "choices": choices, "usage": usage}
+
+
+def _writing(body: CompletionsBody, tokens: int, seed: int) -> dict[str, Any]:
+    temperature = 1.0 if body.temperature is None else body.temperature
+    how = "greedy" if temperature == 0 else "sample"
+    return {
+        "how": how,
+        "max_new_tokens": tokens,
+        "beam": 1,
+        "temperature": temperature or 1.0,
+        "top_k": 0,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "seed": seed,
+    }
+
+
+async def _events(
+    context: Context, name: str, wanted: list[tuple[str, dict[str, Any]]], head: dict[str, Any]
+) -> AsyncGenerator[bytes]:
+    """Server-sent events: a part of a text each, then [DONE]; an error in the middle is the last event."""
+    begun = False
+    try:
+        for index, (prompt, writing) in enumerate(wanted):
+            async with aclosing(generate_parts(context, prompt, writing, name)) as parts:
+                async for part in parts:
+                    begun = True
+                    yield _event(head | {"choices": [{"index": index, "text": part, "finish_reason": None}]})
+            yield _event(head | {"choices": [{"index": index, "text": "", "finish_reason": "length"}]})
+        yield b"data: [DONE]\n\n"
+    except (RefusalError, FirthError) as error:
+        if not begun:
+            raise
+        refusal = error if isinstance(error, RefusalError) else RefusalError(422, "input", str(error))
+        yield _event(refusal.body("openai"))
+
+
+async def _from(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+async def models(context: Context, body: None) -> Any:
+    return {"object": "list", "data": [_model(name) for name in context.state.models]}
+
+
+async def model(context: Context, body: None) -> Any:
+    return _model(context.state.model(context.request.path_params["name"]).name)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "firth"}
+
+
+ROUTES = (
+    Route("POST", "/v1/embeddings", embeddings, EmbeddingsBody, "Texts to vectors"),
+    Route("POST", "/v1/completions", completions, CompletionsBody, "Continuations of prompts"),
+    Route("GET", "/v1/models", models, None, "The models"),
+    Route("GET", "/v1/models/{name}", model, None, "A model"),
+)

@@ -1,0 +1,106 @@
+"""Generation and translation as the routes ask for them: whole, or token by token."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
+
+from firth.serving.asking import Context
+from firth.serving.refusals import RefusalError
+
+if TYPE_CHECKING:
+    from firth.inference.generation import Continuation
+    from firth.serving.hosted import Hosted
+
+
+async def generate(context: Context, prompt: str, writing: dict[str, Any], name: str | None = None) -> "Continuation":
+    """The continuation of a prompt; equal requests get equal ones, whatever else is asked meanwhile."""
+    hosted = context.hosted("generate", name)
+    _check_tokens(context, writing)
+    return await context.state.engine.search(context.caller, hosted, _run(hosted, prompt, writing, None))
+
+
+async def generate_parts(
+    context: Context, prompt: str, writing: dict[str, Any], name: str | None = None
+) -> AsyncGenerator[str]:
+    """The same in parts, each as soon as its token is there; together they are the text."""
+    hosted = context.hosted("generate", name)
+    _check_tokens(context, writing)
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
+    tokenizer, ids, sent = hosted.model.loaded.tokenizer, list[int](), ""
+    own = tokenizer.encode(prompt).ids
+    before = tokenizer.decode(own)
+
+    def note(newest: list[int]) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, newest[0])
+
+    search = asyncio.ensure_future(
+        context.state.engine.search(context.caller, hosted, _run(hosted, prompt, writing, note))
+    )
+    search.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (number := await queue.get()) is not None:
+            ids.append(number)
+            text = tokenizer.decode([*own, *ids])
+            # A token may change how those before it are written: wait until the text only grows.
+            if text.startswith(before + sent) and len(text) > len(before + sent):
+                part = text[len(before + sent) :]
+                sent += part
+                yield part
+        whole = (await search).text
+        if whole.startswith(sent) and len(whole) > len(sent):
+            yield whole[len(sent) :]
+    finally:
+        search.cancel()
+
+
+def _run(
+    hosted: "Hosted", prompt: str, writing: dict[str, Any], on_ids: Callable[[list[int]], None] | None
+) -> Callable[[Callable[..., Any]], "Continuation"]:
+    from firth.inference.generation import Writing, generate_stream
+
+    options, model = Writing(**writing), hosted.model
+
+    def run(through: Callable[..., Any]) -> "Continuation":
+        # One prompt a search: it is number 0, whatever the request has besides.
+        found = generate_stream(
+            model.loaded,
+            [prompt],
+            options,
+            device=model.device,
+            budget_tokens=model.budget_tokens,
+            through=through,
+            on_ids=on_ids,
+        )
+        return next(found)
+
+    return run
+
+
+async def translate(context: Context, texts: list[str], beam: int, length_penalty: float) -> list[str]:
+    """The translation of each text."""
+    from firth.inference.translating import Search, translate_stream
+
+    hosted = context.hosted("translate")
+    search, model = Search(beam=beam, length_penalty=length_penalty), hosted.model
+    if beam > _MOST_BEAMS:
+        raise RefusalError(422, "option", f"num_beams={beam}: this server takes {_MOST_BEAMS}", "num_beams")
+
+    def run(through: Callable[..., Any]) -> list[str]:
+        found = translate_stream(
+            model.loaded, texts, search, device=model.device, budget_tokens=model.budget_tokens, through=through
+        )
+        return [one.text for one in found]
+
+    return await context.state.engine.search(context.caller, hosted, run)
+
+
+_MOST_BEAMS = 16
+
+
+def _check_tokens(context: Context, writing: dict[str, Any]) -> None:
+    most = context.state.limits.new_tokens
+    if writing["max_new_tokens"] > most:
+        message = f"max_new_tokens={writing['max_new_tokens']}: this server generates at most {most}"
+        raise RefusalError(422, "option", message, "max_new_tokens")
+    if writing["beam"] > _MOST_BEAMS:
+        raise RefusalError(422, "option", f"num_beams={writing['beam']}: this server takes {_MOST_BEAMS}", "num_beams")

@@ -1,0 +1,213 @@
+"""Run the server: load, listen, and obey signals until the end.
+
+HTTP runs in a thread of its own; the main thread waits for signals, so that nothing of uvicorn's and nothing of the
+command line's fights over them. SIGTERM and Ctrl-C: no new requests, accepted ones are finished, exit code 0. SIGHUP:
+every model is loaded again.
+"""
+
+import asyncio
+import errno
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from firth.errors import ConfigError, FirthError
+from firth.progress import say
+from firth.serving.access import Access, is_loopback
+from firth.serving.admin import reload_model, show_models, warm
+from firth.serving.app import make_app
+from firth.serving.asking import State
+from firth.serving.config import Limits
+from firth.serving.engine import Engine
+from firth.serving.hosted import load_hosted
+from firth.serving.metrics import Metrics
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """What is served, where, and for whom. ``models``: names and paths, the default first."""
+
+    models: tuple[tuple[str, Path], ...]
+    access: Access
+    limits: Limits
+    host: str = "127.0.0.1"
+    port: int = 8080
+    precision: str = "float32"
+    threshold: float = 0.0
+    accept_ids: bool = False
+
+
+def named_models(given: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """``NAME=PATH`` or a path, whose last part is the name then; ConfigError for two of one name."""
+    found: dict[str, Path] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals:
+            name, path = _own_name(Path(one)), one
+        if not name or not path or any(not (c.isalnum() or c in "-_.") for c in name):
+            raise ConfigError(f"{one!r}: expected NAME=PATH, with letters, digits, '-', '_' and '.' in the name")
+        if name in found:
+            raise ConfigError(f"two models are called {name!r}: {found[name]} and {path}; give one another NAME=PATH")
+        found[name] = Path(path)
+    if not found:
+        raise ConfigError("no model is given: firth serve NAME=PATH")
+    return tuple(found.items())
+
+
+def _own_name(path: Path) -> str:
+    """The name of a folder; of a run's ``model`` the run's."""
+    resolved = path.resolve()
+    return resolved.parent.name if resolved.name == "model" else resolved.name
+
+
+def load_state(served: Served) -> State:
+    """Load and warm up every model; errors as ``firth.load``."""
+    state = State({}, Engine(served.limits, Metrics()), served.limits, served.accept_ids)
+    for name, path in served.models:
+        hosted = load_hosted(name, path, served.precision, served.threshold)
+        warm(hosted)
+        state.models[name] = hosted
+        say(f"{name}: {hosted.predictor.system} for {hosted.task}, {', '.join(sorted(hosted.abilities))}")
+    show_models(state)
+    return state
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound; ConfigError for a port in use, or an address that is not this machine's."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+        return bound
+    except socket.gaierror:
+        raise ConfigError(f"--host {host}: no such address") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} of {host} is in use: choose another one with --port") from None
+        raise ConfigError(f"--host {host} --port {port}: cannot listen: {error.strerror}") from None
+
+
+def check(served: Served) -> None:
+    """All that can go wrong at a start, without starting: port, models, an answer of each."""
+    listen(served.host, served.port).close()
+    load_state(served)
+
+
+def serve(served: Served) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    with _signals() as wait, listen(served.host, served.port) as bound:
+        state = load_state(served)
+        app = make_app(state, served.access)
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            loop="uvloop",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+        )
+        server = uvicorn.Server(config)
+        loops: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
+
+        async def run() -> None:
+            loops.put(asyncio.get_running_loop())
+            await server.serve([bound])
+
+        thread = threading.Thread(target=lambda: _run(run, config), name="http")
+        state.engine.start()
+        thread.start()
+        loop = loops.get()
+        state.started = True
+        say(_address(served, bound))
+        try:
+            _obey(wait, state, loop)
+            asyncio.run_coroutine_threadsafe(state.engine.drained(), loop).result()
+        finally:
+            state.engine.draining = True
+            state.engine.stop()
+            server.should_exit = True
+            thread.join()
+    say("stopped")
+
+
+def _run(run: Callable[[], object], config: uvicorn.Config) -> None:
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(run())  # type: ignore[arg-type]  # a coroutine
+
+
+def _obey(wait: Callable[[], int], state: State, loop: asyncio.AbstractEventLoop) -> None:
+    """Act on signals until one says to end."""
+    while (number := wait()) == signal.SIGHUP:
+        for name in list(state.models):
+            try:
+                asyncio.run_coroutine_threadsafe(reload_model(state, name), loop).result()
+                say(f"{name}: loaded again")
+            except FirthError as error:
+                say(f"{name}: the old model goes on: {error}")
+    state.engine.draining = True
+    say(f"{signal.Signals(number).name}: {state.engine.in_flight} requests are finished, no new ones are taken")
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], int]]:
+    """Inside, the signals of a server are events: the function waits for the next one.
+
+    Ctrl-C while requests are finished ends at once; supervisors may send SIGTERM as often as they like.
+    """
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ending = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        if ending and number == signal.SIGINT:
+            raise KeyboardInterrupt("what was not finished is lost")
+        ending = ending or number != signal.SIGHUP
+        arrived.put(number)
+
+    def wait() -> int:
+        while True:
+            try:
+                # A wait without end would not let Python's signal handlers run on every system.
+                return arrived.get(timeout=0.5)
+            except queue.Empty:
+                continue
+
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("signals belong to the main thread")
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    try:
+        yield wait
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _address(served: Served, bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    open_to_all = not served.access.keys and not is_loopback(served.host)
+    return f"serving {', '.join(name for name, _ in served.models)} at http://{shown}:{port}" + (
+        "; anyone who reaches this address may ask: it has no keys" if open_to_all else ""
+    )
