@@ -220,7 +220,16 @@ def test_the_cost_model_finds_what_batches_cost() -> None:
         tokens, squares = 50 + 37 * (n % 23), 1000.0 * (n % 17) ** 2
         model.learn(tokens, squares, 0.004 + 2e-5 * tokens + 3e-9 * squares)
     assert model.predict(700, 90_000.0) == pytest.approx(0.004 + 0.014 + 0.00027, rel=1e-3)
-    assert model.rate == pytest.approx(1 / (2e-5 + 0.004 / 456), rel=0.2)
+    # Of full slices of 0.1 s, in rows that are as long as those were.
+    mean_row = sum(1000.0 * (n % 17) ** 2 for n in range(200)) / sum(50 + 37 * (n % 23) for n in range(200))
+    assert model.rate(0.1) == pytest.approx(0.96 / (2e-5 + 3e-9 * mean_row), rel=0.02)
+
+
+def test_a_rate_is_what_was_measured_where_nothing_else_is_known() -> None:
+    model = CostModel()
+    assert model.rate(0.1) > 0
+    model.learn(10, 100.0, 0.5)  # longer than a slice: no batch is ever full
+    assert model.rate(0.1) == pytest.approx(20)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1e7), st.floats(1e-5, 10)), max_size=50))

@@ -24,8 +24,8 @@ class CostModel:
     products: np.ndarray = field(default_factory=lambda: np.eye(3) * _PRIOR)
     sums: np.ndarray = field(default_factory=lambda: np.array([0.0, _TOKENS / _FIRST_RATE, 0.0]) * _PRIOR)
     tokens: float = 0.0
+    squares: float = 0.0
     seconds: float = 0.0
-    batches: int = 0
     coefficients: np.ndarray = field(default_factory=lambda: np.array([0.0, _TOKENS / _FIRST_RATE, 0.0]))
 
     def learn(self, tokens: int, squares: float, seconds: float) -> None:
@@ -36,7 +36,7 @@ class CostModel:
         self.products = self.products * _FORGET + np.outer(x, x) * weight
         self.sums = self.sums * _FORGET + x * seconds * weight
         self.tokens, self.seconds = self.tokens * _FORGET + tokens, self.seconds * _FORGET + seconds
-        self.batches += 1
+        self.squares = self.squares * _FORGET + squares
         self.coefficients = _without_negatives(self.products, self.sums)
 
     def predict(self, tokens: int, squares: float) -> float:
@@ -44,10 +44,18 @@ class CostModel:
         c0, c1, c2 = self.coefficients
         return float(c0 + c1 * tokens / _TOKENS + c2 * squares / _SQUARES)
 
-    @property
-    def rate(self) -> float:
-        """Tokens a second, of the batches that were run."""
-        return self.tokens / self.seconds if self.seconds > 0 else _FIRST_RATE
+    def rate(self, slice_s: float) -> float:
+        """Tokens a second where batches of ``slice_s`` are full, as they are when many wait.
+
+        At least what was measured: batches that nobody had to wait for are small, and slower per token.
+        """
+        if not self.seconds:
+            return _FIRST_RATE
+        mean_row = self.squares / self.tokens
+        c0, c1, c2 = self.coefficients
+        each_s = float(c1 / _TOKENS + c2 * mean_row / _SQUARES)
+        full = (slice_s - float(c0)) / each_s / slice_s if each_s > 0 else 0.0
+        return max(full, self.tokens / self.seconds)
 
 
 def _without_negatives(products: np.ndarray, sums: np.ndarray) -> np.ndarray:

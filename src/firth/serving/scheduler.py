@@ -154,10 +154,10 @@ class Scheduler:
         """
         seconds: dict[Hashable, float] = {}
         for waiting in self._ring:
-            work = sum(r.tokens_left / self.costs(r.kind).rate for r in waiting.requests)
+            work = sum(r.tokens_left / self.costs(r.kind).rate(self.slice_s) for r in waiting.requests)
             seconds[waiting.name] = work
         for (name, kind), tokens in self._announced.items():
-            seconds[name] = seconds.get(name, 0.0) + tokens / self.costs(kind).rate
+            seconds[name] = seconds.get(name, 0.0) + tokens / self.costs(kind).rate(self.slice_s)
         own = seconds.pop(client, 0.0)
         return own + sum(min(own, other) for other in seconds.values())
 

@@ -1,0 +1,111 @@
+"""Small models of every kind, served in this process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from served import Client, Serve
+
+from firth.baseline.config import CommonestTagConfig
+from firth.baseline.model import Baseline
+from firth.baseline.tags import fit_commonest_tag
+from firth.folder import PRETRAINING, Loaded, read_model
+from firth.inference.model import Model
+from firth.models.config import GptConfig, TransformerConfig
+from firth.models.gpt import Gpt
+from firth.models.transformer import TransformerEncoder
+from firth.objectives.config import TiedLMConfig, TranslationConfig
+from firth.objectives.next_token import TiedLM
+from firth.objectives.translation import Translation
+from firth.serving.access import Access
+from firth.serving.asking import State
+from firth.serving.config import Limits
+from firth.serving.engine import Engine
+from firth.serving.hosted import Hosted
+from firth.serving.metrics import Metrics
+from firth.systems import TASKS
+from firth.tasks.config import (
+    AnswerConfig,
+    ChooseConfig,
+    ClassifyConfig,
+    MultiLabelConfig,
+    RegressConfig,
+    TagConfig,
+    WindowConfig,
+)
+from firth.tasks.items import words_of
+from firth.text.records import Tagged
+
+T = TypeVar("T")
+# A busy machine is no reason to refuse or to give up here.
+PATIENT = Limits(timeout_ms=600_000, max_queue_ms=600_000)
+OPTIONS: dict[str, Any] = {
+    "classify": ClassifyConfig(labels=("a", "b", "c"), windows=WindowConfig(length=24)),
+    "multilabel": MultiLabelConfig(labels=("a", "b")),
+    "regress": RegressConfig(lowest=0.0, highest=5.0),
+    "tag": TagConfig(labels=("O", "B-X", "I-X")),
+    "answer": AnswerConfig(can_refuse=True, max_question=16),
+    "choose": ChooseConfig(),
+}
+
+
+def _learnt(base: Loaded, kind: str, seed: int) -> Model:
+    torch.manual_seed(seed)
+    model = TASKS[kind].model(base.objective.encoder, OPTIONS[kind])
+    model.head.weight.data.mul_(50)  # answers that differ from one another
+    return Model(Loaded(base.system_name, kind, model.eval(), base.tokenizer), torch.device("cpu"))
+
+
+@pytest.fixture(scope="session")
+def predictors(tiny_run: Path) -> dict[str, Model | Baseline]:
+    """A model for each kind of task, masks, generation and translation, and a baseline."""
+    base, cpu = read_model(tiny_run), torch.device("cpu")
+    found: dict[str, Model | Baseline] = {kind: _learnt(base, kind, n) for n, kind in enumerate(OPTIONS)}
+    base.objective.eval()
+    found["masked"] = Model(base, cpu)
+    size = base.tokenizer.size
+    torch.manual_seed(7)
+    gpt = TiedLM(Gpt(GptConfig(vocab_size=size, width=32, n_layers=2, n_heads=4, max_positions=64)), TiedLMConfig())
+    found["gpt"] = Model(Loaded("gpt", PRETRAINING, gpt.eval(), base.tokenizer), cpu)
+    sizes = TransformerConfig(vocab_size=size, width=32, n_layers=1, n_heads=2, feed_forward_width=64)
+    translation = Translation(TransformerEncoder(sizes), TranslationConfig())
+    found["mt"] = Model(Loaded("transformer", PRETRAINING, translation.eval(), base.tokenizer), cpu)
+    text = words_of("The old farmer", "word")
+    records = [Tagged(text.text, text.spans, ("O", "O", "B-X"))]
+    found["baseline"] = Baseline(fit_commonest_tag(records, CommonestTagConfig(labels=("O", "B-X", "I-X"))))
+    return found
+
+
+@pytest.fixture
+def serve(predictors: dict[str, Model | Baseline]) -> Iterator[Serve]:
+    """``serve(work, "classify", …)`` runs ``work(client)`` on a server of these models, and returns its result."""
+    engines: list[Engine] = []
+
+    def run(
+        work: Callable[[Client], Awaitable[T]],
+        *names: str,
+        limits: Limits | None = None,
+        access: Access | None = None,
+        threshold: float = 0.0,
+        precision: str = "float32",
+        accept_ids: bool = False,
+    ) -> T:
+        chosen = limits or PATIENT
+        hosted = {n: Hosted(n, Path(n), predictors[n], threshold, precision) for n in names or ("classify",)}
+        state = State(hosted, Engine(chosen, Metrics()), chosen, accept_ids, started=True)
+        state.engine.start()
+        engines.append(state.engine)
+
+        async def within() -> T:
+            client = Client(state, access or Access())
+            async with client.http:
+                return await work(client)
+
+        return asyncio.run(within())
+
+    yield run
+    for engine in engines:
+        engine.stop()

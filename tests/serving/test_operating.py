@@ -1,0 +1,134 @@
+"""A server as a process: it starts, reloads, finishes what it accepted, and ends; and each of these in this process."""
+
+import asyncio
+import hashlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from served import Client, Serve
+
+from firth.cli import main
+from firth.errors import ConfigError
+from firth.folder import read_model
+from firth.serving.access import Access
+from firth.serving.admin import canary, renewed
+from firth.serving.hosted import Hosted
+
+KEY = "a-key-of-sixteen-letters"
+WITH_KEY = {"authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture
+def process(tiny_run: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``firth serve`` on a free port, and its address."""
+    command = [sys.executable, "-m", "firth", "serve", f"tiny={tiny_run}", "--port", "0"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert running.stderr is not None
+        lines = []
+        for line in running.stderr:
+            lines.append(line)
+            if line.startswith("serving "):
+                break
+        else:
+            pytest.fail("".join(lines))
+        yield running, line.split(" at ")[1].strip()
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def _line(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stderr is not None
+    return next(line for line in process.stderr if words in line)
+
+
+@pytest.mark.slow
+def test_serves_reloads_and_ends(process: tuple[subprocess.Popen[str], str], tiny_run: Path) -> None:
+    running, address = process
+    with httpx2.Client(base_url=address, timeout=60) as http:
+        assert http.get("/ready").json() == {"status": "ready"}
+        before = http.post("/embed", json={"inputs": "the river"}).json()
+        running.send_signal(signal.SIGHUP)
+        assert "tiny: loaded again" in _line(running, "tiny: ")
+        assert http.post("/embed", json={"inputs": "the river"}).json() == before
+        running.send_signal(signal.SIGTERM)
+    assert _line(running, "stopped")
+    assert running.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_check_says_what_would_go_wrong(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", f"tiny={tiny_run}", "--port", "0", "--check"]) == 0
+    assert "all models answer" in capsys.readouterr().out
+    for flags, words in (
+        ([f"tiny={tmp_path / 'gone'}"], "gone"),
+        ([f"a={tiny_run}", f"a={tiny_run}"], "two models"),
+        ([f"a={tiny_run}", "--host", "0.0.0.0"], "--no-auth"),
+        ([f"a={tiny_run}", "--set", "inputs=0"], "inputs=0"),
+        ([f"a={tiny_run}", "--set", "input=1"], "inputs"),
+        ([f"a={tiny_run}", "--precision", "int8"], "int8"),
+        ([f"a={tiny_run}", "--threshold", "2"], "0 to 1"),
+    ):
+        assert main(["serve", *flags, "--port", "0", "--check"]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("firth: ") and words in error
+
+
+def test_reloading_swaps_a_model_and_keeps_the_old_one_on_failure(serve: Serve, tiny_run: Path, tmp_path: Path) -> None:
+    access = Access(keys=(hashlib.sha256(KEY.encode()).digest(),))
+
+    async def work(client: Client) -> Any:
+        old = client.state.models["masked"]
+        old.path = tmp_path / "model"
+        shutil.copytree(tiny_run / "model", old.path)
+        path = "/admin/models/masked/reload"
+        swapped = await client.post(path, {}, headers=WITH_KEY)
+        new = client.state.models["masked"]
+        shutil.rmtree(old.path)
+        failed = await client.post(path, {}, headers=WITH_KEY)
+        answer = await client.post("/embed", {"inputs": "a"}, headers=WITH_KEY)
+        unknown = await client.post("/admin/models/other/reload", {}, headers=WITH_KEY)
+        return swapped, new is not old, failed, client.state.models["masked"] is new, answer.status_code, unknown
+
+    swapped, is_new, failed, kept, status, unknown = serve(work, "masked", access=access)
+    assert swapped.status_code == 200 and is_new
+    assert failed.status_code == 409 and "old model goes on" in failed.json()["error"]
+    assert kept and status == 200 and unknown.status_code == 404
+
+
+def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:
+    old = Hosted("a", tiny_run, predictors["classify"])
+    with pytest.raises(ConfigError, match="pretraining instead of classify"):
+        renewed(old, force=False)
+    assert renewed(old, force=True).task == read_model(tiny_run).task
+
+
+def test_every_model_has_a_question_it_can_answer(predictors: dict[str, Any]) -> None:
+    for name, predictor in predictors.items():
+        job = canary(Hosted(name, Path(name), predictor), texts=2)
+        prepared = job.prepare()
+        assert len(prepared.answers(job.forward.run([row.work for row in prepared.rows]))) == 2
+
+
+def test_what_was_accepted_is_finished(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        engine = client.state.engine
+        asked = [asyncio.ensure_future(client.post("/predict", {"inputs": "the river"})) for _ in range(20)]
+        while engine.in_flight < 20:
+            await asyncio.sleep(0)
+        engine.draining = True
+        refused = await client.post("/predict", {"inputs": "a"})
+        finished = await engine.drained()
+        return [one.status_code for one in await asyncio.gather(*asked)], refused, finished
+
+    answered, refused, finished = serve(work, "classify")
+    assert answered == [200] * 20 and finished
+    assert refused.status_code == 503 and "shutting down" in refused.json()["error"]

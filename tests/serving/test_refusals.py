@@ -1,0 +1,341 @@
+"""What is refused: by which status, in whose words, and that others are answered meanwhile."""
+
+import asyncio
+import hashlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from served import Client, Serve
+
+from firth.errors import ConfigError, InputError
+from firth.inference.model import Model
+from firth.serving.access import Access, host_name, make_access, read_keys
+from firth.serving.config import Limits
+from firth.serving.engine import Caller
+from firth.serving.hosted import Forward, Job, Prepared
+from firth.serving.scheduler import Row
+from firth.serving.server import listen, named_models
+from firth.serving.strict_json import parse_json
+
+KEY = "a-key-of-sixteen-letters"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "empty"),
+        (b"{", 400, "not JSON"),
+        (b'{"inputs": "a", "inputs": "b"}', 400, "'inputs' twice"),
+        (b'{"inputs": NaN}', 400, "NaN"),
+        (b'{"inputs": 1e999}', 400, "too large"),
+        (b'{"inputs": "\\ud800"}', 400, "surrogate"),
+        (b'{"inputs": "\xff"}', 400, "UTF-8"),
+        (b"[" * 100_000, 400, "nested"),
+        (b'{"inputs": "a", "input": "b"}', 422, "input: Unexpected"),
+        (b'{"inputs": 7}', 422, "inputs"),
+        (b'{"inputs": []}', 422, "list of 0"),
+        (b'{"inputs": ["a", "b", "c"]}', 422, "pair"),
+        (b'{"inputs": "a", "raw_scores": true}', 422, "raw_scores=True is not supported"),
+        (b'"text"', 422, "body"),
+    ],
+)
+def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str) -> None:
+    async def work(client: Client) -> Any:
+        return await client.post("/predict", content=body)
+
+    answer = serve(work, "classify")
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    assert answer.json()["error_type"] == "Validation" and "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/fill-mask", {"inputs": "a"}, 400, "POST /text-classification"),
+        ("/token-classification", {"inputs": "a"}, 400, "ask POST /text-classification"),
+        ("/models/other/predict", {"inputs": "a"}, 404, "there are: classify, masked, gpt"),
+        ("/models/masked/pipeline/fill-mask", {"inputs": "a"}, 422, "[MASK]"),
+        ("/models/masked/pipeline/fill-mask", {"inputs": "[MASK]", "parameters": {"top_k": 0}}, 422, "top_k"),
+        ("/models/masked/pipeline/fill-mask", {"inputs": "[MASK]", "parameters": {"k": 1}}, 422, "k: Unexpected"),
+        ("/models/gpt/pipeline/text-generation", {"inputs": ""}, 422, "no tokens"),
+        ("/predict", {"inputs": [["a"]] * 33}, 422, "32 in one request"),
+        ("/predict", {"inputs": "a" * 100_001}, 422, "100,000"),
+        ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name"),
+        ("/nothing", {}, 404, "/nothing"),
+    ],
+)
+def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, status: int, words: str) -> None:
+    async def work(client: Client) -> Any:
+        return await client.post(path, body)
+
+    answer = serve(work, "classify", "masked", "gpt")
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
+    async def work(client: Client) -> list[Any]:
+        openai = await client.post("/v1/embeddings", {"model": "gpt-4", "input": "a"})
+        stop = await client.post("/v1/completions", {"model": "gpt", "prompt": "the", "stop": "x", "stream": True})
+        kserve = await client.post("/v2/models/classify/infer", {"inputs": []})
+        return [openai, stop, kserve]
+
+    openai, stop, kserve = serve(work, "classify", "gpt")
+    assert openai.status_code == 404 and openai.json()["error"]["type"] == "not_found_error"
+    assert set(openai.json()["error"]) == {"message", "type", "param", "code"}
+    assert stop.status_code == 422 and stop.json()["error"]["param"] == "stop"
+    assert kserve.status_code == 422 and set(kserve.json()) == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b"\x00\x00", "middle"), (b"\x01\x00\x00\x00\xff", "UTF-8"), (b"\x09\x00\x00\x00a", "middle")],
+)
+def test_binary_tensors_that_are_damaged(serve: Serve, data: bytes, words: str) -> None:
+    head = b'{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": %d}}]}'
+    head = head % len(data)
+
+    async def work(client: Client) -> Any:
+        headers = {"inference-header-content-length": str(len(head))}
+        return await client.post("/v2/models/classify/infer", content=head + data, headers=headers)
+
+    answer = serve(work, "classify")
+    assert answer.status_code == 422 and words in answer.json()["error"]
+
+
+def test_a_body_that_is_too_long_or_never_ends(serve: Serve) -> None:
+    async def endless() -> Any:
+        yield b'{"inputs": "'
+        while True:
+            await asyncio.sleep(0)
+            yield b"a" * 100
+
+    async def silent() -> Any:
+        yield b'{"inputs": "'
+        await asyncio.Event().wait()
+
+    async def work(client: Client) -> Any:
+        long = await client.post("/predict", {"inputs": "a" * 3000})
+        never = await client.post("/predict", content=endless())
+        slow = await client.post("/predict", content=silent())
+        return long.status_code, never.status_code, slow.status_code, client.state.engine.in_flight
+
+    assert serve(work, "classify", limits=Limits(body_bytes=2000, body_s=0.05)) == (413, 413, 408, 0)
+
+
+def test_a_model_whose_outputs_are_no_numbers_fails_alone(serve: Serve, predictors: dict[str, Any]) -> None:
+    damaged: Model = predictors["regress"]
+    weight = damaged.loaded.objective.head.weight.data
+    before = weight.clone()
+    weight.fill_(torch.nan)
+
+    async def work(client: Client) -> Any:
+        asked = [client.post(f"/models/{name}/predict", {"inputs": "a"}) for name in ("regress", "classify")]
+        return await asyncio.gather(*asked)
+
+    try:
+        wrong, right = serve(work, "regress", "classify")
+    finally:
+        weight.copy_(before)
+    assert wrong.status_code == 424 and "not finite" in wrong.json()["error"]
+    assert wrong.json()["error_type"] == "Backend"
+    assert right.status_code == 200
+
+
+def test_one_row_that_fails_does_not_take_others_along(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        hosted, engine = client.state.models["classify"], client.state.engine
+
+        def ask(step: Any) -> Any:
+            job = Job(Forward(hosted, "step"), lambda: Prepared([Row(1, step)], lambda found: found[0]))
+            return engine.ask(job, Caller("one", 1e12))
+
+        return await asyncio.gather(ask(lambda: 1), ask(lambda: 1 / 0), ask(lambda: 3), return_exceptions=True)
+
+    one, failed, three = serve(work, "classify")
+    assert (one, three) == (1, 3) and isinstance(failed, ZeroDivisionError)
+
+
+class Busy:
+    """A row that keeps the engine busy until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def __call__(self) -> int:
+        self.begun.set()
+        self.end.wait()
+        return 0
+
+    async def hold(self, client: Client, name: str = "classify") -> "asyncio.Future[Any]":
+        """Occupy the engine."""
+        hosted = client.state.models[name]
+        job = Job(Forward(hosted, "step"), lambda: Prepared([Row(1, self)], lambda found: found[0]))
+        waiting = asyncio.ensure_future(client.state.engine.ask(job, Caller("busy", 1e12)))
+        while not self.begun.is_set():
+            await asyncio.sleep(0.001)
+        return waiting
+
+
+def test_an_answer_that_comes_too_late_is_not_computed(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        busy = Busy()
+        waiting = await busy.hold(client)
+        late = await client.post("/predict", {"inputs": "a"}, headers={"x-timeout-ms": "50"})
+        busy.end.set()
+        await waiting
+        odd = await client.post("/predict", {"inputs": "a"}, headers={"x-timeout-ms": "soon"})
+        metrics = (await client.get("/metrics")).text
+        return late, odd.status_code, client.state.engine.waiting(), metrics
+
+    late, odd, waiting, metrics = serve(work, "classify")
+    assert late.status_code == 504 and "x-timeout-ms" in late.json()["error"]
+    assert odd == 422 and waiting == (0, 0)
+    assert "firth_dropped_total" in metrics and 'firth_rejected_total{reason="deadline"} 1.0' in metrics
+
+
+def test_a_client_that_leaves_costs_nothing(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        busy = Busy()
+        waiting = await busy.hold(client)
+        asked = asyncio.ensure_future(client.post("/predict", {"inputs": "a"}))
+        while client.state.engine.waiting()[0] == 0:
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        for _ in range(10_000):
+            queued = client.state.engine.waiting()
+            if queued == (0, 0):
+                break
+            await asyncio.sleep(0.001)
+        busy.end.set()
+        await waiting
+        after = await client.post("/predict", {"inputs": "a"})
+        return queued, after.status_code, client.state.engine.in_flight
+
+    assert serve(work, "classify") == ((0, 0), 200, 0)
+
+
+def test_an_overload_is_refused_with_when_to_come_again(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        busy = Busy()
+        waiting = await busy.hold(client)
+        asked = [asyncio.ensure_future(client.post("/predict", {"inputs": "a"})) for _ in range(3)]
+        while client.state.engine.waiting()[0] < 3:
+            await asyncio.sleep(0.001)
+        refused = await client.post("/predict", {"inputs": "a"})
+        busy.end.set()
+        await waiting
+        return refused, [one.status_code for one in await asyncio.gather(*asked)]
+
+    limits = Limits(requests=3, timeout_ms=600_000, max_queue_ms=600_000)
+    refused, others = serve(work, "classify", limits=limits)
+    assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error_type"] == "Overloaded" and others == [200] * 3
+
+
+def test_nothing_is_taken_before_the_start_and_after_the_end(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        client.state.started = False
+        loading = await client.post("/predict", {"inputs": "a"})
+        client.state.started, client.state.engine.draining = True, True
+        draining = await client.get("/ready")
+        return loading, draining, (await client.get("/health")).status_code
+
+    loading, draining, alive = serve(work, "classify")
+    assert loading.status_code == draining.status_code == 503 and alive == 200
+    assert "loading" in loading.json()["error"]
+
+
+def test_keys_and_names(serve: Serve) -> None:
+    access = Access(keys=(hashlib.sha256(KEY.encode()).digest(),), hosts=("localhost",))
+
+    async def work(client: Client) -> list[int]:
+        right, wrong = {"authorization": f"Bearer {KEY}"}, {"authorization": "Bearer another-key-of-letters"}
+        asked = [
+            client.post("/predict", {"inputs": "a"}),
+            client.post("/predict", {"inputs": "a"}, headers=wrong),
+            client.post("/predict", {"inputs": "a"}, headers=right),
+            client.get("/ready"),
+            client.get("/metrics"),
+            client.post("/predict", {"inputs": "a"}, headers={**right, "host": "evil.example"}),
+            client.post("/predict", {"inputs": "a"}, headers={**right, "origin": "http://evil.example"}),
+            client.post("/predict", {"inputs": "a"}, headers={**right, "origin": "http://localhost"}),
+        ]
+        return [(await one).status_code for one in asked]
+
+    assert serve(work, "classify", access=access) == [401, 401, 200, 200, 401, 403, 403, 200]
+
+
+def test_administration_wants_a_key(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        return (await client.post("/admin/models/classify/reload", {})).status_code
+
+    assert serve(work, "classify") == 403
+
+
+def test_key_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# one\n{KEY}\n\n", "utf-8")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_keys(file)
+    file.chmod(0o600)
+    assert read_keys(file) == [KEY]
+    monkeypatch.setenv("FIRTH_API_KEY", "another-key-of-letters")
+    assert read_keys(file) == ["another-key-of-letters", KEY]
+    monkeypatch.setenv("FIRTH_API_KEY", "short")
+    with pytest.raises(ConfigError, match="at least 16"):
+        read_keys(file)
+    monkeypatch.delenv("FIRTH_API_KEY")
+    file.write_text("# none\n", "utf-8")
+    with pytest.raises(ConfigError, match="no key"):
+        read_keys(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_keys(tmp_path / "nothing")
+
+
+def test_other_addresses_want_keys() -> None:
+    with pytest.raises(ConfigError, match="--key-file"):
+        make_access("0.0.0.0", None, [], no_auth=False)
+    assert make_access("0.0.0.0", None, [], no_auth=True) == Access()
+    assert "127.0.0.1" in make_access("127.0.0.1", None, [], no_auth=False).hosts
+    assert "models.example" in make_access("::1", None, ["Models.example"], no_auth=False).hosts
+    names = {"LocalHost:80": "localhost", "[::1]:8080": "::1", "a.b.": "a.b", "[": "", "": ""}
+    assert {host: host_name(host) for host in names} == names
+
+
+def test_models_have_names_of_their_own(tmp_path: Path) -> None:
+    assert [name for name, _ in named_models(["a=x", str(tmp_path / "run" / "model")])] == ["a", "run"]
+    for wrong, words in ((["a=x", "a=y"], "two models"), (["a b=x"], "NAME=PATH"), ([], "no model"), (["=x"], "NAME")):
+        with pytest.raises(ConfigError, match=words):
+            named_models(wrong)
+
+
+def test_a_port_in_use_is_said() -> None:
+    with listen("127.0.0.1", 0) as bound:
+        bound.listen()
+        with pytest.raises(ConfigError, match="is in use"):
+            listen("127.0.0.1", bound.getsockname()[1])
+    with pytest.raises(ConfigError, match="cannot listen|no such address"):
+        listen("203.0.113.1", 0)
+
+
+def test_json_that_is_fine_is_read_as_it_is() -> None:
+    assert parse_json('{"a": [1, -2.5, null, true, "강"]}'.encode()) == {"a": [1, -2.5, None, True, "강"]}
+    with pytest.raises(InputError, match="digits"):
+        parse_json(b"9" * 30)
+
+
+def test_limits_are_above_zero() -> None:
+    with pytest.raises(ConfigError, match="inputs=0"):
+        Limits(inputs=0)
+
+
+def test_keys_of_the_environment_are_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRTH_API_KEY", KEY)
+    access = make_access("127.0.0.1", None, [], no_auth=False)
+    assert access.keys and KEY not in repr(access)

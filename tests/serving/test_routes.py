@@ -1,0 +1,329 @@
+"""Routes of all protocols: what they answer is what the model predicts, whoever shares the batch."""
+
+import asyncio
+import base64
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from served import Client, Serve
+
+from firth.inference.masks import MASK
+from firth.inference.model import Model
+from firth.serving.kserve import packed, unpacked
+
+TEXTS = ["the river", "", "The old farmer walked to the river in the morning. " * 6, "강가에서 편지를 썼다.", "a"]
+HEADERS = ("x-compute-tokens", "x-queue-time", "x-inference-time", "x-tokenization-time", "x-total-time")
+
+
+def labels(found: Any) -> dict[str, float]:
+    return {one["label"]: one["score"] for one in found}
+
+
+def test_answers_are_the_models_own_whatever_shares_the_batch(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> list[Any]:
+        asked = [client.post("/predict", {"inputs": text}) for text in TEXTS for _ in range(6)]
+        asked += [client.post("/predict", {"inputs": [[text] for text in TEXTS]})]
+        return [(answer.status_code, answer.json()) for answer in await asyncio.gather(*asked)]
+
+    found = serve(work, "classify")
+    assert {status for status, _ in found} == {200}
+    alone = [predictors["classify"].predict(text).probabilities for text in TEXTS]
+    for number, (_, answer) in enumerate(found[:-1]):
+        assert labels(answer) == pytest.approx(alone[number // 6], abs=1e-5)
+        assert [one["score"] for one in answer] == sorted((one["score"] for one in answer), reverse=True)
+    for answer, expected in zip(found[-1][1], alone, strict=True):
+        assert labels(answer) == pytest.approx(expected, abs=1e-5)
+
+
+def test_pairs_values_and_label_sets(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> list[Any]:
+        path = "/models/{}/predict"
+        return [
+            (await client.post(path.format("classify"), {"inputs": ["a river", "the winter"]})).json(),
+            (await client.post(path.format("regress"), {"inputs": [["a", "b"], ["the river"]]})).json(),
+            (await client.post(path.format("multilabel"), {"inputs": "the river"})).json(),
+        ]
+
+    pair, values, several = serve(work, "classify", "regress", "multilabel")
+    assert labels(pair) == pytest.approx(predictors["classify"].predict(("a river", "the winter")).probabilities)
+    expected = [one.value for one in predictors["regress"].predict([("a", "b"), "the river"])]
+    assert [one[0]["score"] for one in values] == pytest.approx(expected, abs=1e-5)
+    assert labels(several) == pytest.approx(predictors["multilabel"].predict("the river").probabilities)
+
+
+def test_headers_tell_what_a_request_took(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        return await client.post("/predict", {"inputs": TEXTS[2]}, headers={"x-request-id": "mine"})
+
+    answer = serve(work, "classify")
+    assert all(answer.headers[name].isdigit() for name in HEADERS)
+    assert answer.headers["x-request-id"] == "mine"
+    assert int(answer.headers["x-windows"]) > 1 and answer.headers["x-truncated"] == "false"
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+
+
+def test_below_the_threshold_the_answer_is_null_with_its_score(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> Any:
+        return (await client.post("/predict", {"inputs": "the river"})).json()
+
+    best = predictors["classify"].predict("the river").probability
+    sure = serve(work, "classify", threshold=best - 1e-3)
+    unsure = serve(work, "classify", threshold=best + 1e-3)
+    assert sure[0]["label"] is not None
+    assert unsure[0] == {"label": None, "score": pytest.approx(best, abs=1e-5)} and unsure[1:] == sure
+
+
+def test_embeddings_of_tei_openai_and_hugging_face_agree(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> Any:
+        asked = (
+            client.post("/embed", {"inputs": TEXTS, "normalize": False}),
+            client.post("/embed", {"inputs": TEXTS}),
+            client.post("/v1/embeddings", {"model": "masked", "input": TEXTS}),
+            client.post("/v1/embeddings", {"model": "masked", "input": TEXTS, "encoding_format": "base64"}),
+            client.post("/feature-extraction", {"inputs": TEXTS}),
+            client.post("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}),
+            client.post("/embed_all", {"inputs": TEXTS[:1]}),
+        )
+        return [answer.json() for answer in await asyncio.gather(*asked)]
+
+    raw, unit, openai, coded, features, cosines, tokens = serve(work, "masked")
+    model = predictors["masked"]
+    expected = model.embed(TEXTS)
+    np.testing.assert_allclose(raw, expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose([one["embedding"] for one in openai["data"]], expected, atol=1e-5)
+    vectors = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in coded["data"]]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+    np.testing.assert_allclose(cosines, np.array(unit) @ np.array(unit[0]), atol=1e-5)
+    assert openai["usage"]["prompt_tokens"] > 0
+    np.testing.assert_allclose(np.mean(tokens[0], 0), expected[0], atol=1e-5)
+
+
+def test_token_ids_are_texts_too_where_they_are_expected(serve: Serve, predictors: dict[str, Any]) -> None:
+    ids = predictors["masked"].loaded.tokenizer.encode("the river").ids
+
+    async def work(client: Client) -> Any:
+        texts = await client.post("/embed", {"inputs": "the river"})
+        from_ids = await client.post("/embed", {"inputs": ids})
+        openai = await client.post("/v1/embeddings", {"model": "masked", "input": ids})
+        wrong = await client.post("/embed", {"inputs": [[10**9]]})
+        return texts.json(), from_ids.json(), openai, wrong.status_code
+
+    texts, from_ids, openai, wrong = serve(work, "masked")
+    np.testing.assert_allclose(from_ids, texts, atol=1e-6)
+    assert openai.status_code == 422 and "check_embedding_ctx_length=False" in openai.json()["error"]["message"]
+    assert wrong == 422
+    _, _, accepted, _ = serve(work, "masked", accept_ids=True)
+    assert accepted.status_code == 200
+
+
+def test_long_texts_are_cut_only_where_asked(serve: Serve, predictors: dict[str, Any]) -> None:
+    text = "the river " * 60 + "before winter " * 60
+
+    async def work(client: Client) -> Any:
+        asked = [client.post("/embed", {"inputs": text, "normalize": False})]
+        for direction in ("right", "left"):
+            body = {"inputs": text, "normalize": False, "truncate": True, "truncation_direction": direction}
+            asked.append(client.post("/embed", body))
+        return await asyncio.gather(*asked)
+
+    windows, right, left = serve(work, "masked")
+    np.testing.assert_allclose(windows.json()[0], predictors["masked"].embed(text), atol=1e-5)
+    assert [one.headers["x-truncated"] for one in (windows, right, left)] == ["false", "true", "true"]
+    assert right.headers["x-windows"] == "1"
+    assert np.abs(np.array(right.json()) - left.json()).max() > 1e-4
+
+
+def test_tokens_and_back(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        tokens = (await client.post("/tokenize", {"inputs": "The river"})).json()[0]
+        ids = [one["id"] for one in tokens]
+        return tokens, (await client.post("/decode", {"ids": ids})).json()
+
+    tokens, decoded = serve(work, "masked")
+    assert decoded == ["The river"]
+    assert [one["special"] for one in tokens] == [True, *[False] * (len(tokens) - 2), True]
+    assert tokens[1]["start"] == 0 and tokens[-2]["stop"] == len("The river")
+
+
+def test_ranks_texts_for_a_query(serve: Serve, predictors: dict[str, Any]) -> None:
+    texts = ["the river", "winter", "강가에서"]
+
+    async def work(client: Client) -> Any:
+        return (await client.post("/rerank", {"query": "who", "texts": texts, "return_text": True})).json()
+
+    found = serve(work, "regress")
+    values = [one.value for one in predictors["regress"].predict([("who", text) for text in texts])]
+    assert [one["score"] for one in found] == pytest.approx(sorted(values, reverse=True), abs=1e-5)
+    assert all(one["text"] == texts[one["index"]] for one in found)
+
+
+def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
+    sentence, question = "The old farmer walked.", {"question": "Who?", "context": "The old farmer walked."}
+    choice = {"text": "winter", "question": "how?", "choices": ["cold", "warm"]}
+
+    async def work(client: Client) -> Any:
+        asked = (
+            client.post("/", {"inputs": "the river"}),
+            client.post("/models/tag/pipeline/token-classification", {"inputs": sentence}),
+            client.post("/models/answer/pipeline/question-answering", {"inputs": question}),
+            client.post("/models/choose/pipeline/multiple-choice", {"inputs": choice}),
+            client.post("/models/masked/pipeline/fill-mask", {"inputs": f"the {MASK} is {MASK}"}),
+            client.post("/models/baseline/pipeline/token-classification", {"inputs": "The farmer"}),
+            client.post(
+                "/models/classify/pipeline/text-classification",
+                {"inputs": [{"text": "a", "text_pair": "b"}], "parameters": {"top_k": 1}},
+            ),
+        )
+        return [answer.json() for answer in await asyncio.gather(*asked)]
+
+    root, tagged, answered, chosen, masked, baseline, pair = serve(
+        work, "classify", "tag", "answer", "choose", "masked", "baseline"
+    )
+    assert labels(root[0]) == pytest.approx(predictors["classify"].predict("the river").probabilities, abs=1e-5)
+    entities = predictors["tag"].predict(sentence).entities
+    assert [(e["entity_group"], e["word"], e["start"]) for e in tagged] == [
+        (e.label, e.text, e.start) for e in entities
+    ]
+    best = predictors["answer"].predict(question)
+    assert (answered["answer"], answered["start"], answered["end"]) == (best.text, best.start, best.end)
+    expected = predictors["choose"].predict(choice)
+    assert chosen["choice"] == expected.choice and chosen["label"] == choice["choices"][expected.choice]
+    assert chosen["scores"] == pytest.approx(expected.probabilities, abs=1e-5)
+    blanks = predictors["masked"].fill_mask(f"the {MASK} is {MASK}")
+    assert [[one["token_str"] for one in mask] for mask in masked] == [[c.piece for c in b.candidates] for b in blanks]
+    pieces = predictors["masked"].loaded.tokenizer.pieces
+    assert all(pieces[one["token"]] == one["token_str"] for mask in masked for one in mask)
+    assert baseline == [{"entity_group": "X", "score": 1.0, "word": "farmer", "start": 4, "end": 10}]
+    assert len(pair) == 1 and len(pair[0]) == 1
+
+
+def test_generation_is_the_models_own_and_equal_requests_get_equal_texts(
+    serve: Serve, predictors: dict[str, Any]
+) -> None:
+    async def work(client: Client) -> Any:
+        body = {"model": "gpt", "prompt": ["the old", "the old"], "max_tokens": 6, "seed": 3}
+        asked = [client.post("/v1/completions", body) for _ in range(3)]
+        asked.append(client.post("/models/classify/predict", {"inputs": "the river"}))
+        parameters = {"max_new_tokens": 6, "do_sample": False, "return_full_text": False}
+        asked.append(client.post("/text-generation", {"inputs": "the old", "parameters": parameters}))
+        stream = await client.post("/v1/completions", {**body, "prompt": "the old", "stream": True})
+        return [one.json() for one in await asyncio.gather(*asked)], stream.text
+
+    (*sampled, _, greedy), stream = serve(work, "gpt", "classify")
+    model: Model = predictors["gpt"]
+    own = model.generate("the old", max_new_tokens=6, top_p=1.0, seed=3).text
+    texts = [choice["text"] for answer in sampled for choice in answer["choices"]]
+    assert texts == [own] * 6
+    assert greedy == [{"generated_text": model.generate("the old", how="greedy", max_new_tokens=6).text}]
+    events = [line.removeprefix("data: ") for line in stream.split("\n") if line]
+    assert events[-1] == "[DONE]"
+    parts = [json.loads(event)["choices"][0] for event in events[:-1]]
+    assert "".join(part["text"] for part in parts) == own
+    assert [part["finish_reason"] for part in parts] == [None] * (len(parts) - 1) + ["length"]
+
+
+def test_translation_is_the_models_own(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> Any:
+        return (await client.post("/translation", {"inputs": ["the river", "winter"]})).json()
+
+    expected = predictors["mt"].translate(["the river", "winter"])
+    assert [one["translation_text"] for one in serve(work, "mt")] == expected
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: bool) -> None:
+    blob = packed(TEXTS)
+    tensor: dict[str, Any] = {"name": "text", "shape": [len(TEXTS)], "datatype": "BYTES"}
+    tensor |= {"parameters": {"binary_data_size": len(blob)}} if binary else {"data": TEXTS}
+    outputs = [{"name": n, "parameters": {"binary_data": binary}} for n in ("label", "probabilities")]
+    head = orjson.dumps({"id": "7", "inputs": [tensor], "outputs": outputs})
+
+    async def work(client: Client) -> Any:
+        headers = {"inference-header-content-length": str(len(head))} if binary else {}
+        content = head + (blob if binary else b"")
+        return await client.post("/v2/models/classify/infer", content=content, headers=headers)
+
+    answer = serve(work, "classify")
+    assert answer.status_code == 200, answer.text
+    expected = predictors["classify"].predict(TEXTS)
+    if binary:
+        size = int(answer.headers["inference-header-content-length"])
+        found, rest = json.loads(answer.content[:size]), memoryview(answer.content)[size:]
+        sizes = [output["parameters"]["binary_data_size"] for output in found["outputs"]]
+        texts = unpacked(rest[: sizes[0]])
+        shares = np.frombuffer(rest[sizes[0] :], "<f4").reshape(found["outputs"][1]["shape"])
+    else:
+        found = answer.json()
+        texts = found["outputs"][0]["data"]
+        shares = np.reshape(found["outputs"][1]["data"], found["outputs"][1]["shape"])
+    assert found["id"] == "7" and texts == [one.label for one in expected]
+    np.testing.assert_allclose(shares, [list(one.probabilities.values()) for one in expected], atol=1e-5)
+
+
+def test_a_bytes_tensor_is_lengths_and_texts() -> None:
+    assert packed(["a", "강"]) == struct.pack("<I", 1) + b"a" + struct.pack("<I", 3) + "강".encode()
+    assert unpacked(memoryview(packed(["a", "", "강"]))) == ["a", "", "강"]
+
+
+def test_every_kind_is_described_by_kserve_and_answers_what_it_describes(serve: Serve) -> None:
+    names = ("classify", "multilabel", "regress", "tag", "answer", "choose", "masked", "baseline")
+    texts = {"item": '{"text": "a", "choices": ["b", "c"]}'}
+
+    async def work(client: Client) -> None:
+        for name in names:
+            about = (await client.get(f"/v2/models/{name}")).json()
+            inputs = [
+                {"name": one["name"], "shape": [1], "datatype": "BYTES", "data": [texts.get(one["name"], "the river")]}
+                for one in about["inputs"]
+            ]
+            answer = await client.post(f"/v2/models/{name}/infer", {"inputs": inputs})
+            assert answer.status_code == 200, answer.text
+            assert [(o["name"], o["datatype"]) for o in answer.json()["outputs"]] == [
+                (o["name"], o["datatype"]) for o in about["outputs"]
+            ]
+
+    serve(work, *names)
+
+
+def test_attention_weights_are_the_models_own(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> Any:
+        return (await client.post("/attention", {"inputs": "the river", "second": "winter"})).json()
+
+    found = serve(work, "masked")
+    expected = predictors["masked"].attention("the river", "winter")
+    levels = np.frombuffer(base64.b64decode(found["weights"]), np.uint8).reshape(found["shape"])
+    assert found["tokens"] == expected.pieces
+    np.testing.assert_allclose(levels / 255, expected.weights, atol=0.5 / 255 + 1e-6)
+
+
+def test_models_that_scale_by_the_batch_get_each_sequence_alone(serve: Serve, predictors: dict[str, Any]) -> None:
+    """A precision that rounds by the whole batch must not let strangers' texts into an answer: bit for bit."""
+
+    async def work(client: Client) -> list[Any]:
+        together = await asyncio.gather(*[client.post("/predict", {"inputs": text}) for text in TEXTS * 3])
+        alone = [await client.post("/predict", {"inputs": text}) for text in TEXTS]
+        return [one.json() for one in together], [one.json() for one in alone]
+
+    together, alone = serve(work, "classify", precision="int8")
+    assert together == alone * 3
+
+
+def test_lists_models_and_describes_itself(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        paths = ("/v1/models", "/v1/models/masked", "/info", "/models/masked/info", "/openapi.json", "/v2", "/metrics")
+        return [await client.get(path) for path in paths]
+
+    models, model, info, other, document, server, metrics = serve(work, "classify", "masked")
+    assert [one["id"] for one in models.json()["data"]] == ["classify", "masked"]
+    assert model.json()["id"] == "masked"
+    assert info.json()["abilities"] == ["attention", "embed", "predict"]
+    assert other.json()["abilities"] == ["attention", "embed", "fill-mask"]
+    assert {"/predict", "/v1/embeddings", "/v2/models/{model}/infer"} <= set(document.json()["paths"])
+    assert server.json()["extensions"] == ["binary_tensor_data"]
+    assert "firth_queued_tokens 0.0" in metrics.text
