@@ -116,7 +116,7 @@ def main(run: Path, name: str) -> None:
     facts = {
         "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
         "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {made['threads']} processor threads, {made['numbers']}",
+        "machine": f"{platform.machine()}, {made['threads']} CPU threads, {made['numbers']}",
         "torch": made["torch"],
         "python": platform.python_version(),
         "corpus": {

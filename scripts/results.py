@@ -10,8 +10,8 @@ from typing import Any
 from firth.config import with_new_names
 from firth.studies import directionality, representations, unknown_words
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
-from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED
-from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table
+from firth.studies.finetuning import BASELINE, PRETRAINED, SCRATCH
+from firth.studies.finetuning_report import baselines, feature_table, label_curves, task_table
 from firth.studies.representations_report import cost_table, layer_table
 from firth.studies.representations_report import label_curves as error_curves
 from firth.studies.representations_report import score_table as score_table_of_representations
@@ -22,27 +22,34 @@ OUT = Path("docs/results")
 
 HEAD = """# Results
 
-What the recorded runs mean, in short; the numbers follow, each with the command that repeats it.
+What the recorded runs mean; the numbers follow, each with the command that repeats it.
 
-- **Everything on this page was trained on two CPU cores**, in minutes to about an hour a model. The models are small
-  and have seen little text: they show that the code is right and what each method is worth beside its baselines, not
-  what the method can reach at full size.
+- **These models are not the best that Firth trains now.** Tables marked so were recorded with BERTs of at most 12 M
+  tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since.
+- **Everything was trained on two CPU cores**, in minutes to about an hour per model. Small models with little text show
+  that the code is correct and what each method is worth against its baselines, not what it reaches at full size.
 - **Pre-training pays where words are judged in context.** At this size named entities, parts of speech and long
   reviews gain; sentiment, similarity and inference of short texts do not, and TF-IDF + logistic regression beats the
   small BERT there ([table](#what-pre-training-is-worth)). Measure that baseline before anything else.
-- **Frozen features are a serious choice** for such models: the last four layers side by side, or a scalar mix, match
-  or beat fine-tuning on named entities ([table](#named-entities-frozen-features-and-fine-tuning)).
-- **Continuing pre-training on a domain's text**, with a vocabulary extended by its words, improves masked-LM loss and
-  downstream accuracy ([table](#going-on-with-the-text-of-a-domain)).
-- **Compare with the deviation.** All scores are mean ± standard deviation over seeds, and a difference below it means
+- **Frozen features are a serious choice** for such models: the last four layers concatenated, or a scalar mix, with a
+  BiLSTM beat fine-tuning on named entities ([table](#named-entities-frozen-features-and-fine-tuning)).
+- **Continued pre-training on a domain's text**, with an extended vocabulary, improves masked-LM loss and downstream
+  accuracy ([table](#continued-pre-training-on-a-domain)).
+- **Compare with the standard deviation.** Scores are mean ± standard deviation over seeds; a smaller difference means
   nothing.
 
 ## How it was recorded
 
-Recorded runs. Every number comes from a JSON file beside this page, and the command at the head of each
-section repeats it. `make models` trains the models (weights are not in the repository);
-`scripts/record.py` records them; `scripts/results.py` writes this page.
+Every number comes from a JSON file in `docs/results`, and the command at the head of each section repeats it. `make
+models` trains the models (their weights are not in the repository); `scripts/record.py` records them;
+`scripts/results.py` writes this page.
 """
+
+# A record made anew has neither the mark of earlier models nor a recipe without ``init``, and loses this sentence.
+EARLIER = (
+    "*Earlier models:* the BERTs of this table were pre-trained on at most 12 M tokens with the earlier recipe; "
+    "[learning](learning.md) says what has changed since.\n"
+)
 
 
 def run_section(title: str, name: str) -> str:
@@ -53,24 +60,26 @@ def run_section(title: str, name: str) -> str:
     lines = [
         f"## {title}\n",
         f"```\n{facts['command']}\n```\n",
-        f"{encoder['n_layers']} layers, {encoder['width']} wide, {encoder['vocab_size']:,} cased pieces; "
-        f"{facts['steps']:,} steps of {train['batch_tokens'] * train['micro_batches']:,} tokens "
-        f"({optim['kind']}, rate {optim['learning_rate']:g}), at most; {corpus['tokens'] / 1e6:.1f} M tokens of text "
+        *([] if "init" in recipe else [EARLIER]),
+        f"{encoder['n_layers']} layers, hidden size {encoder['width']}, {encoder['vocab_size']:,} cased tokens of "
+        f"vocabulary; {facts['steps']:,} steps of at most {train['batch_tokens'] * train['micro_batches']:,} tokens "
+        f"({optim['kind']}, learning rate {optim['learning_rate']:g}); {corpus['tokens'] / 1e6:.1f} M tokens of text "
         f"in {corpus['documents']:,} documents, {corpus['held_out_tokens'] / 1e6:.2f} M held out. "
-        f"{facts['minutes']:.0f} minutes on {facts['machine']} ({facts['median_tokens_per_s']:,.0f} tokens/s in the "
-        f"median), torch {facts['torch']}, commit {facts['commit']}.\n",
+        f"{facts['minutes']:.0f} minutes on {machine_of(facts)} (median {facts['median_tokens_per_s']:,.0f} tokens/s), "
+        f"torch {facts['torch']}, commit {facts['commit']}.\n",
         f"![curves](results/{name}.png)\n",
-        "Training curves jump where the rows become longer; held-out text is scored at the longer length throughout.\n",
-        "On held-out text ({:,} predictions), by the length of the rows (the last tenth of the steps was at the longer "
+        "Training curves jump where sequences become longer; held-out text is always scored at the longer length.\n",
+        "On held-out text ({:,} predictions), by sequence length (the last tenth of the steps used the longer "
         "one):\n".format(int(next(iter(facts["held_out"].values()))["mlm_count"])),
         "| | masked-LM loss | masked-LM accuracy | next-sentence accuracy | next-sentence loss |",
         "|---|---|---|---|---|",
         *(
-            f"| {k} | {x['mlm_loss']:.3f} | {x['mlm_accuracy']:.1%} | {x['nsp_accuracy']:.1%} | {x['nsp_loss']:.3f} |"
+            f"| {k.removeprefix('rows of ')} tokens | {x['mlm_loss']:.3f} | {x['mlm_accuracy']:.1%} "
+            f"| {x['nsp_accuracy']:.1%} | {x['nsp_loss']:.3f} |"
             for k, x in facts["held_out"].items()
         ),
-        "\nBlanks in held-out sentences, chosen by a hash, with the three likeliest pieces:\n",
-        "| sentence | was | best |",
+        "\nMasked tokens of held-out sentences, chosen by a hash, and the three most probable predictions:\n",
+        "| sentence | original | predictions |",
         "|---|---|---|",
         *(
             f"| {clean(e['text'])} | {e['was']} | {', '.join(f'{clean(b)} {p:.0%}' for b, p in e['best'][:3])} |"
@@ -79,6 +88,14 @@ def run_section(title: str, name: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def earlier(record: dict[str, Any]) -> list[str]:
+    return [EARLIER] if record.get("earlier_recipe") else []
+
+
+def machine_of(record: dict[str, Any]) -> str:
+    return str(record["machine"]).replace("processor thread", "CPU thread")
 
 
 def clean(text: str) -> str:
@@ -91,10 +108,11 @@ def demo_section() -> str:
     lines = [
         "## The demo\n",
         "```\nmake demo; .venv/bin/python scripts/demo_picture.py demo\n```\n",
-        "Which part of the standard library does a docstring come from? Test accuracy, mean ± deviation over "
-        f"{facts['settings']['settings']['draws']} draws of the labels ({facts['settings']['numbers']}; "
-        f"{sum(facts['seconds'].values()) / 60:.0f} minutes in all on a machine that had other work too).\n",
-        f"| labels a class | {' | '.join(sizes)} |",
+        *([EARLIER] if facts.get("earlier_recipe") else []),
+        "Which part of the standard library does a docstring come from? Test accuracy, mean ± standard deviation over "
+        f"{facts['settings']['settings']['draws']} samples of the labels ({facts['settings']['numbers']}; "
+        f"{sum(facts['seconds'].values()) / 60:.0f} minutes in all, beside other work on the machine).\n",
+        f"| labels per class | {' | '.join(sizes)} |",
         f"|---|{'---|' * len(sizes)}",
         *(
             f"| {start} | {' | '.join(f'{100 * x[n][0]:.1f} ± {100 * x[n][1]:.1f}' for n in sizes)} |"
@@ -112,22 +130,25 @@ def study_section() -> str:
     lines = [
         "## What pre-training is worth\n",
         "```\nfirth study finetuning --data ../shared/data --models models --out runs/study\n```\n",
-        "The mini BERTs of this page (half an hour of pre-training in English, six minutes in Korean), fine-tuned "
-        "(*pre-trained*); the same encoder without that (*new weights*); and what one would use instead (*counted "
-        "words*). Scores on dev files in percent, mean ± deviation over three seeds; at most 8,000 training examples, "
-        "three epochs, the same rate for all; every choice was made on a tenth of the training examples, and each dev "
-        "file was scored once a run. Several sets are parts of the published ones, so figures do not compare with "
-        f"papers. {len(facts)} cells, {record['hours']:.1f} hours of one core in all, two at a time and beside other "
-        f"work, on {record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
+        *earlier(record),
+        "The mini BERTs of this page (half an hour of pre-training in English, six minutes in Korean), fine-tuned; the "
+        "same encoder from scratch; and a baseline without pre-training. Scores on dev files in percent, mean ± "
+        "standard deviation over three seeds; at most 8,000 training examples, three epochs, one learning rate for "
+        "all; every choice was made on a tenth of the training examples, and each dev file was scored once per run. "
+        "Several data sets are parts of the published ones, so figures do not compare with papers. "
+        f"{len(facts)} cells, {record['hours']:.1f} hours of one core in all, two at a time and beside other "
+        f"work, on {machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
         *markdown(header, tasks),
-        f"\n{counted_words(facts)}\n",
+        f"\n{baselines(facts)}\n",
         *record["remarks"]["tasks"],
         "\n### Named entities: frozen features and fine-tuning\n",
-        "CoNLL-2003, dev file; the encoder stays as it is, except in the last row (Devlin et al. 2018, Table 7).\n",
-        *markdown(["what reads what", "entity F1", "seconds a run"], feature_table(facts)),
+        *earlier(record),
+        "CoNLL-2003, dev file; the encoder is frozen, except in the last line (Devlin et al. 2018, Table 7).\n",
+        *markdown(["features, head", "entity F1", "seconds per run"], feature_table(facts)),
         "",
         *record["remarks"]["features"],
         "\n### Numbers of labels\n",
+        *earlier(record),
         "![accuracy on SST-2 over training examples](results/finetuning-labels.png)\n",
         *markdown(*label_table(facts)),
         "",
@@ -144,18 +165,18 @@ def translation_section() -> str:
     lines = [
         "## The Transformer, English to German\n",
         "```\nfirth study translation --data ../shared/data --out runs/study-translation\n```\n",
-        f"29,000 captions of Multi30k; {encoder['n_layers']} layers on each side, {record['parameters'] / 1e6:.1f} M "
-        f"parameters; steps of {recipe['train']['batch_tokens']:,} tokens of both sides. "
-        f"{training_text(facts['training'])} On {record['machine']}, torch {record['torch']}, commit "
+        f"29,000 captions of Multi30k; {encoder['n_layers']} layers per side, {record['parameters'] / 1e6:.1f} M "
+        f"parameters; steps of {recipe['train']['batch_tokens']:,} tokens, both sides counted. "
+        f"{training_text(facts['training'])} On {machine_of(record)}, torch {record['torch']}, commit "
         f"{record['commit']}.\n",
         "![perplexity over steps](results/translation.png)\n",
         "The 1,014 validation captions, which also chose the best model:\n",
         *markdown(*score_table(facts)),
         f"\n{signatures(facts)}\n",
         *record["remarks"],
-        "\nThe first captions, by the mean model with a beam of 4:\n",
+        "\nThe first captions, translated by the averaged model with a beam of 4:\n",
         *markdown(
-            ["source", "by a person", "by the model"],
+            ["source", "reference", "translation"],
             [[clean(e[key]) for key in ("source", "reference", "found")] for e in record["examples"]],
         ),
         "",
@@ -169,18 +190,19 @@ def directionality_section() -> str:
     lines = [
         "## Left to right against both directions\n",
         "```\nfirth study directionality --data ../shared/data --models models --out runs/directionality\n```\n",
-        f"Models of one size (4 layers, 256 wide, 16,000 pieces), each pre-trained on the same English text for "
-        f"{directionality.STEPS:,} steps of {directionality.BATCH_TOKENS:,} tokens with one schedule and rate, then "
-        f"fine-tuned on at most {directionality.MOST_EXAMPLES:,} examples, three epochs, three seeds (Devlin et al. "
-        "2018, Table 5). GPT is fine-tuned with the language model's loss beside the task's, as published. Scores on "
-        "dev files in percent, mean ± deviation; every choice was made on a tenth of the training examples. "
-        f"{len(facts)} cells, {record['hours']:.1f} hours of one core in all, beside other work, on "
-        f"{record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
+        *earlier(record),
+        f"Models of one size (4 layers, hidden size 256, 16,000 tokens of vocabulary), each pre-trained on the same "
+        f"English text for {directionality.STEPS:,} steps of {directionality.BATCH_TOKENS:,} tokens with one schedule "
+        f"and learning rate, then fine-tuned on at most {directionality.MOST_EXAMPLES:,} examples, three epochs, three "
+        "seeds (Devlin et al. 2018, Table 5). GPT is fine-tuned with a language-model loss beside the task's, as "
+        "published. Scores on dev files in percent, mean ± standard deviation; every choice was made on a tenth of the "
+        f"training examples. {len(facts)} cells, {record['hours']:.1f} hours of one core in all, beside other work, on "
+        f"{machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
         *markdown(*direction_table(facts)),
         "\n![each run](results/directionality.png)\n",
         "The paper's base size, where the tasks are the same:\n",
         *markdown(*published_table()),
-        "\nPre-training, and scores on held-out text (of masked pieces for BERT, of every next piece for others):\n",
+        "\nPre-training, and scores on held-out text (masked tokens for BERT, every next token for the others):\n",
         *markdown(*pretraining_table(facts)),
         "",
         *record["remarks"].get("text", []),
@@ -195,21 +217,22 @@ def representations_section() -> str:
     lines = [
         "## From word vectors to BERT\n",
         "```\nfirth study representations --data ../shared/data --out runs/representations\n```\n",
+        *earlier(record),
         f"Each system pre-trained for about {representations.CPU_SECONDS // 60} minutes of one core on the same "
-        "English text (CoVe on translated captions, over the word vectors of the first row), then fine-tuned, or "
-        "frozen below a network, as it was published to be; at most "
+        "English text (CoVe on translated captions, over the word2vec vectors), then applied as published, fine-tuned "
+        "or frozen below a network; at most "
         f"{representations.MOST_TAGGED:,} sentences or 8,000 texts, three seeds. Scores on dev files in percent, mean "
-        "± deviation; every choice was made on a tenth of the training "
-        f"examples. {len(facts)} cells, {record['hours']:.1f} hours of one core, on {record['machine']}, torch "
+        "± standard deviation; every choice was made on a tenth of the training "
+        f"examples. {len(facts)} cells, {record['hours']:.1f} hours of one core, on {machine_of(record)}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(*score_table_of_representations(facts)),
         "\n![each run](results/representations.png)\n",
         *remarks.get("tasks", []),
-        "\nWhat it took; losses are of different pieces, words and directions, and do not compare with each other:\n",
+        "\nCost; losses are over different tokens, words and directions, so they do not compare with each other:\n",
         *markdown(*cost_table(facts)),
     ]
     if layer_table(facts)[1]:
-        lines += ["\n### What a task takes of ELMo's layers\n", *markdown(*layer_table(facts)), ""]
+        lines += ["\n### The scalar mix of ELMo's layers, by task\n", *markdown(*layer_table(facts)), ""]
         lines += remarks.get("layers", [])
     if curves := error_curves(facts):
         sizes = sorted({n for xs, _ in curves.values() for n in xs})
@@ -228,11 +251,11 @@ def unknown_words_section() -> str:
     scores = [facts["dev"]["dev"][facts["metric"]] for name, facts in record["facts"].items() if "rules/" in name]
     n_seeds = min(len(score["values"]) for score in scores)
     lines = [
-        "## Words without a vector\n",
+        "## Unknown words\n",
         "```\nfirth study unknown-words --data ../shared/data --out runs/unknown-words\n```\n",
-        f"Names in CoNLL-2003 on frozen word vectors, {unknown_words.MOST_EXAMPLES:,} sentences to learn from, a "
+        f"Named entities of CoNLL-2003 with frozen word vectors, {unknown_words.MOST_EXAMPLES:,} training sentences, a "
         f"BiLSTM with a CRF, {n_seeds} seeds, by the rule for words outside the vocabulary. On "
-        f"{record['machine']}, torch "
+        f"{machine_of(record)}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(*rule_table(record["facts"])),
         "",
@@ -252,10 +275,10 @@ def domain_section() -> str:
     rows = [
         [what, f"{before:{form}}", f"{after:{form}}"]
         for what, form, before, after in (
-            ("pieces a word, held-out reviews", ".2f", *(fit["pieces"] / fit["words"] for fit in fits)),
+            ("tokens per word, held-out reviews", ".2f", *(fit["pieces"] / fit["words"] for fit in fits)),
             ("words that are [UNK]", ".2%", *(fit["unknown"] / fit["words"] for fit in fits)),
-            ("masked-LM loss a piece, with the new pieces", ".2f", first["mlm_loss"], last["mlm_loss"]),
-            ("masked pieces that are right", ".1%", first["mlm_accuracy"], last["mlm_accuracy"]),
+            ("masked-LM loss per token, extended vocabulary", ".2f", first["mlm_loss"], last["mlm_loss"]),
+            ("masked-LM accuracy", ".1%", first["mlm_accuracy"], last["mlm_accuracy"]),
         )
     ]
     rows.append(
@@ -265,13 +288,14 @@ def domain_section() -> str:
         ]
     )
     lines = [
-        "## Going on with the text of a domain\n",
+        "## Continued pre-training on a domain\n",
         "```\nscripts/domain runs/domain\n```\n",
-        f"The Korean mini BERT of this page has read an encyclopedia; here it goes on with 100,000 film reviews: "
-        f"{n_new:,} new pieces, then {last['step']:,} steps of pre-training. Fine-tuning: {n_labelled:,} labelled "
-        f"reviews, three seeds. On {record['machine']}, torch {record['torch']}, commit {record['commit']}.\n",
+        *earlier(record),
+        f"The Korean mini BERT of this page was pre-trained on an encyclopedia; here pre-training continues on 100,000 "
+        f"film reviews, with {n_new:,} new tokens and {last['step']:,} steps. Fine-tuning: {n_labelled:,} labelled "
+        f"reviews, three seeds. On {machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
         *markdown(["", "before", "after"], rows),
-        "\nThe losses are of the extended vocabulary: before, new pieces are only means of their old ones.\n",
+        "\nBoth losses use the extended vocabulary: before, new embeddings are only means of those they replace.\n",
     ]
     return "\n".join(lines)
 
@@ -281,7 +305,7 @@ def label_table(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     sizes = sorted({n for xs, _ in curves.values() for n in xs})
     rows = [
         [start, *(f"{score:.1f}" if (score := dict(zip(*curves[start], strict=True)).get(n)) else "–" for n in sizes)]
-        for start in (PRETRAINED, FRESH, COUNTED)
+        for start in (PRETRAINED, SCRATCH, BASELINE)
         if start in curves
     ]
     return ["training examples", *(f"{n:,.0f}" for n in sizes)], rows

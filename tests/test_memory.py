@@ -14,7 +14,7 @@ from firth.models.config import BertConfig
 from firth.pretraining.run import pretrain, resolve
 from firth.systems import SYSTEMS
 
-CPU = Machine(torch.device("cpu"), torch.float32, "1 processor thread, float32")
+CPU = Machine(torch.device("cpu"), torch.float32, "1 CPU thread, float32")
 SIZES = BertConfig(vocab_size=10, width=8, n_layers=3, n_heads=2, feed_forward_width=32, max_positions=16)
 
 

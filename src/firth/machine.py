@@ -50,7 +50,7 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
         name, fast = torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported()
     else:
         threads = torch.get_num_threads()
-        name, fast = f"{threads} processor thread{'s' if threads > 1 else ''}", has_fast_bfloat16()
+        name, fast = f"{threads} CPU thread{'s' if threads > 1 else ''}", has_fast_bfloat16()
     if precision == "bfloat16" and not fast:
         raise ConfigError(f"{option}='bfloat16': {name} has no bfloat16 units; use 'auto' or 'float32'")
     dtype = torch.bfloat16 if fast and precision != "float32" else torch.float32

@@ -230,7 +230,7 @@ def test_a_size_without_pre_training(firth, tiny_vocab: Path, data: Path, tmp_pa
         0.1,
         *FAST,
     )
-    assert result.code == 0 and "new weights" in result.err
+    assert result.code == 0 and "random initialisation" in result.err
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def dev(tmp_path: Path) -> Path:
 
 def path_said(err: str) -> str:
     """The one line that says what the encoder runs on."""
-    (line,) = (line for line in err.splitlines() if "processor thread" in line)
+    (line,) = (line for line in err.splitlines() if "CPU thread" in line)
     return line
 
 
@@ -113,7 +113,7 @@ def test_bfloat16_is_scored_alone_or_beside_float32(firth, run: Path, dev: Path)
     both = firth("evaluate", run, "--data", dev, "--precision", "bfloat16", "--max-drop", "100")
     assert both.code == 0 and "within 100 points" in both.out and "recorded" not in both.out
     plain = firth("evaluate", run, "--data", dev)
-    assert plain.code == 0 and "processor thread" not in plain.err
+    assert plain.code == 0 and "CPU thread" not in plain.err
     as_json = firth("evaluate", run, "--data", dev, "--precision", "bfloat16", "--max-drop", "100", "--json")
     assert len(as_json.out.splitlines()) == 1 and json.loads(as_json.out)["compared"]["passed"]
     assert "within 100 points" in as_json.err

@@ -302,7 +302,7 @@ def test_the_device_that_is_asked_for_decides(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
     _, words = make_fast(made("bert"), "auto", CPU)
-    assert "processor thread" in words and words.endswith(", float32")
+    assert "CPU thread" in words and words.endswith(", float32")
 
 
 @pytest.mark.parametrize("device", ["cuda", "meta"])

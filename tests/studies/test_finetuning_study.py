@@ -10,8 +10,17 @@ from firth.errors import ConfigError, InputError
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import build, plain_recipe
 from firth.studies import finetuning
-from firth.studies.finetuning import COUNTED, FRESH, PRETRAINED, ROWS, count_cell, counted_answers, recipe_of, study
-from firth.studies.finetuning_report import counted_words, feature_table, label_curves, task_table, write_study_report
+from firth.studies.finetuning import (
+    BASELINE,
+    PRETRAINED,
+    ROWS,
+    SCRATCH,
+    baseline_answers,
+    baseline_cell,
+    recipe_of,
+    study,
+)
+from firth.studies.finetuning_report import baselines, feature_table, label_curves, task_table, write_study_report
 from firth.tasks.datasets import DATASETS
 from firth.tasks.scoring import score_choices, score_tags, score_values
 from firth.text.records import Choice, Tagged, Text
@@ -24,7 +33,7 @@ def cell(score: float, metric: str = "accuracy", **more: Any) -> dict[str, Any]:
 
 FACTS = {
     f"tasks/SST-2/{PRETRAINED}": cell(0.75),
-    f"tasks/SST-2/{COUNTED}": cell(0.79, what="words")
+    f"tasks/SST-2/{BASELINE}": cell(0.79, what="words")
     | {"dev": {"dev": {"accuracy": {"mean": 0.79, "sd": 0.0, "values": [0.79]}}}},
     f"tasks/CoNLL-2003/{PRETRAINED}": cell(0.5, "entity_f1"),
     "features/top layer, BiLSTM": cell(0.45, "entity_f1"),
@@ -35,10 +44,10 @@ FACTS = {
 def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
     header, rows = task_table(FACTS)
     assert rows[0] == ["SST-2", "accuracy", "75.0 ± 1.0", "–", "79.0", 61]
-    assert counted_words(FACTS) == "Counted words: words (SST-2)."
+    assert baselines(FACTS) == "Baselines: words (SST-2)."
     assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
     assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]
-    assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), COUNTED: ([8000.0], [79.0])}
+    assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), BASELINE: ([8000.0], [79.0])}
 
 
 def test_the_report_is_written(tmp_path: Path) -> None:
@@ -50,7 +59,7 @@ def test_the_report_is_written(tmp_path: Path) -> None:
 def test_every_row_is_a_sound_recipe_and_every_cell_has_a_name_of_its_own(tmp_path: Path) -> None:
     cells = finetuning._cells(tmp_path / "data", tmp_path / "models", tmp_path / "out")
     names = [c.name for c in cells]
-    assert len(set(names)) == len(names) and {n.split("/")[-1] for n in names} >= {PRETRAINED, FRESH, COUNTED}
+    assert len(set(names)) == len(names) and {n.split("/")[-1] for n in names} >= {PRETRAINED, SCRATCH, BASELINE}
     for row in ROWS:
         plain = plain_recipe(recipe_of(row, tmp_path, tmp_path, tmp_path), [], "test")
         kind = DATASETS[row.task].kind if row.task in DATASETS else row.task
@@ -85,31 +94,31 @@ def data(kind: str, train: list[Any]) -> LabelledData:
     return LabelledData(kind, ("spearman",), train[:-2], train[-2:], {}, TAGS if kind == "tag" else {})
 
 
-def test_counted_words_answer_each_kind_of_task() -> None:
+def test_baselines_answer_each_kind_of_task() -> None:
     pairs = [
         Text("a cat sat", 5.0, second="the cat sat"),
         Text("a cat sat", 0.0, second="rain fell"),
         Text("red mill", 4.0, second="red mills"),
         Text("red mill", 1.0, second="blue sky"),
     ]
-    values = counted_answers(data("regress", pairs), pairs)
+    values = baseline_answers(data("regress", pairs), pairs)
     assert score_values(pairs, values, ())["spearman"] > 0.5
     assert all(0 <= v.value <= 5 for v in values)
     choices = [Choice("", "Where does the river run?", ("to the sea the river runs", "a hat"), 0) for _ in range(4)]
-    assert score_choices(choices, counted_answers(data("choose", choices), choices), ())["accuracy"] == 1
+    assert score_choices(choices, baseline_answers(data("choose", choices), choices), ())["accuracy"] == 1
     tagged = [
         Tagged("Ann ran", ((0, 3), (4, 7)), ("B-PER", "O")),
         Tagged("Ann Bo", ((0, 3), (4, 6)), ("B-PER", "O")),
         Tagged("ran", ((0, 3),), ("O",)),
     ]
-    found = counted_answers(data("tag", tagged), [Tagged("new Ann", ((0, 3), (4, 7)), ("O", "B-PER"))])
+    found = baseline_answers(data("tag", tagged), [Tagged("new Ann", ((0, 3), (4, 7)), ("O", "B-PER"))])
     assert found[0].tags == ("O", "B-PER")
-    assert score_tags(tagged, counted_answers(data("tag", tagged), tagged), ())["entity_f1"] == 1
+    assert score_tags(tagged, baseline_answers(data("tag", tagged), tagged), ())["entity_f1"] == 1
 
 
-def test_counted_words_learn_labels(tmp_path: Path) -> None:
+def test_baselines_learn_labels(tmp_path: Path) -> None:
     lines = [f"{['good', 'fine', 'nice'][i % 3]} film {i}\tyes\nbad poor dull film {i}\tno" for i in range(20)]
     file = tmp_path / "t.tsv"
     file.write_text("text\tlabel\n" + "\n".join(lines) + "\n", "utf-8")
-    facts = count_cell(tmp_path, recipe={"task": "classify", "data": {"train": str(file), "dev": str(file)}})
+    facts = baseline_cell(tmp_path, recipe={"task": "classify", "data": {"train": str(file), "dev": str(file)}})
     assert facts["dev"]["dev"]["accuracy"]["mean"] == 1 and facts["metric"] == "accuracy"

@@ -272,7 +272,7 @@ class _Finetuning:
             self.tell(note)
         splits = ", ".join(f"{len(records):,} {name}" for name, records in data.dev.items()) or "no dev file"
         where = "the dev file" if recipe.data.choose_on == "dev" else f"{len(data.held):,} held out"
-        start = "new weights" if self.base.weights is None else "pre-trained weights"
+        start = "random initialisation" if self.base.weights is None else "pre-trained weights"
         if self.base.untrained:
             start += f" but for the {', '.join(self.base.untrained)}, of which the checkpoint has nothing"
         self.tell(

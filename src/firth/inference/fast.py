@@ -116,7 +116,7 @@ def pack_linears(encoder: Encoder, device: torch.device) -> None:
 
 
 def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> tuple[Encoder, str]:
-    """The encoder, made to compute in ``precision`` on ``device``, and that in words: 2 processor threads, bfloat16.
+    """The encoder, made to compute in ``precision`` on ``device``, and that in words: 2 CPU threads, bfloat16.
 
     ``auto``: bfloat16 where the processor or card multiplies in it, else float32. ``encoder`` itself is changed: its
     weights are kept in fewer bits. ConfigError if this machine cannot, or the encoder has nothing that would.

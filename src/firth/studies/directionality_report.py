@@ -19,8 +19,8 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Left to right against both directions")
     report.text(
-        "Scores on dev files in percent, mean ± deviation over seeds; every model saw as many tokens of the same "
-        "text. All choices were made on held-out training examples; each dev file was scored once a run."
+        "Scores on dev files in percent, mean ± standard deviation over seeds; every model saw as many tokens of "
+        "the same text. All choices were made on held-out training examples; each dev file was scored once per run."
     )
     report.heading("Fine-tuned")
     report.table(*direction_table(facts))
@@ -36,7 +36,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def direction_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """A row a model, a column a task."""
+    """A row per model, a column per task."""
     rows: list[list[Cell]] = []
     for name in VARIANTS:
         found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
@@ -46,7 +46,7 @@ def direction_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
 
 
 def published_table() -> tuple[list[str], list[list[Cell]]]:
-    """What the paper has of the same rows and tasks."""
+    """The paper's scores of the same models and tasks."""
     tasks = [task for task in TASKS if any(task in scores for scores in PUBLISHED.values())]
     rows: list[list[Cell]] = [
         [name, *(str(scores.get(task, "–")) for task in tasks)] for name, scores in PUBLISHED.items()
@@ -55,7 +55,7 @@ def published_table() -> tuple[list[str], list[list[Cell]]]:
 
 
 def pretraining_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """What each pre-training took, and its loss on held-out text (a piece; of different pieces, by model)."""
+    """What each pre-training took, and its loss on held-out text (per token; models predict different tokens)."""
     rows: list[list[Cell]] = []
     for name in VARIANTS:
         if cell := facts.get(f"pre-training/{name}"):

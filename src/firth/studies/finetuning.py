@@ -1,8 +1,8 @@
 """``firth study finetuning``: pre-trained against from scratch and baselines on a dozen tasks.
 
-Three tables. *tasks*: each task with a pre-trained encoder, with the same encoder and new weights, and with counted
-words. *features*: named entities with a frozen encoder, by the layers that are read and what reads them, next to
-fine-tuning (Devlin et al. 2018, Table 7). *labels*: sentiment from a hundred labels to all.
+Three tables. *tasks*: each task with a pre-trained encoder, the same encoder from scratch, and a baseline.
+*features*: named entities with a frozen encoder, by layers and head, beside fine-tuning (Devlin et al. 2018, Table 7).
+*labels*: sentiment from a hundred labels to all.
 
 All choices are made on a tenth of the training examples; dev files are scored once a run.
 """
@@ -35,7 +35,7 @@ from firth.text.records import Text
 
 SEEDS = 3
 MOST_EXAMPLES = 8000
-PRETRAINED, FRESH, COUNTED = "pre-trained", "new weights", "counted words"
+PRETRAINED, SCRATCH, BASELINE = "pre-trained", "from scratch", "baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Row:
     data: dict[str, Any]
     base: str = "en"
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    counted: bool = True
+    baseline: bool = True
 
 
 # Rates were compared on held-out examples of SST-2 and CoLA (4,000 training examples, one seed) for both starts.
@@ -81,7 +81,7 @@ ROWS = (
         task="squad1",
         data={"folder": "squad-v1.1", "limit": 1200},
         settings={"train": {"epochs": 2.0, "batch_examples": 12}},
-        counted=False,
+        baseline=False,
     ),
     Row(
         name="ARC",
@@ -146,22 +146,22 @@ def study(
 
 def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
     cells = []
-    for start in (PRETRAINED, COUNTED, FRESH):
+    for start in (PRETRAINED, BASELINE, SCRATCH):
         for row in ROWS:
             options = {"recipe": recipe_of(row, data, models, out)}
-            if start != COUNTED:
-                settings = [f"from_scratch={str(start == FRESH).lower()}"]
+            if start != BASELINE:
+                settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
                 cells.append(Cell(f"tasks/{row.name}/{start}", tune_cell, options | {"settings": settings}))
-            elif row.counted:
-                cells.append(Cell(f"tasks/{row.name}/{start}", count_cell, options))
+            elif row.baseline:
+                cells.append(Cell(f"tasks/{row.name}/{start}", baseline_cell, options))
         for n in LABELS:
             recipe = recipe_of(_SENTIMENT, data, models, out)
             recipe["data"] |= {"limit": n}
             recipe["train"] |= {"epochs": max(3.0, _FEWEST_UPDATES * 32 / n)}
-            if start == COUNTED:
-                cells.append(Cell(f"labels/{n}/{start}", count_cell, {"recipe": recipe}))
+            if start == BASELINE:
+                cells.append(Cell(f"labels/{n}/{start}", baseline_cell, {"recipe": recipe}))
             else:
-                settings = [f"from_scratch={str(start == FRESH).lower()}"]
+                settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
                 cells.append(Cell(f"labels/{n}/{start}", tune_cell, {"recipe": recipe, "settings": settings}))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, models, out)
@@ -213,27 +213,27 @@ def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> d
     }
 
 
-def count_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """What counted words reach: one run, since nothing in it is drawn."""
+def baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The baseline's scores: one run, since nothing in it is random."""
     data = read_labelled(recipe["task"], data_config(recipe, str(folder)), {})
     labels = tuple(data.options.get("labels", ()))
     dev = {}
     for name, records in data.dev.items():
-        scores = score_answers(recipe["task"], records, counted_answers(data, records), labels, {}).scores
+        scores = score_answers(recipe["task"], records, baseline_answers(data, records), labels, {}).scores
         dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
-    return {"metric": data.metrics[0], "dev": dev, "what": _COUNTED[data.kind]}
+    return {"metric": data.metrics[0], "dev": dev, "what": _BASELINES[data.kind]}
 
 
-_COUNTED = {
-    "classify": "TF-IDF of words and characters, logistic regression",
+_BASELINES = {
+    "classify": "TF-IDF of words and characters + logistic regression",
     "regress": "TF-IDF of both texts and their cosine, ridge regression",
-    "choose": "cosine of TF-IDF vectors, no learning",
-    "tag": "each word's commonest tag",
+    "choose": "cosine of TF-IDF vectors, untrained",
+    "tag": "each word's most frequent tag",
 }
 
 
-def counted_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
-    """Answers without a representation, by the kind of task."""
+def baseline_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
+    """The baseline's answers, by the kind of task."""
     known, metric, labels = [*data.train, *data.held], data.metrics[0], data.options.get("labels", ())
     if data.kind in ("classify", "regress"):
         score = TASKS[data.kind].score
@@ -255,7 +255,7 @@ def counted_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
     if data.kind == "tag":
         options = CommonestTagConfig(labels=tuple(labels), scheme=data.options["scheme"], unit=data.options["unit"])
         return list(fit_commonest_tag(known, options).answers(records))
-    raise InputError(f"counted words do not answer a task of kind {data.kind}")
+    raise InputError(f"there is no baseline for a task of kind {data.kind}")
 
 
 def _split_arc(data: Path, out: Path) -> None:

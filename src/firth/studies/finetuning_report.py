@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.page import Cell, Report
-from firth.studies.finetuning import COUNTED, FEATURES, FRESH, LABELS, PRETRAINED, ROWS
+from firth.studies.finetuning import BASELINE, FEATURES, LABELS, PRETRAINED, ROWS, SCRATCH
 
 Facts = Mapping[str, Any]
 
@@ -14,15 +14,15 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("What pre-training is worth")
     report.text(
-        "Scores on dev files in percent, mean ± deviation over seeds. All choices were made on held-out training "
-        "examples; each dev file was scored once a run."
+        "Scores on dev files in percent, mean ± standard deviation over seeds. All choices were made on held-out "
+        "training examples; each dev file was scored once per run."
     )
     report.heading("Tasks")
     report.table(*task_table(facts))
-    report.text(counted_words(facts))
+    report.text(baselines(facts))
     if features := feature_table(facts):
         report.heading("Named entities: frozen features and fine-tuning")
-        report.table(["what reads what", "entity F1", "seconds a run"], features)
+        report.table(["features, head", "entity F1", "seconds per run"], features)
     if curves := label_curves(facts):
         report.heading("Numbers of labels")
         report.lines_plot("Sentiment (SST-2) by training examples", curves, "training examples", "accuracy, %")
@@ -32,10 +32,10 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def task_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """Header and rows: each task's first score for each start, and seconds a run."""
+    """Header and rows: each task's first score for each start, and seconds per run."""
     rows: list[list[Cell]] = []
     for row in ROWS:
-        found = {start: facts.get(f"tasks/{row.name}/{start}") for start in (PRETRAINED, FRESH, COUNTED)}
+        found = {start: facts.get(f"tasks/{row.name}/{start}") for start in (PRETRAINED, SCRATCH, BASELINE)}
         known = next((cell for cell in found.values() if cell), None)
         if known is None:
             continue
@@ -43,16 +43,16 @@ def task_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
         cells: list[Cell] = [percent(cell, metric) for cell in found.values()]
         seconds = (found[PRETRAINED] or {}).get("seconds_a_run")
         rows.append([row.name, metric, *cells, None if seconds is None else round(seconds)])
-    return ["task", "score", PRETRAINED, FRESH, COUNTED, "seconds a run"], rows
+    return ["task", "score", PRETRAINED, SCRATCH, BASELINE, "seconds per run"], rows
 
 
-def counted_words(facts: Facts) -> str:
-    """What counted words are in each task."""
+def baselines(facts: Facts) -> str:
+    """What the baseline is in each task."""
     tasks: dict[str, list[str]] = {}
     for row in ROWS:
-        if cell := facts.get(f"tasks/{row.name}/{COUNTED}"):
+        if cell := facts.get(f"tasks/{row.name}/{BASELINE}"):
             tasks.setdefault(cell["what"], []).append(row.name)
-    return "Counted words: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in tasks.items()) + "."
+    return "Baselines: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in tasks.items()) + "."
 
 
 def feature_table(facts: Facts) -> list[list[Cell]]:
@@ -69,7 +69,7 @@ def feature_table(facts: Facts) -> list[list[Cell]]:
 def label_curves(facts: Facts) -> dict[str, tuple[list[float], list[float]]]:
     """Accuracy in percent over the number of training examples, by start."""
     curves: dict[str, tuple[list[float], list[float]]] = {}
-    for start in (PRETRAINED, FRESH, COUNTED):
+    for start in (PRETRAINED, SCRATCH, BASELINE):
         points = [(n, facts.get(f"labels/{n}/{start}")) for n in LABELS]
         points.append((8000, facts.get(f"tasks/SST-2/{start}")))
         known = [(n, 100 * cell["dev"]["dev"]["accuracy"]["mean"]) for n, cell in points if cell]

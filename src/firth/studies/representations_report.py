@@ -1,4 +1,4 @@
-"""``report.html`` of the study of representations: scores, what they took, ELMo's layers, and numbers of labels."""
+"""``report.html`` of the study of representations: scores, cost, ELMo's layers, and numbers of labels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,18 +23,18 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Representations")
     report.text(
-        "Scores on dev files in percent, mean ± deviation over seeds; every model was pre-trained for about "
-        f"{CPU_SECONDS // 60} minutes of one core, as the table below has it. All choices were made on held-out "
-        "training examples; each dev file was scored once a run."
+        "Scores on dev files in percent, mean ± standard deviation over seeds; every model was pre-trained for about "
+        f"{CPU_SECONDS // 60} minutes of one core; the table below has the exact times. All choices were made on "
+        "held-out training examples; each dev file was scored once per run."
     )
     report.heading("Tasks")
     report.table(*score_table(facts))
     if any(name.startswith("tasks/") for name in facts):
         report.plot("Each run on its dev file, percent; the line is the mean", score_figure(facts))
-    report.heading("What it took")
+    report.heading("Cost")
     report.table(*cost_table(facts))
     if layers := layer_table(facts)[1]:
-        report.heading("What a task takes of ELMo's layers")
+        report.heading("The scalar mix of ELMo's layers, by task")
         report.table(layer_table(facts)[0], layers)
     if curves := label_curves(facts):
         report.heading("ULMFiT: numbers of labels")
@@ -45,7 +45,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """A row a representation, a column a task."""
+    """A row per representation, a column per task."""
     rows: list[list[Cell]] = []
     for name in REPRESENTATIONS:
         found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
@@ -55,7 +55,7 @@ def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
 
 
 def cost_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """Of each: parameters, processor time and memory of pre-training, its held-out loss, and a fine-tuning's share."""
+    """Of each: parameters, CPU time and memory of pre-training, its held-out loss, and a fine-tuning's share."""
     rows: list[list[Cell]] = []
     for name in REPRESENTATIONS:
         if cell := facts.get(f"pre-training/{name}"):
@@ -66,11 +66,11 @@ def cost_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
             size, spent = f"{cell['parameters'] / 1e6:.1f} M", f"{cell['cpu_s'] / 60:.1f}"
             rows.append([name, size, spent, cell.get("peak_mb", "–"), losses, minutes, memory])
     header = ["representation", "parameters", "minutes of one core", "MB", "on held-out text"]
-    return [*header, "minutes of a fine-tuning", "MB"], rows
+    return [*header, "minutes per fine-tuning", "MB"], rows
 
 
 def layer_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """The mean share of each layer by task, and the score of a linear layer on that mix."""
+    """The mean weight of each layer by task, and the score of a linear layer on that scalar mix."""
     rows: list[list[Cell]] = []
     for task in MIXED:
         cells = [cell for seed in range(1, SEEDS + 1) if (cell := facts.get(f"layers/{task}/seed {seed}"))]

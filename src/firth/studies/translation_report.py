@@ -22,14 +22,14 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     if TRAINING in facts:
         report.heading("Training")
         report.text(training_text(facts[TRAINING]))
-        report.lines_plot("Perplexity of held-out captions, a piece", perplexity_curve(facts), "steps", "perplexity")
+        report.lines_plot("Perplexity of held-out captions, per token", perplexity_curve(facts), "steps", "perplexity")
     path = out / "report.html"
     report.write(path)
     return path
 
 
 def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
-    """A row a model and search: BLEU and chrF."""
+    """A row per model and search: BLEU and chrF."""
     rows: list[list[Cell]] = []
     for model in (BEST, NEWEST, MEAN):
         for search in SEARCHES:
@@ -49,7 +49,7 @@ def training_text(facts: Facts) -> str:
     last = facts["dev"][-1]
     return (
         f"{facts['steps']:,} steps in {facts['seconds'] / 60:.0f} minutes; the best held-out loss at step "
-        f"{facts['best_step']:,}; at the end perplexity {math.exp(last[1]):.2f}, {last[2]:.1%} of pieces right."
+        f"{facts['best_step']:,}; at the end perplexity {math.exp(last[1]):.2f}, {last[2]:.1%} token accuracy."
     )
 
 

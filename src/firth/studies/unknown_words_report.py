@@ -15,8 +15,8 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Unknown words")
     report.text(
-        f"Names in CoNLL-2003, {MOST_EXAMPLES:,} sentences to learn from; a BiLSTM with a CRF on word vectors that "
-        "stay as they are. Scores on the dev file in percent; every choice was made on held-out training examples."
+        f"Named entities of CoNLL-2003, {MOST_EXAMPLES:,} training sentences; a BiLSTM with a CRF on frozen word "
+        "vectors. Scores on the dev file in percent; every choice was made on held-out training examples."
     )
     report.heading("Rules for words outside the vocabulary")
     report.table(*rule_table(facts))
@@ -34,7 +34,7 @@ def rule_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
         if cell := facts.get(f"rules/{name}"):
             share = f"{100 * cell['known_words']:.1f}"
             rows.append([name, share, percent(cell, "entity_f1"), round(cell["seconds_a_run"])])
-    return ["unknown words", "words known, %", "entity F1", "seconds a run"], rows
+    return ["unknown words", "words known, %", "entity F1", "seconds per run"], rows
 
 
 def vector_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
@@ -44,4 +44,4 @@ def vector_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
         if cell := facts.get(f"{TRAINING}/{name}"):
             training = cell["training"]
             rows.append([name, cell["words"], training["width"], training["epochs"]])
-    return ["vectors", "words", "width", "epochs"], rows
+    return ["vectors", "words", "size", "epochs"], rows
