@@ -1,13 +1,16 @@
-"""What this process can still have in memory."""
+"""What this process can still have in memory, and what it keeps there."""
 
+import ctypes
+import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from firth.machine import _left_to_group, sizes_only
+from firth.machine import _left_to_group, bound_kernel_caches, sizes_only
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 
@@ -62,3 +65,43 @@ def test_sizes_are_known_without_values_or_further_imports() -> None:
     ]
     assert all(p.device.type == "meta" for p in sizes.parameters())
     assert not any(p.requires_grad for p in sizes.pooler.parameters())
+
+
+_EVER_NEW_SHAPES = """
+import ctypes, torch
+from firth.inference.fast import PackedLinear
+from firth.machine import find_machine
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+libc = ctypes.CDLL("libc.so.6")
+libc.mallinfo2.restype = Mallinfo
+find_machine("float32")
+torch.set_num_threads(1)
+layer, used = PackedLinear(torch.nn.Linear(16, 16)), []
+with torch.inference_mode():
+    for n in range(1, 901):
+        layer(torch.zeros(n, 16))
+        if n % 300 == 0:
+            used.append(libc.mallinfo2().h)
+print(*used)
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no packed layers")
+def test_ever_new_shapes_do_not_make_a_process_grow() -> None:
+    """A product is compiled for each shape; by default 1,024 of them are kept, twice."""
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("this C library does not count its memory")
+    free = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
+    ran = subprocess.run([sys.executable, "-c", _EVER_NEW_SHAPES], env=free, capture_output=True, text=True, check=True)
+    first, second, third = map(int, ran.stdout.split())
+    assert third - second < 1_000_000 and third - first < 3_000_000
+
+
+def test_what_the_user_says_of_the_caches_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    bound_kernel_caches()
+    assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("7", "256")

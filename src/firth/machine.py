@@ -1,6 +1,7 @@
 """Detect the machine's hardware: device, dtype, threads."""
 
 import ctypes
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from firth.errors import ConfigError
+
+
+# Environment variables of ideep (PyTorch) and oneDNN.
+_KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,24 @@ def compute_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def bound_kernel_caches() -> None:
+    """Let this process remember fewer compiled matrix products, each of which is made for one shape of its inputs.
+
+    Batches of packed sequences have ever new shapes, and a product takes 100 to 250 kB: PyTorch's and oneDNN's defaults
+    (1,024 each) let a process grow by hundreds of MB in its first hours. PyTorch's own cache costs nothing to go without, a
+    product that oneDNN has forgotten a millisecond; so oneDNN keeps more than a batch of any model needs. Both are
+    read at the first product; what the user has set stays.
+    """
+    for name, n_products in _KERNEL_CACHES.items():
+        os.environ.setdefault(name, str(n_products))
+
+
 def find_machine(precision: str, option: str = "train.precision", device: torch.device | None = None) -> Machine:
     """The card if there is one, else the processor, or ``device``; ``precision`` as in ``train.precision``.
 
     ConfigError, which names the ``option``, for a precision that this machine does not compute in.
     """
+    bound_kernel_caches()
     if device is None:
         has_card = torch.cuda.is_available()
         device = torch.device("cuda", torch.cuda.current_device()) if has_card else torch.device("cpu")

@@ -101,6 +101,8 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         (["embed", "runs/a", "lines.txt"], ["lines.txt", "firth embed --help"]),
         (["embed", "runs/a", "--pool", "median"], ["--pool", "median", "summary"]),
         (["embed", "runs/a", "--layer", "top"], ["--layer", "top"]),
+        (["embed", "runs/a", "--pool", "none"], ["--pool none", "leave --pool out"]),
+        (["pretrain", "r.toml", "--seed=null"], ["--seed none", "leave --seed out"]),
         (["fill-mask"], ["MODEL"]),
     ],
 )

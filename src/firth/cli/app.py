@@ -112,9 +112,26 @@ LabelledFlags.__doc__ = _unwrapped(LabelledFlags.__doc__)
 def run(tokens: Sequence[str]) -> int:
     """Run the command in ``tokens`` and return its exit code; UsageError for wrong usage."""
     try:
+        if any(token.rpartition("=")[2].lower() in _NOTHING for token in tokens):
+            _refuse_none(tokens)
         return app(list(tokens)) or 0
     except CycloptsError as error:
         raise UsageError(_explained(error, tokens)) from None
+
+
+# What the parser reads as "not given", where an option may be left out.
+_NOTHING = ("none", "null")
+
+
+def _refuse_none(tokens: Sequence[str]) -> None:
+    """UsageError for an option that was given as none: its default would silently stand in for it."""
+    command, bound, _ = app.parse_args(list(tokens))
+    if isinstance(command, App):
+        return
+    for name, value in bound.arguments.items():
+        if value is None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} none: expected a value; leave {flag} out for its default. See: --help")
 
 
 # What earlier versions did by a flag of another command or by several flags: by command and flag, what does it now.
