@@ -2,10 +2,12 @@
 
 import errno
 import fcntl
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -266,6 +268,60 @@ def test_a_folder_is_deleted_under_another_name(out: Path, monkeypatch: pytest.M
     assert not holds_something(out)
     clear_litter(out)
     assert names(out) == []
+
+
+def test_what_an_earlier_removal_left_is_deleted_with_it(out: Path) -> None:
+    """Nothing else in that folder would be: a finished run has no writer any more."""
+    for name in (LITTER.format("step-1"), LITTER.format("step-2")):
+        (out / name).mkdir()
+    remove_folder(out / "step-1")
+    assert names(out) == [LITTER.format("step-2")]
+
+
+class AskedOnce:
+    """Like a function, but the first call is interrupted, before it or after it."""
+
+    def __init__(self, function: Any, late: bool):
+        self.function, self.late, self.n_calls = function, late, 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.n_calls += 1
+        if self.n_calls > 1 or self.late:
+            self.function(*arguments, **named)
+        if self.n_calls == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", ["shutil.rmtree", "os.rename"])
+def test_who_is_asked_to_stop_while_deleting_leaves_no_half_of_it(
+    out: Path, monkeypatch: pytest.MonkeyPatch, what: str, late: bool
+) -> None:
+    (out / "step-1").mkdir()
+    (out / "step-1" / "a").touch()
+    module, name = what.split(".")
+    asked = AskedOnce(getattr(importlib.import_module(module), name), late)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"firth.files.{what}", asked)
+        remove_folder(out / "step-1")
+    assert asked.n_calls and names(out) in ([], ["step-1"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", ["shutil.rmtree", "os.rename"])
+def test_who_is_asked_to_stop_while_replacing_leaves_one_of_the_two(
+    out: Path, monkeypatch: pytest.MonkeyPatch, what: str, late: bool
+) -> None:
+    def write(text: str) -> None:
+        write_folder(out / "x", lambda folder: (folder / "a").write_text(text) and None)
+
+    write("old")
+    module, name = what.split(".")
+    asked = AskedOnce(getattr(importlib.import_module(module), name), late)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"firth.files.{what}", asked)
+        write("new")
+    assert names(out) == ["x"] and (out / "x" / "a").read_text() == ("new" if name == "rmtree" else "old")
 
 
 def test_recovery_removes_an_older_folder_that_was_replaced(out: Path) -> None:

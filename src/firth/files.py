@@ -195,15 +195,25 @@ def _remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder so that a kill leaves it whole, or under a name that the next writer there removes."""
+    """Delete a folder so that a kill leaves it whole, or under a name that the next writer there removes.
+
+    What an earlier removal left under such a name is deleted too.
+    """
+    clear_litter(path.parent, path.name)
     if not os.path.lexists(path):
         return
     doomed = _temporary(path)
     try:
-        os.rename(path, doomed)
-    except OSError:
-        doomed = path
-    _remove(doomed)
+        try:
+            os.rename(path, doomed)
+        except OSError:
+            doomed = path
+        _remove(doomed)
+    except KeyboardInterrupt:
+        # Asked to stop in the middle: a half-deleted folder is nothing to leave.
+        if os.path.lexists(doomed):
+            _remove(doomed)
+        raise
 
 
 @contextmanager
@@ -400,12 +410,17 @@ def _older(path: Path) -> Path:
 def _swap(new: Path, path: Path) -> None:
     """Put ``new`` in the place of ``path``. Between the two renames only ``path.old`` exists: see ``recover``."""
     _remove(_older(path))
-    if os.path.lexists(path):
-        os.rename(path, _older(path))
-    os.rename(new, path)
-    # On disk before the older one goes, or a power cut could take both.
-    _sync(path.parent)
-    _remove(_older(path))
+    try:
+        if os.path.lexists(path):
+            os.rename(path, _older(path))
+        os.rename(new, path)
+        # On disk before the older one goes, or a power cut could take both.
+        _sync(path.parent)
+        _remove(_older(path))
+    except KeyboardInterrupt:
+        # Asked to stop in the middle: one of the two stands, and nothing beside it.
+        recover(path)
+        raise
 
 
 def recover(path: Path) -> None:

@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 from firth.errors import ConfigError
 
-
 # Environment variables of ideep (PyTorch) and oneDNN.
 _KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 256}
 
@@ -47,9 +46,9 @@ def bound_kernel_caches() -> None:
     """Let this process remember fewer compiled matrix products, each of which is made for one shape of its inputs.
 
     Batches of packed sequences have ever new shapes, and a product takes 100 to 250 kB: PyTorch's and oneDNN's defaults
-    (1,024 each) let a process grow by hundreds of MB in its first hours. PyTorch's own cache costs nothing to go without, a
-    product that oneDNN has forgotten a millisecond; so oneDNN keeps more than a batch of any model needs. Both are
-    read at the first product; what the user has set stays.
+    (1,024 each) let a process grow by hundreds of MB in its first hours. To go without PyTorch's own cache costs
+    nothing, a product that oneDNN has forgotten costs a millisecond; so oneDNN keeps more than a batch of any model
+    needs. Both are read at the first product; what the user has set stays.
     """
     for name, n_products in _KERNEL_CACHES.items():
         os.environ.setdefault(name, str(n_products))

@@ -25,7 +25,12 @@ PLANNED, SEED = "planned.json", 1
 PROMISES = {
     "kills": "After a kill at any file-system event the next command leads to the same bytes, without litter",
     "signals": "After SIGTERM at any such event too; nothing half-written is left",
+    "random": "After a kill at any moment, of any system's training, a resume leads to the same bytes, without litter",
+    "processes": "Of two processes that train together one is killed: the other says so, and a resume is as without",
     "disk": "A disk that is full from any event on costs a line, no litter and nothing that was saved",
+    "places": "A quota, a disk turned read-only, a deleted folder or a clock set back costs a line at most; the next "
+    "command leads to the same bytes",
+    "memory": "Memory does not grow with the number of lines or steps",
     "mutations": "A damaged file is named or changes no answer; no traceback, no hang, no memory beyond the limit",
     "hostile": "No file is executed, followed out of its folder, or shown raw",
     "network": "No command connects anywhere, starts a program or writes outside its folder",
@@ -38,6 +43,14 @@ def cases(part: str, workplace: Workplace, server: Server, folder: Path, n_mutat
     if part in ("kills", "signals", "disk"):
         kind = {"kills": "kill", "signals": "stop", "disk": "disk"}[part]
         return torture.faults(workplace, server, folder, kind)
+    if part == "random":
+        return torture.random_kills(workplace, server, folder, torture.make_systems(workplace, server))
+    if part == "processes":
+        return torture.processes(workplace, server, folder)
+    if part == "places":
+        return torture.places(workplace, server, folder)
+    if part == "memory":
+        return torture.memory(workplace, server)
     if part == "mutations":
         return torture.mutations(workplace, server, 0, n_mutations)
     if part == "hostile":
@@ -79,9 +92,9 @@ def page(results: dict[tuple[str, str], str], planned: dict[str, int]) -> str:
             "# Robustness",
             "",
             "What is promised, how many cases the campaign has, how many of them were run, and how many held.",
-            "`make torture` runs it and writes this page; a case is a real command in a process of its own. Cases run in",
-            "a shuffled order, so that a part of them is a sample of the whole. A seeded slice of each part is part of",
-            "`make test`.",
+            "`make torture` runs it and writes this page; a case is a real command in a process of its own. Cases run",
+            "in a shuffled order, so that a part of them is a sample of the whole. A seeded slice of each part is part",
+            "of `make test`.",
             "",
             "| promise | cases | run | held | command |",
             "| --- | ---: | ---: | ---: | --- |",

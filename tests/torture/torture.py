@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ class Ran:
     events: int = 0
     outside: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
+    peak_kb: int = 0
 
     @property
     def wrong(self) -> str:
@@ -88,7 +90,7 @@ class Server:
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(requests), file=self._process.stdin, flush=True)
         codes = json.loads(self._process.stdout.readline())
-        return [_ran(code, request) for code, request in zip(codes, requests, strict=True)]
+        return [_ran(code, peak, request) for (code, peak), request in zip(codes, requests, strict=True)]
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -97,12 +99,18 @@ class Server:
         self._process.stdout.close()
 
 
-def _ran(code: int, request: dict[str, Any]) -> Ran:
+def _ran(code: int, peak_kb: int, request: dict[str, Any]) -> Ran:
     out, err = (Path(request[name]).read_text("utf-8", "replace") for name in ("out", "err"))
     seen = Path(request["seen"])
     facts = json.loads(seen.read_text()) if seen.is_file() else {}
     return Ran(
-        code, out, err, facts.get("events", 0), tuple(facts.get("outside", ())), tuple(facts.get("forbidden", ()))
+        code,
+        out,
+        err,
+        facts.get("events", 0),
+        tuple(facts.get("outside", ())),
+        tuple(facts.get("forbidden", ())),
+        peak_kb,
     )
 
 
@@ -115,6 +123,8 @@ class Command:
     resume: tuple[str, ...] = ()
     begun: str = "recipe.toml"
     out: str = "out"
+    # Whether it starts processes of its own, which the harness otherwise takes for something foreign.
+    starts: bool = False
 
     def following(self, root: Path) -> tuple[str, ...]:
         """What a user types after a fault."""
@@ -127,8 +137,9 @@ class Workplace:
     """Small inputs, made once, that cases copy."""
 
     folder: Path
-    # What each command makes without a fault, and in how many events.
+    # What each command makes without a fault, in how many events, and in how many seconds.
     wholes: dict[str, tuple[dict[str, str], int]] = field(default_factory=dict)
+    times_s: dict[str, float] = field(default_factory=dict)
 
 
 WORDS = "the river a green hill market quiet garden old farmer walked 강가에서 시장에서 편지를 썼다"
@@ -258,9 +269,10 @@ class Case:
 def whole(workplace: Workplace, server: Server, command: Command, folder: Path) -> tuple[dict[str, str], int]:
     """What a command makes without a fault, and how many events that takes."""
     if command.name not in workplace.wholes:
-        root = fresh(workplace, folder)
+        root, began = fresh(workplace, folder), time.monotonic()
         (ran,) = server.run(command.words, root=root)
-        assert ran.code == 0 and not ran.wrong, ran
+        assert ran.code == 0 and (not ran.wrong or command.starts), ran
+        workplace.times_s[command.name] = time.monotonic() - began
         workplace.wholes[command.name] = essence(root / command.out), ran.events
     return workplace.wholes[command.name]
 
@@ -291,7 +303,7 @@ def with_fault(
         return f"a full disk ends with exit {first.code}"
     if fault["kind"] == "stop" and first.code not in (0, TERMINATED):
         return f"SIGTERM ends with exit {first.code}: {first.err[-200:]}"
-    if fault["kind"] != "kill" and first.code and (left := litter(root)):
+    if fault["kind"] not in ("kill", "time") and first.code and (left := litter(root)):
         return f"it leaves {', '.join(left)}"
     done = (root / command.out).exists() and essence(root / command.out) == expected
     if not done:
@@ -305,6 +317,226 @@ def with_fault(
     if not done and (left := litter(root)):
         return f"litter: {', '.join(left)}"
     return ""
+
+
+PLACES = ("quota", "readonly", "removed", "clock")
+_EVENTS_EACH, _TIMES_EACH, _WORKERS = 10, 30, 10
+
+
+def places(
+    workplace: Workplace, server: Server, folder: Path, commands: Sequence[Command] = COMMANDS, seed: int = 0
+) -> Iterator[Case]:
+    """What happens to the place where a command writes, from one of some of its events on."""
+    for command in commands:
+        expected, n_events = whole(workplace, server, command, folder / "whole")
+        for kind in PLACES:
+            events = random.Random(f"{seed}/{command.name}/{kind}").sample(
+                range(1, n_events + 1), min(n_events, _EVENTS_EACH)
+            )
+            for at in events:
+
+                def run(
+                    root: Path, command: Command = command, kind: str = kind, at: int = at, expected: Any = expected
+                ) -> str:
+                    return with_place(workplace, server, command, root, kind, at, expected)
+
+                yield Case("places", f"{command.name}-{kind}-{at}", run)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def with_place(
+    workplace: Workplace,
+    server: Server,
+    command: Command,
+    root: Path,
+    kind: str,
+    at: int,
+    expected: dict[str, str],
+) -> str:
+    """What is not as promised when a quota, a read-only disk, another person or the clock comes in between."""
+    fresh(workplace, root)
+    (first,) = server.run(command.words, root=root, fault={"kind": kind, "at": at})
+    if first.wrong:
+        return first.wrong
+    if first.code not in ((0,) if kind == "clock" else (0, 1, 2)):
+        return f"exit {first.code}: {first.err[-200:]}"
+    if kind == "quota" and first.code and (left := litter(root)):
+        return f"it leaves {', '.join(left)}"
+    if kind == "removed":
+        # It may have gone on and ended well; whoever deleted the half of it deletes the rest.
+        _delete(root / command.out)
+    if first.code or kind == "removed":
+        (second,) = server.run(command.following(root), root=root)
+        if second.wrong or second.code:
+            return f"stuck: {second.wrong or second.err[-300:]}"
+    found = essence(root / command.out)
+    if found != expected:
+        other = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+        return f"not equal: {', '.join(other[:5])}"
+    return f"litter: {', '.join(left)}" if (left := litter(root)) else ""
+
+
+# One entry a system: recipe tables that make it small, as in the contract tests, and the corpus that it reads.
+SYSTEMS: dict[str, tuple[str, str]] = {
+    "bert-ltr": (
+        "corpus",
+        'model = "bert-ltr-tiny"\n[encoder]\nwidth = 16\nn_layers = 1\nn_heads = 2\nfeed_forward_width = 32\n'
+        "max_positions = 32\n",
+    ),
+    "gpt": ("corpus", 'model = "gpt-tiny"\n[encoder]\nwidth = 16\nn_layers = 1\nn_heads = 2\nmax_positions = 32\n'),
+    "transformer": (
+        "pairs",
+        'model = "transformer-tiny"\n[encoder]\nwidth = 16\nn_heads = 2\nfeed_forward_width = 32\n',
+    ),
+    "vectors": ("words-corpus", 'model = "vectors-small"\n[encoder]\nwidth = 16\n'),
+    "awd-lstm": ("corpus", 'model = "awd-lstm-tiny"\n[encoder]\nwidth = 12\nhidden_width = 16\n'),
+    "elmo": (
+        "words-corpus",
+        'model = "elmo-mini"\n[objective]\nnegatives = 10\n[encoder]\nwidth = 8\ncells = 12\ncharacter_width = 4\n'
+        "filters = [[1, 4], [2, 8]]\n",
+    ),
+    "cove": (
+        "words-pairs",
+        'model = "cove-small"\nvectors = "vectors.txt"\n[encoder]\nwidth = 16\nhidden_width = 12\n',
+    ),
+    "lstm": ("corpus", 'model = "lstm-small"\n[encoder]\nwidth = 12\ndropout = 0.1\n'),
+}
+_REST = """[data]
+corpus = "{corpus}"
+length = 16
+[train]
+steps = 6
+batch_tokens = 64
+micro_batches = 2
+log_every = 1
+eval_every = 2
+eval_batches = 2
+save_every = 2
+precision = "float32"
+"""
+
+
+def make_systems(workplace: Workplace, server: Server) -> list[Command]:
+    """The inputs of every system, kept if they are there, and the commands that train each."""
+    inputs = workplace.folder
+    if not (inputs / "systems").is_file():
+        lines = [line for line in (inputs / "text.txt").read_text("utf-8").splitlines() if line]
+        for name, step in (("a.txt", 1), ("b.txt", -1)):
+            (inputs / name).write_text("\n".join(" ".join(line.split()[::step]) for line in lines) + "\n", "utf-8")
+        rng = random.Random(0)
+        vectors = [f"{word} {' '.join(f'{rng.gauss(0, 1):.3f}' for _ in range(16))}" for word in set(WORDS.split())]
+        (inputs / "vectors.txt").write_text("\n".join(sorted(vectors)) + "\n", "utf-8")
+        shared = ("--workers", "1", "--hold-out", "0.2", "--out")
+        for made in (
+            ("vocab", "text.txt", "--size", "20", "--kind", "words", "--workers", "1", "--out", "words"),
+            ("prepare", "text.txt", "--tokenizer", "words", *shared, "words-corpus"),
+            ("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "vocab", *shared, "pairs"),
+            ("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "words", *shared, "words-pairs"),
+        ):
+            shutil.rmtree(inputs / made[-1], ignore_errors=True)
+            (ran,) = server.run(made, root=inputs)
+            assert ran.code == 0, ran.err
+        for name, (corpus, tables) in SYSTEMS.items():
+            (inputs / f"{name}.toml").write_text(tables + _REST.format(corpus=corpus))
+        (inputs / "systems").touch()
+    bert = ("bert", "recipe.toml")
+    return [
+        Command(f"pretrain-{name}", ("pretrain", recipe, "--out", "out"), ("pretrain", "--resume", "out"))
+        for name, recipe in (bert, *((name, f"{name}.toml") for name in SYSTEMS))
+    ]
+
+
+def random_kills(
+    workplace: Workplace, server: Server, folder: Path, commands: Sequence[Command], seed: int = 0
+) -> Iterator[Case]:
+    """Kills at random moments of the training of every system, in the middle of whatever it does."""
+    for command in commands:
+        expected, _ = whole(workplace, server, command, folder / "whole")
+        rng = random.Random(f"{seed}/{command.name}")
+        for number in range(_TIMES_EACH):
+            share = rng.uniform(0.02, 1)
+
+            def run(root: Path, command: Command = command, share: float = share, expected: Any = expected) -> str:
+                fault = {"kind": "time", "at": share * workplace.times_s[command.name]}
+                return with_fault(workplace, server, command, root, fault, expected)
+
+            yield Case("random", f"{command.name}-{number}", run)
+
+
+_TWO = ("--processes", "2")
+TWO_PROCESSES = Command(
+    "two", ("pretrain", "recipe.toml", "--out", "out", *_TWO), ("pretrain", "--resume", "out", *_TWO), starts=True
+)
+
+
+def processes(workplace: Workplace, server: Server, folder: Path, seed: int = 0) -> Iterator[Case]:
+    """One of two processes that train together is killed: the other says so and ends, and a resume is as without."""
+    expected, _ = whole(workplace, server, TWO_PROCESSES, folder / "whole")
+    rng = random.Random(seed)
+    for number in range(_WORKERS):
+        share = rng.uniform(0.02, 1)
+
+        def run(root: Path, share: float = share) -> str:
+            fresh(workplace, root)
+            fault = {"kind": "worker", "at": share * workplace.times_s[TWO_PROCESSES.name]}
+            (first,) = server.run(TWO_PROCESSES.words, root=root, fault=fault)
+            if first.code == HUNG or "Traceback" in first.err:
+                return first.wrong
+            if first.code not in (0, 1):
+                return f"exit {first.code}: {first.err[-300:]}"
+            if first.code:
+                (second,) = server.run(TWO_PROCESSES.following(root), root=root)
+                if second.code or "Traceback" in second.err:
+                    return f"stuck: exit {second.code}: {second.err[-300:]}"
+            if essence(root / "out") != expected:
+                return "not equal"
+            return f"litter: {', '.join(left)}" if (left := litter(root)) else ""
+
+        yield Case("processes", f"worker-{number}", run)
+
+
+# Of a long input, against a quarter of it: more than the noise of an allocator would grow with the input.
+_MOST_GROWTH, _LONG_S = 1.06, 3600.0
+
+
+def memory(workplace: Workplace, server: Server, n_lines: int = 1_000_000, n_steps: int = 20_000) -> Iterator[Case]:
+    """The most memory that a long prediction and a long training take, beside what a quarter of it takes."""
+
+    def predict(root: Path, n: int) -> Ran:
+        fresh(workplace, root)
+        rng, words = random.Random(0), WORDS.split()
+        with open(root / "long.txt", "w", encoding="utf-8") as file:
+            for _ in range(n):
+                print(*rng.choices(words, k=rng.randint(1, 40)), file=file)
+        command = ("predict", "./classifier", "--input", "long.txt", "--out", "out")
+        (ran,) = server.run(command, root=root, limit_s=_LONG_S)
+        return ran
+
+    def train(root: Path, n: int) -> Ran:
+        fresh(workplace, root)
+        settings = [f"train.steps={n}", "train.save_every=0", "train.eval_every=0", "train.precision=auto"]
+        settings += ["data.short_share=0.5", "data.instances=pairs", "train.log_every=100"]
+        flags = [word for setting in settings for word in ("--set", setting)]
+        (ran,) = server.run(("pretrain", "recipe.toml", "--out", "out", *flags), root=root, limit_s=_LONG_S)
+        return ran
+
+    for name, make, n in (("predict", predict, n_lines), ("pretrain", train, n_steps)):
+
+        def run(root: Path, make: Any = make, n: int = n) -> str:
+            quarter, long = make(root, n // 4), make(root, n)
+            if problem := quarter.wrong or long.wrong or long.code and long.err[-300:]:
+                return str(problem)
+            if long.peak_kb > _MOST_GROWTH * quarter.peak_kb:
+                return f"{quarter.peak_kb // 1000} MB for a quarter, {long.peak_kb // 1000} MB for all"
+            return ""
+
+        yield Case("memory", f"{name}-{n}", run)
 
 
 # What is read, and by which command; the file is what a case damages.

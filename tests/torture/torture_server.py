@@ -3,9 +3,17 @@
 Requests and answers are lines of JSON on stdin and stdout. Python reports every file-system event of a process to an
 audit hook before it happens; a fault is put in at the event of a number, counted under the folder ``root``:
 
-    kill    SIGKILL: as a power cut, or the system's out-of-memory killer
-    stop    SIGTERM: as a system that shuts down
-    disk    from this event on, everything that takes room fails: the disk is full
+    kill      SIGKILL: as a power cut, or the system's out-of-memory killer
+    stop      SIGTERM: as a system that shuts down
+    disk      from this event on, everything that takes room fails: the disk is full
+    quota     the same, with the error of a quota
+    readonly  from this event on, every change fails: the disk was mounted read-only
+    removed   the folder ``out`` is deleted by somebody else
+    clock     from this event on, the clock is an hour behind
+
+Two kinds strike at a time, in seconds: ``time`` kills the process wherever it is, ``worker`` a process it started.
+
+Reports are written without their plots: drawing takes most of a small run's time and touches no file.
 """
 
 import errno
@@ -14,6 +22,7 @@ import json
 import os
 import pkgutil
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -24,6 +33,8 @@ from typing import Any
 import firth
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod"}
+AT_TIMES = ("time", "worker")
+FAILS = {"disk": errno.ENOSPC, "quota": errno.EDQUOT, "readonly": errno.EROFS}
 TAKES_ROOM = {"open", "os.mkdir", "os.link", "os.symlink"}
 NETWORK = {"socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "socket.sendmsg"}
 EXECUTES = {"os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"}
@@ -66,10 +77,21 @@ class Watch:
         if self.n_events < self.fault.get("at", 1 << 60):
             return
         kind = self.fault["kind"]
-        if kind == "disk":
-            if event in TAKES_ROOM:
-                raise OSError(errno.ENOSPC, "No space left on device", place)
+        if kind in FAILS:
+            if event in TAKES_ROOM or kind == "readonly":
+                raise OSError(FAILS[kind], os.strerror(FAILS[kind]), place)
         elif self.n_events == self.fault["at"]:
+            self._strike(kind)
+
+    def _strike(self, kind: str) -> None:
+        if kind == "removed":
+            root, self.root = self.root, "\0"  # what is deleted here is no event
+            shutil.rmtree(os.path.join(root, "out"), ignore_errors=True)
+            self.root = root
+        elif kind == "clock":
+            now = time.time
+            time.time = lambda: now() - 3600
+        else:
             os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGTERM)
 
 
@@ -87,10 +109,15 @@ def child(request: dict[str, Any]) -> int:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(request["root"])
-    watch = Watch(request["root"], request.get("fault") or {})
+    fault = request.get("fault") or {}
+    watch = Watch(request["root"], {} if fault.get("kind") in AT_TIMES else fault)
     sys.addaudithook(watch)
     from firth.cli import main
 
+    if fault.get("kind") == "time":
+        # The default action ends a process wherever it is, as SIGKILL does.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, fault["at"])
     try:
         code = main(request["command"])
     except SystemExit as end:
@@ -113,6 +140,7 @@ def serve() -> None:
     for module in pkgutil.walk_packages(firth.__path__, "firth."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    importlib.import_module("firth.page").Report.plot = lambda self, title, figure: None
     # PyTorch's optimizers import it when they are first made, and it makes an empty folder among temporary files.
     importlib.import_module("torch._dynamo")
     importlib.import_module("matplotlib.font_manager")  # reads the system's fonts, for reports
@@ -130,21 +158,38 @@ def serve() -> None:
                 finally:
                     os._exit(code)
             pids.append(pid)
-        print(json.dumps([waited(pid, one["limit_s"]) for pid, one in zip(pids, request, strict=True)]), flush=True)
+        print(json.dumps([waited(pid, one) for pid, one in zip(pids, request, strict=True)]), flush=True)
 
 
-def waited(pid: int, limit_s: float) -> int:
-    """How a child ended: its exit code, minus the signal that killed it, or 97 for one that took too long."""
-    until = time.monotonic() + limit_s
+def waited(pid: int, request: dict[str, Any]) -> tuple[int, int]:
+    """How a child ended, and the most memory it had, in kilobytes.
+
+    The first is its exit code, minus the signal that killed it, or 97 for one that took too long.
+    """
+    fault, began = request.get("fault") or {}, time.monotonic()
+    strikes = fault.get("kind") == "worker"
     while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, used = os.wait4(pid, os.WNOHANG)
         if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
+            code = os.waitstatus_to_exitcode(status)
+            return (-signal.SIGKILL if code == -signal.SIGALRM else code), used.ru_maxrss
+        elapsed_s = time.monotonic() - began
+        if strikes and elapsed_s > fault["at"] and (started := _children(pid)):
+            strikes = False
+            os.kill(started[-1], signal.SIGKILL)
+        if elapsed_s > request["limit_s"]:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return 97
+            return 97, 0
         time.sleep(0.005)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    try:
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":
