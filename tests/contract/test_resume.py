@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from systems_under_test import tiny_recipe
 
 import firth.training.trainer as trainer_module
 from firth.config import to_toml
 from firth.corpus.prepare import prepare
 from firth.errors import CheckpointError, ConfigError, TrainingError
-from firth.files import lock
+from firth.files import _write_manifest, lock
 from firth.pretraining.recipe import Pretrain, identity
 from firth.pretraining.run import pretrain, replay, resume
 from firth.systems import SYSTEMS
@@ -90,6 +90,29 @@ def check_killed(recipe: Pretrain, at_step: int, tmp_path: Path, monkeypatch: py
     outcome = resume(tmp_path / "cut", silent)
     assert outcome.finished
     assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name, tensor: (name, tensor[..., :1].contiguous()),
+        lambda name, tensor: (name, tensor[:, :1].contiguous()),  # one row's, which would be stretched over all
+        lambda name, tensor: (name + "x", tensor),
+    ],
+)
+def test_recurrent_state_of_another_shape_is_named(tiny_corpus: Path, tmp_path: Path, change: Any) -> None:
+    """Its checksum is right; nothing but the model knows what it should be."""
+    recipe = tiny_recipe("lstm", tiny_corpus)
+    pretrain(recipe, tmp_path / "run", silent)
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    shutil.rmtree(newest)
+    (before,) = list_checkpoints(tmp_path / "run" / "checkpoints")
+    carry = before / "train" / "carry.safetensors"
+    assert load_file(carry)
+    save_file(dict(change(*item) for item in load_file(carry).items()), carry)
+    _write_manifest(before)
+    with pytest.raises(CheckpointError, match="the recurrent state of its newest one is not what this run writes"):
+        resume(tmp_path / "run", silent)
 
 
 PROGRAM = """

@@ -455,6 +455,20 @@ def test_what_cannot_be_made_is_known_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_what_there_is_no_memory_for_is_known_before_it_is_made(
+    plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*arguments: Any, **named: Any) -> None:
+        raise AssertionError("made before the estimate")
+
+    size = resolve(plain | {"model": "bert-large", "tokenizer": str(tiny_vocab)}, SETTINGS, "t")
+    monkeypatch.setattr("firth.memory.free_memory", lambda device: 1e8)
+    monkeypatch.setattr(Base, "encoder", make)
+    with pytest.raises(ConfigError, match=r"memory: about \d\.\d GB .* too large for this machine"):
+        run_resolved(size, tmp_path / "out", tell=QUIET)
+    assert not (tmp_path / "out").exists()
+
+
 # -- the encoder ---------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,7 @@
-"""A short, seeded slice of the campaign that ``make torture`` runs whole."""
+"""A short, seeded slice of the campaign that ``make torture`` runs whole.
+
+Of two processes, one of them killed, tests/contract/test_several_processes.py is the slice; of memory, test_machine.py.
+"""
 
 import random
 from collections.abc import Iterator
@@ -41,6 +44,15 @@ def test_a_fault_at_any_moment_and_the_command_that_follows(
     server: Server, workplace: Workplace, tmp_path: Path, kind: str, name: str, n: int
 ) -> None:
     check(some(torture.faults(workplace, server, tmp_path, kind, [BY_NAME[name]]), n), tmp_path)
+
+
+def test_a_kill_at_any_moment(server: Server, workplace: Workplace, tmp_path: Path) -> None:
+    commands = torture.make_systems(workplace, server, ["lstm"])
+    check(some(torture.random_kills(workplace, server, tmp_path, commands), 2), tmp_path)
+
+
+def test_a_place_that_changes_meanwhile(server: Server, workplace: Workplace, tmp_path: Path) -> None:
+    check(some(torture.places(workplace, server, tmp_path, [BY_NAME["convert"], BY_NAME["vocab"]]), 6), tmp_path)
 
 
 def test_damaged_files_are_named_or_of_no_effect(server: Server, workplace: Workplace, tmp_path: Path) -> None:

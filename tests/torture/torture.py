@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,9 @@ def _digest(path: Path) -> str:
     data = path.read_bytes()
     if path.suffix in (".json", ".jsonl"):
         lines = [data.decode()] if path.suffix == ".json" else data.decode().splitlines()
-        data = "\n".join(json.dumps(_timeless(json.loads(line)), sort_keys=True) for line in lines).encode()
+        # A kill may have cut the last line.
+        with suppress(ValueError):
+            data = "\n".join(json.dumps(_timeless(json.loads(line)), sort_keys=True) for line in lines).encode()
     return hashlib.sha256(data).hexdigest()
 
 
@@ -422,34 +425,40 @@ precision = "float32"
 """
 
 
-def make_systems(workplace: Workplace, server: Server) -> list[Command]:
-    """The inputs of every system, kept if they are there, and the commands that train each."""
-    inputs = workplace.folder
-    if not (inputs / "systems").is_file():
-        lines = [line for line in (inputs / "text.txt").read_text("utf-8").splitlines() if line]
-        for name, step in (("a.txt", 1), ("b.txt", -1)):
-            (inputs / name).write_text("\n".join(" ".join(line.split()[::step]) for line in lines) + "\n", "utf-8")
-        rng = random.Random(0)
-        vectors = [f"{word} {' '.join(f'{rng.gauss(0, 1):.3f}' for _ in range(16))}" for word in set(WORDS.split())]
-        (inputs / "vectors.txt").write_text("\n".join(sorted(vectors)) + "\n", "utf-8")
-        shared = ("--workers", "1", "--hold-out", "0.2", "--out")
-        for made in (
-            ("vocab", "text.txt", "--size", "20", "--kind", "words", "--workers", "1", "--out", "words"),
-            ("prepare", "text.txt", "--tokenizer", "words", *shared, "words-corpus"),
-            ("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "vocab", *shared, "pairs"),
-            ("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "words", *shared, "words-pairs"),
-        ):
-            shutil.rmtree(inputs / made[-1], ignore_errors=True)
-            (ran,) = server.run(made, root=inputs)
-            assert ran.code == 0, ran.err
-        for name, (corpus, tables) in SYSTEMS.items():
-            (inputs / f"{name}.toml").write_text(tables + _REST.format(corpus=corpus))
-        (inputs / "systems").touch()
-    bert = ("bert", "recipe.toml")
-    return [
-        Command(f"pretrain-{name}", ("pretrain", recipe, "--out", "out"), ("pretrain", "--resume", "out"))
-        for name, recipe in (bert, *((name, f"{name}.toml") for name in SYSTEMS))
-    ]
+_SHARED = ("--workers", "1", "--hold-out", "0.2", "--out")
+# What makes each corpus; the tokenizer first.
+_CORPORA: dict[str, list[tuple[str, ...]]] = {
+    "corpus": [],
+    "pairs": [("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "vocab", *_SHARED, "pairs")],
+    "words-corpus": [("prepare", "text.txt", "--tokenizer", "words", *_SHARED, "words-corpus")],
+    "words-pairs": [("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "words", *_SHARED, "words-pairs")],
+}
+_WORD_VOCABULARY = ("vocab", "text.txt", "--size", "20", "--kind", "words", "--workers", "1", "--out", "words")
+
+
+def make_systems(workplace: Workplace, server: Server, names: Sequence[str] = ("bert", *SYSTEMS)) -> list[Command]:
+    """The commands that train systems by name, and their inputs; these are kept if they are there."""
+    inputs, commands = workplace.folder, []
+    lines = [line for line in (inputs / "text.txt").read_text("utf-8").splitlines() if line]
+    for name, step in (("a.txt", 1), ("b.txt", -1)):
+        (inputs / name).write_text("\n".join(" ".join(line.split()[::step]) for line in lines) + "\n", "utf-8")
+    rng = random.Random(0)
+    vectors = [f"{word} {' '.join(f'{rng.gauss(0, 1):.3f}' for _ in range(16))}" for word in sorted(set(WORDS.split()))]
+    (inputs / "vectors.txt").write_text("\n".join(vectors) + "\n", "utf-8")
+    for name in names:
+        corpus, tables = SYSTEMS.get(name, ("corpus", ""))
+        recipe = f"{name}.toml" if tables else "recipe.toml"
+        if tables:
+            (inputs / recipe).write_text(tables + _REST.format(corpus=corpus))
+        for made in [_WORD_VOCABULARY, *_CORPORA[corpus]] if "words" in corpus else _CORPORA[corpus]:
+            # Whole or not at all: what is there was made before.
+            if not (inputs / made[-1]).exists():
+                (ran,) = server.run(made, root=inputs)
+                assert ran.code == 0, ran.err
+        commands.append(
+            Command(f"pretrain-{name}", ("pretrain", recipe, "--out", "out"), ("pretrain", "--resume", "out"))
+        )
+    return commands
 
 
 def random_kills(

@@ -49,10 +49,13 @@ class Watch:
     def __init__(self, root: str, fault: dict[str, Any]):
         self.root, self.fault = root, fault
         self.n_events = 0
+        self.blind = False
         self.outside: list[str] = []
         self.forbidden: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.blind:
+            return
         if event in NETWORK or event in EXECUTES:
             what = os.path.basename(str(arguments[0])) if event == "subprocess.Popen" else event
             if what not in FONTS:
@@ -85,9 +88,9 @@ class Watch:
 
     def _strike(self, kind: str) -> None:
         if kind == "removed":
-            root, self.root = self.root, "\0"  # what is deleted here is no event
-            shutil.rmtree(os.path.join(root, "out"), ignore_errors=True)
-            self.root = root
+            self.blind = True  # what is deleted here is no event
+            shutil.rmtree(os.path.join(self.root, "out"), ignore_errors=True)
+            self.blind = False
         elif kind == "clock":
             now = time.time
             time.time = lambda: now() - 3600
@@ -128,7 +131,7 @@ def child(request: dict[str, Any]) -> int:
     seen = {"events": watch.n_events, "outside": watch.outside[:5], "forbidden": watch.forbidden[:5]}
     sys.stdout.flush()
     sys.stderr.flush()
-    watch.root = "\0"  # what is written from here on is the harness's own
+    watch.blind = True  # what is written from here on is the harness's own
     Path(request["seen"]).write_text(json.dumps(seen))
     return code
 

@@ -13,7 +13,14 @@ from torch import Tensor
 from firth import files
 from firth.errors import CheckpointError, TokenizerError
 from firth.files import MANIFEST, check_folder, recover, write_folder
-from firth.training.checkpoint import list_checkpoints, load_tensors, newest_checkpoint, save_checkpoint, save_tensors
+from firth.training.checkpoint import (
+    list_checkpoints,
+    load_tensors,
+    newest_checkpoint,
+    recover_checkpoints,
+    save_checkpoint,
+    save_tensors,
+)
 
 
 def fill_with(text: str) -> Any:
@@ -299,3 +306,12 @@ def test_what_is_no_safetensors_file_is_named(tmp_path: Path, data: bytes | None
         path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"x\.safetensors cannot be read"):
         load_tensors(path)
+
+
+def test_what_a_kill_has_left_half_deleted_goes_with_a_resume(tmp_path: Path) -> None:
+    """A run that is done saves no other checkpoint, which would clear it."""
+    save(tmp_path, 4)
+    half = tmp_path / ".step-2.0123456789abcdef.tmp"
+    (half / "train").mkdir(parents=True)
+    recover_checkpoints(tmp_path)
+    assert not half.exists() and [step for step, _ in list_checkpoints(tmp_path)] == [4]

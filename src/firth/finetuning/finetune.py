@@ -39,7 +39,7 @@ from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
 from firth.inference.score import Split, score_split
-from firth.machine import find_machine, reuse_memory
+from firth.machine import find_machine, reuse_memory, sizes_only
 from firth.memory import check_memory, estimate_memory
 from firth.metrics.bootstrap import mean_interval
 from firth.pretraining.run import RECIPE, deterministic
@@ -220,6 +220,7 @@ class _Finetuning:
     def check(self, processes: Processes) -> None:
         """Make what all runs need once, so that what cannot be made is an error before anything is written."""
         self._describe()
+        self._check_memory()
         encoder = self.base.encoder(self.recipe.train.seed, None)
         fitting = []
         for settings in self.settings:
@@ -247,6 +248,20 @@ class _Finetuning:
                 processes=self.processes,
             )
             self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
+
+    def _check_memory(self) -> None:
+        """ConfigError where one process has no room for the model, before any of it is made."""
+        train, row = self.recipe.train, SYSTEMS[self.base.system_name]
+        # With stored features nothing is kept of the encoder.
+        if self.recipe.adapt.frozen_groups == -1:
+            return
+        with sizes_only():
+            model = self.recipe.row.model(row.encoder(self.base.config), self.recipe.head)
+        freeze(model, self.recipe.adapt)
+        need = estimate_memory(
+            model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
+        )
+        check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute)
 
     def run(self) -> Finetuned:
         try:

@@ -97,7 +97,11 @@ def has_begun(run: Path) -> bool:
 
 
 def recover_checkpoints(checkpoints: Path) -> None:
-    """Bring back what a kill in the middle of replacing a checkpoint has left under another name."""
+    """Bring back what a kill in the middle of replacing a checkpoint has left under another name.
+
+    What one has left half written or half deleted goes: a run that is done saves nothing more that would clear it.
+    """
+    clear_litter(checkpoints)
     for old in checkpoints.glob(".step-*.old"):
         recover(checkpoints / old.name.removeprefix(".").removesuffix(".old"))
 

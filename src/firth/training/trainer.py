@@ -151,6 +151,8 @@ class Trainer:
         self.state = State(identity=self.identity, environment=self._environment())
         # By number of the micro-batch in its step: a step may have more or fewer than the one before.
         self.carries: dict[int, Carry] = {}
+        # Those whose state comes from a checkpoint and has not been used yet.
+        self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
 
@@ -259,7 +261,7 @@ class Trainer:
                     break
                 slot = number * self.world.size + self.world.rank
                 torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
-                step = self.forward(batch.to(self.device), None if batch.starts_stream else self.carries.get(number))
+                step = self._forward_from(number, batch.to(self.device))
                 loss = torch.zeros((), device=self.device)
                 for term, weight in self.objective.weights.items():
                     loss = loss + weight * step.losses[term] / max(counts[f"{term}_count"], 1)
@@ -297,6 +299,24 @@ class Trainer:
             resting = self.resting(self.state.step)
             for name, p in self.learning.items():
                 p.requires_grad_(name not in resting)
+
+    def _forward_from(self, number: int, batch: Batch) -> Step:
+        """The forward of a micro-batch from where its stream was; CheckpointError if that is of another model."""
+        carry = None if batch.starts_stream else self.carries.get(number)
+        if carry is None or number not in self._unproven:
+            return self.forward(batch, carry)
+        self._unproven.discard(number)
+        wrong = CheckpointError(f"{self.run / 'checkpoints'}: the recurrent state of its newest one {_OF_ANOTHER}")
+        try:
+            step = self.forward(batch, carry)
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise
+            raise wrong from None
+        # A row too few would be stretched over all, silently.
+        if step.carry is None or _shapes(step.carry) != _shapes(carry):
+            raise wrong
+        return step
 
     def forward(self, batch: Batch, carry: Carry | None) -> Step:
         with self._computing():
@@ -518,7 +538,7 @@ class Trainer:
                 raise ValueError(f"{key[:60]!r}: expected <micro-batch>/<name>")
             if int(number) % self.world.size == self.world.rank:
                 slots.setdefault(int(number) // self.world.size, {})[name] = tensor.to(self.device)
-        self.carries = slots
+        self.carries, self._unproven = slots, set(slots)
 
     def _environment(self) -> dict[str, Any]:
         """What bit-equality depends on besides the run itself."""
@@ -543,6 +563,10 @@ def _read_state(path: Path) -> State:
     except UsageError as error:
         raise CheckpointError(f"{path} {_OF_ANOTHER}: {error}") from None
     return State(**plain)
+
+
+def _shapes(carry: Carry) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in carry.items()}
 
 
 def _versions(model: nn.Module) -> list[int]:
