@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 from served import Client, Serve
 
 from firth.cli import main
 from firth.errors import ConfigError
 from firth.folder import read_model
+from firth.inference.loading import load
+from firth.inference.model import Model
 from firth.serving.access import Access
 from firth.serving.admin import canary, renewed
 from firth.serving.hosted import Hosted
@@ -62,6 +65,19 @@ def test_serves_reloads_and_ends(process: tuple[subprocess.Popen[str], str], tin
         running.send_signal(signal.SIGTERM)
     assert _line(running, "stopped")
     assert running.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_hugging_faces_own_client_is_answered(process: tuple[subprocess.Popen[str], str], tiny_run: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    address, model = process[1], load(tiny_run)
+    assert isinstance(model, Model)
+    vectors = hub.InferenceClient(f"{address}/feature-extraction").feature_extraction("the river")
+    np.testing.assert_allclose(vectors[0], model.embed("the river"), atol=1e-5)
+    found = hub.InferenceClient(address).fill_mask("the [MASK]", top_k=3)
+    assert [one.token_str for one in found] == [c.piece for c in model.fill_mask("the [MASK]", top_k=3)[0].candidates]
+    similarity = hub.InferenceClient(f"{address}/sentence-similarity").sentence_similarity
+    assert similarity("the river", other_sentences=["the river", "winter"])[0] == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.slow

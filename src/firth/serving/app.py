@@ -30,8 +30,8 @@ ROUTES: tuple[Route, ...] = (
     *kserve.ROUTES,
     *admin.ROUTES,
 )
-# What load balancers and Prometheus ask without a key; other GET routes want one.
-PUBLIC = frozenset({"/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready"})
+# What load balancers ask without a key, and the page in which a key can be typed. Only GET.
+PUBLIC = frozenset({"/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready", "/", "/playground/{file}"})
 _SECURITY = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -109,7 +109,8 @@ def _context(
 ) -> Context:
     access.check_host(request.headers)
     address = request.client.host if request.client is not None else ""
-    client = address if route.path in PUBLIC else access.client(request.headers, address)
+    public = route.method == "GET" and route.path in PUBLIC
+    client = address if public else access.client(request.headers, address)
     if route.path.startswith("/admin") and not access.keys:
         message = "administration wants a key: start the server with --key-file FILE"
         raise RefusalError(403, "key", message)

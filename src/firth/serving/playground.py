@@ -1,9 +1,11 @@
-"""Attention weights for pages that draw them."""
+"""The playground: one page that shows what the models do, and the attention weights that it draws."""
 
 import base64
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from starlette.responses import Response
 
 from firth.serving.asking import Context, Route, checked
 from firth.serving.refusals import RefusalError
@@ -36,4 +38,27 @@ async def attention(context: Context, body: AttentionBody) -> Any:
     }
 
 
-ROUTES = (Route("POST", "/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64"),)
+# What the page consists of; all of it comes from here.
+PAGE = {
+    "index.html": "text/html; charset=utf-8",
+    "playground.css": "text/css; charset=utf-8",
+    "playground.js": "text/javascript; charset=utf-8",
+}
+
+
+async def page(context: Context, body: None) -> Any:
+    name = context.request.path_params.get("file", "index.html")
+    if name not in PAGE:
+        raise RefusalError(404, "route", f"the playground has no {name[:40]!r}")
+    content = (files("firth.serving") / "static" / name).read_bytes()
+    return Response(content, 200, {"content-type": PAGE[name], "cache-control": "no-cache"})
+
+
+ROUTES = (
+    Route("GET", "/", page, None, "The playground"),
+    Route("GET", "/playground/{file}", page, None, "Its parts"),
+    *(
+        Route("POST", prefix + "/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64")
+        for prefix in ("", "/models/{model}")
+    ),
+)

@@ -1,0 +1,211 @@
+// What the models of this server do, panel by panel. Nothing is loaded from elsewhere.
+
+const WORDS = {
+  en: {
+    model: "Model", key: "API key", run: "Run", text: "Text", second: "Second text", question: "Question",
+    context: "Context", texts: "Texts, one per line", layer: "Layer", head: "Head", curl: "The same with curl",
+    none: "nothing found", tokens: "Tokens", labels: "Labels", masks: "Fill in the mask", entities: "Named entities",
+    answer: "Answer in the context", attention: "Attention", similar: "Nearest texts", other: "한국어",
+    write: "Continue a text", failed: "No answer from the server",
+  },
+  ko: {
+    model: "모델", key: "API 키", run: "실행", text: "텍스트", second: "둘째 텍스트", question: "질문",
+    context: "지문", texts: "텍스트(한 줄에 하나)", layer: "층", head: "헤드", curl: "curl로 같은 요청",
+    none: "결과 없음", tokens: "토큰", labels: "레이블", masks: "마스크 채우기", entities: "개체명",
+    answer: "지문 속의 답", attention: "어텐션", similar: "가까운 텍스트", other: "English",
+    write: "이어 쓰기", failed: "서버가 응답하지 않습니다",
+  },
+};
+const EXAMPLES = {
+  en: {
+    text: "The old farmer sat on the bank of the river.", mask: "The capital of France is [MASK].", second: "",
+    question: "Where did the farmer sit?", texts: "He opened an account at the bank.\nThe water was cold.",
+  },
+  ko: {
+    text: "늙은 농부가 강가에 앉아 있었다.", mask: "대한민국의 수도는 [MASK]이다.", second: "",
+    question: "농부는 어디에 앉아 있었나?", texts: "그는 은행에서 계좌를 열었다.\n물이 차가웠다.",
+  },
+};
+
+let language = "en";
+const say = (word) => WORDS[language][word];
+const byId = (id) => document.getElementById(id);
+
+// An element with attributes and children; text is never read as HTML.
+function make(name, attributes = {}, ...children) {
+  const svg = ["svg", "line", "text"].includes(name);
+  const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function headers() {
+  const key = byId("key").value;
+  return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
+}
+
+async function ask(path, body) {
+  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
+  const response = await fetch(path, { ...options, headers: headers() });
+  const found = await response.json();
+  if (!response.ok) throw new Error(found.error?.message ?? found.error);
+  return found;
+}
+
+// Offsets count characters; a string of JavaScript counts some of them twice.
+function slices(text, spans) {
+  const characters = Array.from(text), parts = [];
+  let at = 0;
+  for (const span of [...spans].sort((a, b) => a.start - b.start)) {
+    parts.push(characters.slice(at, span.start).join(""));
+    const note = span.note ? [" ", make("small", {}, span.note)] : [];
+    parts.push(make("mark", {}, characters.slice(span.start, span.end).join(""), ...note));
+    at = span.end;
+  }
+  return [...parts, characters.slice(at).join("")];
+}
+
+function bars(rows) {
+  return rows.map(({ label, score }) =>
+    make("div", { class: "bar" }, make("span", {}, label ?? "—"),
+      make("meter", { min: 0, max: 1, value: Math.max(0, Math.min(1, score)), "aria-label": label ?? "—" }),
+      make("span", {}, score.toFixed(3))));
+}
+
+function tokens([row]) {
+  return row.map((token) => make("span", { class: token.special ? "token special" : "token" },
+    token.text, " ", make("small", {}, String(token.id))));
+}
+
+function masks(found) {
+  const lists = Array.isArray(found[0]) ? found : [found];
+  return lists.map((list) => make("div", {}, ...bars(list.map((one) => ({ label: one.token_str, score: one.score })))));
+}
+
+function entities(found, fields) {
+  if (!found.length) return [say("none")];
+  return slices(fields.text, found.map((one) => ({ ...one, note: `${one.entity_group} ${one.score.toFixed(2)}` })));
+}
+
+function answer(found, fields) {
+  if (!found.answer) return [say("none")];
+  return slices(fields.context, [{ ...found, note: found.score.toFixed(2) }]);
+}
+
+function attention(found) {
+  const [layers, heads, count] = found.shape;
+  const weights = Uint8Array.from(atob(found.weights), (character) => character.charCodeAt(0));
+  const pick = (word, n) => make("select", { "aria-label": say(word) },
+    ...Array.from({ length: n }, (_, i) => make("option", { value: i }, `${say(word)} ${i + 1}`)));
+  const layer = pick("layer", layers), head = pick("head", heads), picture = make("div");
+  const draw = () => {
+    const begin = (Number(layer.value) * heads + Number(head.value)) * count * count, height = 20, right = 300;
+    const svg = make("svg", { viewBox: `0 0 440 ${count * height + 8}`, role: "img", "aria-label": say("attention") });
+    for (let row = 0; row < count; row += 1) {
+      for (let column = 0; column < count; column += 1) {
+        const weight = weights[begin + row * count + column] / 255;
+        if (weight < 0.02) continue;
+        svg.append(make("line", { x1: 140, y1: (row + .65) * height, x2: right, y2: (column + .65) * height,
+          "stroke-width": 2, "stroke-opacity": weight }));
+      }
+      svg.append(make("text", { x: 132, y: (row + .85) * height, "text-anchor": "end" }, found.tokens[row]));
+      svg.append(make("text", { x: right + 8, y: (row + .85) * height }, found.tokens[row]));
+    }
+    picture.replaceChildren(svg);
+  };
+  layer.onchange = head.onchange = draw;
+  draw();
+  return [layer, " ", head, picture];
+}
+
+const lines = (text) => text.split("\n").filter((line) => line.trim());
+
+function similar(found, fields) {
+  const rows = lines(fields.texts).map((label, i) => ({ label, score: found[i] }));
+  return bars(rows.sort((a, b) => b.score - a.score));
+}
+
+// What a panel needs of the model, its fields, its request, and how its answer is shown.
+const PANELS = [
+  { name: "tokens", needs: (m) => m.abilities.includes("embed"), fields: ["text"], path: "/tokenize",
+    body: (f) => ({ inputs: f.text }), show: tokens },
+  { name: "labels", needs: (m) => ["classify", "multilabel", "regress"].includes(m.task), fields: ["text", "second"],
+    path: "/predict", body: (f) => ({ inputs: f.second ? [f.text, f.second] : f.text }), show: bars },
+  { name: "masks", needs: (m) => m.abilities.includes("fill-mask"), fields: ["mask"], path: "/pipeline/fill-mask",
+    body: (f) => ({ inputs: f.mask }), show: masks },
+  { name: "entities", needs: (m) => m.task === "tag", fields: ["text"], path: "/pipeline/token-classification",
+    body: (f) => ({ inputs: f.text }), show: entities },
+  { name: "answer", needs: (m) => m.task === "answer", fields: ["question", "context"],
+    path: "/pipeline/question-answering",
+    body: (f) => ({ inputs: { question: f.question, context: f.context } }), show: answer },
+  { name: "write", needs: (m) => m.abilities.includes("generate"), fields: ["text"], path: "/pipeline/text-generation",
+    body: (f) => ({ inputs: f.text, parameters: { max_new_tokens: 30 } }), show: ([one]) => [one.generated_text] },
+  { name: "attention", needs: (m) => m.abilities.includes("attention"), fields: ["text", "second"], path: "/attention",
+    body: (f) => ({ inputs: f.text, ...(f.second ? { second: f.second } : {}) }), show: attention },
+  { name: "similar", needs: (m) => m.abilities.includes("embed"), fields: ["text", "texts"], path: "/similarity",
+    body: (f) => ({ inputs: { source_sentence: f.text, sentences: lines(f.texts) } }), show: similar },
+];
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+function panel(model, { name, fields, path, body, show }) {
+  const url = `/models/${encodeURIComponent(model)}${path}`, inputs = {};
+  const form = make("form", {});
+  for (const field of fields) {
+    const example = EXAMPLES[language][field] ?? EXAMPLES[language].text;
+    inputs[field] = make("textarea", { rows: field === "texts" ? 3 : 2 }, example);
+    form.append(make("label", {}, say(WORDS[language][field] ? field : "text"), inputs[field]));
+  }
+  const found = make("div", { class: "answer", "aria-live": "polite" }), curl = make("pre");
+  const given = () => Object.fromEntries(fields.map((field) => [field, inputs[field].value]));
+  const show_curl = () => {
+    const data = quoted(JSON.stringify(body(given())));
+    curl.textContent = `curl ${location.origin}${url} -H "content-type: application/json" -d ${data}`;
+  };
+  form.oninput = show_curl;
+  show_curl();
+  form.append(make("button", { type: "submit" }, say("run")));
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    const values = given();
+    try {
+      found.replaceChildren(...show(await ask(url, body(values)), values));
+    } catch (error) {
+      found.replaceChildren(make("p", { class: "wrong" }, error.message || say("failed")));
+    }
+  };
+  const details = make("details", {}, make("summary", {}, say("curl")), curl);
+  return make("section", {}, make("h2", {}, say(name)), form, found, details);
+}
+
+async function show_model() {
+  const model = byId("model").value;
+  const about = await ask(`/models/${encodeURIComponent(model)}/info`);
+  byId("about").textContent = `${about.system}, ${about.task}`;
+  byId("panels").replaceChildren(...PANELS.filter((one) => one.needs(about)).map((one) => panel(model, one)));
+}
+
+async function begin() {
+  document.documentElement.lang = language;
+  for (const node of document.querySelectorAll("[data-say]")) node.textContent = say(node.dataset.say);
+  byId("language").textContent = say("other");
+  byId("language").lang = language === "en" ? "ko" : "en";
+  try {
+    const chosen = byId("model").value;
+    const models = (await ask("/v1/models")).data.map((one) => one.id);
+    byId("model").replaceChildren(...models.map((name) => make("option", { value: name }, name)));
+    if (models.includes(chosen)) byId("model").value = chosen;
+    await show_model();
+  } catch (error) {
+    byId("about").textContent = error.message || say("failed");
+  }
+}
+
+byId("model").onchange = show_model;
+byId("key").onchange = begin;
+byId("language").onclick = () => {
+  language = language === "en" ? "ko" : "en";
+  begin();
+};
+begin();
