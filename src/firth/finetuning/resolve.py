@@ -16,6 +16,7 @@ from firth.finetuning.recipe import (
     varied,
     with_defaults,
 )
+from firth.finetuning.unknown import check_known
 from firth.recipes import Settings
 from firth.systems import SYSTEMS, kind_of_task, resolve_model
 from firth.tasks.config import AnyNetwork, BiLstmConfig
@@ -37,6 +38,8 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
     plain["model"] = resolve_model(plain["model"])
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
+    if not SYSTEMS[base.system_name].characters:
+        labelled.notes.extend(filter(None, [check_known(labelled.train, base.tokenizer, plain["model"])]))
     if labelled.columns:  # found by content: the model's recipe has them for later files
         plain.setdefault("data", {})["columns"] = labelled.columns
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)

@@ -1,0 +1,54 @@
+"""Whether a model can read the labelled texts: the share of their tokens that are [UNK]."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from firth.errors import InputError
+from firth.text.tokenizer import Tokenizer
+
+# Texts that are looked at, from the first on.
+_TEXTS = 500
+# Share of unknown tokens from which it is said, and from which nothing can be learnt.
+_SAID, _REFUSED = 0.1, 0.95
+# Blocks that a letter's Unicode name begins with are named so.
+_SCRIPTS = {"CJK": "Chinese characters", "HANGUL": "Hangul", "HIRAGANA": "Japanese", "KATAKANA": "Japanese"}
+
+
+def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str:
+    """What is to be said of the tokens that are unknown to a model's vocabulary; empty if they are few.
+
+    InputError where nearly all of them are: then a model of another language is meant.
+    """
+    texts = [text for record in records[:_TEXTS] for text in _texts(record) if text.strip()]
+    unknown = tokenizer.pieces.index(tokenizer.kind.unk)
+    counts = [(len(ids), sum(one == unknown for one in ids)) for ids in tokenizer.ids_many(texts)]
+    n_tokens, n_unknown = sum(n for n, _ in counts), sum(n for _, n in counts)
+    if not n_tokens or n_unknown < _SAID * n_tokens:
+        return ""
+    all_unknown = sum(n == of_these > 0 for n, of_these in counts)
+    share = n_unknown / n_tokens
+    said = (
+        f"{share:.0%} of the tokens of the first {len(texts):,} texts, which are mostly in {_script(texts)}, are "
+        f"{tokenizer.kind.unk} to {model}, and {all_unknown:,} texts are nothing else"
+    )
+    if share >= _REFUSED:
+        raise InputError(f"{said}: nothing can be learnt; choose a model whose vocabulary has that script")
+    return f"{said}: a model whose vocabulary has them would learn more (firth extend adds words)"
+
+
+def _texts(record: Any) -> list[str]:
+    found = [getattr(record, name, None) for name in ("text", "second", "question", "context")]
+    return [text for text in found if isinstance(text, str)]
+
+
+def _script(texts: Sequence[str]) -> str:
+    """The script that most letters are in, by the first word of their Unicode names."""
+    letters = Counter(
+        unicodedata.name(letter, "?").partition(" ")[0] for text in texts for letter in text if letter.isalpha()
+    )
+    if not letters:
+        return "no letters"
+    ((name, _),) = letters.most_common(1)
+    return _SCRIPTS.get(name, name.capitalize())

@@ -1,0 +1,29 @@
+"""Texts that a model's vocabulary does not know: said with numbers, or refused."""
+
+import pytest
+
+from firth.errors import InputError
+from firth.finetuning.unknown import check_known
+from firth.text.records import Question, Tagged, Text
+from firth.text.tokenizer import SPECIALS, Tokenizer
+
+TOKENIZER = Tokenizer.from_vocab([*SPECIALS, "a", "good", "film"], lowercase=True)
+
+
+def test_known_texts_need_no_word() -> None:
+    assert check_known([Text("a good film"), Text("a film")], TOKENIZER, "m") == ""
+
+
+def test_some_unknown_tokens_are_counted() -> None:
+    said = check_known([Text("a good film"), Text("a bad"), Text("хороший")], TOKENIZER, "runs/a")
+    assert said.startswith(
+        "33% of the tokens of the first 3 texts, which are mostly in Latin, are [UNK] to runs/a, and 1 texts"
+    )
+
+
+@pytest.mark.parametrize(
+    "record", [Text("좋은 영화", second="나쁜"), Tagged("좋은 영화", ((0, 2), (3, 5))), Question("누가", "영화")]
+)
+def test_another_script_is_refused(record: Text | Tagged | Question) -> None:
+    with pytest.raises(InputError, match="100% of the tokens .* mostly in Hangul, .* nothing can be learnt"):
+        check_known([record] * 3, TOKENIZER, "m")
