@@ -14,6 +14,7 @@ out/
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ WORKER = "firth.finetuning.worker"
 RESULTS, IDENTITY = "results.json", "identity.json"
 # A run whose held-out score is so far below the median of its like has collapsed.
 _COLLAPSE = 0.15
+# Fewer updates than this leave the new layer half taught.
+_FEW_UPDATES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +297,13 @@ class _Finetuning:
             f"{recipe.task}: {len(data.train):,} examples to learn from, {where} to choose on, {splits}; {start}; "
             f"{self.machine.path}"
         )
+        n_updates = math.ceil(recipe.train.epochs * len(data.train) / recipe.train.batch_examples)
+        if n_updates < _FEW_UPDATES:
+            enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / len(data.train))
+            self.tell(
+                f"{n_updates} updates of the weights in all, which is few: of so few examples a model learns more in "
+                f"more epochs, such as --set train.epochs={enough}"
+            )
 
     def folder(self, number: int, seed: int) -> Path:
         """Of one run."""

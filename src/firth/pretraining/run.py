@@ -498,7 +498,10 @@ def assemble(
         device=machine.device,
         world=world,
         tell=tell,
-        advice=f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}.",
+        advice=(
+            f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}. To begin again with other "
+            f"values, delete {run} or choose another --out."
+        ),
     )
     return trainer, loader
 

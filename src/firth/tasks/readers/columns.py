@@ -74,7 +74,7 @@ def guess_columns(
     rows = list(itertools.islice(_fields(path, form), _ROWS))
     if len(rows) < _FEWEST or len(rows[0]) < 2 or any(len(row) != len(rows[0]) for row in rows):
         return None
-    if header is not False and any(name.strip().lower() in known for name in rows[0] for known in KNOWN_NAMES.values()):
+    if any(name.strip().lower() in known for name in rows[0] for known in KNOWN_NAMES.values()):
         return None
     columns = [_Column(number, [row[number].strip() for row in rows[1:]]) for number in range(len(rows[0]))]
     label = _label_column(columns, kind) if labelled else None
