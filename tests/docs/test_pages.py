@@ -81,7 +81,11 @@ TABLES = "init|optim|train|data|encoder|head|adapt|masking|objective"
 def test_recipe_keys_exist(page: Path) -> None:
     text = "" if page.name in ("CHANGELOG.md", "decisions.md") else page.read_text("utf-8")
     found = re.findall(rf"(?<![\w./])((?:{TABLES})(?:\.[a-z_0-9]+)+)(?=[=`\s,;])", text)
-    files = {name for name in found if name.rpartition(".")[2] in ("tsv", "txt", "json", "gz", "en", "de", "py", "md")}
+    files = {
+        name
+        for name in found
+        if name.rpartition(".")[2] in ("tsv", "txt", "json", "jsonl", "gz", "en", "de", "py", "md")
+    }
     tensors = {name for name in found if re.match(r"(encoder|head)\.\w+\.\w+\.|encoder\.\w+\.", name)} | _TENSORS
     known = recipe_keys() | files | tensors
     assert sorted(set(found) - known) == []
