@@ -13,7 +13,15 @@ from firth.errors import InputError
 from firth.explain.markup import Mark, head_maps, labelled_map, shown, text_width, token_row
 from firth.explain.pieces import tokens_of, wordpiece_steps
 from firth.explain.sentences import SENTENCES
-from firth.explain.text import Asked, cosine_table, explain, input_embeddings, masked_rows, repeated_word
+from firth.explain.text import (
+    Asked,
+    cosine_table,
+    explain,
+    input_embeddings,
+    masked_rows,
+    repeated_word,
+    word_cosines,
+)
 from firth.inference.model import Model, load
 from firth.page import COLOURS
 from firth.text.tokenizer import SPECIALS, Tokenizer
@@ -158,6 +166,25 @@ def test_cosines_of_one_word_in_two_contexts() -> None:
     a, b = found[0].word_layers[2, 1], found[1].word_layers[2, 1]
     assert top[0, 1] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5) and top[0, 1] < 0.999
     assert repeated_word(made.vectors(["apple b2", "Apple c3 c3"])) == "apple"
+
+
+def test_one_word_in_several_models(tmp_path: Path) -> None:
+    texts = ["a1 b2 c3", "d4 b2 e5"]
+    models = [tiny_language_model(name) for name in ("bert", "elmo", "lstm")]
+    found, page = page_of(
+        models[0], texts, tmp_path / "a.html", word="b2", others=[("elmo", models[1]), ("lstm", models[2])]
+    )
+    assert "The same word in several models: b2" in found
+    for made in models:
+        same, different = word_cosines(made, texts, "b2")
+        a, b = (one.of_words(one.layer(-1))[1] for one in made.vectors(texts))
+        assert same == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5)
+        words = np.concatenate([one.of_words(one.layer(-1)) for one in made.vectors(texts)])
+        words /= np.linalg.norm(words, axis=1, keepdims=True)
+        every = [float(words[i] @ words[j]) for i in range(6) for j in range(i) if (i, j) != (4, 1)]
+        assert different == pytest.approx(np.mean(every), abs=1e-5)
+        assert f"{round(same, 3):.4g}" in page
+    assert np.isnan(word_cosines(models[0], ["a1 b2"], "a1")[0])
 
 
 def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:

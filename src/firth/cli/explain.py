@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Precision, check_text, load_model
+from firth.cli.shared import Others, Precision, check_text, load_model
 from firth.errors import UsageError
 from firth.files import check_new_file
 
@@ -16,6 +16,7 @@ def explain(
     *texts: Annotated[str, Parameter(name="TEXT", required=True)],
     out: Path,
     word: str | None = None,
+    others: Others = None,
     language: Literal["en", "ko"] = "en",
     precision: Precision = "float32",
 ) -> None:
@@ -36,6 +37,8 @@ def explain(
         Output .html file, must be new.
     word
         The word to compare in its contexts; default: the longest one that occurs twice.
+    others
+        Further models in which the word's vectors are compared, such as word vectors; repeatable.
     language
         Language of the page: English or Korean.
     precision
@@ -49,5 +52,6 @@ def explain(
     loaded = load_model(model, precision)
     from firth.explain.text import explain as write_page
 
-    found = write_page(loaded, texts, out, word=word, language=language, name=str(model))
+    named = [(str(other), load_model(other, precision)) for other in others or ()]
+    found = write_page(loaded, texts, out, word=word, language=language, name=str(model), others=named)
     print(f"{out}: {', '.join(found)}")

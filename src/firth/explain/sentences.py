@@ -146,6 +146,21 @@ SENTENCES: dict[str, dict[Language, str]] = {
         "en": "embedding output",
         "ko": "임베딩 출력",
     },
+    "models": {"en": "The same word in several models: {word}", "ko": "여러 모델에서의 같은 단어: {word}"},
+    "models_text": {
+        "en": "The mean cosine between the vectors of the word's occurrences, in each model's top layer. "
+        "Word vectors have one vector per word: 1. The lower it is, the more the vectors follow the context; "
+        "models differ in how close any two of their vectors are, so the mean cosine of "
+        "different words in the same texts stands beside it.",
+        "ko": "각 모델의 최상위 층에서 그 단어가 나온 자리들의 벡터 사이 코사인 평균입니다. "
+        "단어 벡터는 단어마다 벡터가 하나이므로 1입니다. 낮을수록 벡터가 문맥을 따릅니다. "
+        "모델마다 임의의 두 벡터가 가까운 정도가 다르므로 "
+        "같은 텍스트의 서로 다른 단어들의 코사인 평균을 함께 적습니다.",
+    },
+    "models_columns": {
+        "en": "model|same word|different words",
+        "ko": "모델|같은 단어|다른 단어",
+    },
     "attention": {
         "en": "Attention",
         "ko": "어텐션",

@@ -46,27 +46,41 @@ _EPOCHS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What a page is about: texts, the word to compare in them (None: the first content word that repeats)."""
+    """What a page is about: texts, the word to compare in them (None: the longest that repeats).
+
+    ``name``: of the model; ``others``: models in which the word is compared too, with their names.
+    """
 
     texts: tuple[str, ...]
     word: str | None = None
     language: Language = "en"
+    name: str = ""
+    others: tuple[tuple[str, Model], ...] = ()
 
     def say(self, key: str, **values: object) -> str:
         return say_in(self.language, key, **values)
 
 
-def explain(model: Model, texts: Sequence[str], out: Path, *, word: str | None = None, language: Language = "en",
-            name: str = "") -> list[str]:  # fmt: skip
-    """Write the page of some texts to a new file; returns the headings of its sections.
+def explain(
+    model: Model,
+    texts: Sequence[str],
+    out: Path,
+    *,
+    word: str | None = None,
+    language: Language = "en",
+    name: str = "",
+    others: Sequence[tuple[str, Model]] = (),
+) -> list[str]:
+    """Write the page of some texts to a file; returns the headings of its sections.
 
-    A section is left out where the model has nothing to show in it: attention of an LSTM, masks of GPT. InputError for
-    no text, an empty one, or a ``word`` that no text has.
+    A section is left out where the model has nothing to show in it: attention of an LSTM, masks of GPT. ``others``:
+    further models, by name, in which the word's vectors are compared too. InputError for no text, an empty one, or a
+    ``word`` that no text has.
     """
     if not texts or not all(model.tokenize(text) for text in texts):
         raise InputError("a text has no tokens: give texts with a word in each")
-    asked = Asked(texts=tuple(texts), word=word, language=language)
-    page = Report(asked.say("title", model=name or model.system), language=language)
+    asked = Asked(texts=tuple(texts), word=word, language=language, name=name or model.system, others=tuple(others))
+    page = Report(asked.say("title", model=asked.name), language=language)
     found = [section(page, model, asked) for section in _SECTIONS]
     page.write(out)
     return [heading for heading in found if heading]
@@ -326,6 +340,46 @@ def _context(page: Report, model: Model, asked: Asked) -> str:
     return heading
 
 
+def _models(page: Report, model: Model, asked: Asked) -> str:
+    if not asked.others:
+        return ""
+    word = asked.word or repeated_word(model.vectors(asked.texts))
+    if word is None:
+        return ""
+    heading = asked.say("models", word=shown(word))
+    page.heading(heading)
+    page.text(asked.say("models_text"))
+    named = [(asked.name, model), *asked.others]
+    names = [name for name, _ in named]
+    found = [word_cosines(one, asked.texts, word) for _, one in named]
+    columns = asked.say("models_columns").split("|")
+    rows = [
+        (name, *(None if np.isnan(cosine) else round(cosine, 3) for cosine in both))
+        for name, both in zip(names, found, strict=True)
+    ]
+    page.table(columns, rows)
+    bars = np.nan_to_num(np.array(found)).clip(0, 1)
+    page.drawing(labelled_map(names, columns[1:], bars, heading, side=26), heading)
+    return heading
+
+
+def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, float]:
+    """The mean cosine in the top layer between occurrences of a word, and between all other pairs of words.
+
+    NaN where there is no such pair.
+    """
+    found = model.vectors(texts)
+    spelled = [unit.text.casefold() for one in found for unit in one.words]
+    x = np.concatenate([one.of_words(one.layer(-1)) for one in found])
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    rows, columns = np.triu_indices(len(x), 1)
+    same = np.array([spelled[i] == spelled[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)], bool)
+    asked = same & np.array([spelled[i] == word.casefold() for i in rows.tolist()], bool)
+    cosines = (x[rows] * x[columns]).sum(1)
+    means = [float(cosines[some].mean()) if some.any() else float("nan") for some in (asked, ~same)]
+    return means[0], means[1]
+
+
 def repeated_word(found: Sequence[TextVectors]) -> str | None:
     """The longest word that occurs twice or more; None if there is none of three letters, or of two ideographs."""
     counts = Counter(unit.text.casefold() for one in found for unit in one.words)
@@ -387,5 +441,5 @@ def _attention(page: Report, model: Model, asked: Asked) -> str:
 
 # In the order of the page; each writes its part and returns its heading, or an empty text where it has nothing to show.
 _SECTIONS: tuple[Callable[[Report, Model, Asked], str], ...] = (
-    _tokens, _steps, _input, _masks, _pairs, _probabilities, _context, _attention,
+    _tokens, _steps, _input, _masks, _pairs, _probabilities, _context, _models, _attention,
 )  # fmt: skip
