@@ -31,7 +31,7 @@ def test_it_says_what_it_found_and_what_comes_next(firth, published: Path, tmp_p
     lines = result.out.splitlines()
     assert lines[0] == f"{published}: a model in Hugging Face's layout"
     assert f"{tmp_path / 'made'}: a model folder; read again, every number is equal" in lines
-    for part in ("bert", "pretraining", f"2 layers of width 8, {len(PIECES)} pieces", "cased (from the pieces)"):
+    for part in ("bert", "pretraining", f"2 layers of width 8, {len(PIECES)} pieces", "cased (from the tokens)"):
         assert part in result.out
     assert lines[-1] == f"next: firth fill-mask {tmp_path / 'made'} 'The capital of France is [MASK].'"
     assert read_model(tmp_path / "made").task == PRETRAINING
@@ -164,7 +164,7 @@ def test_a_published_model_is_fine_tuned(firth, bare: Path, tmp_path: Path) -> N
         "train.precision=float32",
     )
     assert result.code == 0, result.err
-    assert "pre-trained weights but for the pooler, of which the checkpoint has nothing" in result.err
+    assert "pre-trained weights except pooler, missing from the checkpoint" in result.err
     tuned = read_model(tmp_path / "out")
     assert tuned.task == "classify" and tuned.untrained == ()
     assert tuned.provenance["base"]["provenance"]["origin"]["from"] == str(bare)

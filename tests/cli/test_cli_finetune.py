@@ -206,7 +206,7 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
     train = recipe["train"]
     assert (train["epochs"], train["seed"], train["seeds"], train["patience"]) == (1.5, 4, 3, 2)
     assert recipe["head"]["labels"] == ["a", "b"]
-    assert "epochs = 1.5  # times that the training examples are read" in result.out
+    assert "epochs = 1.5  # passes over the training examples" in result.out
     assert list(tmp_path.iterdir()) == [file]
     # What is shown is itself a recipe.
     write(file, result.out)
@@ -368,7 +368,7 @@ def test_a_question_that_leaves_no_room_is_known_before_anything_is_written(
     tokens = ["--task", "answer", "--model", tiny_run, "--train", files["train"], "--dev", files["dev"]]
     result = firth("finetune", *tokens, "--out", tmp_path / "run")
     assert result.code == 2 and f"{split}.json: data[0]" in result.complaint
-    assert "a question of 64 pieces leaves no room" in result.complaint and "max_question" in result.complaint
+    assert "a question of 64 tokens leaves no room" in result.complaint and "max_question" in result.complaint
     assert not (tmp_path / "run").exists()
 
 
@@ -390,10 +390,10 @@ def test_bad_rows_are_left_out_and_listed_on_demand(firth, tiny_run: Path, tmp_p
         *FAST,
     )
     assert result.code == 0 and "fine-tuned on 18 examples" in result.out
-    assert "bad rows left out: 2; the first 2:" in result.err
+    assert "malformed rows skipped: 2; the first 2:" in result.err
     assert "t.tsv:22: found 1 columns" in result.err and "t.tsv:23: found 3 columns" in result.err
     notes = json.loads((tmp_path / "run" / "results.json").read_text())["notes"]
-    assert "bad rows left out: 2; the first 2:" in notes
+    assert "malformed rows skipped: 2; the first 2:" in notes
     assert "t.tsv:23" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
@@ -551,7 +551,7 @@ def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, 
         ([], ["firth evaluate runs/b --data test.tsv", "firth score"]),
         (["MODEL"], ["--data is missing"]),
         (["MODEL", "--data", "EMPTY"], ["e.conll: the file is empty"]),
-        (["RUN", "--data", "FILE"], ["has not learnt a task yet", "firth finetune --model"]),
+        (["RUN", "--data", "FILE"], ["is not fine-tuned for a task", "firth finetune --model"]),
         (["nowhere", "--data", "FILE"], ["nowhere: no such model folder"]),
         (["MODEL", "--data", "FILE", "--gold", "x"], ["does not translate: --gold", "firth score"]),
         (["MODEL", "--data", "FILE", "--task", "glue/sst2"], ["is a model for tag", "kind classify"]),
@@ -561,7 +561,10 @@ def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, 
         (["--predictions", "x", "--gold", "y", "--task", "tag"], ["has no --predictions: use firth score --predict"]),
         (["MODEL", "--data", "FILE", "--na-prob-file", "y"], ["has no --na-prob-file: use firth score"]),
         (["MODEL", "--data", "FILE", "--with", "RUN"], ["is a model for pretraining", "models of one task"]),
-        (["MODEL", "--data", "FILE", "--with", "MODEL", "--precision", "int8"], ["judge one model: leave out --with"]),
+        (
+            ["MODEL", "--data", "FILE", "--with", "MODEL", "--precision", "int8"],
+            ["evaluate one model: leave out --with"],
+        ),
     ],
 )
 def test_evaluate_refuses_in_one_line(
@@ -596,7 +599,7 @@ def test_bad_rows_are_listed_by_evaluate(firth, tuned: tuple[Path, str], tmp_pat
     result = firth("evaluate", tuned[0], "--data", gold)
     assert result.code == 2 and "g.tsv:3" in result.complaint
     result = firth("evaluate", tuned[0], "--data", gold, "--skip-bad")
-    assert result.code == 0 and "1 example\n" in result.out and "bad rows left out: 1" in result.err
+    assert result.code == 0 and "1 example\n" in result.out and "malformed rows skipped: 1" in result.err
 
 
 @pytest.mark.parametrize(

@@ -437,7 +437,7 @@ def test_submissions_that_cannot_be(firth, wnli: tuple[Path, Path], models: dict
 @pytest.mark.parametrize(
     ("tokens", "parts"),
     [
-        (["RUN", "x"], ["has not learnt a task yet", "firth finetune"]),
+        (["RUN", "x"], ["is not fine-tuned for a task", "firth finetune"]),
         (["nowhere", "x"], ["nowhere: no such model folder"]),
         (["MODEL", "x", "--input", "y"], ["TEXT", "--input"]),
         (["MODEL", "x", "--columns", "text=0"], ["--columns: only with a file"]),
@@ -446,7 +446,7 @@ def test_submissions_that_cannot_be(firth, wnli: tuple[Path, Path], models: dict
         (["ANSWER", "x", "--format", "lines"], ["--format lines", "JSON objects"]),
         (["MODEL", "--input", "nowhere.txt"], ["nowhere.txt: no such file"]),
         (["MODEL", "--input", "nowhere.tsv"], ["nowhere.tsv: no such file"]),
-        (["MODEL", "--input", "t.pdf"], ["t.pdf: cannot tell the format by '.pdf'"]),
+        (["MODEL", "--input", "t.pdf"], ["t.pdf: unknown format '.pdf'"]),
         (["MODEL", "--input", "t.tsv", "--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
         (["MODEL", "--input", "t.tsv", "--task", "squad1"], ["--task squad1 is of kind answer", "classify"]),
         (["MODEL", "x", "--with", "nowhere"], ["nowhere: no such model folder"]),

@@ -99,7 +99,10 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
         (["--steps", "0"], ["--steps", ">= 1"]),
         (["--minutes", "0"], ["--minutes=0", "more than 0"]),
         (["--minutes", "3", "--epochs", "2"], ["--minutes and --epochs", "one of them"]),
-        (["--set", "train.batch_tokens=16"], ["train.batch_tokens=16", "smaller than one row of 32", "data.length"]),
+        (
+            ["--set", "train.batch_tokens=16"],
+            ["train.batch_tokens=16", "smaller than one sequence of 32", "data.length"],
+        ),
         (["--set", "data.length=65"], ["data.length=65", "encoder.max_positions=64"]),
         (["--set", "encoder.vocab_size=100"], ["encoder.vocab_size=100", "300 pieces"]),
         (["--set", "train.stpes=5"], ["'train.stpes'", "'train.steps'"]),

@@ -110,7 +110,7 @@ def test_one_that_is_killed_stops_the_run_which_can_go_on(
 
     with monkeypatch.context() as patch:
         at_step(7, kill, patch)
-        with pytest.raises(TrainingError, match="process 2 of 2 was killed, most likely because memory ran out"):
+        with pytest.raises(TrainingError, match="process 2 of 2 was killed, probably because memory ran out"):
             pretrain(recipe, tmp_path / "cut", silent, processes=2)
     assert all(child.poll() is not None for child in children)
     assert resume(tmp_path / "cut", silent, processes=2).finished

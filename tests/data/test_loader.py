@@ -234,9 +234,9 @@ def test_varied_windows_are_others_every_epoch(folder: Path) -> None:
         assert {batch.rate_scale for batch in batches} == {length / 16}
         by_epoch.setdefault(Place.parse(batches[0].place).epoch, []).append(length)
     assert by_epoch[0] != by_epoch[1][: len(by_epoch[0])] and len(set(by_epoch[0])) > 3
-    with pytest.raises(ConfigError, match="is for data.instances='streams', not 'pairs'"):
+    with pytest.raises(ConfigError, match="requires data.instances='streams', not 'pairs'"):
         loader(folder, varied_windows=True)
-    with pytest.raises(ConfigError, match="read both ways has windows of one length"):
+    with pytest.raises(ConfigError, match="read in both directions has windows of one length"):
         Loader(
             source.corpus, source.data, source.masking, source.layout, predict="both", budget_tokens=64, slots=1, seed=1
         )
@@ -248,7 +248,7 @@ def test_only_streams_begin_anew(folder: Path) -> None:
         return [batches[0].starts_stream for batches, _ in read(source, 40)]
 
     assert all(begins(1)) and not all(begins(0))
-    with pytest.raises(ConfigError, match="restart_every=2 is for data.instances='streams'"):
+    with pytest.raises(ConfigError, match="restart_every=2 requires data.instances='streams'"):
         loader(folder, restart_every=2)
 
 
@@ -287,9 +287,9 @@ def test_errors_of_a_worker_reach_the_reader(tmp_path: Path) -> None:
 
 
 def test_a_budget_smaller_than_a_row_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="train.batch_tokens=64 is smaller than one row of 100"):
+    with pytest.raises(ConfigError, match="train.batch_tokens=64 is smaller than one sequence of 100"):
         loader(folder, length=100)
-    with pytest.raises(ConfigError, match="one row of 65"):
+    with pytest.raises(ConfigError, match="one sequence of 65"):
         loader(folder, long_length=65)
 
 
@@ -298,7 +298,7 @@ def test_places_are_written_and_read() -> None:
     assert str(place) == "1:2:3:4" and Place.parse("1:2:3:4") == place
     assert Place(0, 1, 0, 9) < Place(1, 0, 0, 0)
     for text in ("", "1:2:3", "1:2:3:x", "1:2:3:4:5"):
-        with pytest.raises(ConfigError, match="is no place in the data"):
+        with pytest.raises(ConfigError, match="is not a position in the data"):
             Place.parse(text)
 
 

@@ -144,5 +144,5 @@ def test_text_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_holds_at_least_a_pair_of_the_longest_rows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_tokens=31 is smaller than a pair of two rows of 16"):
+    with pytest.raises(ConfigError, match="batch_tokens=31 is smaller than a pair of sequences of 16"):
         loader_of(parallel(tmp_path / "c"), budget=31)

@@ -114,7 +114,7 @@ def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, t
     assert list(found.results["ways"]) == ["baseline"] and len(found.results["skipped"]) == 2
     assert any(line.startswith("skipped: fine-tuned run with 62 labels") for line in heard)
     assert "nothing else was fitted" in found.results["recommendation"]
-    assert "Skipped, for want of time" in (tmp_path / "c" / "report.html").read_text("utf-8")
+    assert "Skipped for lack of time" in (tmp_path / "c" / "report.html").read_text("utf-8")
 
 
 def test_taggers_are_compared_with_the_commonest_tag(
@@ -135,7 +135,7 @@ def test_taggers_are_compared_with_the_commonest_tag(
         ("", 5, "classify", InputError, "the file is empty, expected at least one example"),
         ("text\tlabel\na\tnew\n", 5, "classify", InputError, "found the label 'new', expected one of the 2 known"),
         ("text\tlabel\na\tin\n", 0, "classify", ConfigError, "--minutes 0: expected more than 0"),
-        ("text\tlabel\na\tin\n", 5, "answer", ConfigError, "compare is for classify and tag, not yet for answer"),
+        ("text\tlabel\na\tin\n", 5, "answer", ConfigError, "compare supports classify and tag, not yet answer"),
         (None, 5, "classify", ConfigError, "--dev is missing"),
     ],
 )
@@ -168,7 +168,7 @@ def test_only_what_is_surely_better_is_recommended() -> None:
     cases = ((0.9, 0.05, 0.15), (0.82, -0.01, 0.05), (0.7, -0.2, 0.0))
     sure, unsure, worse = (recommendation(facts(*case)) for case in cases)
     assert sure.startswith("Use fine-tuned m: accuracy 0.9000, with 50 of 100 labels, +10.0 points over the baseline")
-    assert unsure.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not surely better, +2.0 points")
+    assert unsure.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not reliably better, +2.0 points")
     assert "-10.0 points" in worse and all(text.count(". ") == 1 for text in (sure, unsure, worse))
 
 

@@ -53,7 +53,7 @@ def test_several_models_are_scored_as_one(classifier: Path, tiny_run: Path, tmp_
     assert found["scores"] == evaluate(classifier, str(gold), LabelledConfig())["scores"]
     with pytest.raises(ConfigError, match="run is a model for pretraining, .*out for classify"):
         evaluate(classifier, str(gold), LabelledConfig(), others=[tiny_run])
-    with pytest.raises(ConfigError, match="judge one model"):
+    with pytest.raises(ConfigError, match="evaluate one model"):
         evaluate(classifier, str(gold), LabelledConfig(), precision="bfloat16", max_drop=1.0, others=[classifier])
 
 
@@ -82,11 +82,11 @@ def test_a_label_the_model_never_saw(classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gold.tsv:6: .*'c'.*a, b"):
         evaluate(classifier, str(gold), LabelledConfig())
     found = evaluate(classifier, str(gold), LabelledConfig(skip_bad=True))
-    assert found["examples"] == 4 and any("bad rows left out: 1" in note for note in found["notes"])
+    assert found["examples"] == 4 and any("malformed rows skipped: 1" in note for note in found["notes"])
 
 
 def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has not learnt a task yet: fine-tune it"):
+    with pytest.raises(ConfigError, match="is not fine-tuned for a task: fine-tune it"):
         evaluate(tiny_run, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig())
 
 

@@ -440,10 +440,16 @@ def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: d
         (["adapt.frozen_groups=4", "adapt.layer_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
         (["adapt.unfreeze=gradual", 'grid=["adapt.frozen_groups=0,4"]'], "frozen_groups=4 freezes the encoder: leave"),
         (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
-        (["adapt.transferred_groups=1", "from_scratch=true"], "adapt.transferred_groups=1 is of a model's weights"),
-        (["from_scratch=true", 'grid=["adapt.transferred_groups=-1,2"]'], "adapt.transferred_groups=2 is of a model's"),
-        (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder reads in both directions"),
-        (["head.windows.length=65"], "windows.length=65: this model reads rows of at most 64"),
+        (
+            ["adapt.transferred_groups=1", "from_scratch=true"],
+            "adapt.transferred_groups=1 requires pre-trained weights",
+        ),
+        (
+            ["from_scratch=true", 'grid=["adapt.transferred_groups=-1,2"]'],
+            "adapt.transferred_groups=2 requires pre-trained",
+        ),
+        (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder is bidirectional"),
+        (["head.windows.length=65"], "windows.length=65: this model reads sequences of at most 64"),
         (['head.network={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
     ],
 )
@@ -619,7 +625,7 @@ def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_v
     dev = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "dev"]
     assert dev and not any(key.startswith("lm") for e in dev for key in e)
     assert load(tmp_path / "out").predict("the river").label in ("river", "winter")
-    with pytest.raises(ConfigError, match=r"adapt\.frozen_groups=-1 freezes the encoder, and head\.auxiliary_lm is"):
+    with pytest.raises(ConfigError, match=r"adapt\.frozen_groups=-1 freezes the encoder, but head\.auxiliary_lm"):
         run(plain, tmp_path / "frozen", "head.auxiliary_lm=0.5", "adapt.frozen_groups=-1")
     assert not (tmp_path / "frozen").exists()
 

@@ -54,7 +54,7 @@ def test_the_folder_is_that_of_a_fine_tuning(fitted: Path, files: Path) -> None:
     assert len(results["settings"]) == len(results["tried"]) > results["chosen"]
     assert 0.05 <= results["calibration"]["temperature"] <= 20
     page = (fitted / "report.html").read_text("utf-8")
-    assert "What was tried" in page and "What speaks for each label" in page
+    assert "Settings tried" in page and "Top n-grams of each label" in page
     # The recipe makes the same model again.
     again = firth.finetune(fitted / "recipe.toml", out=fitted.with_name("again"), tell=lambda text: None)
     assert again.results["model"] == results["model"]
@@ -96,7 +96,7 @@ def test_show_recipe_prints_it_and_fits_nothing(files: Path, capsys: pytest.Capt
         ("answer", "tfidf", {}, "there is no baseline for it"),
         ("classify", "tfidf", {"train.epochs": 3}, "a baseline has no train: leave out"),
         ("classify", "tfidf", {"strengths": [0.0]}, "expected numbers above 0"),
-        ("classify", "tfidf", {"data.choose_on": "dev"}, "makes its choices on training examples"),
+        ("classify", "tfidf", {"data.choose_on": "dev"}, "is tuned on training examples only"),
         ("classify", "tfidf", {"metric": "pearson"}, "expected one of"),
         ("classify", "tfidf", {"strength": 3.0}, "unknown key 'strength': did you mean 'strengths'"),
     ],

@@ -52,7 +52,7 @@ def results() -> dict[str, Any]:
             "reliability_before": [[0.9, 0.8, 10]],
             "reliability_after": [[0.8, 0.8, 10]],
         },
-        "notes": ["bad rows left out: 1; the first 1:", "  t.tsv:7: <broken>"],
+        "notes": ["malformed rows skipped: 1; the first 1:", "  t.tsv:7: <broken>"],
     }
 
 
@@ -89,7 +89,7 @@ def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
     ]
     at = cells.index("gold")
     assert cells[at : at + 9] == ["gold", "a", "b", "a", "3", "0", "b", "1", "0"]
-    assert "Always answering a: accuracy 0.7500." in page
+    assert "Always predicting a: accuracy 0.7500." in page
     assert "Warning: the model gives the same answer to every example: a" in page
 
 
@@ -129,4 +129,4 @@ def test_scores_runs_curves_and_what_reading_met(tmp_path: Path) -> None:
 def test_without_dev_file_and_temperature(tmp_path: Path) -> None:
     page = write(tmp_path, results() | {"dev": {}, "calibration": {}, "notes": []})
     assert "Held out: 56 examples" in page
-    assert "dev: 78" not in page and "Reliability" not in page and "Reading the data" not in page
+    assert "dev: 78" not in page and "Reliability" not in page and "Notes on the data" not in page

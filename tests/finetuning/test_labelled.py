@@ -42,7 +42,7 @@ def test_choices_may_be_made_on_the_dev_file(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "t.tsv", table(ROWS)), write(tmp_path / "d.tsv", table([("x", "b")]))
     data = read("classify", train=train, dev=dev, choose_on="dev")
     assert len(data.train) == 20 and data.held == data.dev["dev"]
-    with pytest.raises(ConfigError, match="data.choose_on='dev': there is no dev file: give --dev"):
+    with pytest.raises(ConfigError, match="data.choose_on='dev' requires a dev file: give --dev"):
         read("classify", train=train, choose_on="dev")
 
 
@@ -61,7 +61,7 @@ def test_a_label_that_only_the_dev_file_has_is_an_error_at_its_line(tmp_path: Pa
         read("classify", train=train, dev=dev)
     data = read("classify", train=train, dev=dev, skip_bad=True)
     assert len(data.dev["dev"]) == 1
-    assert "bad rows left out: 1; the first 1:" in data.notes and "d.tsv:3" in data.notes[-1]
+    assert "malformed rows skipped: 1; the first 1:" in data.notes and "d.tsv:3" in data.notes[-1]
     # Labels that the recipe names go before those of the data.
     assert len(read("classify", {"labels": ["a", "b", "c"]}, train=train, dev=dev).dev["dev"]) == 2
 
@@ -84,7 +84,9 @@ def test_all_examples_of_one_label(tmp_path: Path) -> None:
 
 def test_too_few_examples_are_refused_with_numbers(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table(ROWS))
-    with pytest.raises(InputError, match=r"1 training example, the held-out ones aside \(data.limit=2\): all have the"):
+    with pytest.raises(
+        InputError, match=r"1 training example, without the held-out ones \(data.limit=2\): all have the"
+    ):
         read("classify", train=train, limit=2)
     tagged = write(tmp_path / "t.conll", "Ann B-PER\n\nOslo B-LOC\n\nnow O\n")
     with pytest.raises(InputError, match="1 training example, .*: expected at least 2: raise --limit"):
@@ -102,8 +104,8 @@ def test_rare_and_common_labels_are_said_with_numbers(tmp_path: Path) -> None:
         dev=write(tmp_path / "d.tsv", table(rows)),
         choose_on="dev",
     )
-    assert "labels with one training example, of which the model learns little: 'c'" in data.notes
-    common = "18 of 21 training examples have the label 'a': always answering it is right for 86% of them"
+    assert "labels with a single training example: 'c'" in data.notes
+    common = "18 of 21 training examples have the label 'a', so always predicting it reaches accuracy 86%"
     assert any(note.startswith(common) for note in data.notes)
     named = read("classify", {"labels": ["a", "b", "c", "d"]}, train=str(tmp_path / "t.tsv"))
     assert any("without a training example" in note and "'d'" in note for note in named.notes)
@@ -169,9 +171,9 @@ def test_f1_is_of_two_labels(tmp_path: Path) -> None:
         ("glue/sst2", {"folder": "x", "train": "y"}, "leave out --train, --dev, --columns, --header and --format"),
         ("clasify", {}, "'clasify' is not known: kinds are classify, .*did you mean 'classify'"),
         ("glue/sst", {}, "did you mean 'glue/sst2'"),
-        ("tag", {"train": "t.xyz"}, "t.xyz: cannot tell the format by its name: give --format, one of conll"),
+        ("tag", {"train": "t.xyz"}, "t.xyz: cannot detect the format from its name: give --format, one of conll"),
         ("tag", {"train": "t.conll", "format": "squad"}, "--format squad: expected one of conll"),
-        ("tag", {"train": "t.jsonl", "columns": "word=0"}, "--columns has no meaning for the format jsonl"),
+        ("tag", {"train": "t.jsonl", "columns": "word=0"}, "--columns does not apply to the format jsonl"),
         ("tag", {"train": "t.conll", "columns": "text=0"}, "expected numbers of columns such as word=0,tag=3"),
         ("classify", {"train": "t.tsv", "format": "conll"}, "--format conll: expected one of tsv, csv, jsonl"),
     ],

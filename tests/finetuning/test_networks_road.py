@@ -100,7 +100,7 @@ def test_the_design_is_for_labels_of_texts(recipe: dict[str, Any]) -> None:
 
 
 def test_probing_is_by_a_linear_head(recipe: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"head\.network: probing is by a linear head; leave it out"):
+    with pytest.raises(ConfigError, match=r"head\.network: probing always uses a linear head; leave it out"):
         probe(recipe, ["head.network.hidden_width=5"], "t", tmp_path / "probe", tell=QUIET)
 
 
@@ -133,6 +133,6 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
     single_lines = [f"the {word}\t{at}" for at, word in enumerate(WORDS)]
     file.write_text("\n".join(["text\tlabel", *single_lines]) + "\n", "utf-8")
     single = {"task": "similarity", "model": str(tiny_run), "data": {"train": str(file)}}
-    with pytest.raises(InputError, match="one text: expected two, whose cosine is asked for"):
+    with pytest.raises(InputError, match="found one text, expected two to compare"):
         run_resolved(resolve(single, ["head.network.compare=cosine"], "t"), tmp_path / "none", tell=QUIET)
     assert not (tmp_path / "none/recipe.toml").exists()

@@ -57,7 +57,7 @@ def test_a_label_that_is_only_predicted_is_wrong_and_noted(tmp_path: Path) -> No
     gold = write(tmp_path / "gold.tsv", "text\tlabel\none\ta\ntwo\ta\n")
     found = scored("classify", gold, write(tmp_path / "p", "a\nc\n"))
     assert found["scores"]["accuracy"] == 0.5
-    assert any("predicted, but not a label of any gold example: c" in note for note in found["notes"])
+    assert any("predicted labels that no gold example has: c" in note for note in found["notes"])
     # Of several labels too: a false one more may not go unseen.
     gold = write(tmp_path / "gold.jsonl", '{"text": "x", "labels": ["a"]}\n')
     found = scored("multilabel", gold, write(tmp_path / "p", "a|c\n"))

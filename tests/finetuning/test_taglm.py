@@ -127,9 +127,9 @@ def test_tags_that_are_of_no_entities_stay_plain(plain: dict[str, Any], data: Pa
 
 
 def test_a_design_that_goes_by_scores_wants_more_than_one(plain: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="while a run goes on: train.evaluations_per_epoch=0 has one, at the end"):
+    with pytest.raises(ConfigError, match="during training: train.evaluations_per_epoch=0 has one, at the end"):
         resolve(plain, ["train.evaluations_per_epoch=0"], "test")
-    with pytest.raises(ConfigError, match=r"min_learning_rate=1e-05: training would end .* optim.learning_rate=5e-06"):
+    with pytest.raises(ConfigError, match=r"min_learning_rate=1e-05: must not exceed optim.learning_rate=5e-06"):
         resolve(plain, ["optim.learning_rate=5e-6"], "test")
 
 
@@ -142,7 +142,7 @@ def test_unknown_designs_are_named(plain: dict[str, Any]) -> None:
 
 def test_characters_need_a_system_that_has_them(base: Path) -> None:
     tokenizer = read_model(base).tokenizer
-    with pytest.raises(ConfigError, match=r"'gru': tokens of bert come without characters; set it to none, .*elmo"):
+    with pytest.raises(ConfigError, match=r"'gru': tokens of bert have no characters; set it to none, .*elmo"):
         check_own(network_of(own_characters="gru"), "bert", tokenizer)
     check_own(network_of(own_words=3), "bert", tokenizer)
 
@@ -180,7 +180,7 @@ def test_words_begin_with_their_vectors_and_the_others_as_without(
     ("settings", "words"),
     [
         (["head.network.own_words=5"], "vectors of width 3, but head.network.own_words=5: set it to 3"),
-        (["head.network.own_words=0"], "are for the head's own words: set head.network.own_words to their width"),
+        (["head.network.own_words=0"], "requires the head's own words: set head.network.own_words to their width"),
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(

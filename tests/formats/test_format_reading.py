@@ -52,7 +52,7 @@ def test_a_whole_model(next_sentence: bool, tmp_path: Path) -> None:
     assert all(torch.equal(state[name], tensor) for name, tensor in objective.state_dict().items())
     facts = dict(found.facts)
     assert facts["sizes"].startswith(f"2 layers of width 8, {len(PIECES)} pieces")
-    assert facts["text"] == "cased (from the pieces)" and facts["weights"] == "model.safetensors, float32"
+    assert facts["text"] == "cased (from the tokens)" and facts["weights"] == "model.safetensors, float32"
     assert loaded.provenance["origin"]["from"] == str(tmp_path / "m")
 
 

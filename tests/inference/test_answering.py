@@ -152,7 +152,7 @@ def test_a_long_question_is_cut_and_noted(loaded: dict[str, Loaded]) -> None:
 
 
 def test_a_model_that_has_learnt_no_task(tiny_run: Path) -> None:
-    with pytest.raises(ConfigError, match="has not learnt a task yet: fine-tune it"):
+    with pytest.raises(ConfigError, match="is not fine-tuned for a task: fine-tune it"):
         task_model(read_model(tiny_run))
 
 

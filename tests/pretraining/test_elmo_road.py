@@ -140,7 +140,7 @@ def test_frozen_layers_under_a_tagger(run: Path, tmp_path: Path) -> None:
 
 def test_pieces_of_words_are_refused(tiny_corpus: Path, tiny_vocab: Path, tmp_path: Path) -> None:
     recipe = resolve(RECIPE, [f"data.corpus={tiny_corpus}"], "flags")
-    with pytest.raises(TokenizerError, match="needs whole words, these are pieces of the kind WordPiece"):
+    with pytest.raises(TokenizerError, match="requires whole words, these are tokens of the kind WordPiece"):
         pretrain(recipe, tmp_path / "run", tell=silent)
     with pytest.raises(ConfigError, match="data.instances='pairs' does not suit elmo"):
         resolve(RECIPE, [f"data.corpus={tiny_corpus}", "data.instances=pairs"], "flags")

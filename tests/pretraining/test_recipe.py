@@ -58,7 +58,7 @@ def test_what_is_not_said_follows_from_the_model() -> None:
         (["data.length=1024"], r"data.length=1024 is above encoder.max_positions=512"),
         (["data.instances=streams"], r"data.instances='streams' does not suit bert"),
         (["data.instances=documents", "objective.next_sentence=true"], r"needs data.instances='pairs'"),
-        (["masking.mask=0.95"], r"expected two shares"),
+        (["masking.mask=0.95"], r"expected a sum of at most 1"),
         (["train=3"], r"train must be a table"),
         (["nonsense"], r"expected key=value"),
         (["model=bert-minni"], r"'bert-minni' is no folder, no shipped model and no size: did you mean bert-mini"),

@@ -94,7 +94,9 @@ def test_an_answer_says_how_its_question_was_read() -> None:
 
 
 def test_a_question_that_leaves_no_room_is_named() -> None:
-    with pytest.raises(ConfigError, match="^f:3: a question of 17 pieces leaves no room for its context in rows of 20"):
+    with pytest.raises(
+        ConfigError, match="^f:3: a question of 17 tokens leaves no room for its context in sequences of 20"
+    ):
         answer_examples([Question("q " * 17, "a", where="f:3")], maker(20), CONFIG)
     answer_examples([Question("q " * 16, "a")], maker(20), CONFIG)
 
@@ -103,7 +105,7 @@ def test_an_answer_that_has_no_piece_is_counted_and_points_to_the_first_token() 
     made = maker()
     (example,) = answer_examples([Question("q", "a \u200b b", (Answer("\u200b", 2),))], made, CONFIG)
     assert example.targets["start"][1].tolist() == example.targets["end"][1].tolist() == [0]
-    assert made.noted == {"answer without a piece": 1}
+    assert made.noted == {"answer without a token": 1}
 
 
 @pytest.mark.parametrize("context", ["", " \u00a0\n", "a"])

@@ -164,7 +164,7 @@ def test_one_layer_may_be_forced() -> None:
         ({"mix": "sum", "layer_norm": True}, "are for mix='weighted', not 'sum'"),
         ({"mix": "concat", "mix_l2": 0.1}, "are for mix='weighted', not 'concat'"),
         ({"mix_l2": -1.0}, "mix_l2=-1.0: expected 0 or more"),
-        ({"second_mix": True, "own_words": 5}, "without second_mix"),
+        ({"second_mix": True, "own_words": 5}, "second_mix=false"),
     ],
 )
 def test_options_without_what_they_are_of_are_refused(options: dict[str, Any], words: str) -> None:

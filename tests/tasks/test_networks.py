@@ -325,7 +325,7 @@ def test_other_forms_are_refused_in_one_line(network: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"network": {"kind": "biattentive"}}, r"in no windows: set head\.windows\.long=cut with it"),
+        ({"network": {"kind": "biattentive"}}, r"never in windows: set head\.windows\.long=cut with it"),
         (
             {"network": {"kind": "biattentive", "pool": "max"}},
             r"network\.pool is for network\.kind='linear' or 'bilstm' or 'towers', not 'biattentive'",

@@ -224,15 +224,15 @@ def test_texts_and_contexts_have_words_of_their_own_too(unit: str) -> None:
     ("options", "words"),
     [
         ({"own_words": -1}, "own_words=-1: expected 0 or more"),
-        ({"join": "first", "lstm_layers": 2}, "the encoder enters above words of the head's own: expected own_words"),
-        ({"join": "none", "lstm_layers": 2}, "expected own_words or own_characters"),
+        ({"join": "first", "lstm_layers": 2}, "requires own_words or own_characters"),
+        ({"join": "none", "lstm_layers": 2}, "requires own_words or own_characters"),
         ({"join": "first", "own_words": 5, "lstm_layers": 1}, "lstm_layers of at least 2, not 1"),
         ({"join": "last", "own_words": 5}, "lstm_layers of at least 1, not 0"),
-        ({"lstm_layers": 0}, "lstm_layers=0 is for own_words or own_characters"),
-        ({"join": "last", "own_words": 5, "lstm_layers": 1, "second_mix": True}, "is for join='input' or 'first'"),
+        ({"lstm_layers": 0}, "lstm_layers=0 requires own_words or own_characters"),
+        ({"join": "last", "own_words": 5, "lstm_layers": 1, "second_mix": True}, "requires join='input' or 'first'"),
         ({"join": "none", "own_words": 5, "layers": (0,)}, "reads no layer of the encoder: leave out layers"),
         ({"join": "none", "own_words": 5, "mix": "weighted"}, "reads no layer of the encoder"),
-        ({"output_dropout": False, "own_words": 5}, "without second_mix and with output_dropout"),
+        ({"output_dropout": False, "own_words": 5}, "second_mix=false and output_dropout=true"),
     ],
 )
 def test_combinations_without_a_meaning_are_refused(options: dict[str, Any], words: str) -> None:

@@ -62,5 +62,5 @@ def test_the_same_text_is_kept_once_and_no_answer_stays() -> None:
 
 
 def test_other_tokenizers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="are for WordPiece models, this one has words"):
+    with pytest.raises(ConfigError, match="require a WordPiece model, this one has words"):
         recover_published([], [], Tokenizer.from_words(WORDS.specials, lowercase=True))

@@ -11,7 +11,7 @@ from firth.text.records import Tagged, Text
 
 
 def test_missing_files_name_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"looked for KorQuAD_v1\.0_train\.json, train\.json \(bare, \.gz or \.xz\)"):
+    with pytest.raises(InputError, match=r"expected KorQuAD_v1\.0_train\.json, train\.json \(plain, \.gz or \.xz\)"):
         read_dataset("korquad1", tmp_path, "train", Problems())
     (tmp_path / "snli_1.0_train.ko.tsv").write_text("x\n")  # one of two that belong together
     with pytest.raises(InputError, match=r"multinli\.train\.ko\.tsv with snli_1\.0_train\.ko\.tsv, train\.tsv"):
@@ -20,7 +20,7 @@ def test_missing_files_name_what_was_looked_for(tmp_path: Path) -> None:
         read_dataset("snli", tmp_path / "none", "dev", Problems())
     with pytest.raises(ConfigError, match=r"glue/cola has no split 'dev_mismatched'; expected one of train, dev, test"):
         read_dataset("glue/cola", tmp_path, "dev_mismatched", Problems())
-    with pytest.raises(ConfigError, match=r"glue/ax has no split 'train'; .*dev, test \(nothing to learn from"):
+    with pytest.raises(ConfigError, match=r"glue/ax has no split 'train'; .*dev, test \(test only"):
         read_dataset("glue/ax", tmp_path, "train", Problems())
     with pytest.raises(ConfigError, match="unknown data set 'glue/sst-2': did you mean 'glue/sst2'"):
         read_dataset("glue/sst-2", tmp_path, "dev", Problems())

@@ -30,7 +30,7 @@ def key(record: Text) -> object:
 @given(TEXTS, st.floats(0.01, 0.99))
 def test_hold_out_parts_the_records_without_tearing(records: list[Text], share: float) -> None:
     if len({key(r) for r in records}) < 2:
-        with pytest.raises(InputError, match="expected two at least"):
+        with pytest.raises(InputError, match="requires at least two"):
             hold_out(records, share)
         return
     train, held = hold_out(records, share)

@@ -209,7 +209,7 @@ def test_a_word_that_tokenises_to_nothing_is_unknown_but_not_lost() -> None:
 def test_a_word_longer_than_a_row_is_read_as_far_as_it_goes() -> None:
     made, records = maker(12), [sentence(["a", "b" * 30, "c"], ["O", "B-PS", "O"], "1"), sentence(["a"], ["O"], "1")]
     examples = tag_examples(records, made, config())
-    assert made.noted == {"document read in windows": 1, "word longer than a row cut": 1}
+    assert made.noted == {"document read in windows": 1, "word longer than a sequence cut": 1}
     assert [shown(e) for e in examples] == [
         ["[a]"],
         ["[" + "b" * 10 + "]"],
@@ -348,7 +348,7 @@ def test_a_tag_that_does_not_fit_is_named_with_its_place(tags: list[str], scheme
 
 
 def test_smoothing_and_a_crf_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="label_smoothing has no meaning with crf=true"):
+    with pytest.raises(ConfigError, match="label_smoothing does not apply with crf=true"):
         config(crf=True, label_smoothing=0.1)
 
 

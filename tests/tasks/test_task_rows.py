@@ -218,7 +218,7 @@ def test_the_rows_of_a_pair_fit_and_cover_the_windowed_text(
 
 
 def test_lengths_that_cannot_serve_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"windows\.length=65: this model reads rows of at most 64"):
+    with pytest.raises(ConfigError, match=r"windows\.length=65: this model reads sequences of at most 64"):
         maker(65, most=64)
     with pytest.raises(ConfigError, match=r"windows\.length=10: expected at least 11"):
         maker(10)

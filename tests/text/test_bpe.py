@@ -143,7 +143,7 @@ def test_vocabulary_of_exactly_the_size_with_merges_in_order() -> None:
 
 def test_more_pieces_than_the_text_supports_are_refused_with_the_size_that_works() -> None:
     words = {"▁low": 5, "▁lower": 2, "▁newest": 6, "▁widest": 3, ",": 4}
-    with pytest.raises(TokenizerError, match="the text supports at most (.*) pieces, not 500; pass --size") as raised:
+    with pytest.raises(TokenizerError, match="the text supports at most (.*) tokens, not 500; pass --size") as raised:
         train_bpe(words, 500)
     largest = int(str(raised.value).split("at most ")[1].split()[0])
     assert len(train_bpe(words, largest)[0]) == largest
@@ -256,9 +256,9 @@ def test_special_pieces_by_the_part_they_play() -> None:
     assert TOKENIZER.pieces[:4] == ["<unk>", "<s>", "<sep>", "</s>"] and TOKENIZER.special_ids == (0, 1, 2, 3)
     roles = (TOKENIZER.unk_id, TOKENIZER.start_id, TOKENIZER.between_id, TOKENIZER.end_id)
     assert roles == (0, 1, 2, 3)
-    with pytest.raises(TokenizerError, match="kind BPE has no piece to hide others behind; use a WordPiece"):
+    with pytest.raises(TokenizerError, match="a BPE vocabulary has no mask token; use a WordPiece"):
         _ = TOKENIZER.mask_id
-    with pytest.raises(TokenizerError, match="kind BPE has no piece to fill rows up with"):
+    with pytest.raises(TokenizerError, match="a BPE vocabulary has no padding token"):
         _ = TOKENIZER.pad_id
     assert not {1, 2, 3} & set(TOKENIZER.encode("<s> Ein </s><sep>").ids), "in a text they are text"
     row, _ = gpt_layout(TOKENIZER).pair(TOKENIZER.encode("Ein Mann").ids, TOKENIZER.encode("der").ids)

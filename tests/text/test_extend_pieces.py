@@ -188,5 +188,5 @@ def test_an_extended_tokenizer_reads_old_text_as_before(look: str, tmp_path: Pat
 def test_only_wordpiece_gets_more_pieces() -> None:
     tokenizer = Tokenizer.from_merges([*BPE_SPECIALS, "a", "b"], [], lowercase=False)
     for refused in (lambda: check_extendable(tokenizer), lambda: extended(tokenizer, ["ab"])):
-        with pytest.raises(TokenizerError, match="only WordPiece vocabularies can get more pieces, not one of"):
+        with pytest.raises(TokenizerError, match="only WordPiece vocabularies can be extended, not"):
             refused()

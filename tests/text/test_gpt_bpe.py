@@ -242,7 +242,7 @@ def test_special_pieces_stand_behind_all_others(gpt: Tokenizer, released: Path) 
     assert (gpt.unk_id, gpt.start_id, gpt.between_id, gpt.end_id) == (0, 40478, 40479, 40480) == gpt.special_ids
     assert gpt_layout(gpt).pair([5], [6])[0] == [40478, 5, 40479, 6, 40480]
     assert gpt.lowercase
-    with pytest.raises(TokenizerError, match="kind OpenAI GPT's BPE has no piece to hide others behind"):
+    with pytest.raises(TokenizerError, match="OpenAI GPT's BPE vocabulary has no mask token"):
         _ = gpt.mask_id
 
 
@@ -313,25 +313,25 @@ def test_the_names_of_transformers(
 ) -> None:
     found, how = read_published(renamed(released, tmp_path / "m", about))
     assert found.fingerprint == gpt.fingerprint
-    assert how == "lower-cased (OpenAI GPT's rules, words split by rule in place of spaCy)"
+    assert how == "lower-cased (OpenAI GPT's rules, words split by rule instead of spaCy)"
     assert load_tokenizer(released).fingerprint == Tokenizer.load(tmp_path / "m").fingerprint == gpt.fingerprint
 
 
 def test_folders_that_are_not_openai_gpts(released: Path, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="tokenizer_class 'GPT2Tokenizer' cuts text in a way of its own"):
+    with pytest.raises(TokenizerError, match="tokenizer_class 'GPT2Tokenizer' splits text in its own way"):
         read_published(renamed(released, tmp_path / "a", {"tokenizer_class": "GPT2Tokenizer"}))
     folder = renamed(released, tmp_path / "b", None)
-    with pytest.raises(TokenizerError, match="--cased was asked for, but OpenAI GPT's pieces are lower-cased"):
+    with pytest.raises(TokenizerError, match="--cased was asked for, but OpenAI GPT's tokens are lower-cased"):
         read_published(folder, lowercase=False)
     with pytest.raises(TokenizerError, match="this vocabulary is lower-cased"):
         Tokenizer.load(folder, lowercase=False)
     (folder / "merges.txt").write_text("#version: 0.2\nqq qqq\n")
-    with pytest.raises(TokenizerError, match=r"merges.txt: 'qq qqq' joins to no piece of vocab.json"):
+    with pytest.raises(TokenizerError, match=r"merges.txt: 'qq qqq' gives no token of vocab.json"):
         Tokenizer.load(folder)
     for text, message in [
         ("{", "not JSON"),
-        ('{"a": 0, "b": 2}', "expected pieces with the ids 0 to"),
-        ("[1]", "expected pieces with the ids 0 to"),
+        ('{"a": 0, "b": 2}', "expected each id from 0 to"),
+        ("[1]", "expected each id from 0 to"),
         ('{"a": 0, "b": 1}', "not OpenAI GPT's vocabulary: <unk> must have id 0"),
     ]:
         (folder / "vocab.json").write_text(text)
@@ -340,7 +340,7 @@ def test_folders_that_are_not_openai_gpts(released: Path, tmp_path: Path) -> Non
         assert "vocab.json" in str(raised.value) and "\n" not in str(raised.value)
     (folder / "vocab.json").write_text('{"<unk>": 0, "a</w>": 1, "aa</w>": 2}')
     (folder / "merges.txt").write_text("#version: 0.2\na a</w>\n")
-    with pytest.raises(TokenizerError, match=r"merges.txt: 'a a</w>' joins no pieces of vocab.json"):
+    with pytest.raises(TokenizerError, match=r"merges.txt: 'a a</w>' are no tokens of vocab.json"):
         load_tokenizer(folder)
     (folder / "merges.txt").unlink()
     with pytest.raises(TokenizerError, match="merges.txt: cannot be read"):

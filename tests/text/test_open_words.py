@@ -74,7 +74,7 @@ def test_the_word_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyP
     tokenizer = opened(spaced_words([]))
     ((a,), (b,), (again,), (c,)) = tokenizer.ids_many(["a", "b", "a", "c"])
     assert again == a and tokenizer.piece(a) == "a" and tokenizer.piece(c) == "c"
-    with pytest.raises(TokenizerError, match=f"id {b} is of no word that is remembered"):
+    with pytest.raises(TokenizerError, match=f"id {b} is no remembered word"):
         tokenizer.characters([a, b])
     # It may come again, by a new id.
     assert tokenizer.ids_many(["b"]) == [[c + 1]]
@@ -96,6 +96,6 @@ def test_blocks_have_as_many_characters_as_words_are_remembered(monkeypatch: pyt
 
 def test_pieces_of_words_cannot_be_open() -> None:
     with pytest.raises(
-        TokenizerError, match="needs whole words, these are pieces of the kind WordPiece; .*--kind words"
+        TokenizerError, match="requires whole words, these are tokens of the kind WordPiece; .*--kind words"
     ):
         opened(Tokenizer.from_vocab([*SPECIALS, "a"], lowercase=True))

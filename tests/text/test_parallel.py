@@ -40,7 +40,7 @@ def test_files_belong_together_in_their_order(tmp_path: Path) -> None:
     ours = [write(tmp_path, name, [name]) for name in ("b", "a")]
     theirs = [write(tmp_path, name, [name]) for name in ("y", "z")]
     assert [p.paragraphs for p in ParallelReader(ours, theirs)] == [("b", "y"), ("a", "z")]
-    with pytest.raises(InputError, match="2 files of the one language and 1 of the other"):
+    with pytest.raises(InputError, match="2 files of one language and 1 of the other"):
         ParallelReader(ours, theirs[:1])
 
 

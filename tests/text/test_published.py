@@ -46,20 +46,20 @@ def google(pieces: list[str], lowercase: bool) -> Tokenizer:
 @pytest.mark.parametrize(
     ("pieces", "about", "lowercase", "why"),
     [
-        (CASED, None, False, "cased (from the pieces)"),
-        (LOWER, None, True, "lower-cased (from the pieces)"),
-        (LOWER, {}, True, "lower-cased (from the pieces)"),
+        (CASED, None, False, "cased (from the tokens)"),
+        (LOWER, None, True, "lower-cased (from the tokens)"),
+        (LOWER, {}, True, "lower-cased (from the tokens)"),
         (CASED, {"do_lower_case": False}, False, "cased (tokenizer_config.json)"),
         (BARE, {"do_lower_case": True}, True, "lower-cased (tokenizer_config.json)"),
         (LOWER, {"do_lower_case": True, "strip_accents": True}, True, "lower-cased (tokenizer_config.json)"),
         (CASED, {"do_lower_case": False, "strip_accents": False}, False, "cased (tokenizer_config.json)"),
-        (CASED, {"do_lower_case": None, "tokenizer_class": "BertTokenizerFast"}, False, "cased (from the pieces)"),
+        (CASED, {"do_lower_case": None, "tokenizer_class": "BertTokenizerFast"}, False, "cased (from the tokens)"),
         # The published Chinese model says so, and Google's code lower-cased for it.
         (
             LOWER,
             {"do_lower_case": False},
             False,
-            "cased (tokenizer_config.json); yet the pieces look lower-cased: --uncased",
+            "cased (tokenizer_config.json); yet the tokens look lower-cased: --uncased",
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_our_own_folder_is_read_as_it_is(tmp_path: Path) -> None:
 
 def test_a_vocabulary_that_tells_nothing_has_to_be_told(tmp_path: Path) -> None:
     path = folder(tmp_path / "m", BARE)
-    with pytest.raises(TokenizerError, match=r"neither the folder nor the pieces tell .* --cased, or --uncased"):
+    with pytest.raises(TokenizerError, match=r"neither the folder nor the tokens show .* --cased, or --uncased"):
         read_published(path)
     for lowercase in (True, False):
         found, how = read_published(path, lowercase=lowercase)
@@ -137,7 +137,7 @@ def test_what_is_asked_goes_above_the_files_but_not_above_the_pieces(tmp_path: P
     assert read_published(path, lowercase=True)[0].fingerprint == google(LOWER, True).fingerprint
     with_json(path, LOWER, lowercase=False)
     assert read_published(path, lowercase=True)[0].lowercase
-    with pytest.raises(TokenizerError, match="--uncased was asked for, but the pieces are cased"):
+    with pytest.raises(TokenizerError, match="--uncased was asked for, but the tokens are cased"):
         read_published(folder(tmp_path / "n", CASED), lowercase=True)
 
 
@@ -151,8 +151,8 @@ def test_a_file_in_place_of_the_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pieces", "about", "message"),
     [
-        (CASED, {"tokenizer_class": "BertJapaneseTokenizer"}, "'BertJapaneseTokenizer' cuts text in a way of its own"),
-        ([*SPECIALS, "▁a", "b"], {}, "these are the pieces of SentencePiece"),
+        (CASED, {"tokenizer_class": "BertJapaneseTokenizer"}, "'BertJapaneseTokenizer' splits text in its own way"),
+        ([*SPECIALS, "▁a", "b"], {}, "these are SentencePiece tokens"),
         (CASED, {"do_lower_case": "no"}, "do_lower_case = 'no': expected true or false"),
         (["a", "b"], {}, "lacks"),
     ],
@@ -178,7 +178,7 @@ def test_googles_released_vocabularies(name: str, lowercase: bool, shared_data: 
     raw = (shared_data / "bert-vocab" / f"bert-base-{name}-vocab.txt").read_text("utf-8")
     (tmp_path / "vocab.txt").write_text(raw, "utf-8")
     found, how = read_published(tmp_path)
-    assert found.lowercase is lowercase and "from the pieces" in how
+    assert found.lowercase is lowercase and "from the tokens" in how
     # A word of 150 letters and a private-use character: the port's limits and classes differ.
     assert found.unk_id not in found.encode("a" * 150).ids
     assert len(found.encode("x\ue000y").ids) > len(found.encode("xy").ids) or found.encode("x\ue000y").ids == [

@@ -24,9 +24,9 @@ def test_the_most_frequent_words_and_ties_by_string() -> None:
     counts = {"b": 2, "a": 2, "c": 5, "A": 2, "d": 1, "z" * (WORD_LIMIT + 1): 9, "": 9, "none": 0}
     assert choose_words(counts, 8) == ["<unk>", "<s>", "<sep>", "</s>", "c", "A", "a", "b"]
     assert choose_words(dict(reversed(counts.items())), 9)[4:] == ["c", "A", "a", "b", "d"]
-    with pytest.raises(TokenizerError, match="supports at most 9 pieces, not 10; pass --size 9 or give more text"):
+    with pytest.raises(TokenizerError, match="supports at most 9 tokens, not 10; pass --size 9 or give more text"):
         choose_words(counts, 10)
-    with pytest.raises(TokenizerError, match="no words to learn a vocabulary from"):
+    with pytest.raises(TokenizerError, match="no words to train a vocabulary on"):
         choose_words({"": 3}, 10)
 
 
@@ -53,7 +53,7 @@ def test_one_id_for_each_word_of_any_text(text: str) -> None:
 def test_special_pieces_by_the_part_they_play() -> None:
     assert TOKENIZER.kind is WORDS and TOKENIZER.special_ids == (0, 1, 2, 3)
     assert (TOKENIZER.unk_id, TOKENIZER.start_id, TOKENIZER.between_id, TOKENIZER.end_id) == (0, 1, 2, 3)
-    with pytest.raises(TokenizerError, match="kind words has no piece to hide others behind; use a WordPiece"):
+    with pytest.raises(TokenizerError, match="a words vocabulary has no mask token; use a WordPiece"):
         _ = TOKENIZER.mask_id
     assert not {1, 2, 3} & set(TOKENIZER.encode("<s> The </s><sep>").ids), "in a text they are text"
     assert gpt_layout(TOKENIZER).pair([10], [11])[0] == [1, 10, 2, 11, 3]
@@ -98,5 +98,7 @@ def test_vocabularies_that_lack_special_pieces_are_refused(tmp_path: Path) -> No
 
 
 def test_words_are_not_extended_piece_by_piece() -> None:
-    with pytest.raises(TokenizerError, match="a model of words takes those of a corpus when its pre-training goes on"):
+    with pytest.raises(
+        TokenizerError, match="a model of whole words takes those of the corpus when you continue its pre-training"
+    ):
         check_extendable(TOKENIZER)

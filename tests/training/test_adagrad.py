@@ -63,7 +63,7 @@ def test_its_state_is_saved_and_goes_on() -> None:
 
 
 def test_decay_is_refused() -> None:
-    with pytest.raises(ConfigError, match="adagrad has none, set it to 0"):
+    with pytest.raises(ConfigError, match="adagrad does not support it, set it to 0"):
         dataclasses.replace(PUBLISHED, decay=0.01)
     with pytest.raises(ConfigError, match="accumulated=-1"):
         OptimConfig(accumulated=-1.0)

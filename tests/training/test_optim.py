@@ -276,5 +276,5 @@ def test_muon_goes_on_from_its_state_bit_for_bit() -> None:
 
 
 def test_muon_without_blocks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="optim.kind=muon updates the matrices of Transformer blocks"):
+    with pytest.raises(ConfigError, match="optim.kind=muon requires Transformer blocks"):
         make_optimizer(model(), OptimConfig(kind="muon"))

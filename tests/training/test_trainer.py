@@ -265,7 +265,7 @@ def test_a_run_stops_while_its_batches_are_made(tmp_path: Path) -> None:
 
 
 def test_what_a_step_holds_in_memory_is_bounded() -> None:
-    with pytest.raises(ConfigError, match=r"micro_batches=2000000000 .*at most 67,108,864 tokens in a step"):
+    with pytest.raises(ConfigError, match=r"micro_batches=2000000000 .*at most 67,108,864 tokens per step"):
         TrainConfig(micro_batches=2_000_000_000)
 
 

@@ -156,7 +156,7 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all() -> None:
 
 
 def test_more_processes_than_the_model_has_room_for() -> None:
-    with pytest.raises(ConfigError, match="too small to be shared by 2 processes"):
+    with pytest.raises(ConfigError, match="too small for 2 processes"):
         in_threads(2, lambda world: make_update(nn.Linear(2, 2, bias=False), OptimConfig(), {}, world))
 
 

@@ -12,9 +12,9 @@ from firth.packed import Carry, Encoder, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Predictions asked for: at token, row or example ``index``, the answer ``label``. Nothing stands for "none".
+    """Prediction targets: the ``label`` at each token, sequence or example ``index``. There is no ignore label.
 
-    A label is the number of a class; (M, K) of 0 and 1 where each of K classes may hold; or a real number.
+    A label is a class index; (M, K) of 0 and 1 for K independent classes; or a real number.
     """
 
     index: Int[Tensor, " M"]
@@ -25,11 +25,11 @@ class Target:
 class Batch:
     """One micro-batch.
 
-    ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``, ``translation``). ``place`` says where in the data it
-    comes from, ``phase:epoch:group:batch``, enough to make it again. ``starts_stream``: recurrent
-    state begins anew here. ``rows_per_example``: where a long text is several rows (on the host always),
-    None for one each. ``second``: the target side of translations, row by row beside ``tokens``; its targets count
-    the tokens there. ``rate_scale``: of the learning rate of its step, alike in all micro-batches of the step.
+    ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``, ``translation``). ``place``: its position in the data,
+    ``phase:epoch:group:batch``, enough to rebuild it. ``starts_stream``: reset recurrent
+    state before it. ``rows_per_example``: number of sequences of each example (always on the host),
+    None for one each. ``second``: the target side of translations, parallel to ``tokens``; its targets index
+    its own tokens. ``rate_scale``: learning rate scale of its step, the same in all micro-batches of the step.
     """
 
     tokens: Tokens
@@ -42,11 +42,11 @@ class Batch:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of both sides."""
+        """Number of tokens on both sides."""
         return self.tokens.rows.n_tokens + (0 if self.second is None else self.second.rows.n_tokens)
 
     def counts(self) -> dict[str, int]:
-        """How many predictions each term asks for."""
+        """Number of predictions of each term."""
         return {term: target.label.numel() for term, target in self.targets.items()}
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an objective makes of a batch: for each term the summed loss and the number of right answers.
+    """The output of an objective: for each term the summed loss and the number of correct predictions.
 
     Sums, never means: the trainer divides once, by the count over all micro-batches and processes.
     """
@@ -68,11 +68,11 @@ class Step:
 
 
 class Objective(nn.Module):
-    """A batch in, summed losses out. A fine-tuning task is one too, which can also predict.
+    """Computes summed losses from a batch. A fine-tuning task is an objective that can also predict.
 
-    ``encoder``: the system's. ``config``: its options. ``weights``: of each term in the total loss. ``penalties``: the
-    terms that predict nothing: in training alone, with losses but no right answers.
-    Calling it: ``objective(batch, carry=None)`` gives a ``Step``.
+    ``encoder``: the system's encoder. ``config``: its options. ``weights``: of each term in the total loss.
+    ``penalties``: regularisation terms, computed in training only; they predict nothing.
+    ``objective(batch, carry=None)`` returns a ``Step``.
     """
 
     penalties: ClassVar[frozenset[str]] = frozenset()
@@ -82,5 +82,5 @@ class Objective(nn.Module):
     weights: dict[str, float]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """What the loss of each term is divided by; known before the forward."""
+        """The divisor of each term's loss; known before the forward pass."""
         return batch.counts()

@@ -1,8 +1,8 @@
-"""Batches for bidirectional language models: each sentence as a forward and a backward stream.
+"""Batches for bidirectional language models: a forward and a backward stream of the same sentences.
 
-Source: allenai/bilm-tf data.py, _get_batch and BidirectionalLMDataset (specification of ELMo, §5). Its training
-shuffles the sentences of a file (``shuffle_on_load``), and so does this: state that goes on through a whole book learns
-its names by heart, and takes other text for it.
+Source: allenai/bilm-tf data.py, _get_batch and BidirectionalLMDataset (specification of ELMo, §5). Like its training
+(``shuffle_on_load``), this shuffles sentences: recurrent state carried through a whole book memorises its names and
+does worse on other text.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from firth.text.layouts import Layout
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What is seen and what follows it, one for one: (slots, rows, column length) ids.
+    """Inputs and next-token targets: (slots, rows, column length) ids each.
 
-    The mark that ends a sentence is an answer, but never seen: the next sentence begins with one of its own.
+    The end-of-sentence token is a target but never an input: the next sentence starts with its own start token.
     """
 
     seen: np.ndarray
@@ -34,10 +34,10 @@ class Stream:
 class BothWaysBatches:
     """Windows of both streams in ``slots × rows`` columns; batch n continues batch ``n - slots``.
 
-    ``tokens`` of a batch are of the stream that is read forward, ``second`` of the one read backward: each sentence
-    from its end to its begin, the sentences in their order. A window of both is of the same sentences; where it stops
-    in the midst of one, not of the same words. ``chars``: (V, C), of each word of the vocabulary. ``restart_every``:
-    windows after which the state begins anew; 0: never.
+    ``tokens`` of a batch belong to the forward stream, ``second`` to the backward one: each sentence reversed, the
+    sentences in their order. Both windows cover the same sentences; a window that stops inside a sentence covers
+    different words of it. ``chars``: (V, C), of each word of the vocabulary. ``restart_every``: windows after which
+    recurrent state is reset; 0: never.
     """
 
     forward: Stream
@@ -59,10 +59,10 @@ class BothWaysBatches:
         seed: int | None,
         restart_every: int = 0,
     ) -> "BothWaysBatches":
-        """The shard's sentences, each between the layout's marks; the tail that fills no column is left out.
+        """Cut the shard's sentences, each between start and end token, into columns; drops the remainder.
 
-        A batch has at most ``budget_tokens`` tokens, both streams together. ``seed``: of the order of the sentences;
-        None: as they stand.
+        A batch has at most ``budget_tokens`` tokens, both streams together. ``seed``: shuffles the sentences;
+        None: keeps their order.
         """
         (begin,), (end,) = layout.first, layout.last
         ids, bounds = shard.ids.astype(np.int64), shard.sentences.astype(np.int64)
@@ -70,7 +70,7 @@ class BothWaysBatches:
             ids, bounds = shuffled(ids, bounds, seed)
         turned = ids[turned_round(bounds)]
         size = len(ids) + len(bounds) - 1
-        # A stream too short for so many columns is cut into fewer, of one token at least.
+        # A stream too short for that many columns is cut into fewer, of one token at least.
         rows = max(min(budget_tokens // (2 * length), size // slots), 1)
         shape = (slots, rows, size // (slots * rows))
         forward, backward = (
@@ -100,7 +100,7 @@ class BothWaysBatches:
 
 
 def shuffled(ids: np.ndarray, bounds: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences and their bounds in another order."""
+    """Shuffle sentences; returns their ids and bounds."""
     order = permutation(seed, len(bounds) - 1)
     n_words = np.diff(bounds)[order]
     moved = np.concatenate([[0], n_words.cumsum()])
@@ -108,17 +108,17 @@ def shuffled(ids: np.ndarray, bounds: np.ndarray, seed: int) -> tuple[np.ndarray
 
 
 def turned_round(bounds: np.ndarray) -> np.ndarray:
-    """Index of the tokens of sentences, each from its end to its begin; ``bounds``: where they begin, and the end."""
+    """Token indices with each sentence reversed; ``bounds``: the start of each sentence, and the end."""
     n_words = np.diff(bounds)
     return np.repeat(bounds[:-1] + bounds[1:] - 1, n_words) - np.arange(bounds[0], bounds[-1])
 
 
 def chars_of(table: np.ndarray, ids: np.ndarray) -> Tensor:
-    """The characters of words by their ids."""
+    """Look up the characters of words by id."""
     return torch.from_numpy(table.take(ids, 0).astype(np.int32))
 
 
 def _columns(stream: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """A stream from left to right through the columns of all slots; the rest is left out."""
+    """Cut a stream into the columns of all slots, in order; drops the remainder."""
     slots, rows, size = shape
     return stream[: slots * rows * size].reshape(shape)

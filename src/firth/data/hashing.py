@@ -1,7 +1,7 @@
 """Counter-based random numbers: vectorised hashing of integers.
 
-A draw is a pure function of a seed and of keys that say what it is for (an epoch, a document, a
-place), so nothing depends on the order of draws, on the number of workers, or on what was done before.
+A random number is a pure function of a seed and of keys that say what it is for (an epoch, a document, a
+position), so nothing depends on the order of calls, the number of workers, or earlier calls.
 Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators" (the mixer).
 """
 
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def seed_of(*keys: object) -> int:
-    """A 64-bit seed from any keys; their text decides, so it is the same on every machine."""
+    """Derive a 64-bit seed from the text of any keys; the same on every machine."""
     digest = hashlib.blake2b("/".join(map(str, keys)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -39,12 +39,12 @@ def _mix(x: Uint64) -> Uint64:
 
 
 def uniform(bits: Uint64) -> np.ndarray:
-    """Numbers in [0, 1), float64, from random bits."""
+    """Convert random bits to float64 numbers in [0, 1)."""
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
 def below(bits: Uint64, limit: np.ndarray | int) -> np.ndarray:
-    """Integers in [0, limit), int64, from random bits; limit < 2^31, its bias below 2^-32."""
+    """Convert random bits to int64 numbers in [0, limit); limit < 2^31, bias below 2^-32."""
     return (((bits >> np.uint64(32)) * np.asarray(limit).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 

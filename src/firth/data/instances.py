@@ -1,7 +1,7 @@
 """Instance plans: which spans of a shard become sequences, per shard and epoch.
 
-A plan is a handful of integer arrays. Every random choice in it is a hash of the seed, the epoch and
-the sentence or document that it is about.
+A plan is a few integer arrays. Every random choice in it is a hash of the seed, the epoch and
+the sentence or document it concerns.
 """
 
 from bisect import bisect_left
@@ -17,10 +17,10 @@ _SHORTEST_WINDOW = 5
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """n rows, as token offsets into a shard: ``a`` and ``b`` are (n, 2) beginnings and ends.
+    """n sequences as token offsets into a shard: ``a`` and ``b`` are (n, 2) starts and ends.
 
-    ``b`` is empty (0, 0) for single texts. ``random_next``: 1 where B is from elsewhere, or None
-    where the plan has no pairs. ``key`` identifies a row within its shard.
+    ``b`` is empty (0, 0) for single texts. ``random_next``: 1 where B comes from another document, or None
+    in a plan without pairs. ``key`` identifies a sequence within its shard.
     """
 
     a: np.ndarray
@@ -30,20 +30,20 @@ class Instances:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens in each row, without special pieces."""
+        """Number of tokens in each sequence, without special tokens."""
         return self.a[:, 1] - self.a[:, 0] + self.b[:, 1] - self.b[:, 0]
 
     def of_side(self, side: Literal["a", "b"]) -> "Instances":
-        """One text of each row as a row of its own."""
+        """One side of each pair as single sequences."""
         spans = self.a if side == "a" else self.b
         return Instances(spans, np.zeros_like(spans), None, self.key)
 
 
 def plan_documents(document_tokens: np.ndarray, room: int | np.ndarray, seed: int, epoch: int) -> Instances:
-    """Windows of at most ``room`` tokens that never cross a document's border; every token once.
+    """Plan windows of at most ``room`` tokens within documents; every token occurs once.
 
-    ``room`` is one number, or one for each document. A document longer than its room begins with a window of random
-    length, so that the cuts fall elsewhere in each epoch.
+    ``room`` is one number, or one for each document. A document longer than its room starts with a window of random
+    length, so that the cuts differ in each epoch.
     """
     starts, sizes = document_tokens[:-1], np.diff(document_tokens)
     rooms = np.broadcast_to(np.asarray(room, np.int64), sizes.shape)
@@ -59,13 +59,13 @@ def plan_documents(document_tokens: np.ndarray, room: int | np.ndarray, seed: in
 
 
 def mixed_rooms(n_documents: int, short: int, long: int, long_share: float, seed: int, epoch: int) -> np.ndarray:
-    """A room for each document: ``long`` for a random ``long_share`` of them, ``short`` for the others."""
+    """Assign a maximum length to each document: ``long`` for a random ``long_share``, ``short`` for the others."""
     chance = uniform(draw(seed_of(seed, epoch, "room"), np.arange(n_documents)))
     return np.where(chance < long_share, long, short)
 
 
 def plan_copies(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
-    """Windows as of ``plan_documents``, each a pair with itself: ``room`` is for both.
+    """Plan windows as ``plan_documents`` does, each paired with itself: ``room`` is for both.
 
     Source: Dai & Le 2015, §2 (sequence autoencoder). Differs: a long document is read in windows.
     """
@@ -74,9 +74,9 @@ def plan_copies(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -
 
 
 def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instances:
-    """The pairs of parallel text, sentence 2i and its translation 2i + 1, that fit: longer ones are left out.
+    """Plan the pairs of parallel text, sentence 2i and its translation 2i + 1; pairs that do not fit are skipped.
 
-    A part of a sentence is no translation of the other's, so nothing is cut.
+    Nothing is cut: a part of a sentence is not a translation of the other.
     """
     a = np.stack((sentences[:-1:2], sentences[1::2]), 1)
     b = np.stack((sentences[1::2], sentences[2::2]), 1)
@@ -85,11 +85,11 @@ def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instan
 
 
 def plan_windows(n: int, length: int, seed: int | None = None) -> np.ndarray:
-    """Where the windows of a stream of ``n`` tokens begin, and where the last one ends.
+    """Plan the windows of a stream of ``n`` tokens: the start of each, and the end of the last.
 
     All have ``length`` tokens; with a seed, about as many: max(5, int(N(base, 5))), where the base is the length, or
-    one time in twenty its half. Source: salesforce/awd-lstm-lm main.py (Merity et al. 2017, §4.1). Differs: draws are
-    hashes of the window's number.
+    one time in twenty half of it. Source: salesforce/awd-lstm-lm main.py (Merity et al. 2017, §4.1). Differs: random
+    numbers are hashes of the window's index.
     """
     if seed is None:
         return np.append(np.arange(0, n, length), n)
@@ -105,11 +105,11 @@ def plan_windows(n: int, length: int, seed: int | None = None) -> np.ndarray:
 def plan_pairs(
     sentences: np.ndarray, documents: np.ndarray, room: int, short_share: float, seed: int, epoch: int
 ) -> Instances:
-    """Sentence pairs for next-sentence prediction, by the published recipe.
+    """Plan sentence pairs for next-sentence prediction, by the published recipe.
 
     Source: google-research/bert create_pretraining_data.py (specification §4, steps 3-5). Differs: the
-    random document is drawn from the same shard; and draws are hashes, not a sequence. Each chunk
-    begins at another sentence (one at least is used up), so a chunk's draws are keyed by that sentence.
+    random document is sampled from the same shard; and random numbers are hashes. Each chunk
+    starts at another sentence (it uses at least one), so a chunk's random numbers are keyed by that sentence.
     """
     n_documents, n_sentences = len(documents) - 1, len(sentences) - 1
     targets = _targets(n_documents, room, short_share, seed, epoch).tolist()
@@ -150,7 +150,7 @@ def plan_pairs(
 
 
 def _targets(n_documents: int, room: int, short_share: float, seed: int, epoch: int) -> np.ndarray:
-    """Tokens aimed at in the rows of each document: the room, or now and then fewer."""
+    """Target length of each document's sequences: the room, or sometimes less."""
     document = np.arange(n_documents)
     short = uniform(draw(seed_of(seed, epoch, "short"), document)) < short_share
     shorter = 2 + below(draw(seed_of(seed, epoch, "target"), document), room - 1)
@@ -158,7 +158,7 @@ def _targets(n_documents: int, room: int, short_share: float, seed: int, epoch: 
 
 
 def _another(document: int, n_documents: int, seed: int) -> int:
-    """Nine more draws of a document that is not this one; the last is kept even if it is."""
+    """Sample another document in up to nine more tries; keep the last even if it is the same."""
     tries = below(draw(seed, np.arange(9)), n_documents)
     different = np.flatnonzero(tries != document)
     return int(tries[different[0]] if len(different) else tries[-1])
@@ -167,9 +167,9 @@ def _another(document: int, n_documents: int, seed: int) -> int:
 def _truncate(
     a_begin: int, a_end: int, b_begin: int, b_end: int, room: int, bits_a: int, bits_b: int
 ) -> tuple[int, int, int, int]:
-    """Cut a pair to ``room`` tokens: always the longer (on ties B), each token from front or back by a coin.
+    """Cut a pair to ``room`` tokens: always from the longer (on ties B), from front or back by a coin flip.
 
-    That ends with the shorter side whole, or with both at half the room (A with the odd one).
+    In the end the shorter side is whole, or both have half the room (A the odd token).
     """
     size_a, size_b = a_end - a_begin, b_end - b_begin
     if size_a + size_b <= room:
@@ -181,7 +181,7 @@ def _truncate(
 
 
 def _heads(n_coins: int, bits: int) -> int:
-    """How many of n coins show heads; the first 64 are the given bits, more are drawn from them."""
+    """The number of heads in n coin flips; the first 64 are the given bits, more are derived from them."""
     heads = (bits & ((1 << min(n_coins, 64)) - 1)).bit_count()
     if n_coins > 64:
         words = draw(bits, np.arange((n_coins - 1) // 64))

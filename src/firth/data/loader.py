@@ -1,7 +1,7 @@
-"""The stream of micro-batches: a pure function of its options, so any place in it can be entered at once.
+"""The stream of micro-batches: a pure function of its options, so that it can resume at any position.
 
-The stream runs over phases (row lengths), epochs, groups of shards in a random order, and the batches of
-a group, mixed. Rank r of a world takes every world-th micro-batch. A ``Place`` is all there is to save.
+The stream runs over phases (sequence lengths), epochs, groups of shards in random order, and the shuffled batches
+of a group. Rank r of a world takes every world-th micro-batch. A ``Place`` is the whole state.
 """
 
 import itertools
@@ -36,8 +36,8 @@ from firth.errors import ConfigError, CorpusError
 from firth.text.layouts import Layout, target_layout
 from firth.text.open_words import vocabulary_characters
 
-# Shards whose batches are mixed: a shard is a stretch of the text as it was read, of one author or kind, and a
-# model that saw one after the other would forget.
+# Number of shards whose batches are shuffled together: a shard is contiguous text, often of one author or genre, and
+# a model that sees shards one after another forgets.
 MIXED_SHARDS = 16
 _KEPT_GROUPS = 2
 _AHEAD = 8
@@ -45,7 +45,7 @@ _AHEAD = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where the next micro-batch stands: numbers of phase, epoch, group of shards (in the epoch's order), batch."""
+    """The position of the next micro-batch: indices of phase, epoch, group of shards (in the epoch's order), batch."""
 
     phase: int = 0
     epoch: int = 0
@@ -54,12 +54,12 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """``"0:0:3:17"``, as batches carry it and errors print it."""
+        """Parse ``"0:0:3:17"``, the form in batches and errors."""
         try:
             phase, epoch, group, batch = map(int, text.split(":"))
         except ValueError:
             raise ConfigError(
-                f"{text!r} is no place in the data: expected phase:epoch:group:batch, e.g. 0:0:3:17"
+                f"{text!r} is not a position in the data: expected phase:epoch:group:batch, e.g. 0:0:3:17"
             ) from None
         return cls(phase, epoch, group, batch)
 
@@ -72,10 +72,10 @@ def _following(places: Sequence[Place]) -> Place:
 
 
 class Loader:
-    """Micro-batches of a corpus for one kind of objective.
+    """Loads micro-batches of a corpus for one kind of objective.
 
-    ``predict``: ``"masked"``, ``"next"`` or, of streams, ``"previous"`` or ``"both"``. ``slots``: micro-batches a
-    step, over all ranks. ``total_steps``: of the run, for the length phases.
+    ``predict``: ``"masked"``, ``"next"`` or, for streams, ``"previous"`` or ``"both"``. ``slots``: micro-batches per
+    step, over all ranks. ``total_steps``: length of the run, which sets the phases.
     """
 
     def __init__(
@@ -96,23 +96,23 @@ class Loader:
         if corpus.is_parallel != parallel:
             raise ConfigError(
                 f"{corpus.folder} is {'parallel text' if corpus.is_parallel else 'text of one side'}, but "
-                f"data.instances={data.instances!r}: translation, and only that, is learnt from parallel text "
+                f"data.instances={data.instances!r}: translation requires parallel text, and only translation uses it "
                 f"(firth prepare --second)"
             )
         if data.varied_windows and predict == "both":
-            raise ConfigError("data.varied_windows=true: a stream that is read both ways has windows of one length")
+            raise ConfigError("data.varied_windows=true: a stream read in both directions has windows of one length")
         if parallel and budget_tokens < 2 * max(data.lengths):
             raise ConfigError(
-                f"train.batch_tokens={budget_tokens} is smaller than a pair of two rows of {max(data.lengths)} tokens: "
-                f"raise it or lower data.length"
+                f"train.batch_tokens={budget_tokens} is smaller than a pair of sequences of {max(data.lengths)} "
+                f"tokens: raise it or lower data.length"
             )
         if budget_tokens < max(data.lengths):
             raise ConfigError(
-                f"train.batch_tokens={budget_tokens} is smaller than one row of {max(data.lengths)} tokens: "
+                f"train.batch_tokens={budget_tokens} is smaller than one sequence of {max(data.lengths)} tokens: "
                 f"raise it or lower data.length"
             )
         if data.instances == "copies":
-            # A text that is written again ends as one that a classifier reads.
+            # A text to reconstruct ends like one that a classifier reads.
             layout = replace(layout, between=layout.last)
         self.corpus, self.data, self.masking, self.layout = corpus, data, masking, layout
         self.target_layout = target_layout(corpus.tokenizer)
@@ -121,14 +121,14 @@ class Loader:
         # The step before which each phase ends (the last one never does).
         self.phase_ends = (round(total_steps * (1 - data.long_share)),)
         self.infos = [info for info in corpus.shards(split) if info.tokens]
-        # A stream is cut from one shard; the state of its rows would not survive another between.
+        # A stream is cut from one shard: batches of another shard in between would break its recurrent state.
         self.group_size = 1 if data.instances == "streams" else MIXED_SHARDS
         self.n_groups = -(-len(self.infos) // self.group_size)
         self._made: dict[tuple[int, int, int], Batches] = {}
         self._lock = threading.Lock()
 
     def batch_at(self, place: Place) -> Batch:
-        """The micro-batch at a place, made anew."""
+        """Build the micro-batch at a position."""
         if not 0 <= place.phase < len(self.data.lengths) or not 0 <= place.group < self.n_groups:
             raise ConfigError(
                 f"{place} is not in this data: {len(self.data.lengths)} phases, {self.n_groups} groups of shards"
@@ -139,9 +139,9 @@ class Loader:
         return batches[place.batch]
 
     def one_epoch(self, limit: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """This rank's share of the first epoch's micro-batches (of the first ``limit``, if not 0), in order.
+        """Yield this rank's micro-batches of the first epoch (of the first ``limit``, if not 0), in order.
 
-        As in a step, a rank has every ``world``-th slot: recurrent state goes from batch to batch of one slot.
+        As in a step, a rank has every ``world``-th slot: recurrent state passes from batch to batch of one slot.
         """
         places = (
             Place(group=number, batch=i)
@@ -155,9 +155,9 @@ class Loader:
     def steps(
         self, start: Place, *, step: int, rank: int = 0, world: int = 1
     ) -> Generator[tuple[list[Batch], Place], None, None]:
-        """For each step from ``step`` (from 0) on: this rank's micro-batches, and where the next step begins.
+        """Yield, for each step from ``step`` (from 0) on, this rank's micro-batches and the position of the next step.
 
-        ``start`` is where that first step begins. Batches are made ahead by ``data.workers`` threads.
+        ``start`` is the position of the first. ``data.workers`` threads build batches ahead of time.
         """
         plan = self._step_places(start, step)
         if not self.data.workers:
@@ -171,7 +171,7 @@ class Loader:
                         places = next(plan)
                         made = [pool.submit(self._batches(p).__getitem__, p.batch) for p in places[rank::world]]
                         queue.append((made, _following(places)))
-                    # In the queue until they are made: what is left there when the run stops is not made.
+                    # Batches still in the queue when the run stops are never built.
                     futures, following = queue[0]
                     batches = [future.result() for future in futures]
                     queue.popleft()
@@ -182,7 +182,7 @@ class Loader:
                         future.cancel()
 
     def epoch_batches(self) -> float:
-        """About how many micro-batches the first epoch has: those of the first group of shards, and more like them."""
+        """Estimate the micro-batches of the first epoch from those of the first group of shards."""
         total = sum(info.tokens for info in self.infos)
         if not total:
             return 0.0
@@ -190,14 +190,14 @@ class Loader:
         return len(self._batches(Place())) * total / read
 
     def left_out(self) -> int:
-        """Pairs of parallel text that are too long for a row of the last phase, and so never seen."""
+        """Number of parallel pairs too long for the last phase's sequences, and so never used."""
         if self.data.instances != "translations":
             return 0
         shards = [self.corpus.open(info) for info in self.infos]
         return sum(len(s.documents) - 1 - len(self._plan(s, self.data.lengths[-1], 0, 0).key) for s in shards)
 
     def _step_places(self, place: Place, step: int) -> Iterator[list[Place]]:
-        """The places of each step's micro-batches, over all ranks, without end."""
+        """Yield the positions of each step's micro-batches over all ranks, endlessly."""
         while True:
             while place.phase + 1 < len(self.data.lengths) and step >= self.phase_ends[place.phase]:
                 place = Place(phase=place.phase + 1)
@@ -209,7 +209,7 @@ class Loader:
             step += 1
 
     def _existing(self, place: Place) -> Place:
-        """The place itself, or the next one that has a batch when a group or an epoch is at its end."""
+        """The position itself, or the next one with a batch at the end of a group or epoch."""
         empty = 0
         while place.batch >= len(self._batches(place)):
             empty = empty + 1 if place.batch == 0 else 0
@@ -224,7 +224,7 @@ class Loader:
         return place
 
     def _batches(self, place: Place) -> Batches:
-        """The batches of the place's group; the last two that were asked for are kept."""
+        """The batches of the position's group; caches the last two groups."""
         if not self.infos:
             raise CorpusError(f"{self.corpus.folder} has no {self.split} text")
         key = (place.phase, place.epoch, place.group)
@@ -242,7 +242,7 @@ class Loader:
         return MixedBatches.of(parts, mixed, f"{place.phase}:{place.epoch}:{place.group}")
 
     def _group(self, place: Place) -> list[int]:
-        """The numbers of the shards in a group."""
+        """The indices of the shards in a group."""
         seed = seed_of(self.seed, self.split, place.phase)
         order = permutation(seed_of(seed, place.epoch, "shards"), len(self.infos))
         first = place.group * self.group_size
@@ -298,11 +298,11 @@ class Loader:
 
     @cached_property
     def _chars(self) -> np.ndarray:
-        """What each word of the vocabulary is spelled with."""
+        """The characters of each word of the vocabulary."""
         return vocabulary_characters(self.corpus.tokenizer)
 
     def _rooms(self, shard: Shard, length: int, seed: int, epoch: int) -> int | np.ndarray:
-        """Tokens that fit between the special ones: one number, or of mixed lengths one for each document."""
+        """Tokens that fit between the special ones: one number, or with mixed lengths one for each document."""
         room = length - self.layout.n_special
         if not self.data.mixed_lengths:
             return room

@@ -1,4 +1,4 @@
-"""Masked language modelling: choose the predicted tokens and their replacements, vectorised.
+"""Masked language modelling: sample the tokens to predict and their replacements, vectorised.
 
 Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions (specification
 §4, step 7). Differs: the random choices are hashes of (seed, epoch, instance, position).
@@ -14,9 +14,9 @@ from firth.data.hashing import below, draw, seed_of, uniform
 
 @dataclass(frozen=True, slots=True)
 class Masker:
-    """The rule with everything it must know of the vocabulary.
+    """Applies masking to sequences of a vocabulary.
 
-    ``continues``: bool (V,), True for pieces that continue a word. ``length``: of the longest row.
+    ``continues``: bool (V,), True for tokens that continue a word. ``length``: maximum sequence length.
     """
 
     config: MaskingConfig
@@ -27,9 +27,9 @@ class Masker:
     def __call__(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, keys: np.ndarray, seed: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """``ids`` (T,) of rows that begin at ``starts`` (B,), ``special`` bool (T,), row ``keys`` (B,).
+        """Mask ``ids`` (T,) of sequences that start at ``starts`` (B,); ``special`` bool (T,), sequence ``keys`` (B,).
 
-        Returns what the model sees (T,), the chosen token indices in order (M,), the answers (M,).
+        Returns the masked ids (T,), the indices to predict in order (M,), and their labels (M,).
         """
         lengths = np.diff(np.append(starts, len(ids)))
         row = np.repeat(np.arange(len(starts)), lengths)
@@ -54,10 +54,10 @@ class Masker:
     def _whole_words(
         self, ids: np.ndarray, candidate: np.ndarray, row: np.ndarray, chance: np.ndarray, wanted: np.ndarray
     ) -> np.ndarray:
-        """Words in random order, each taken if it still fits; the loop is over the words' ranks in their rows."""
+        """Take words in random order while they fit; loops over the words' ranks in their sequences."""
         begins = ~self.continues[ids[candidate]]
-        # A piece that continues a word joins the candidate before it, across a special piece too,
-        # but not one of another row.
+        # A token that continues a word joins the candidate before it, across a special token too,
+        # but not one of another sequence.
         begins |= np.diff(row[candidate], prepend=-1) != 0
         word = np.cumsum(begins) - 1
         first = candidate[begins]
@@ -78,7 +78,7 @@ class Masker:
 
 
 def _first_of_each_row(candidate: np.ndarray, row: np.ndarray, chance: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """In each row the ``wanted[row]`` candidates of the lowest chance, in token order."""
+    """In each sequence the ``wanted[row]`` candidates with the lowest random numbers, in token order."""
     order = np.lexsort((chance, row))
     sorted_row = row[order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_row, sorted_row)

@@ -1,4 +1,4 @@
-"""Batches of rows: instances of a shard, shuffled, cut by a token budget, packed and masked.
+"""Build batches: instances of a shard, shuffled, cut by a token budget, packed and masked.
 
 ``RowBatches`` serves masked language modelling (with or without pairs), ``NextTokenBatches`` left-to-right
 models, ``CopyBatches`` sequence autoencoders, ``TranslationBatches`` parallel text; ``StreamBatches`` cuts one long
@@ -21,12 +21,12 @@ from firth.packed import Rows, Tokens
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 
-# Rows of similar length are looked for among this many budgets' worth of shuffled rows.
+# Sequences are sorted by length within pools of this many budgets' worth of shuffled sequences.
 _POOL_BUDGETS = 32
 
 
 class Batches(Protocol):
-    """The micro-batches of one shard in one epoch; any of them can be made at any time."""
+    """The micro-batches of one shard in one epoch, with random access."""
 
     def __len__(self) -> int: ...
 
@@ -34,9 +34,9 @@ class Batches(Protocol):
 
 
 def cut_batches(lengths: np.ndarray, budget_tokens: int, seed: int) -> list[np.ndarray]:
-    """Row numbers of each batch: at most ``budget_tokens`` tokens, rows of similar length together.
+    """Group sequence indices into batches of at most ``budget_tokens`` tokens, similar lengths together.
 
-    Shuffled twice: the rows before they are pooled, and the batches at the end.
+    Shuffles twice: the sequences before pooling, and the batches at the end.
     """
     order = permutation(seed_of(seed, "rows"), len(lengths))
     pool = np.cumsum(lengths[order]) // (budget_tokens * _POOL_BUDGETS)
@@ -52,7 +52,7 @@ def cut_batches(lengths: np.ndarray, budget_tokens: int, seed: int) -> list[np.n
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows as arrays: ids (T,), segments (T,), special (T,) True at special pieces, lengths (B,)."""
+    """Packed sequences: ids (T,), segments (T,), special (T,) True at special tokens, lengths (B,)."""
 
     ids: np.ndarray
     segments: np.ndarray
@@ -65,16 +65,16 @@ class PackedRows:
 
 
 def row_lengths(instances: Instances, layout: Layout) -> np.ndarray:
-    """Length of each row with its special pieces."""
+    """Length of each sequence with its special tokens."""
     extra = layout.n_special if instances.random_next is None else layout.n_special_pair
     return instances.lengths + extra
 
 
 def pack_rows(ids: np.ndarray, instances: Instances, chosen: np.ndarray, layout: Layout) -> PackedRows:
-    """Lay the chosen instances out as rows, without a loop over rows or tokens.
+    """Pack the chosen instances as sequences, without a loop over sequences or tokens.
 
-    Each row is a run of stretches (first, A, between, B, last), special ones copied from a small
-    table behind the shard's ids; one index array then says for every token where it comes from.
+    Each sequence is a run of spans (first, A, between, B, last); special tokens come from a small
+    table appended to the shard's ids, so one index array gathers every token.
     """
     table = np.array([*layout.first, *layout.between, *layout.last], np.int64)
     first, between, last = len(layout.first), len(layout.between), len(layout.last)
@@ -101,7 +101,7 @@ def pack_rows(ids: np.ndarray, instances: Instances, chosen: np.ndarray, layout:
 
 @dataclass(frozen=True, slots=True)
 class RowBatches:
-    """Masked rows; with pairs, also whether the second sentence follows."""
+    """Batches for masked language modelling; with pairs, also for next-sentence prediction."""
 
     shard: Shard
     instances: Instances
@@ -126,7 +126,7 @@ class RowBatches:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenBatches:
-    """Rows in which every token but the last predicts the one after it."""
+    """Batches in which every token but the last predicts the next."""
 
     shard: Shard
     instances: Instances
@@ -147,9 +147,9 @@ class NextTokenBatches:
 
 @dataclass(frozen=True, slots=True)
 class CopyBatches:
-    """Rows ``A end A end``: what ends the text asks for its first token again, each token written for the next one.
+    """Batches of sequences ``A end A end``: the first end predicts A's first token, and each copied token the next.
 
-    No row goes on with the state of another.
+    Recurrent state is reset for every sequence.
     """
 
     shard: Shard
@@ -169,9 +169,9 @@ class CopyBatches:
 
 @dataclass(frozen=True, slots=True)
 class TranslationBatches:
-    """Rows of a source and, as ``second``, of its translation: ``start y``, each token of which predicts the next.
+    """Batches of source sequences and, as ``second``, their translations ``start y``, in which tokens predict the next.
 
-    The last predicts ``end_id``. ``source`` and ``target``: instances of the two sides, one for one.
+    The last token predicts ``end_id``. ``source`` and ``target``: instances of the two sides, in the same order.
     """
 
     shard: Shard
@@ -194,7 +194,7 @@ class TranslationBatches:
         budget_tokens: int,
         seed: int,
     ) -> "TranslationBatches":
-        """Batches of at most ``budget_tokens`` tokens on both sides together."""
+        """Cut into batches of at most ``budget_tokens`` tokens on both sides together."""
         source, target = pairs.of_side("a"), pairs.of_side("b")
         lengths = row_lengths(source, layout) + row_lengths(target, target_layout)
         return cls(shard, source, target, cut_batches(lengths, budget_tokens, seed), layout, target_layout, end_id)
@@ -219,11 +219,11 @@ class TranslationBatches:
 class StreamBatches:
     """One stream in ``slots × rows`` columns; batch n continues batch ``n - slots``.
 
-    ``columns``: (slots, rows, column length) ids. ``bounds``: where the windows of a column begin, and the end.
-    Recurrent state is kept for each slot. ``backward``: the stream is read from its end, each token predicting the one
-    before it; rows of a batch are in reading order all the same. ``around``: the length that windows vary around, to
-    which the learning rate is in proportion; None: it is the same for all. ``restart_every``: windows after which the
-    state begins anew; 0: never.
+    ``columns``: (slots, rows, column length) ids. ``bounds``: the start of each window of a column, and the end.
+    Recurrent state is kept per slot. ``backward``: read the stream from its end, each token predicting the one
+    before it; batches stay in reading order. ``around``: base length of varied windows, which scales
+    the learning rate; None: all windows have one length. ``restart_every``: windows after which
+    recurrent state is reset; 0: never.
     """
 
     columns: np.ndarray
@@ -245,9 +245,9 @@ class StreamBatches:
         window_seed: int | None = None,
         restart_every: int = 0,
     ) -> "StreamBatches":
-        """The shard's documents, between the layout's first and last pieces, as columns; the tail is left out.
+        """Cut the shard's documents, between the layout's first and last tokens, into columns; drops the remainder.
 
-        With ``window_seed`` the windows vary around ``length``, and ``budget_tokens`` is what a batch has on average.
+        With ``window_seed`` window lengths vary around ``length``, and ``budget_tokens`` is the average of a batch.
         """
         bounds = np.stack((shard.document_tokens[:-1], shard.document_tokens[1:]), 1)
         places = np.repeat(bounds.ravel(), np.tile((len(layout.first), len(layout.last)), len(bounds)))
@@ -256,7 +256,7 @@ class StreamBatches:
         if backward:
             stream = stream[::-1]
         rows = max(budget_tokens // length, 1)
-        # A stream too short for so many columns is cut into fewer, of two tokens at least.
+        # A stream too short for that many columns is cut into fewer, of two tokens at least.
         rows = max(min(rows, len(stream) // (slots * 2)), 1)
         size = len(stream) // (slots * rows)
         columns = (
@@ -283,13 +283,13 @@ class StreamBatches:
 
 
 def begins_anew(window: int, restart_every: int) -> bool:
-    """Whether recurrent state is zero before a window of a stream, by its number from the stream's begin."""
+    """Whether recurrent state is reset before a window, given the window's index in its stream."""
     return window % restart_every == 0 if restart_every else window == 0
 
 
 @dataclass(frozen=True, slots=True)
 class MixedBatches:
-    """The batches of several shards in one random order. ``order``: (n, 2), number of the part and batch in it."""
+    """The batches of several shards in one random order. ``order``: (n, 2), indices of the part and its batch."""
 
     parts: list[Batches]
     order: np.ndarray
@@ -297,7 +297,7 @@ class MixedBatches:
 
     @classmethod
     def of(cls, parts: list[Batches], seed: int | None, place: str) -> "MixedBatches":
-        """All batches of the parts, shuffled by the seed; in their own order without one."""
+        """Combine all batches of the parts, shuffled by the seed; without one, in order."""
         pairs = [(part, number) for part, batches in enumerate(parts) for number in range(len(batches))]
         order = np.array(pairs, np.int64).reshape(-1, 2)
         return cls(parts, order if seed is None else order[permutation(seed, len(order))], place)
@@ -320,14 +320,14 @@ def _tokens(rows: PackedRows, seen: np.ndarray, layout: Layout) -> Tokens:
 
 
 def pack_lists(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> Tokens:
-    """Rows given as lists of ids (special pieces included) as packed tokens."""
+    """Pack lists of ids (special tokens included)."""
     ids = torch.tensor([i for row in rows for i in row], dtype=torch.int64)
     kinds = None if segments is None else torch.tensor([s for row in segments for s in row], dtype=torch.int64)
     return Tokens(Rows.from_lengths([len(row) for row in rows]), ids, kinds)
 
 
 def pack_words(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> Tokens:
-    """The same with the characters of tokens, where those of ``tokenizer`` have any."""
+    """Pack lists of ids with the characters of tokens, if ``tokenizer`` provides them."""
     tokens = pack_lists(rows)
     chars = tokenizer.characters(tokens.ids.numpy())
     if chars is None:

@@ -1,11 +1,11 @@
-"""The corpus on disk: shards of token ids that are mapped into memory, and a manifest.
+"""The corpus on disk: memory-mapped shards of token ids, and a manifest.
 
 corpus/
-├── manifest.json          format, tokenizer hash, sources, counts, a checksum of every file
+├── manifest.json          format, tokenizer hash, sources, counts, checksum of every file
 ├── tokenizer/             the tokenizer that made the ids
-├── train-00000.ids.npy        uint16 (or uint32) pieces, no special ones
-├── train-00000.sentences.npy  uint32, where each sentence begins among the ids, and the end
-├── train-00000.documents.npy  uint32, where each document begins among the sentences, and the end
+├── train-00000.ids.npy        uint16 (or uint32) token ids, without special tokens
+├── train-00000.sentences.npy  uint32, index of each sentence's first id, and the end
+├── train-00000.documents.npy  uint32, index of each document's first sentence, and the end
 └── dev-00000.…                held-out documents
 """
 
@@ -27,7 +27,7 @@ FORMAT = "firth-corpus"
 VERSION = 1
 PARTS = ("ids", "sentences", "documents")
 Split = Literal["train", "dev"]
-# Of files in the corpus folder itself.
+# Names of files in the corpus folder.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -45,7 +45,7 @@ class ShardInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A text file that the corpus was made from, for training or (``split="dev"``) held out."""
+    """A source text file of the corpus, for training or (``split="dev"``) held out."""
 
     path: str
     bytes: int
@@ -55,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a corpus folder holds and what it was made from."""
+    """The contents and sources of a corpus folder."""
 
     format: str
     version: int
@@ -68,7 +68,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """An open shard: arrays in memory maps, ``int64`` where arithmetic is done on them."""
+    """An open shard: memory-mapped arrays, converted to ``int64`` for arithmetic."""
 
     name: str
     ids: np.ndarray
@@ -77,7 +77,7 @@ class Shard:
 
     @property
     def document_tokens(self) -> np.ndarray:
-        """Where each document begins among the ids, and the end."""
+        """The index of each document's first token, and the end."""
         return self.sentences[self.documents]
 
 
@@ -86,7 +86,7 @@ def part_path(folder: Path, name: str, part: str) -> Path:
 
 
 def write_shard(folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> ShardInfo:
-    """Write one shard, each file whole or not at all; returns its line of the manifest."""
+    """Write one shard, each file atomically; returns its manifest entry."""
     sizes, hashes = [], []
     arrays = (ids, sentences.astype(np.uint32), documents.astype(np.uint32))
     for part, array in zip(PARTS, arrays, strict=True):
@@ -106,7 +106,7 @@ def write_shard(folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray,
 
 
 class Corpus:
-    """An opened corpus folder. Each shard is checked against its checksums when it is first used."""
+    """An open corpus folder. Each shard is verified against its checksums on first use."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
@@ -116,7 +116,7 @@ class Corpus:
         self._checked: set[str] = set()
 
     def check_tokenizer(self, tokenizer: Tokenizer, whose: str) -> None:
-        """Refuse a tokenizer that did not make this corpus."""
+        """Refuse a tokenizer other than the one that built this corpus."""
         if tokenizer.fingerprint != self.manifest.tokenizer:
             raise CorpusError(
                 f"{self.folder} was made with tokenizer {self.manifest.tokenizer[:12]}, but {whose} is "
@@ -130,7 +130,7 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the checksums of all shards: the same text made by the same tokenizer in the same way."""
+        """SHA-256 over the checksums of all shards: equal for the same text, tokenizer and options."""
         infos = (*self.manifest.train, *self.manifest.dev)
         parts = [self.manifest.tokenizer, *(part for info in infos for part in (info.name, *info.sha256))]
         return hashlib.sha256("/".join(parts).encode()).hexdigest()
@@ -139,7 +139,7 @@ class Corpus:
         return self.manifest.train if split == "train" else self.manifest.dev
 
     def open(self, info: ShardInfo) -> Shard:
-        """Map a shard into memory; a damaged one is a CorpusError that names the file."""
+        """Memory-map a shard; CorpusError names a damaged file."""
         arrays = []
         for part, size, digest in zip(PARTS, info.bytes, info.sha256, strict=True):
             path = part_path(self.folder, info.name, part)
@@ -150,8 +150,8 @@ class Corpus:
                 raise CorpusError(f"{path} cannot be read: {error}") from None
         if info.name not in self._checked and info.tokens and arrays[0].max() >= self.tokenizer.size:
             raise CorpusError(
-                f"{part_path(self.folder, info.name, 'ids')} holds piece {arrays[0].max():,}, but the tokenizer "
-                f"beside it has {self.tokenizer.size:,}: prepare the corpus again"
+                f"{part_path(self.folder, info.name, 'ids')} holds token id {arrays[0].max():,}, but its "
+                f"tokenizer has {self.tokenizer.size:,} tokens: prepare the corpus again"
             )
         self._checked.add(info.name)
         return Shard(info.name, arrays[0], arrays[1].astype(np.int64), arrays[2].astype(np.int64))
@@ -169,7 +169,7 @@ class Corpus:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a corpus folder; an older layout or another kind of folder is refused."""
+    """Read the manifest of a corpus folder; refuses an older layout or another kind of folder."""
     path = folder / "manifest.json"
     if folder.is_file():
         raise ConfigError(
@@ -181,7 +181,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         unfinished = (folder / "progress.jsonl").is_file()
         raise CorpusError(
-            f"{folder} holds an unfinished corpus: run the same firth prepare command again to go on"
+            f"{folder} holds an unfinished corpus: run the same firth prepare command again to resume"
             if unfinished
             else f"{folder} has no manifest.json: it is not a corpus folder made by firth prepare"
         )

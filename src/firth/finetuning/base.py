@@ -1,4 +1,4 @@
-"""The starting point of a fine-tuning: the encoder and its weights, which of them are trained, and word vectors."""
+"""The starting point of fine-tuning: the encoder and its weights, which of them are trained, and word vectors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,9 +27,9 @@ from firth.vectors.folder import open_source
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What fine-tuning starts from: a system, its sizes, a tokenizer, and weights unless they are to be new.
+    """What fine-tuning starts from: a system, its configuration, a tokenizer, and weights unless from scratch.
 
-    ``untrained``: parts of the encoder that the model has never learnt; they are not among the weights.
+    ``untrained``: parts of the encoder that were never trained; they are not among the weights.
     """
 
     system_name: str
@@ -67,9 +67,9 @@ class Base:
 
     @property
     def trained_length(self) -> int | None:
-        """The longest row of its pre-training, where it was pre-trained with positions and says so."""
+        """The sequence length of pre-training, if the system has positions and the folder records it; else None."""
         lengths, most, origin = list[int](), self.max_length, self.origin
-        while not lengths and origin:  # a fine-tuned model tells what it was made from
+        while not lengths and origin:  # a fine-tuned model records its base
             made = origin.get("provenance", {})
             recipe = made.get("recipe", {})
             lengths = [n for key in ("data.length", "data.long_length") if isinstance(n := recipe.get(key), int) and n]
@@ -77,7 +77,7 @@ class Base:
         return min(max(lengths), most) if lengths and most is not None else None
 
     def config_with(self, dropout: float | None) -> Any:
-        """Its sizes with this rate of dropout, None: with its own; ConfigError where the system has no dropout."""
+        """The configuration with this dropout (None: its own); ConfigError if the system has none."""
         if dropout is None:
             return self.config
         if hasattr(self.config, "with_dropout"):
@@ -91,9 +91,9 @@ class Base:
         return dataclasses.replace(self.config, **dict.fromkeys(rates, dropout))
 
     def encoder(self, seed: int, dropout: float | None, transferred_groups: int = -1) -> Encoder:
-        """A new encoder with the base's weights in so many of its lowest groups of layers (-1: in all).
+        """Build the encoder with the base's weights in its lowest ``transferred_groups`` layer groups (-1: in all).
 
-        Weights that the base does not have are fresh, and the seed decides them.
+        The seed initialises all other weights.
         """
         torch.manual_seed(seed_of(seed, "encoder"))
         encoder = SYSTEMS[self.system_name].encoder(self.config_with(dropout))
@@ -103,9 +103,9 @@ class Base:
         return encoder
 
     def maker(self, head: Any) -> RowMaker:
-        """What makes the rows of a task whose options are ``head``."""
+        """The sequence builder for a task whose options are ``head``."""
         row = SYSTEMS[self.system_name]
-        # Word vectors with one for all unknown words look at no letters.
+        # Word vectors with one vector for all unknown words read no characters.
         letters = row.characters and getattr(self.config, "unknown", "") != "one"
         return RowMaker(
             self.tokenizer,
@@ -117,7 +117,7 @@ class Base:
 
 
 def read_base(model: str, tokenizer: str, from_scratch: bool) -> Base:
-    """The base that a recipe names: a model folder, or a size with a tokenizer."""
+    """Read the base that a recipe names: a model folder, or a size with a tokenizer."""
     if looks_like_path(model):
         if tokenizer:
             raise ConfigError(f"--tokenizer {tokenizer}: {model} has its own; leave it out")
@@ -131,7 +131,7 @@ def read_base(model: str, tokenizer: str, from_scratch: bool) -> Base:
 
 
 def base_of(loaded: Loaded, from_scratch: bool = False) -> Base:
-    """A loaded model as a base, whatever it was made for."""
+    """Use a loaded model of any task as a base."""
     encoder = loaded.objective.encoder
     untrained = (p.removeprefix("encoder.") for p in loaded.untrained if p.startswith("encoder."))
     new = () if from_scratch else tuple(untrained)
@@ -144,7 +144,7 @@ def base_of(loaded: Loaded, from_scratch: bool = False) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class FirstVectors:
-    """Word vectors ``rows`` for the words ``numbers`` of a vocabulary; ``told``: how many of them, in words."""
+    """Word vectors ``rows`` for the words ``numbers`` of a vocabulary; ``told``: a sentence on how many were found."""
 
     numbers: Int[Tensor, " n"]
     rows: Float[Tensor, "n width"]
@@ -152,14 +152,14 @@ class FirstVectors:
 
     @torch.no_grad()
     def put_into(self, table: nn.Embedding) -> None:
-        """The other words stay as they are."""
+        """Copy the vectors into an embedding table; other words keep theirs."""
         table.weight.index_copy_(0, self.numbers.to(table.weight.device), self.rows.to(table.weight.device))
 
 
 def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
-    """The vectors that a file, or a model of words, has for the words of a vocabulary.
+    """Look up the words of a vocabulary in a file of vectors or a word-vector model.
 
-    A word that it does not have takes those of the word in lower case. ConfigError for another width, and where no
+    A word without a vector takes that of its lower-case form. ConfigError for another width, and if no
     word has a vector.
     """
     file, _ = open_source(path)
@@ -191,7 +191,7 @@ def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
 
 
 def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | None = None) -> TaskModel:
-    """The task's model before the first step: a function of base, recipe, seed, and vectors for the head's words."""
+    """Build the task's model before the first step, a function of base, recipe, seed and the head's word vectors."""
     encoder = base.encoder(seed, recipe.adapt.dropout, recipe.adapt.transferred_groups)
     torch.manual_seed(seed_of(seed, "head"))
     model = recipe.row.model(encoder, recipe.head)
@@ -202,7 +202,7 @@ def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | 
 
 
 def lowest_groups(encoder: Encoder, key: str, n_groups: int) -> list[list[nn.Parameter]]:
-    """So many groups of layers from the embeddings up, -1: all; ConfigError where there are not as many."""
+    """The lowest ``n_groups`` layer groups from the embeddings up (-1: all); ConfigError if there are fewer."""
     groups = encoder.layer_groups()
     if n_groups > len(groups):
         raise ConfigError(f"{key}={n_groups}: this encoder has {len(groups)}; -1 stands for all")
@@ -210,7 +210,7 @@ def lowest_groups(encoder: Encoder, key: str, n_groups: int) -> list[list[nn.Par
 
 
 def transferred(encoder: Encoder, n_groups: int) -> set[str]:
-    """The tensors whose weights come from the base: those of the lowest groups, and what is no parameter.
+    """Names of the tensors copied from the base: those of the lowest groups, and all buffers.
 
     Source: Radford et al. 2018, §5 (layers transferred).
     """
@@ -221,9 +221,9 @@ def transferred(encoder: Encoder, n_groups: int) -> set[str]:
 
 
 def freeze(model: TaskModel, adapt: AdaptConfig) -> bool:
-    """Keep the lowest groups of layers as they are; whether that is the whole encoder.
+    """Freeze the lowest layer groups; returns whether that is the whole encoder.
 
-    ConfigError for options of an encoder that learns where none of it does.
+    ConfigError for options that require a trainable encoder if all of it is frozen.
     """
     n_groups = adapt.frozen_groups
     chosen = lowest_groups(model.encoder, "adapt.frozen_groups", n_groups)
@@ -233,8 +233,8 @@ def freeze(model: TaskModel, adapt: AdaptConfig) -> bool:
     whole = len(chosen) == len(model.encoder.layer_groups())
     if whole and "lm" in model.weights:
         raise ConfigError(
-            f"adapt.frozen_groups={n_groups} freezes the encoder, and head.auxiliary_lm is for one that learns: "
-            "set head.auxiliary_lm=0, or freeze less"
+            f"adapt.frozen_groups={n_groups} freezes the encoder, but head.auxiliary_lm requires a trainable one: "
+            "set head.auxiliary_lm=0, or freeze fewer groups"
         )
     if whole and (adapt.dropout or adapt.layer_decay != 1 or adapt.unfreeze != "at_once"):
         hint = "" if n_groups == -1 else ", or set it to -1 if they are the system's own"
@@ -246,7 +246,7 @@ def freeze(model: TaskModel, adapt: AdaptConfig) -> bool:
 
 
 def rate_scales(model: TaskModel, decay: float) -> dict[str, float]:
-    """Scale of the learning rate of each of the encoder's parameters: layer-wise decay from the head down.
+    """The learning rate scale of each encoder parameter: layer-wise decay from the head down.
 
     Source: Howard and Ruder 2018, §3.2 (discriminative fine-tuning), applied to any encoder's groups.
     """
@@ -254,9 +254,9 @@ def rate_scales(model: TaskModel, decay: float) -> dict[str, float]:
 
 
 def gradually(model: TaskModel, steps_per_epoch: int) -> Callable[[int], frozenset[str]]:
-    """The encoder's parameters that rest in a step: all in the first epoch, in each later one a group fewer from below.
+    """Gradual unfreezing: the encoder parameters frozen in a step; each epoch after the first unfreezes one more group.
 
-    Source: Howard and Ruder 2018, §3.3 (gradual unfreezing), applied to any encoder's groups. The head never rests.
+    Source: Howard and Ruder 2018, §3.3, applied to any encoder's groups, from the top. The head always learns.
     """
     groups = model.encoder.layer_groups()
     number = {id(p): n for n, group in enumerate(groups) for p in group}

@@ -1,12 +1,12 @@
-"""``firth finetune --model tfidf`` and ``commonest-tag``: labelled examples -> a baseline as a model folder.
+"""``firth finetune --model tfidf`` and ``commonest-tag``: fit a baseline to labelled examples, as a model folder.
 
-The baseline is what a pre-trained model has to beat, so it is tuned as carefully: n-grams and strength are chosen on
-training examples that it has not seen, then all of them are fitted; the dev file is scored once.
+A pre-trained model has to beat the baseline, so it is tuned as carefully: n-grams and regularisation are chosen on
+held-out training examples, then it is fitted to all of them; the dev file is scored once.
 
 out/
 ├── recipe.toml      resolved
-├── model/           firth.load and firth predict read it, without torch
-├── results.json     as of any fine-tuning
+├── model/           for firth.load and firth predict, without torch
+├── results.json     same format as any fine-tuning
 └── report.html
 """
 
@@ -36,23 +36,23 @@ from firth.recipes import Settings
 from firth.systems import TASKS, kind_of_task
 
 _KINDS: dict[str, tuple[str, ...]] = {"tfidf": ("classify", "multilabel", "regress"), "commonest-tag": ("tag",)}
-# n-grams of each label that the report shows.
+# n-grams shown per label in the report.
 _SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FitBaseline:
-    """All options of a baseline."""
+    """The options of a baseline."""
 
     model: Literal["tfidf", "commonest-tag"] = required("tfidf (classify, multilabel, regress) or commonest-tag (tag)")
     task: str = required("a kind (classify, multilabel, regress, tag) or a data set (glue/sst2)")
     kind: str = required("the kind of task; follows from the task")
-    metric: str = required("the score that choices are made by; follows from the task")
+    metric: str = required("metric for model selection; follows from the task")
     data: LabelledConfig = option(LabelledConfig(), "labelled examples")
     strengths: tuple[float, ...] = option(
         (),
-        "tfidf: C of the logistic regression, 1/alpha of the ridge regression, to choose from; none: those that "
-        "serve its kind of task",
+        "tfidf: values to try for C of the logistic regression, or 1/alpha of the ridge regression; empty: defaults "
+        "of the kind of task",
     )
 
     def __post_init__(self) -> None:
@@ -68,12 +68,12 @@ class ResolvedBaseline(NamedTuple):
 
 
 def names_baseline(data: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether the model of a recipe is a baseline and no encoder."""
+    """Whether a recipe's model is a baseline, not an encoder."""
     return override(dict(data), settings).get("model") in BASELINES
 
 
 def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) -> ResolvedBaseline:
-    """A recipe with all that follows from the labelled data filled in."""
+    """Complete a recipe with everything that follows from the labelled data."""
     plain = override(dict(data), settings)
     if not isinstance(plain.get("task"), str):
         raise ConfigError(f"{where}: key 'task' is missing: give one, such as --task classify")
@@ -88,7 +88,7 @@ def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) ->
     plain.setdefault("data", {})
     config = data_config(plain, where)
     if config.choose_on == "dev":
-        raise ConfigError("data.choose_on=dev: a baseline makes its choices on training examples: leave it out")
+        raise ConfigError("data.choose_on=dev: a baseline is tuned on training examples only: leave it out")
     labelled = read_labelled(plain["task"], config, {})
     if labelled.columns:  # found by content: the model's recipe has them for later files
         plain["data"]["columns"] = labelled.columns
@@ -99,7 +99,7 @@ def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) ->
 
 
 def run_baseline(resolved: ResolvedBaseline, out: str | Path, tell: Callable[[str], None] = say) -> Finetuned:
-    """Fit in the new folder ``out``, which appears when all is done."""
+    """Fit a baseline into the new folder ``out``, which appears once it is complete."""
     recipe, labelled = resolved
     out = Path(out)
     with new_folder(out) as folder:
@@ -122,9 +122,10 @@ def run_baseline(resolved: ResolvedBaseline, out: str | Path, tell: Callable[[st
 
 
 class Fitted(NamedTuple):
-    """A method fitted to all training examples; ``held_out``: its scores on ``n_held`` examples before it saw them.
+    """A method fitted to all training examples.
 
-    ``tried``, ``chosen``: ways to fit, none for commonest-tag.
+    ``held_out``: its scores on ``n_held`` examples before it was fitted to them. ``tried``, ``chosen``: the settings
+    tried and selected, none for commonest-tag.
     """
 
     method: Method
@@ -137,7 +138,7 @@ class Fitted(NamedTuple):
 
 
 def fit_baseline(recipe: FitBaseline, labelled: LabelledData, tell: Callable[[str], None] = say) -> Fitted:
-    """Choose, fit, and score what was held out."""
+    """Select settings, score held-out examples, and fit to all."""
     labels = tuple(labelled.options.get("labels", ()))
     if recipe.model == "commonest-tag":
         return _fit_tags(recipe, labelled)
@@ -159,7 +160,7 @@ def fit_baseline(recipe: FitBaseline, labelled: LabelledData, tell: Callable[[st
 
 
 def _figures(found: FittedTfidf) -> dict[str, Any]:
-    """What the temperature does for examples that the model has not seen."""
+    """Calibration figures on examples that the model was not fitted to."""
     config = found.model.config
     if config.kind != "classify":
         return {"threshold": config.threshold} if config.kind == "multilabel" else {}
@@ -177,7 +178,7 @@ def _fit_tags(recipe: FitBaseline, labelled: LabelledData) -> Fitted:
 
 
 def grams_in_words(grams: GramConfig) -> str:
-    """``words 1-2, characters 2-5``."""
+    """Describe n-grams: ``words 1-2, characters 2-5``."""
     parts = [f"words 1-{grams.words}"] if grams.words else []
     if grams.longest:
         parts.append(f"characters {grams.shortest}-{grams.longest}{' across words' if grams.across else ''}")
@@ -185,7 +186,7 @@ def grams_in_words(grams: GramConfig) -> str:
 
 
 def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dict[str, Any]:
-    """As ``results.json`` of any fine-tuning, of a single run."""
+    """Contents of ``results.json``, in the format of a fine-tuning with one run."""
     dev: dict[str, Any] = {}
     breakdown = {"held_out": fitted.held_out.breakdown.to_dict()}
     for name, records in labelled.dev.items():
@@ -220,5 +221,5 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
 
 
 def score_method(task: str, method: Method, records: Sequence[Any], what: str) -> Scored:
-    """Every score of a baseline on labelled records."""
+    """Score a baseline on labelled records by every metric."""
     return score_records(task, records, method.labels, lambda some: (list(method.answers(some)), {}), what)

@@ -1,4 +1,4 @@
-"""Calibration on held-out examples after training: a temperature or a threshold."""
+"""Fit a temperature or a threshold on held-out examples after training."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ _MOST_LEVELS = 200
 
 
 def calibrate(kind: str, options: Any, split: Split, outputs: Sequence[Outputs]) -> tuple[Any, dict[str, Any]]:
-    """The task's options with what was fitted, and figures that show what it does.
+    """Calibrate a task; returns its options with the fitted value, and figures that show the effect.
 
-    Classification and choices: a temperature, with the calibration error before and after (cross-fitted: each
-    example's temperature comes from the others). Several labels: the threshold with the best micro F1.
-    Questions that may have no answer: the threshold with the best F1. Other tasks stay as they are.
+    Classification and multiple choice: a temperature, with the calibration error before and after (cross-fitted: each
+    example's temperature comes from the others). Multi-label: the threshold with the best micro F1.
+    Questions that may have no answer: the threshold with the best F1. Other tasks are unchanged.
     """
     records, examples = split.records, split.examples
     if kind == "classify":
@@ -39,7 +39,7 @@ def calibrate(kind: str, options: Any, split: Split, outputs: Sequence[Outputs])
         gold = np.array([record.label for record in records])
         scores = [choose_scores(e, rows, options.windows.merge) for e, rows in zip(examples, outputs, strict=True)]
         if len({len(row) for row in scores}) > 1:
-            # Questions with fewer choices than others: a choice that is not there has no chance.
+            # Questions with fewer choices than others: a missing choice gets probability 0.
             most = max(map(len, scores))
             scores = [np.pad(row, (0, most - len(row)), constant_values=row.min() - 1e4) for row in scores]
         return tempered(options, np.stack(scores), gold)
@@ -51,7 +51,7 @@ def calibrate(kind: str, options: Any, split: Split, outputs: Sequence[Outputs])
 
 
 def tempered(options: Any, logits: np.ndarray, gold: np.ndarray) -> tuple[Any, dict[str, Any]]:
-    """The options with a fitted temperature, and the calibration error before and after, with reliability bins."""
+    """Fit a temperature; returns the options with it, and calibration error before and after, with reliability bins."""
     before, after = softmax(logits), cross_fitted(logits, gold)
     temperature = careful_temperature(logits, gold)
     figures = {
@@ -90,9 +90,9 @@ def _refusing(
 
 
 def _levels(refusals: Sequence[float]) -> list[float]:
-    """Thresholds worth a try: below all scores, and evenly spread ones among them.
+    """Candidate thresholds: one below all scores, and evenly spread ones among them.
 
-    Differs: SQuAD's search answers question by question, so that it promises too much where scores are equal.
+    Differs: SQuAD's search moves question by question, which overstates the score where no-answer scores are equal.
     """
     distinct = sorted(set(refusals))
     step = max(len(distinct) // _MOST_LEVELS, 1)

@@ -1,14 +1,14 @@
-"""``firth compare``: on a user's own labels, what a baseline, frozen features and fine-tuning reach, and at what cost.
+"""``firth compare``: compare a baseline, frozen features and fine-tuning on a user's labels, with their costs.
 
 out/
-├── identity.json    hashes of the data and options: a second run continues, with other data it refuses
-├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning's folder) and cell.json
+├── identity.json    hashes of data and options: the same command resumes, other data is refused
+├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning folder) and cell.json
 ├── compare.json     every number of the report
 ├── report.html
 └── model/           the winner, a model folder
 
-Cells run in the order in which they say most for their time: the baseline at every number of labels, then all models
-from few labels to all, each as long as the estimate from its cell before fits what is left of the minutes.
+The most informative cells for their time run first: the baseline at every number of labels, then all models from few
+labels to all. A cell runs only if its estimated time, taken from the previous cell of its way, fits the budget.
 """
 
 import dataclasses
@@ -45,25 +45,25 @@ from firth.tasks.predictions import Labelled
 RESULTS = "compare.json"
 KINDS = ("classify", "tag")
 BASELINE = {"classify": "tfidf", "tag": "commonest-tag"}
-# Numbers of labels of the curve, as far as there are so many; all of them come last.
+# Numbers of labels on the curve, up to the size of the data; all labels come last.
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
-# However few examples, a fine-tuning has about so many updates.
+# A fine-tuning has at least about this many updates, however few examples there are.
 _FEWEST_UPDATES = 200
 _EPOCHS = 3.0
 _BATCH = 32
-# What a first fit of a model takes at least on a slow machine: below it none is begun.
+# The least time of a model's first fit on a slow machine: with less left, none starts.
 _LEAST_S = 20.0
-# A model is not begun that is expected to take more than what is left, with this much doubt.
+# Safety factor on the expected time: a fit starts only if it is expected to end within the time left.
 _DOUBT = 1.2
-# Mean pooling: a first token that nothing was learnt for says little. Features are stored, so epochs are cheap.
+# Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
-# Resampled examples in all, over the draws of the bootstrap.
+# Total number of resampled examples over all bootstrap samples.
 _RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to learn the task: ``name`` is shown, ``folder`` is where its cells are."""
+    """One way to learn the task: ``name`` for display, ``folder`` for its cells."""
 
     name: str
     folder: str
@@ -74,7 +74,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found and where it is. ``results``: what ``compare.json`` says."""
+    """A finished comparison: its folder and its results. ``results``: the contents of ``compare.json``."""
 
     out: Path
     results: dict[str, Any]
@@ -91,14 +91,14 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = say,
 ) -> Comparison:
-    """Compare ways to learn ``task`` in folder ``out``, or continue a comparison that is there.
+    """Compare ways to learn ``task`` in folder ``out``, or resume the comparison there.
 
-    ``settings``: further recipe keys of the fine-tunings. ConfigError and InputError, before anything is written, for
-    wrong data and options.
+    ``settings``: further recipe keys of the fine-tunings. Wrong data or options raise ConfigError or InputError before
+    anything is written.
     """
     kind = kind_of_task(task)
     if kind not in KINDS:
-        raise ConfigError(f"compare is for {' and '.join(KINDS)}, not yet for {kind}: use firth finetune and evaluate")
+        raise ConfigError(f"compare supports {' and '.join(KINDS)}, not yet {kind}: use firth finetune and evaluate")
     if not 0 < minutes < float("inf"):
         raise ConfigError(f"--minutes {minutes}: expected more than 0")
     if not data.dev and not data.folder:
@@ -114,7 +114,7 @@ def compare(
 
 
 def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
-    """The baseline, and for each model frozen features (of texts) and fine-tuning."""
+    """The baseline, and for each model frozen features (texts only) and fine-tuning."""
     ways = [Way("baseline", "baseline", BASELINE[kind], baseline=True)]
     for number, model in enumerate(models, start=1):
         name = Path(model).name or model
@@ -149,7 +149,7 @@ class _Comparing:
         self.spent_s = 0.0
 
     def claim(self) -> None:
-        """Take the folder, or find in it a comparison of the same data and options."""
+        """Create the folder, or resume a comparison of the same data and options in it."""
         files = {name: file_sha256(Path(path)) for name in ("train", "dev") if (path := getattr(self.data, name))}
         examples = hashlib.sha256(repr([dataclasses.replace(r, where="") for r in self.dev]).encode("utf-8", "replace"))
         mine = {
@@ -171,7 +171,7 @@ class _Comparing:
                 )
             return
         if any(path.name != ".lock" for path in self.out.iterdir()):
-            raise ConfigError(f"{self.out} exists already and is no comparison: choose another --out")
+            raise ConfigError(f"{self.out} exists already and is not a comparison: choose another --out")
         write_json(file, mine)
 
     def run(self) -> Comparison:
@@ -182,7 +182,7 @@ class _Comparing:
             f"{len(self.ways)} ways, up to {format_duration(self.budget_s)}"
         )
         cells: dict[str, dict[int, dict[str, Any]]] = {way.folder: {} for way in self.ways}
-        # The baseline at all sizes is cheap. Of models all are fitted to few labels before one is fitted to many.
+        # The baseline is cheap at all sizes. All models are fitted to few labels before any is fitted to many.
         plan = [(self.ways[0], n) for n in self.sizes] + [(way, n) for n in self.sizes for way in self.ways[1:]]
         given_up = set[str]()
         for way, n in plan:
@@ -203,7 +203,7 @@ class _Comparing:
         return Comparison(self.out, results)
 
     def _cell(self, way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> dict[str, Any] | None:
-        """One fit; None if there is no time for it, which is noted for it and for all larger ones of its way."""
+        """Run one fit; None if there is no time for it, which skips all larger ones of its way too."""
         folder = self.out / "cells" / way.folder / str(n)
         if (folder / "cell.json").is_file():
             cell = read_json(folder / "cell.json")
@@ -211,7 +211,7 @@ class _Comparing:
             return cell
         left_s = self.budget_s - self.spent_s
         expected_s = _expected_s(way, n, done)
-        # The first fit of the baseline is always made: without it there is nothing to say.
+        # The baseline's first fit always runs: without it there is nothing to compare with.
         if expected_s > left_s and not (way.baseline and not done):
             larger = [size for size in self.sizes if size >= n]
             sizes = ", ".join(f"{size:,}" for size in larger)
@@ -225,7 +225,7 @@ class _Comparing:
         try:
             self._fit(way, n, folder / "run")
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"what is done is kept: the same command continues in {self.out}") from None
+            raise KeyboardInterrupt(f"finished fits are kept: the same command resumes in {self.out}") from None
         seconds = time.monotonic() - started_at_s
         cell = self._scored(folder / "run") | {"way": way.name, "labels": n, "seconds": seconds}
         self.spent_s += time.monotonic() - started_at_s
@@ -252,7 +252,7 @@ class _Comparing:
             run_resolved(resolve(recipe, settings, "compare"), run, tell=_silent)
 
     def _scored(self, run: Path) -> dict[str, Any]:
-        """Answers to the dev examples, all scores, calibration, time and size."""
+        """Predict the dev examples; record all scores, calibration, time and size."""
         model = load(run)
         started_at_s = time.monotonic()
         answers = [answer for _, answer in model.answer_stream(self.dev)]
@@ -292,7 +292,7 @@ class _Comparing:
                 "over_baseline_interval": list(percentile_interval(behind)),
                 "not_better_share": float(np.mean(behind <= 0)),
             }
-        # What is not surely better than the baseline is not worth its cost.
+        # A way that is not reliably better than the baseline is not worth its cost.
         winner = best if rows[best]["over_baseline_interval"][0] > 0 else "baseline"
         curve = {names[name]: [[n, c["scores"][self.metric]] for n, c in some.items()] for name, some in cells.items()}
         results = {
@@ -325,7 +325,7 @@ class _Comparing:
         return paired_bootstrap(scores, len(self.dev), seed=0, draws=draws)
 
     def _labels(self) -> dict[str, Any]:
-        """Labels of the training examples that may be wrong."""
+        """Training labels that may be wrong."""
         if self.labelled.kind != "classify":
             return {"suspects": [], "conflicts": []}
         every = [*self.labelled.train, *self.labelled.held]
@@ -346,7 +346,7 @@ class _Comparing:
 
 
 def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
-    """How long a fit will take, by the largest one of its way that is done."""
+    """Estimate the time of a fit from the largest finished one of its way."""
     if not done:
         return 0.0 if way.baseline else _LEAST_S
     before = max(done)
@@ -354,7 +354,7 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
 
 
 def _examples_read(n: int) -> float:
-    """In a fine-tuning on ``n`` labels, over all epochs."""
+    """Examples read by a fine-tuning on ``n`` labels, over all epochs."""
     return _epochs(n) * n
 
 
@@ -363,21 +363,21 @@ def _epochs(n: int) -> float:
 
 
 def _answer(found: Any) -> Any:
-    """An answer as the scorers read it."""
+    """Convert an answer to what the scorers read."""
     from firth.tasks.predictions import TaggedText
 
     return Labelled(found, 1.0, {}) if isinstance(found, str) else TaggedText(tuple(found), (), ())
 
 
 def recommendation(results: Mapping[str, Any]) -> str:
-    """Two sentences: what to use, and why."""
+    """Recommend in two sentences what to use, and why."""
     ways, best, winner, names = results["ways"], results["best"], results["winner"], results["names"]
     metric, n = results["metric"], results["examples"]["train"]
     base = ways["baseline"]
     if len(ways) == 1:
         return (
-            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give --models, and --minutes "
-            "enough for them, to see what pre-training is worth here."
+            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give --models, and enough "
+            "--minutes for them, to measure what pre-training adds here."
         )
     others = [name for name in ways if name != "baseline"]
     row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
@@ -386,16 +386,16 @@ def recommendation(results: Mapping[str, Any]) -> str:
     if winner != "baseline":
         fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
         return (
-            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. It costs {row['predict_ms']:.1f} ms "
-            f"an example and {row['megabytes']:.1f} MB, where the baseline takes {base['predict_ms']:.1f} ms and "
+            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. It takes {row['predict_ms']:.1f} ms "
+            f"per example and {row['megabytes']:.1f} MB, the baseline {base['predict_ms']:.1f} ms and "
             f"{base['megabytes']:.1f} MB."
         )
     return (
-        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is not surely better, {margin}. The baseline "
-        f"takes {base['predict_ms']:.1f} ms an example and {base['megabytes']:.1f} MB instead of "
+        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is not reliably better, {margin}. The baseline "
+        f"takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
         f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
     )
 
 
 def _silent(text: str) -> None:
-    """Messages of single fits are not for this report."""
+    """Drop the messages of single fits."""

@@ -1,4 +1,4 @@
-"""``report.html`` of a comparison: recommendation, scores and costs, the curve, labels that may be wrong."""
+"""``report.html`` of a comparison: recommendation, scores and costs, learning curve, labels that may be wrong."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ _LONGEST = 160
 def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     """Write the report; needs the extra ``report`` (ConfigError without it)."""
     metric, examples = results["metric"], results["examples"]
-    report = Report(f"{results['task']}: which way to learn it from these labels")
+    report = Report(f"{results['task']}: which way learns it best from these labels")
     report.text(results["recommendation"])
     report.text(
         f"{examples['train']:,} labelled examples; every way is scored on the same {examples[results['split']]:,} of "
-        f"{results['split']}. Intervals hold 95 % of {results['draws']:,} resamples of them."
+        f"{results['split']}. Intervals cover 95 % of {results['draws']:,} bootstrap samples."
     )
     report.heading("Scores and costs")
     rows = [_row(results["names"][name], row) for name, row in results["ways"].items()]
@@ -39,11 +39,11 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     curves = {name: ([p[0] for p in points], [p[1] for p in points]) for name, points in results["curve"].items()}
     report.lines_plot(f"{metric} by number of labels", {k: v for k, v in curves.items() if v[0]}, "labels", metric)
     if results["skipped"]:
-        report.heading("Skipped, for want of time")
+        report.heading("Skipped for lack of time")
         report.pre("\n".join(results["skipped"]))
     _labels(report, results)
     if results["notes"]:
-        report.heading("Reading the data")
+        report.heading("Notes on the data")
         report.pre("\n".join(results["notes"]))
     path = out / "report.html"
     report.write(path)
@@ -73,8 +73,8 @@ def _labels(report: Report, results: Mapping[str, Any]) -> None:
     if results["suspects"]:
         report.heading("Labels that may be wrong")
         report.text(
-            "A baseline that has not seen these training examples finds their labels unlikely; the unlikeliest come "
-            "first. Not all are errors: look at each."
+            "A baseline fitted without these training examples gives their labels a low probability; the lowest come "
+            "first. Not all are errors: check each."
         )
         report.table(
             ["where", "text", "label", "predicted", "probability of the label"],

@@ -1,4 +1,4 @@
-"""``firth evaluate``: the scores of a model on labelled data."""
+"""``firth evaluate``: score a model on labelled data."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files
 from firth.text.tokenizer import Tokenizer
 
-# Format, columns and header as the file shows them.
+# Format, columns and header are detected from the file.
 _AS_FOUND = LabelledConfig()
 
 
@@ -46,26 +46,30 @@ def evaluate(
     others: Sequence[str | Path] = (),
     published_text: bool = False,
 ) -> dict[str, Any]:
-    """Scores of a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
+    """Score a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
 
     Returns ``scores``, ``breakdown`` (``firth.tasks.breakdown``), ``examples`` and ``notes``. ConfigError if the model
-    has not learnt a task or another one.
+    is not fine-tuned, or fine-tuned for another task.
 
-    ``precision``: what the encoder computes in. With ``max_drop``, and for int8 in any case, float32 is scored too:
-    ``compared`` then has its scores, and by how many points the score that the task is known by is below it. int8
-    within ``max_drop`` is recorded in the model folder, which is what ``firth.load`` asks for. ``others``: models whose
-    answers are averaged with this one's (``firth.Ensemble``). ``published_text``: answers to questions get the
-    texts that google-research/bert recovers.
+    ``precision``: the encoder's number format. With ``max_drop``, and always for int8, float32 is scored too:
+    ``compared`` then has its scores, and the drop of the task's main score in points. An int8 drop within ``max_drop``
+    is recorded in the model folder, which ``firth.load`` requires for int8. ``others``: models whose predictions are
+    averaged with this one's (``firth.Ensemble``). ``published_text``: answers to questions get the texts that
+    google-research/bert recovers.
     """
     data = str(data)
     if max_drop is not None:
         _check_drop(precision, max_drop)
     if others and (precision == "int8" or max_drop is not None):
-        raise ConfigError("--precision int8 and --max-drop judge one model: leave out --with, and judge each by itself")
+        raise ConfigError(
+            "--precision int8 and --max-drop evaluate one model: leave out --with, and evaluate each separately"
+        )
     if find_baseline(model) is not None:
         check_plain(str(model), precision=precision, compile=False)
         if others or max_drop is not None:
-            raise ConfigError(f"{model} is a baseline, which answers alone and in one precision: leave out --with")
+            raise ConfigError(
+                f"{model} is a baseline, which supports neither ensembles nor other precisions: leave out --with"
+            )
         return _evaluate_baseline(model, data, config, task, split)
     folder = gated_folder(model) if precision == "int8" else None
     weights = file_sha256(folder / WEIGHTS) if folder is not None else ""
@@ -73,7 +77,7 @@ def evaluate(
     if loaded.task == PRETRAINING and loaded.system.predict == "translation":
         raise ConfigError(f"{model} translates: give --gold as well, the file of translations to compare with")
     if loaded.task == PRETRAINING:
-        raise ConfigError(f"{model} has not learnt a task yet: fine-tune it with firth finetune --model {model}")
+        raise ConfigError(f"{model} is not fine-tuned for a task: fine-tune it with firth finetune --model {model}")
     members = [loaded, *map(open_model, others)]
     check_members(members, [str(name) for name in (model, *others)])
     _check_kind(model, loaded.task, task)
@@ -94,7 +98,7 @@ def evaluate(
         answer = partial(_published, answer, loaded.tokenizer)
     plain: dict[str, float] | None = None
     if precision == "int8" or max_drop is not None:
-        # Of a copy, and first: what this machine cannot do is said before the longer pass.
+        # First, and on a copy: a machine that cannot run it fails before the longer pass.
         fast, path = make_fast(copy.deepcopy(objective.encoder), precision, device)
         plain = score_records(task, records, labels, answer, "evaluating float32").scores
     else:
@@ -126,7 +130,7 @@ def evaluate(
 
 
 def _published(answer: Answer, tokenizer: Tokenizer, records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
-    """Answers to questions with the texts that google-research/bert gives, and what was noted."""
+    """Answers to questions with the texts that google-research/bert recovers, and notes."""
     found, noted = answer(records)
     return list(recover_published(records, found, tokenizer)), dict(noted)
 
@@ -167,23 +171,23 @@ def _check_drop(precision: Precision, max_drop: float) -> None:
 
 
 def compare(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:
-    """What fewer bits cost: the ``drop``, in points, of the score that the task is known by."""
+    """Compare a lower precision with float32: the ``drop``, in points, of the task's main score."""
     metric = next(name for name in (*metrics_of(task), *plain) if name in plain)
     drop = 100 * (plain[metric] - scores[metric])
-    # Not a number, as of a constant's correlation, is no score that has been kept. Differences of decimal fractions
-    # are a little off: 0.75 and 0.745 are 0.5 points apart.
+    # NaN, such as the correlation of a constant, never passes. Rounding allows for binary fractions: 0.75 and 0.745
+    # are 0.5 points apart.
     passed = drop <= max_drop + 1e-9
     return {"float32": plain, "metric": metric, "drop": drop, "max_drop": max_drop, "passed": passed}
 
 
 def _checksums(task: str, data: str, split: str) -> dict[str, str]:
-    """SHA-256 of each file that was read, by its name."""
+    """SHA-256 of each file read, by name."""
     paths = [Path(data)] if Path(data).is_file() else split_files(task, Path(data), split)
     return {path.name: file_sha256(path) for path in paths}
 
 
 def read_gold(task: str, data: str, config: LabelledConfig, problems: Problems, split: str = "dev") -> list[Any]:
-    """Labelled records: a file of a kind, or a split of a data set (``data`` is its folder, or one of its files)."""
+    """Read labelled records from a file, or a split of a data set (``data`` is its folder, or one of its files)."""
     if task not in DATASETS:
         return read_file(kind_of_task(task), data, config, problems)
     if split not in DATASETS[task].splits:

@@ -1,8 +1,7 @@
 """Frozen features: encoder outputs of a data set, computed once and cached on disk.
 
-Training a head on a frozen encoder then reads stored vectors instead of running the encoder again in every
-epoch. The stored vectors stand in for the encoder: each token comes with the number of its vector, and what the head
-reads of it besides, its id and characters, is as it was.
+Training a head on a frozen encoder then reads stored vectors instead of running the encoder in every epoch. The stored
+vectors replace the encoder: each token carries the index of its vector, and keeps its id and characters for the head.
 """
 
 import hashlib
@@ -32,9 +31,9 @@ SUMMARY = "summary"
 
 
 class StoredEncoder(Encoder):
-    """Vectors in memory-mapped files in the place of an encoder, whose ``config`` and widths it has.
+    """An encoder that reads its outputs from memory-mapped files, with the ``config`` and widths of the original.
 
-    ``vectors``: (n, width) by layer number, or under ``"summary"``; ``tokens.stored`` says which.
+    ``vectors``: (n, width) by layer number, or under ``"summary"``; ``tokens.stored`` indexes them.
     """
 
     def __init__(self, encoder: Encoder, vectors: dict[int | str, np.ndarray]):
@@ -54,7 +53,7 @@ class StoredEncoder(Encoder):
         return []
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
-        assert tokens.stored is not None, "rows of store_features refer to vectors"
+        assert tokens.stored is not None, "sequences of store_features refer to vectors"
         layers = {n: self._read(n, tokens.stored) for n in keep}
         first = tokens.stored.index_select(0, tokens.rows.first)
         summary = self._read(SUMMARY, first) if SUMMARY in self.vectors else None
@@ -67,12 +66,12 @@ class StoredEncoder(Encoder):
 def store_features(
     model: TaskModel, examples: Sequence[Example], folder: Path, *, dtype: torch.dtype, budget_tokens: int = 4096
 ) -> tuple[StoredEncoder, list[Example]]:
-    """Run the encoder of ``model`` over all rows once; the vectors go to ``folder`` as .npy files, float32.
+    """Run the encoder of ``model`` over all sequences once; store the vectors in ``folder`` as .npy files, float32.
 
-    Returns what stands in for the encoder, and the examples with rows that refer to the vectors. Only what the
-    model's head can tell apart is kept: one vector a text or word where that is all it reads. What an earlier
-    call with the same encoder, rows and features left in ``folder`` is used again. CheckpointError if the disk
-    has no room for them.
+    Returns the encoder's replacement, and the examples with sequences that refer to the vectors. Only what the
+    head reads is stored: one vector per text or word if it needs no more. Vectors left in ``folder`` by an
+    earlier call with the same encoder, sequences and features are reused. CheckpointError if the disk
+    is too small.
     """
     kind = _kept(model)
     rows = [row for example in examples for row in example.rows]
@@ -81,7 +80,7 @@ def store_features(
     names: list[int | str] = [SUMMARY] if model.features.summary else list(model.features.keep)
     place = folder / _fingerprint(model, rows, kind, dtype)
     if not place.exists():
-        shutil.rmtree(folder, ignore_errors=True)  # features of something else: nobody will ask for them again
+        shutil.rmtree(folder, ignore_errors=True)  # stale features of other data or another model
         place.mkdir(parents=True)
     missing = [name for name in names if not _file(place, name).exists()]
     if missing:
@@ -102,7 +101,7 @@ def _fill(
     dtype: torch.dtype,
     budget_tokens: int,
 ) -> None:
-    """Write the vectors of some layers; each file gets its name when it is whole."""
+    """Write the vectors of some layers; each file is renamed once it is complete."""
     vectors = _open(folder, names, places[-1].stop, model.encoder)
     with Progress("features", len(rows), "rows") as progress:
         for numbers, arrays in _encoded(model, rows, kind, names, dtype, budget_tokens):
@@ -124,7 +123,7 @@ def _file(folder: Path, name: int | str) -> Path:
 
 
 def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch.dtype) -> str:
-    """A name for the features of an encoder, of rows, and of the way their tokens are read; of any layers."""
+    """A hash of the encoder, the sequences and how their tokens are read; the same for any layers."""
     read = model.features
     digest = hashlib.sha256(repr((read.words, read.pool, kind, read.lstm is None, dtype)).encode())
     for name, tensor in sorted(model.encoder.state_dict().items()):
@@ -139,13 +138,13 @@ def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch
 
 
 def _kept(model: TaskModel) -> Unit:
-    """What has one vector: the rows, their words, or all tokens."""
+    """The unit that needs one stored vector: sequences, words, or all tokens."""
     config = model.features.config
     if model.features.unit == "word":
         return "word"
-    # The maximum over tokens cannot be taken before layers are added up, nor any mean before a norm over tokens.
+    # Max pooling before layers are mixed, or mean pooling before a norm over tokens, would change the result.
     late = config.layer_norm or (model.features.pool == "max" and config.mix in ("sum", "weighted"))
-    # What the head itself knows of tokens is not known yet.
+    # The head's own embeddings are not known yet.
     late = late or isinstance(model.features, BiLstmFeatures)
     return "token" if model.features.unit == "token" or late else "row"
 
@@ -179,7 +178,7 @@ def _encoded(
     dtype: torch.dtype,
     budget_tokens: int,
 ) -> Iterator[tuple[list[int], list[dict[int | str, np.ndarray]]]]:
-    """Numbers of rows, and the vectors of each by layer."""
+    """Yield sequence indices, and the vectors of each by layer."""
     device = next(model.encoder.parameters()).device
     read, keep = model.features, [name for name in names if isinstance(name, int)]
     model.encoder.eval()
@@ -208,14 +207,14 @@ def _encoded(
 
 
 def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
-    """A row whose tokens are the vectors of the original one.
+    """A sequence whose tokens refer to stored vectors of the original one.
 
-    Of a word they are the pieces that stand for it, if the head reads more of them than the vector; else one is enough.
-    Segments say nothing here.
+    A word keeps the tokens that represent it if the head reads more than their vector; otherwise one token is enough.
+    Segments are not needed here.
     """
     numbers, own = np.arange(place.start, place.stop), model.features.own is not None
     chars = row.chars if own else None
-    if kind == "token":  # places of tokens in the row are as they were
+    if kind == "token":  # token positions are unchanged
         return replace(row, stored=numbers, chars=chars)
     if kind == "row":
         return replace(make_row(np.zeros(1)), stored=numbers)

@@ -1,12 +1,12 @@
-"""``firth finetune``: labelled examples -> runs over seeds and settings -> the best model, scored once.
+"""``firth finetune``: train over seeds and settings on labelled examples, keep the best model, score it once.
 
 All choices (step, settings, seed, temperature, threshold) are made on held-out training examples; the dev
 file is scored once for each run of the chosen settings.
 
 out/
 ├── recipe.toml      resolved
-├── runs/…           one folder a run: log.jsonl, result.json, scores.json; its model until the choice is made
-├── model/           the best run's, with fitted temperature or threshold
+├── runs/…           one folder per run: log.jsonl, result.json, scores.json; its model until the best is chosen
+├── model/           of the best run, with fitted temperature or threshold
 ├── results.json     every score
 └── report.html
 """
@@ -55,7 +55,7 @@ from firth.training.processes import start_group
 
 WORKER = "firth.finetuning.worker"
 RESULTS, IDENTITY = "results.json", "identity.json"
-# A run whose held-out score is so far below the median of its like has collapsed.
+# A run has collapsed if its held-out score is this far below the median of the other seeds.
 _COLLAPSE = 0.15
 # Fewer updates than this leave the new layer half taught.
 _FEW_UPDATES = 100
@@ -63,20 +63,20 @@ _FEW_UPDATES = 100
 
 @dataclass(frozen=True, slots=True)
 class Finetuned:
-    """What a fine-tuning made: its folder, and in ``results`` what ``results.json`` says."""
+    """A finished fine-tuning: its folder, and in ``results`` the contents of ``results.json``."""
 
     out: Path
     results: dict[str, Any]
 
     @property
     def scores(self) -> dict[str, dict[str, float]]:
-        """Mean over the seeds of every score, by dev split; of the held-out examples under ``"held_out"``."""
+        """Mean of every score over the seeds, by dev split; held-out examples under ``"held_out"``."""
         splits = {**self.results["dev"], "held_out": self.results["held_out"]}
         return {split: {name: score["mean"] for name, score in found.items()} for split, found in splits.items()}
 
     @property
     def model(self) -> Model | Baseline:
-        """The best run's model, loaded."""
+        """Load the best run's model."""
         return load(self.out)
 
 
@@ -96,10 +96,10 @@ def finetune(
 ) -> Finetuned:
     """Fine-tune ``model`` for ``task`` on labelled examples, in the new folder ``out``.
 
-    ``train`` and ``dev``: files of one's own; ``data``: the folder of a published data set that ``task`` names.
+    ``train`` and ``dev``: your own files; ``data``: the folder of a published data set that ``task`` names.
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-4}``. ``recipe``: a TOML file or a
-    recipe object, over which all of these are laid. ConfigError and InputError come before anything is written;
-    KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` continues. ``model`` may be a baseline:
+    recipe object that all other arguments override. ConfigError and InputError come before anything is written;
+    KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` resumes. ``model`` may be a baseline:
     ``"tfidf"`` or ``"commonest-tag"`` (``firth.finetuning.baseline``). ``processes``: how many share the work on a CPU;
     auto: one for each thread, where a run is long enough.
     """
@@ -114,7 +114,7 @@ def finetune(
         "train.seeds": seeds,
     }
     plain, where = plain_of(recipe, arguments)
-    # Not above: it returns what this module defines.
+    # Imported here, because it returns a class that this module defines.
     from firth.finetuning.baseline import names_baseline, resolve_baseline, run_baseline
 
     if names_baseline(plain, settings):
@@ -125,14 +125,14 @@ def finetune(
 def run_resolved(
     resolved: Resolved, out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto"
 ) -> Finetuned:
-    """As ``finetune``, of a recipe that has been resolved."""
+    """Run a fine-tuning from a resolved recipe."""
     out = Path(out)
-    # What a start writes that is killed before it writes the recipe is nothing.
+    # A folder without a recipe comes from a start that was killed; it holds nothing of value.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
     with lock(out), deterministic():
         work = _Finetuning(resolved, out, tell)
         work.check(processes)
-        # The recipe comes last: where it is, a stopped fine-tuning can go on.
+        # The recipe is written last: its presence means that the fine-tuning can resume.
         try:
             plain = to_dict(work.recipe)
             write_json(out / IDENTITY, identity(plain, resolved.base, resolved.labelled, work.first_vectors()))
@@ -145,7 +145,7 @@ def run_resolved(
 
 
 def resume(out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto") -> Finetuned:
-    """Go on with a fine-tuning: runs that are done stay, the one that was stopped goes on where it was."""
+    """Resume a fine-tuning: finished runs are kept, the stopped one resumes from its checkpoint."""
     out = Path(out)
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
@@ -155,7 +155,7 @@ def resume(out: str | Path, tell: Callable[[str], None] = say, *, processes: Pro
         work = _Finetuning(resolved, out, tell)
         now = identity(plain, resolved.base, resolved.labelled, work.first_vectors())
         found = read_json(out / IDENTITY)
-        # A folder of an earlier version does not have all hashes, nor its recipe all options.
+        # Folders of earlier versions may lack some hashes, and their recipes some options.
         changed = [key for key in now if found.get(key, now[key]) != now[key]]
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
@@ -183,9 +183,9 @@ def _silent(text: str) -> None:
 def identity(
     recipe: dict[str, Any], base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
 ) -> dict[str, str]:
-    """Hashes of what a fine-tuning is of: the options, the examples, and the weights and vectors it starts from.
+    """Hash the inputs of a fine-tuning: options, examples, initial weights and word vectors.
 
-    ``recipe``: as its file has it.
+    ``recipe``: as stored in its file.
     """
     examples = hashlib.sha256()
     for records in (labelled.train, labelled.held, *labelled.dev.values()):
@@ -205,7 +205,7 @@ def identity(
 
 
 class _Finetuning:
-    """One fine-tuning in its folder: every run of every combination of settings, then the choice."""
+    """One fine-tuning in its folder: a run per seed and combination of settings, then the selection."""
 
     def __init__(self, resolved: Resolved, out: Path, tell: Callable[[str], None]):
         recipe, self.base, self.labelled = resolved
@@ -215,20 +215,20 @@ class _Finetuning:
         self.processes = 1
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
-        # Rows of the examples by how texts are read, and by split; those of the last way are kept.
+        # Sequences by split, for the most recent way of reading texts.
         self._examples: dict[str, dict[str, Split]] = {}
-        # Word vectors by where they are and their width.
+        # Word vectors by path and width.
         self._vectors: dict[tuple[str, int], FirstVectors] = {}
 
     def check(self, processes: Processes) -> None:
-        """Make what all runs need once, so that what cannot be made is an error before anything is written."""
+        """Build what all runs need, so that errors come before anything is written."""
         self._describe()
         self._check_memory()
         encoder = self.base.encoder(self.recipe.train.seed, None)
         fitting = []
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
-            self.base.config_with(recipe.adapt.dropout)  # an error where it cannot be
+            self.base.config_with(recipe.adapt.dropout)  # raises if it cannot be set
             model = recipe.row.model(encoder, recipe.head)
             freeze(model, recipe.adapt)
             transferred(encoder, recipe.adapt.transferred_groups)
@@ -238,7 +238,7 @@ class _Finetuning:
             fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes))
         self.processes = min(fitting)
         self.recipe = for_processes(self.recipe, self.processes)
-        # With stored features nothing is kept of the encoder.
+        # With stored features the encoder needs no activation memory.
         if self.recipe.adapt.frozen_groups != -1:
             train, row = self.recipe.train, SYSTEMS[self.base.system_name]
             need = estimate_memory(
@@ -292,9 +292,9 @@ class _Finetuning:
         where = "the dev file" if recipe.data.choose_on == "dev" else f"{len(data.held):,} held out"
         start = "random initialisation" if self.base.weights is None else "pre-trained weights"
         if self.base.untrained:
-            start += f" but for the {', '.join(self.base.untrained)}, of which the checkpoint has nothing"
+            start += f" except {', '.join(self.base.untrained)}, missing from the checkpoint"
         self.tell(
-            f"{recipe.task}: {len(data.train):,} examples to learn from, {where} to choose on, {splits}; {start}; "
+            f"{recipe.task}: {len(data.train):,} training examples, {where} for selection, {splits}; {start}; "
             f"{self.machine.path}"
         )
         n_updates = math.ceil(recipe.train.epochs * len(data.train) / recipe.train.batch_examples)
@@ -306,7 +306,7 @@ class _Finetuning:
             )
 
     def folder(self, number: int, seed: int) -> Path:
-        """Of one run."""
+        """The folder of one run."""
         setting = f"setting-{number + 1}-" if len(self.settings) > 1 else ""
         return self.out / "runs" / f"{setting}seed-{seed}"
 
@@ -325,7 +325,7 @@ class _Finetuning:
             with start_group(n, WORKER, message) as group:
                 result = tune(self.run_of(number, seed), folder, self.tell, World.of(group))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"to go on: firth finetune --resume {self.out}") from None
+            raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
         finally:
             torch.set_num_threads(threads)
         return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
@@ -346,8 +346,8 @@ class _Finetuning:
         )
 
     def _examples_for(self, recipe: Finetune) -> dict[str, Split]:
-        """Rows of all examples by split: made once for all runs that read texts alike."""
-        # Networks of one kind read the same rows; only some read words by their characters.
+        """The sequences of all examples by split, built once for all runs that read texts alike."""
+        # Networks of one kind read the same sequences; only some need characters.
         network = recipe.head.network
         reads = network.kind, getattr(network, "own_characters", "none") != "none"
         head = to_dict(dataclasses.replace(recipe.head, network=type(network)()))
@@ -363,7 +363,7 @@ class _Finetuning:
         return self._examples[key]
 
     def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:
-        """What the head's own words begin with; read once."""
+        """The initial vectors of the head's own words, read once."""
         path, width = recipe.adapt.vectors, own_word_width(recipe.head)
         if not path:
             return None
@@ -373,19 +373,19 @@ class _Finetuning:
         return self._vectors[path, width]
 
     def first_vectors(self) -> list[FirstVectors]:
-        """The word vectors of all settings, in the order of their places and widths."""
+        """The word vectors of all settings, ordered by path and width."""
         for settings in self.settings:
             self._vectors_for(varied(self.recipe, settings))
         return [self._vectors[key] for key in sorted(self._vectors)]
 
     def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
-        """Fit what is fitted after training, and score the dev files, once."""
+        """Calibrate after training, and score the dev files once."""
         folder = self.folder(number, run["seed"])
         done = folder / "scores.json"
         if done.is_file():
             return run | read_json(done)
         recipe = varied(self.recipe, self.settings[number])
-        recover(folder / "model")  # its options may have been in the middle of being written
+        recover(folder / "model")  # a stop may have interrupted the rewriting of its options
         loaded = read_model(folder / "model")
         model = loaded.objective
         assert isinstance(model, TaskModel)
@@ -411,10 +411,10 @@ class _Finetuning:
         return run | scores
 
     def _keep(self, number: int, best: dict[str, Any]) -> None:
-        """The best run's model is the fine-tuning's, with its scores; runs keep their scores and curves."""
+        """Move the best run's model to the top, with its scores; runs keep their scores and curves."""
         kept, model = self.out / "model", self.folder(number, best["seed"]) / "model"
         recover(kept)
-        # It appears whole, and then a stop may have left a part of the run's: the choice would be the same.
+        # The copy is atomic; a stop may leave parts of the run's model behind, but a resume selects the same run.
         if not kept.exists():
             rewrite_model(kept, read_model(model), facts={HELD_OUT: best["held_out"], "dev": best["dev"]})
         for folder in (self.out / "runs").glob("*/model"):
@@ -445,7 +445,7 @@ class _Finetuning:
             "dev": dev,
             "best_seed": best["seed"],
             "calibration": best["calibration"],
-            # A run that an earlier version scored has none.
+            # Runs scored by an earlier version have none.
             "breakdown": best.get("breakdown", {}),
             "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
             "scored": [{key: value for key, value in run.items() if key != "breakdown"} for run in scored],
@@ -455,13 +455,13 @@ class _Finetuning:
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, deviation and 95 % interval of a score over seeds, the best, and all of them."""
+    """Mean, standard deviation and 95 % interval of a score over seeds, the best, and all values."""
     mean, deviation, half_width = mean_interval(values)
     return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
 
 
 def collapsed(run: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a run stayed far below the others that differ in the seed alone."""
+    """Whether a run scored far below the others, which differ only in the seed."""
     scores = sorted(other["best"] for other in like)
     return len(scores) > 2 and run["best"] < scores[len(scores) // 2] - _COLLAPSE
 

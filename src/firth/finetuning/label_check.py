@@ -1,4 +1,4 @@
-"""Labels that may be wrong: those a model fitted to the other examples finds unlikely, and equal texts that differ."""
+"""Find labels that may be wrong: those that cross-validation finds improbable, and conflicting equal texts."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from firth.baseline.grams import normalise
 from firth.metrics.calibration import softmax
 from firth.text.records import Text
 
-# With more examples two folds are enough, and the time of five is not.
+# With more examples two folds are enough; five would take too long.
 _MANY = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An example whose label a model that has not seen it finds unlikely."""
+    """An example whose label a model fitted without it finds improbable."""
 
     where: str
     text: str
@@ -29,7 +29,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Examples of the same text (case and spacing aside) with different labels."""
+    """Examples with the same text (ignoring case and spacing) and different labels."""
 
     text: str
     labels: tuple[str, ...]
@@ -37,9 +37,9 @@ class Conflict:
 
 
 def label_suspects(records: Sequence[Text], config: TfidfConfig, most: int = 50) -> list[Suspect]:
-    """The ``most`` examples with the highest loss by cross-validated TF-IDF, the highest first.
+    """The ``most`` examples with the highest loss under cross-validated TF-IDF, highest first.
 
-    Only those that it predicts otherwise are listed; ``probability`` is that of the given label.
+    Lists only those that it predicts differently; ``probability`` is that of the given label.
     Source: Müller and Markert 2019; Northcutt et al. 2021 (ranking by self-confidence).
     """
     found = []
@@ -58,7 +58,7 @@ def label_suspects(records: Sequence[Text], config: TfidfConfig, most: int = 50)
 
 
 def label_conflicts(records: Sequence[Text]) -> list[Conflict]:
-    """Equal texts with different labels, in the order of the file."""
+    """Find equal texts with different labels, in the order of the file."""
     groups: dict[tuple[str, str], list[Text]] = defaultdict(list)
     for record in records:
         groups[normalise(record.text), normalise(record.second or "")].append(record)

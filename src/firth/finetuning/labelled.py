@@ -1,4 +1,4 @@
-"""Labelled data for fine-tuning and evaluation: a published data set by its name, or files of one's own."""
+"""Read labelled data for fine-tuning and evaluation: a published data set by name, or the user's files."""
 
 import dataclasses
 from collections import Counter
@@ -31,7 +31,7 @@ from firth.tasks.split import hold_out, limit
 from firth.tasks.tags import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Record, Tagged, Text
 
-# Formats that a file may have by kind of task, each with the suffixes that mean it. Texts have readers of their own.
+# File formats by kind of task, each with its suffixes. Texts have their own readers.
 _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...]]]] = {
     "tag": {
         "conll": (read_conll, (".conll", ".tsv", ".bio", ".iob", ".train", ".testa", ".testb")),
@@ -49,7 +49,7 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
         "arc_csv": (read_arc_csv, ()),
     },
 }
-# Training examples below which a run is refused, and the share of one label from which it is said.
+# With fewer training examples a run is refused; from this share of one label on it warns.
 _FEWEST, _SKEWED = 2, 0.75
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
@@ -58,10 +58,10 @@ _TEXT_KINDS = ("classify", "multilabel", "regress")
 
 @dataclass(frozen=True, slots=True)
 class LabelledData:
-    """Examples to learn from, to choose on and to report on, and what follows from them for the head.
+    """Examples for training, selection and reporting, and the head options that follow from them.
 
-    ``dev``: by name of the split; one of them, "dev", or further ones such as "dev_mismatched". ``options``: of
-    the head, as far as the data decides them. ``notes``: what reading met that a person should know.
+    ``dev``: by name of the split: "dev", and others such as "dev_mismatched". ``options``: head options that the
+    data determines. ``notes``: what the user should know about the data.
     """
 
     kind: str
@@ -108,10 +108,10 @@ def learnt_columns(provenance: Mapping[str, Any]) -> str:
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
-    """All that a fine-tuning needs.
+    """Read and split all data that a fine-tuning needs.
 
-    ``head``: what the recipe says of the head, which goes before the data. ``scheme``: how tags of entities are learnt
-    where it says nothing.
+    ``head``: the recipe's head options, which override the data. ``scheme``: the default tag scheme for
+    entities.
     """
     kind = kind_of_task(task)
     problems = Problems(skip_bad=config.skip_bad)
@@ -127,7 +127,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
             check_not_swapped(texts, [record.label for record in examples], config.columns, config.train)
     if not isinstance(head.get("labels", []), (list, tuple)):
         raise ConfigError(f'head.labels={head["labels"]!r}: expected a list, such as head.labels=["no", "yes"]')
-    # Of all training examples, whatever the limit leaves.
+    # From all training examples, before the limit.
     options = head_options(task, kind, train, head, scheme)
     n_read = len(train)
     if config.limit:
@@ -141,7 +141,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     if config.choose_on == "held-out":
         train, held = hold_out(train, config.held_out)
     elif not held:
-        raise ConfigError("data.choose_on='dev': there is no dev file: give --dev")
+        raise ConfigError("data.choose_on='dev' requires a dev file: give --dev")
     _check_learnable(kind, train, labels, config, problems)
     metrics = metrics_of(task)
     if kind == "tag" and options["scheme"] == "plain":
@@ -152,8 +152,8 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
 def _check_learnable(
     kind: str, train: Sequence[Any], labels: Sequence[str], config: LabelledConfig, problems: Problems
 ) -> None:
-    """InputError where nothing can come of the training examples that are left; notes where little can."""
-    held_out = ", the held-out ones aside" if config.choose_on == "held-out" else ""
+    """Raise InputError if the training examples left are too few to learn from; note if they are nearly so."""
+    held_out = ", without the held-out ones" if config.choose_on == "held-out" else ""
     limited = f" (data.limit={config.limit})" if config.limit else ""
     what = f"{len(train):,} training example{'' if len(train) == 1 else 's'}{held_out}{limited}"
     more = "raise --limit" if config.limit else "give more examples"
@@ -170,13 +170,13 @@ def _check_learnable(
     absent = [label for label in labels if label not in counts]
     single = [label for label, count in others if count == 1]
     if absent:
-        problems.note(f"labels without a training example, which the model cannot learn: {_listed(absent)}")
+        problems.note(f"labels without a training example, which cannot be learned: {_listed(absent)}")
     if single:
-        problems.note(f"labels with one training example, of which the model learns little: {_listed(single)}")
+        problems.note(f"labels with a single training example: {_listed(single)}")
     if n >= _SKEWED * len(train):
         problems.note(
-            f"{n:,} of {len(train):,} training examples have the label {commonest!r}: always answering it is right for "
-            f"{n / len(train):.0%} of them; compare macro_f1, or weigh labels alike with --set train.balance=true"
+            f"{n:,} of {len(train):,} training examples have the label {commonest!r}, so always predicting it reaches "
+            f"accuracy {n / len(train):.0%}; compare macro_f1, or balance the labels with --set train.balance=true"
         )
 
 
@@ -186,7 +186,7 @@ def _listed(labels: Sequence[str]) -> str:
 
 
 def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None:
-    """ConfigError for a score that the task does not have, or that is not better when it is higher.
+    """Check that the task has a metric and that higher is better; else ConfigError.
 
     ``labels``: those of the head.
     """
@@ -197,14 +197,14 @@ def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None
         known = [name for name in known if "macro" not in name and "char" not in name]
     elif data.kind == "answer" and data.options["can_refuse"]:
         known = [name for name in known if "char" not in name]
-    # Those of a data set alone: what its kind has is decided above.
+    # Metrics of the data set only; those of its kind are checked above.
     known += [name for name in data.metrics if name not in METRICS[data.kind]]
     if metric not in known:
         raise ConfigError(f"metric={metric!r}: expected one of {', '.join(known)}")
 
 
 def _of_klue(tags: Sequence[str]) -> bool:
-    """Whether all entities are KLUE's, in any scheme; some scores are of nothing else."""
+    """Whether all entities are KLUE's, in any scheme; some scores are defined only for them."""
     return {tag[2:] for tag in tags} <= {tag[2:] for tag in KLUE_NER_TAGS}
 
 
@@ -220,7 +220,7 @@ def _published(task: str, config: LabelledConfig, problems: Problems) -> tuple[l
     train = read_dataset(task, folder, "train", problems)
     names = [name for name in splits_in(task, folder) if name.startswith("dev")]
     if not names:
-        problems.note(f"{folder} has no dev file of {task}: scores are those of the held-out training examples")
+        problems.note(f"{folder} has no dev file of {task}: scores are from the held-out training examples")
     return train, {name: read_dataset(task, folder, name, problems) for name in names}
 
 
@@ -228,13 +228,13 @@ def _own(kind: str, config: LabelledConfig, problems: Problems) -> tuple[list[Re
     if config.folder:
         raise ConfigError(f"--data is for published data sets; for --task {kind} give files with --train and --dev")
     if not config.train:
-        raise ConfigError("--train is missing: the file of labelled examples to learn from")
+        raise ConfigError("--train is missing: give the file of labelled training examples")
     dev = {"dev": read_file(kind, config.dev, config, problems)} if config.dev else {}
     return read_file(kind, config.train, config, problems), dev
 
 
 def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:
-    """The examples of one file of one's own; InputError if there are none."""
+    """Read the examples of one of the user's files; InputError if there are none."""
     records = list(iter_file(kind, Path(file), config, problems, labelled=labelled))
     if kind == "tag":
         records = in_bio(records, problems)
@@ -246,7 +246,7 @@ def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, 
 def iter_file(
     kind: str, path: Path, config: LabelledConfig, problems: Problems, *, labelled: bool = True
 ) -> Iterable[Any]:
-    """The examples of a file one after the other."""
+    """Yield the examples of a file."""
     if kind in _TEXT_KINDS:
         return _texts(kind, path, config, problems, labelled)
     columns: dict[str, int] = {}
@@ -255,16 +255,18 @@ def iter_file(
     if name == "auto":
         suffix = bare_suffix(path)
         fitting = [known for known, (_, suffixes) in formats.items() if suffix in suffixes]
-        if labelled and fitting == ["lines"]:  # a line has no tags: what is labelled and called .txt has columns
+        if labelled and fitting == ["lines"]:  # plain lines have no tags, so a labelled .txt file has columns
             fitting = ["conll"]
         if not fitting:
-            raise ConfigError(f"{path}: cannot tell the format by its name: give --format, one of {', '.join(formats)}")
+            raise ConfigError(
+                f"{path}: cannot detect the format from its name: give --format, one of {', '.join(formats)}"
+            )
         name = fitting[0]
     if name not in formats:
         raise ConfigError(f"--format {name}: expected one of {', '.join(formats)} for --task {kind}")
     if config.columns:
         if name != "conll":
-            raise ConfigError(f"--columns has no meaning for the format {name}")
+            raise ConfigError(f"--columns does not apply to the format {name}")
         columns = _word_columns(config.columns)
     if labelled and name == "lines":
         raise ConfigError("--format lines: lines of text have no tags to learn from; give --format conll, for example")
@@ -273,7 +275,7 @@ def iter_file(
 
 
 def _word_columns(text: str) -> dict[str, int]:
-    """``"word=0,tag=3"`` as numbers of columns."""
+    """Parse ``"word=0,tag=3"`` to column numbers."""
     found = {}
     for pair in text.split(","):
         part, _, number = (piece.strip() for piece in pair.partition("="))
@@ -296,7 +298,7 @@ def _texts(kind: Any, path: Path, config: LabelledConfig, problems: Problems, la
 def head_options(
     task: str, kind: str, train: Sequence[Any], head: dict[str, Any], scheme: str = "BIO"
 ) -> dict[str, Any]:
-    """The options of the head that the training examples decide, those held out of them included."""
+    """The head options that the training examples determine, including those held out."""
     published = DATASETS.get(task)
     if kind in ("classify", "multilabel"):
         found = published.labels if published is not None and published.labels else labels_of(train)

@@ -40,7 +40,7 @@ def score_predictions(
     """Score a file of predictions against the gold answers of a task (``"translate"``: against translations).
 
     Predictions are in the order of the gold examples, or have their ids: the JSONL of ``firth predict``, one label (or
-    number) a line, GLUE's ``index<TAB>prediction`` with header, CoNLL columns with the predicted tag last; for
+    number) per line, GLUE's ``index<TAB>prediction`` with header, CoNLL columns with the predicted tag last; for
     questions SQuAD's JSON object of answers by id. ``na_prob_file``: a JSON object of no-answer scores by id, for
     questions that may have no answer; JSONL has its own. A prediction whose score is above ``na_prob_threshold``
     counts as "no answer"; if None, ``NA_PROB_THRESHOLD`` with a file, and no threshold without.
@@ -74,7 +74,7 @@ def score_predictions(
     _check_answers(kind, answers, found, path)
     try:
         scored = score_answers(task, records, answers, found, {})
-    except ValueError as error:  # a tag that is none
+    except ValueError as error:  # not a valid tag
         raise InputError(f"{path}: {error}") from None
     return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report()}
 
@@ -83,7 +83,7 @@ _ONLY_ANSWERS = "na_prob_file and na_prob_threshold are for question answering, 
 
 
 def _refused(answers: Sequence[Any], threshold: float, path: Path) -> list[Answered]:
-    """The same answers, empty where the no-answer score is above ``threshold``."""
+    """Empty the answers whose no-answer score is above ``threshold``."""
     if any(answer.no_answer_score is None for answer in answers):
         raise InputError(f"{path} has no no-answer scores: give them with --na-prob-file, or leave out the threshold")
     return [
@@ -93,13 +93,13 @@ def _refused(answers: Sequence[Any], threshold: float, path: Path) -> list[Answe
 
 
 def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problems) -> tuple[str, ...]:
-    """The labels of the gold examples, and those that are predicted alone: these are wrong wherever they stand."""
+    """The labels of the gold examples, and those only predicted, which are always wrong."""
     gold = labels_of(records)
     predicted = {answer.label for answer in answers if isinstance(answer, Labelled)}
     predicted.update(label for answer in answers if isinstance(answer, MultiLabelled) for label in answer.labels)
     strange = sorted(predicted - set(gold))
     if strange:
-        problems.note(f"predicted, but not a label of any gold example: {', '.join(strange)}")
+        problems.note(f"predicted labels that no gold example has: {', '.join(strange)}")
     return tuple(sorted({*gold, *strange}))
 
 
@@ -123,7 +123,7 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
 
 
 def _with_infinities(answers: Sequence[Answered]) -> list[Answered]:
-    """JSON has no infinity: where others have a no-answer score, none means that nothing could be answered."""
+    """Set missing no-answer scores to infinity if other answers have one: JSON has no infinity."""
     if all(answer.no_answer_score is None for answer in answers):
         return list(answers)
     sure = math.inf
@@ -131,7 +131,7 @@ def _with_infinities(answers: Sequence[Answered]) -> list[Answered]:
 
 
 def _in_order(lines: list[tuple[int, str]], records: Sequence[Record], path: Path) -> list[tuple[int, str]]:
-    """The lines in the order of the examples, where both say which is which."""
+    """Sort the lines by the ids of the examples, if both have ids."""
     ids = [_id_of(line) for _, line in lines]
     if not all(ids) or not all(record.id for record in records):
         return lines
@@ -144,7 +144,7 @@ def _in_order(lines: list[tuple[int, str]], records: Sequence[Record], path: Pat
 
 
 def _id_of(line: str) -> str:
-    """The id in a JSON object; none if it cannot be read, which is said where the line is."""
+    """The id in a JSON object; empty if it cannot be read, which is reported later with the line."""
     try:
         found = json.loads(line) if line.lstrip().startswith("{") else {}
     except ValueError:
@@ -153,7 +153,7 @@ def _id_of(line: str) -> str:
 
 
 def _answer(kind: str, line: str, where: str) -> Any:
-    """One line as a prediction: an object as ``firth predict`` writes it, or the bare value in the last column."""
+    """Parse one line as a prediction: an object as ``firth predict`` writes it, or a plain value in the last column."""
     value: Any = line.rstrip("\r").split("\t")[-1]
     if line.lstrip().startswith("{"):
         try:
@@ -193,7 +193,7 @@ _MAKE: dict[str, Any] = {
 
 
 def _with_score(text: Any, found: dict[str, Any], where: str) -> Answered:
-    """An answer with its no-answer score, and the best answer that was or would have been given."""
+    """Restore an answer with its no-answer score, and the best answer even if it was not given."""
     try:
         score = _finite(found["no_answer_score"])
         others = [str(span["text"]) for span in found.get("n_best", ())]
@@ -242,8 +242,8 @@ def _conll_tags(path: Path, records: Sequence[Tagged], problems: Problems) -> li
     try:
         sentences = in_bio(read, Problems())
     except InputError as error:
-        # Systems say what they like: an I- that follows nothing is scored as conlleval does.
-        problems.note(f"predicted tags are scored as they are: {error}")
+        # Systems may predict any order of tags: an I- without a predecessor is scored as conlleval does.
+        problems.note(f"predicted tags are scored unchanged: {error}")
         sentences = read
     if len(sentences) != len(records):
         raise InputError(f"{path}: {len(sentences)} sentences for {len(records)}; expected the same ones, in order")

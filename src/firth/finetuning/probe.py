@@ -1,7 +1,7 @@
 """``firth probe``: compare layers of a frozen encoder, and scalar mixes of them, on a task.
 
-For each way to read the layers a linear head learns on stored features; the encoder runs over the examples
-once. Scores are those of held-out training examples and, where there is a dev file, of that.
+For each way to read the layers a linear head is trained on stored features; the encoder runs over the examples
+once. Scores are on held-out training examples and, if given, on the dev file.
 """
 
 import shutil
@@ -30,47 +30,49 @@ from firth.progress import say
 from firth.tasks.config import LinearConfig
 from firth.tasks.model import TaskModel
 
-# A linear head on frozen features stands a far higher rate than an encoder.
+# A linear head on frozen features takes a far higher learning rate than an encoder.
 _HEAD_RATE = 5e-3
 _EPOCHS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A way to read layers: its name in the table, and the options of the features."""
+    """A way to read layers: its name in the table, and its feature options."""
 
     name: str
     features: dict[str, Any]
 
 
 def readings(n_layers: int) -> list[Reading]:
-    """Every layer alone; all of them summed, weighted, side by side; the last four side by side."""
+    """Every single layer; all summed, in a scalar mix, concatenated; the last four concatenated."""
     every = list(range(n_layers + 1))
     mixes = [
-        Reading("weighted sum of all", {"layers": every, "mix": "weighted"}),
+        Reading("scalar mix of all", {"layers": every, "mix": "weighted"}),
         Reading("sum of all", {"layers": every, "mix": "sum"}),
-        Reading("all side by side", {"layers": every, "mix": "concat"}),
+        Reading("all concatenated", {"layers": every, "mix": "concat"}),
     ]
     if n_layers > 4:
-        mixes.append(Reading("last four side by side", {"layers": every[-4:], "mix": "concat"}))
+        mixes.append(Reading("last four concatenated", {"layers": every[-4:], "mix": "concat"}))
     names = {0: "embeddings", n_layers: f"layer {n_layers} (top)"}
     single = [Reading(names.get(n, f"layer {n}"), {"layers": [n], "mix": "one"}) for n in every]
-    # Mixes first: the first of them needs all layers, which are then there for the others.
+    # Mixes first: the first needs all layers, which are then stored for the others.
     return mixes + single
 
 
 def probe(
     data: dict[str, Any], overrides: Sequence[str], where: str, out: str | Path, tell: Callable[[str], None] = say
 ) -> dict[str, Any]:
-    """Compare the readings in the new folder ``out``; returns what ``out/probe.json`` says.
+    """Compare the readings in the new folder ``out``; returns the contents of ``out/probe.json``.
 
-    ``data`` and ``overrides``: a recipe of a fine-tuning. ConfigError for options that contradict probing.
+    ``data`` and ``overrides``: a fine-tuning recipe. ConfigError for options that contradict probing.
     """
     out = Path(out)
     check_new(out)
     plain = plain_recipe(data, overrides, where)
     if plain["adapt"].setdefault("frozen_groups", -1) != -1:
-        raise ConfigError("adapt.frozen_groups: probing is of a frozen encoder; leave it out, or fine-tune instead")
+        raise ConfigError(
+            "adapt.frozen_groups: probing always freezes the encoder; leave it out, or use firth finetune"
+        )
     settings: dict[str, dict[str, Any]] = {
         "optim": {"kind": "adamw", "learning_rate": _HEAD_RATE},
         "train": {"epochs": _EPOCHS, "evaluations_per_epoch": 0},
@@ -78,9 +80,9 @@ def probe(
     merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
     recipe, base, labelled = resolve(merged, [], where)
     if not isinstance(recipe.head.network, LinearConfig) or plain["head"].get("network", {}).get("hidden_width"):
-        raise ConfigError("head.network: probing is by a linear head; leave it out, or fine-tune instead")
+        raise ConfigError("head.network: probing always uses a linear head; leave it out, or use firth finetune")
     if recipe.grid:
-        raise ConfigError("probing compares readings of the layers: leave out --grid")
+        raise ConfigError("probing varies only the layers: leave out --grid")
     with lock(out), deterministic():
         return _probe(recipe, base, labelled, out, tell)
 
@@ -118,7 +120,7 @@ def _probe(
     finally:
         shutil.rmtree(out / "features", ignore_errors=True)
         shutil.rmtree(out / "runs", ignore_errors=True)
-    # Layers from the bottom up, then their mixes.
+    # Single layers from the bottom up, then mixes.
     order = sorted(found, key=lambda name: len(found[name]["features"]["layers"]) > 1)
     result = {
         "task": recipe.task,
@@ -137,7 +139,7 @@ def _probe(
 
 
 def _read_as(recipe: Finetune, reading: Reading) -> Finetune:
-    """The recipe with another way to read the layers; texts by the mean of their tokens unless a pool is given."""
+    """The recipe with another way to read the layers; texts are mean-pooled unless a pool is given."""
     plain = to_dict(recipe)
     network = plain["head"]["network"] | {"hidden_width": 0}
     if network["pool"] == "summary" and recipe.kind not in ("tag", "answer"):
@@ -147,7 +149,7 @@ def _read_as(recipe: Finetune, reading: Reading) -> Finetune:
 
 
 def _settings(recipe: Finetune) -> list[str]:
-    """What a fine-tuning needs besides the layers to be like a probe's runs."""
+    """The settings, layers aside, that make a fine-tuning equal to a probe's runs."""
     pool = recipe.head.network.pool
     reads_texts = recipe.kind not in ("tag", "answer")
     hidden = recipe.head.network.hidden_width
@@ -162,17 +164,17 @@ def _settings(recipe: Finetune) -> list[str]:
 
 
 def _quiet(text: str) -> None:
-    """Runs of a probe are short and many."""
+    """Drop the messages of runs: they are short and many."""
 
 
 def _mix(model: TaskModel) -> list[float] | None:
-    """The learned weights of the layers."""
+    """The learned weights of the scalar mix."""
     mix = model.features.mix
     return mix.weights().tolist() if isinstance(mix, WeightedSum) else None
 
 
 def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, Split]) -> dict[str, float]:
-    """The recipe's score on each dev file."""
+    """The recipe's metric on each dev file."""
     found = {}
     for name, split in dev.items():
         outputs = row_outputs(model, split.examples, budget_tokens=recipe.train.batch_tokens)
@@ -181,12 +183,12 @@ def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, Split]) -> dict[s
 
 
 def shown(score: dict[str, Any]) -> str:
-    """``0.9120``; over several seeds ``0.9120 ± 0.0041``, mean and deviation."""
+    """Format a score: ``0.9120``; over several seeds ``0.9120 ± 0.0041``, mean and standard deviation."""
     return f"{score['mean']:.4f}" + (f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else "")
 
 
 def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:
-    """One table, one plot; and the learned weights."""
+    """Write the report: one table, one plot, and the learned weights."""
     report = Report(f"{recipe.task}: which layer of {recipe.model}?")
     report.text(
         f"A linear head on a frozen encoder; {result['metric']}, seeds: {result['seeds']}. Best on held-out examples: "
@@ -203,7 +205,7 @@ def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:
     weights = next((row["mix"] for row in rows if row["mix"]), None)
     if weights:
         report.bars_plot(
-            "Learned weights of the layers",
+            "Learned weights of the scalar mix",
             [str(i) for i in range(len(weights))],
             weights,
             [0.0] * len(weights),

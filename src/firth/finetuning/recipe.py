@@ -1,4 +1,4 @@
-"""The recipe of a fine-tuning: from TOML, flags and ``--set`` to one frozen object and back."""
+"""The fine-tuning recipe: from TOML, flags and ``--set`` to one frozen object and back."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,40 +31,41 @@ from firth.training.config import OptimConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledConfig:
-    """Where the labelled data is and how it is read."""
+    """Location and format of the labelled data."""
 
-    folder: str = option("", "of a published data set, for a task that names one")
-    train: str = option("", "file to learn from, for a task that is a kind")
-    dev: str = option("", "file that is scored at the end, once")
+    folder: str = option("", "folder of a published data set, for a task that names one")
+    train: str = option("", "training file, for a task that is a kind")
+    dev: str = option("", "file to score once, at the end")
     format: str = option("auto", "auto: by the file's name; tsv, csv, jsonl, conll, conllu, klue, squad, swag, dream …")
-    columns: str = option("", "which column is what, such as text=2,label=0 or text=sentence,label=gold")
+    columns: str = option("", "columns of the parts, such as text=2,label=0 or text=sentence,label=gold")
     header: Literal["auto", "yes", "no"] = option("auto", "whether the first line names the columns")
-    skip_bad: bool = option(False, "True: bad rows are left out, counted and listed; False: the first one is an error")
-    limit: int = option(0, "most training examples, drawn by hash; 0: all")
+    skip_bad: bool = option(False, "True: skip, count and list malformed rows; False: the first one is an error")
+    limit: int = option(0, "maximum number of training examples, sampled by hash; 0: all")
     limit_seed: int = option(0, "of that draw")
-    held_out: float = option(0.1, "share of the training examples, chosen by hash, on which all choices are made")
+    held_out: float = option(0.1, "share of the training examples held out by hash for all choices")
     choose_on: Literal["held-out", "dev"] = option(
-        "held-out", "dev: choices are made on the dev file, as papers do; its score then flatters"
+        "held-out", "dev: make choices on the dev file, as papers do; its score is then optimistic"
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptConfig:
-    """What of the encoder learns, and how fast."""
+    """Which parts of the encoder are trained, and how fast."""
 
     frozen_groups: int = option(
-        0, "groups of layers, from the embeddings up, that stay as they are; -1: the whole encoder, a frozen feature"
+        0, "layer groups to freeze, from the embeddings up; -1: the whole encoder (frozen features)"
     )
     transferred_groups: int = option(
-        -1, "groups of layers, from the embeddings up, that have the model's weights; those above begin anew; -1: all"
+        -1,
+        "layer groups, from the embeddings up, that keep the model's weights; others start random; -1: all",
     )
-    layer_decay: float = option(1.0, "learning rate of each layer group: this times that of the group above", PART)
+    layer_decay: float = option(1.0, "learning rate of each layer group relative to the group above", PART)
     unfreeze: Literal["at_once", "gradual"] = option(
-        "at_once", "gradual: the head learns alone for an epoch, then each epoch one more group from the top (ULMFiT)"
+        "at_once", "gradual: train only the head for an epoch, then unfreeze one group per epoch from the top (ULMFiT)"
     )
-    dropout: float | None = option(None, "of the encoder's layers; not given: as it was pre-trained", RATE)
+    dropout: float | None = option(None, "dropout in the encoder; not given: as in pre-training", RATE)
     vectors: str = option(
-        "", "word vectors that head.network.own_words begin with: a file (GloVe, word2vec, fastText) or a model folder"
+        "", "initial vectors of head.network.own_words: a file (GloVe, word2vec, fastText) or a model folder"
     )
 
     def __post_init__(self) -> None:
@@ -77,28 +78,26 @@ class AdaptConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuneConfig:
-    """How long and how much at a time (Devlin et al. 2018, App. A.3)."""
+    """Length, batch size and precision of training (Devlin et al. 2018, App. A.3)."""
 
-    epochs: float = option(3.0, "times that the training examples are read", POSITIVE)
-    batch_examples: int = option(32, "examples in an update", COUNT)
-    batch_tokens: int = option(4096, "most tokens of an update that are in memory at once", COUNT)
+    epochs: float = option(3.0, "passes over the training examples", POSITIVE)
+    batch_examples: int = option(32, "examples per update", COUNT)
+    batch_tokens: int = option(4096, "maximum tokens per micro-batch; bounds memory", COUNT)
     micro_batches: int = option(0, "parts of an update, for as many processes; 0: no more than memory asks for", AMOUNT)
-    seed: int = option(
-        1, "of the first run: of the head's weights, the order of examples, dropout; the next has 2", AMOUNT
-    )
-    seeds: int = option(1, "runs that differ in nothing but the seed", COUNT)
+    seed: int = option(1, "seed of the first run: head weights, order of examples, dropout; the next run has 2", AMOUNT)
+    seeds: int = option(1, "number of runs that differ only in the seed", COUNT)
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
+        "auto", "auto: bfloat16 if the CPU or GPU supports it, else float32"
     )
     compile: bool = option(
-        False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
+        False, "compile the encoder's blocks: faster steps after a minute of compilation; needs a C++ compiler"
     )
-    recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
+    recompute: bool = option(False, "recompute activations in the backward pass: less memory, slower steps")
     evaluations_per_epoch: int = option(
-        2, "evaluations on held-out examples; the best checkpoint is kept; 0: one evaluation, at the end", AMOUNT
+        2, "held-out evaluations per epoch; the best checkpoint is kept; 0: one evaluation, at the end", AMOUNT
     )
-    patience: int = option(0, "evaluations without a better score after which a run ends; 0: never", AMOUNT)
-    balance: bool = option(False, "True: each label weighs as much as any other, however many examples it has")
+    patience: int = option(0, "early stopping after this many evaluations without a better score; 0: never", AMOUNT)
+    balance: bool = option(False, "True: weight all labels equally, however many examples they have")
 
     def __post_init__(self) -> None:
         check_bounds(self, "train")
@@ -108,35 +107,37 @@ class TuneConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finetune:
-    """All options of a fine-tuning. ``head`` is of the task's own type."""
+    """The options of a fine-tuning. ``head`` has the task's own type."""
 
-    model: str = required("the folder of a run or of a model; or a size (bert-mini), to start without pre-training")
-    tokenizer: str = option("", "the folder of a tokenizer, where the model is only a size")
+    model: str = required("folder of a run or model; or a size (bert-mini), to start without pre-training")
+    tokenizer: str = option("", "folder of a tokenizer, if the model is only a size")
     from_scratch: bool = option(
         False, "True: random initialisation at the model's size, to measure what pre-training adds"
     )
     task: str = required("a kind (classify, multilabel, regress, tag, answer, choose) or a data set (glue/sst2)")
-    design: str = option("", "published settings by name (taglm, elmo, …), over those of the system; empty: none")
+    design: str = option("", "head preset by name (taglm, elmo, …), which overrides the system's settings; empty: none")
     kind: str = required("the kind of task; follows from the task")
-    metric: str = required("the score that choices are made by; follows from the task")
+    metric: str = required("metric for model selection; follows from the task")
     data: LabelledConfig = option(LabelledConfig(), "labelled examples")
-    head: Any = required("what stands on the encoder")
-    adapt: AdaptConfig = option(AdaptConfig(), "what of the encoder learns")
+    head: Any = required("the task head")
+    adapt: AdaptConfig = option(AdaptConfig(), "which parts of the encoder are trained")
     optim: OptimConfig = option(OptimConfig(), "optimiser")
     train: TuneConfig = option(TuneConfig(), "length, batches, seeds")
-    grid: tuple[str, ...] = option((), "keys with several values, such as optim.learning_rate=1e-4,3e-4: all are tried")
+    grid: tuple[str, ...] = option(
+        (), "grid search over keys with several values, such as optim.learning_rate=1e-4,3e-4"
+    )
 
     def __post_init__(self) -> None:
         self.optim.check_looks(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
-        # Only a size has its tokenizer from elsewhere.
+        # Only a size takes a separate tokenizer.
         if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
             raise ConfigError(
-                f"adapt.transferred_groups={self.adapt.transferred_groups} is of a model's weights, and this recipe "
-                "begins with new ones: leave it out, or take a pre-trained --model without --from-scratch"
+                f"adapt.transferred_groups={self.adapt.transferred_groups} requires pre-trained weights, but this "
+                "recipe starts from scratch: leave it out, or use a pre-trained --model without --from-scratch"
             )
         if self.adapt.vectors and not own_word_width(self.head):
             raise ConfigError(
-                f"adapt.vectors={self.adapt.vectors!r} are for the head's own words: set head.network.own_words to "
+                f"adapt.vectors={self.adapt.vectors!r} requires the head's own words: set head.network.own_words to "
                 "their width"
             )
 
@@ -147,7 +148,7 @@ class Finetune:
 
 _TABLES = ("data", "head", "adapt", "optim", "train")
 _NEEDED = {"model": "give one, such as --model runs/a", "task": "give one, such as --task classify"}
-# A grid that changed the data would compare what cannot be compared.
+# Scores on different data cannot be compared, so the grid does not vary the data.
 _IN_GRID = ("head", "adapt", "optim", "train")
 _SAME_FOR_ALL = (
     "train.seed",
@@ -159,17 +160,17 @@ _SAME_FOR_ALL = (
     "head.scheme",
     "head.unit",
 )
-# Published fine-tuning of the base size: 10 % warm-up, a rate of 5e-5 (google-research/bert run_classifier.py).
-# Smaller models want more: in inverse proportion to the width, which meets the published grid of the miniatures.
+# Published fine-tuning of the base size: 10 % warm-up, learning rate 5e-5 (google-research/bert run_classifier.py).
+# Smaller models need a higher one: inversely proportional to the hidden size, in line with the miniatures' grid.
 _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
 # Kinds whose examples are read as one vector.
 _READ_AS_ONE = ("classify", "multilabel", "regress", "choose")
-# A row of a document holds several sentences: as many words in an update as 32 sentences have.
+# A sequence of a document holds several sentences: as many words in an update as 32 sentences have.
 _BATCH_DOCUMENTS = 8
 
 
 def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
-    """A recipe's plain data with settings laid over it: known keys, and a table wherever one belongs."""
+    """Apply settings to a recipe's plain data; checks keys and tables."""
     plain = check_plain(
         Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
     )
@@ -192,7 +193,7 @@ def with_defaults(
     known = {f.name for f in dataclasses.fields(TASKS[kind].config)}
     said = laid_over(design_settings(plain, kind), plain)
     if said["adapt"].get("frozen_groups") == -1:
-        known.discard("auxiliary_lm")  # nothing would learn from it
+        known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)
     own["head"] = {name: value for name, value in own.get("head", {}).items() if name in known}
     if "network" in own["head"]:
@@ -211,27 +212,27 @@ def with_defaults(
 
 
 def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:
-    """Those of a system's settings of the head's network that are for the network that the recipe names."""
+    """The system's head settings that apply to the network that the recipe names."""
     name = said.get("kind", "linear") if isinstance(said, Mapping) else "linear"
     known = {field.name for variant in NETWORKS if variant().kind == name for field in dataclasses.fields(variant)}
     if kind != "classify":
-        known.discard("hidden_width")  # Howard and Ruder 2018 have it for labels of texts
+        known.discard("hidden_width")  # Howard and Ruder 2018 use it for text labels
     return {key: value for key, value in own.items() if key in known}
 
 
 def design_settings(plain: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
-    """The tables of the design that a recipe names; none if it names none."""
+    """The tables of the recipe's head preset; empty if it names none."""
     name = plain.get("design", "")
     return design_named(str(name), kind).settings if name else {}
 
 
 def own_word_width(head: Any) -> int:
-    """The width of the vectors that a head learns of words; 0: none."""
+    """The size of the head's own word embeddings; 0: none."""
     return head.network.own_words if isinstance(head.network, BiLstmConfig) else 0
 
 
 def build(plain: Mapping[str, Any], where: str) -> Finetune:
-    """The recipe of complete plain data."""
+    """Build the recipe from complete plain data."""
     kind = plain.get("kind")
     if kind not in TASKS:
         raise ConfigError(f"{where}: kind={kind!r}: expected one of {', '.join(TASKS)}")
@@ -239,12 +240,12 @@ def build(plain: Mapping[str, Any], where: str) -> Finetune:
 
 
 def data_config(plain: Mapping[str, Any], where: str) -> LabelledConfig:
-    """The ``data`` table alone: labels must be read before the head can be described."""
+    """Read the ``data`` table first: the head's options depend on the labels."""
     return from_dict(LabelledConfig, plain["data"], where, prefix="data.", foreign=FOREIGN_FINETUNING_KEYS)
 
 
 def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every combination of the grid's values, each as ``--set`` settings; one empty one without a grid."""
+    """Yield every combination of the grid's values as ``--set`` settings; an empty one without a grid."""
     axes = []
     for text in grid:
         key, equals, values = text.partition("=")
@@ -261,7 +262,7 @@ def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _values(text: str) -> list[str]:
-    """Values between commas; those inside brackets belong to one list."""
+    """Split values at commas, except inside brackets."""
     found, depth = [""], 0
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -273,5 +274,5 @@ def _values(text: str) -> list[str]:
 
 
 def varied(recipe: Finetune, settings: Sequence[str]) -> Finetune:
-    """The recipe with one combination of the grid laid over it."""
+    """Apply one combination of the grid to the recipe."""
     return build(override(to_dict(recipe), settings), "--grid")

@@ -1,4 +1,4 @@
-"""``report.html`` of a fine-tuning: scores over seeds, every run's curve, calibration."""
+"""``report.html`` of a fine-tuning: scores over seeds, training curves, calibration."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from firth.finetuning.recipe import Finetune
 from firth.page import Cell, Report
 from firth.training.log import read_log
 
-# Columns of a confusion matrix that a page has room for.
+# Most columns of a confusion matrix that fit a page.
 MOST_COLUMNS = 30
 
 
@@ -18,9 +18,9 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     examples = results["examples"]
     on_dev = results["chosen_on"] == "the dev file"
     report.text(
-        f"{examples['train']:,} examples to learn from. All choices were made on {results['chosen_on']}"
+        f"{examples['train']:,} training examples. All choices were made on {results['chosen_on']}"
         + (
-            ", as papers do: its scores flatter."
+            ", as papers do: its scores are optimistic."
             if on_dev
             else "; the dev file was scored once for each run of the chosen settings."
         )
@@ -36,7 +36,7 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     _curves(report, out, results)
     add_calibration(report, results["calibration"])
     if results["notes"]:
-        report.heading("Reading the data")
+        report.heading("Notes on the data")
         report.pre("\n".join(results["notes"]))
     report.heading("Recipe")
     report.pre(to_toml(recipe))
@@ -46,7 +46,7 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
 
 
 def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], split: str) -> None:
-    """The scores over the seeds; then, of the best run, what they hide."""
+    """Add the scores over the seeds, and the best run's breakdown."""
     report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
     found = results.get("breakdown", {}).get(split)
     if found is not None:
@@ -55,14 +55,14 @@ def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], 
 
 
 def add_breakdown(report: Report, found: dict[str, Any]) -> None:
-    """Numbers and scores per label, the majority baseline, the confusion matrix; a warning if all answers are one.
+    """Add scores per label, majority baseline and confusion matrix; a warning if all predictions are equal.
 
     ``found``: a ``Breakdown`` as plain data.
     """
     if found["always"] is not None:
-        report.text(f"Warning: the model gives the same answer to every example: {found['always']}")
+        report.text(f"Warning: the model predicts the same for every example: {found['always']}")
     if majority := found["majority"]:
-        report.text(f"Always answering {majority['answer']}: {majority['metric']} {majority['score']:.4f}.")
+        report.text(f"Always predicting {majority['answer']}: {majority['metric']} {majority['score']:.4f}.")
     if found["labels"]:
         report.table(
             ["label", found["unit"], "predicted", "precision", "recall", "F1"],
@@ -96,7 +96,7 @@ def _run(run: dict[str, Any]) -> list[Cell]:
 
 
 def _curves(report: Report, out: Path, results: dict[str, Any]) -> None:
-    """Loss in training and score on held-out examples, a curve each run."""
+    """Plot training loss and held-out score, one curve per run."""
     losses, scores = {}, {}
     for run in results["runs"]:
         name = ", ".join([*run["settings"], f"seed {run['seed']}"])
@@ -110,17 +110,17 @@ def _curves(report: Report, out: Path, results: dict[str, Any]) -> None:
 
 
 def add_calibration(report: Report, figures: dict[str, Any]) -> None:
-    """The calibration error before and after a fitted temperature, and the reliability diagram; nothing without one."""
+    """Add calibration error before and after temperature scaling, and the reliability diagram, if it was fitted."""
     if "temperature" not in figures:
         return
-    report.heading("Are probabilities believable?")
+    report.heading("Calibration")
     report.text(
-        f"Outputs are divided by a temperature of {figures['temperature']:.3f}. On held-out examples the expected "
+        f"Logits are divided by a temperature of {figures['temperature']:.3f}. On held-out examples the expected "
         f"calibration error is {figures['error_before']:.4f} before and {figures['error_after']:.4f} after, each "
         "example's temperature being fitted on the others."
     )
-    curves = {"as they should be": ([0.0, 1.0], [0.0, 1.0])}
+    curves = {"perfectly calibrated": ([0.0, 1.0], [0.0, 1.0])}
     for when in ("before", "after"):
         rows = figures[f"reliability_{when}"]
         curves[when] = ([row[0] for row in rows], [row[1] for row in rows])
-    report.lines_plot("Reliability", curves, "probability of the predicted label", "share right")
+    report.lines_plot("Reliability", curves, "probability of the predicted label", "accuracy")

@@ -1,4 +1,4 @@
-"""The recipe, then the data, then the model: each is read once, in this order, and the complete recipe is checked."""
+"""Resolve a recipe: read recipe, data and model once each, in this order, and check the complete recipe."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from firth.text.tokenizer import Tokenizer
 
 
 class Resolved(NamedTuple):
-    """A complete recipe, and what it names: read once, and passed on."""
+    """A complete recipe with the data and model it names, already read."""
 
     recipe: Finetune
     base: Base
@@ -32,7 +32,7 @@ class Resolved(NamedTuple):
 
 
 def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved:
-    """A recipe with all that follows from the labelled data and the model filled in."""
+    """Complete a recipe with everything that follows from the labelled data and the model."""
     plain = plain_recipe(data, settings, where)
     wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
@@ -52,9 +52,9 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     _read_as_trained(plain["head"], base, labelled.notes)
     if plain["train"].get("balance"):
         weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
-        # A resolved recipe has the weights that balance its labels.
+        # A resolved recipe already holds the class weights that train.balance computes.
         if weights is None or plain["head"].setdefault("class_weights", weights) != weights:
-            raise ConfigError(f"{where}: train.balance is for --task classify, without other head.class_weights")
+            raise ConfigError(f"{where}: train.balance requires --task classify, without head.class_weights")
     recipe = build(plain, where)
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
@@ -64,35 +64,35 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
 
 
 def _read_as_trained(head: dict[str, Any], base: Base, notes: list[str]) -> None:
-    """Rows no longer than those of pre-training, unless a length is given: positions beyond them know nothing."""
+    """Limit sequences to the length of pre-training unless a length is given: later positions are untrained."""
     longest = base.trained_length
     windows = head.setdefault("windows", {})
     if longest is None or not isinstance(windows, dict):
         return
     windows["length"] = windows.get("length") or longest
-    # Said of a resolved recipe too, which has it: a run that goes on says what it said before.
+    # A resolved recipe has the length; note it all the same, so that a resumed run says the same as before.
     if windows["length"] == longest:
-        notes.append(f"rows of at most {longest} tokens, as in pre-training (head.windows.length)")
+        notes.append(f"sequences of at most {longest} tokens, as in pre-training (head.windows.length)")
 
 
 def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
-    """Weights that make all labels count alike: n / (K · n of the label)."""
+    """Class weights that balance the labels: n / (K · n of the label)."""
     counts = [sum(record.label == label for record in labelled.train) for label in labels]
     return [len(labelled.train) / (len(labels) * n) if n else 0.0 for n in counts]
 
 
 def check_own(network: AnyNetwork, system_name: str, tokenizer: Tokenizer) -> None:
-    """ConfigError for words or characters of the head's own that the model's tokens do not come with."""
+    """Check that the model's tokens provide what the head's own embeddings read; else ConfigError."""
     if not isinstance(network, BiLstmConfig):
         return
     if network.own_characters != "none" and not SYSTEMS[system_name].characters:
         known = ", ".join(name for name, row in SYSTEMS.items() if row.characters)
         raise ConfigError(
-            f"head.network.own_characters={network.own_characters!r}: tokens of {system_name} come without "
-            f"characters; set it to none, or take a model that reads whole words ({known})"
+            f"head.network.own_characters={network.own_characters!r}: tokens of {system_name} have no "
+            f"characters; set it to none, or use a model that reads whole words ({known})"
         )
     if network.own_words and tokenizer.size <= len(tokenizer.special_ids):
         raise ConfigError(
-            f"head.network.own_words={network.own_words}: the model has no vocabulary, so that all words would be "
-            "one; give it one with firth convert MODEL --vocab FILE --out DIR, or set it to 0"
+            f"head.network.own_words={network.own_words}: the model has no vocabulary, so all words would share one "
+            "vector; add one with firth convert MODEL --vocab FILE --out DIR, or set it to 0"
         )

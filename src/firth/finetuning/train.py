@@ -1,4 +1,4 @@
-"""One fine-tuning run: a base, a recipe, a seed -> a model folder and its scores on held-out examples."""
+"""Train one fine-tuning run: from a base, a recipe and a seed to a model folder and held-out scores."""
 
 import copy
 import dataclasses
@@ -36,13 +36,13 @@ ALONE = World()
 # Epochs of few examples are few steps: to score, and to write the model, more often than this would take longer than
 # the steps.
 _EVAL_STEPS, _SAVE_STEPS = 10, 50
-# In a model's provenance: its scores on held-out examples. ``"dev"`` has those on the dev files, by name.
+# Key of the held-out scores in a model's provenance; ``"dev"`` holds those of the dev files, by name.
 HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run to be made: everything but where."""
+    """All inputs of one run, except its folder."""
 
     base: Base
     recipe: Finetune
@@ -55,14 +55,14 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Updates: as many whole batches as the epochs hold."""
-        # Fewer examples than a batch holds are one batch.
+        """Number of updates: whole batches over all epochs."""
+        # Fewer examples than a batch form one batch.
         per_epoch = max(len(self.train) / self.recipe.train.batch_examples, 1.0)
         return max(int(per_epoch * self.recipe.train.epochs), 1)
 
     @property
     def per_epoch(self) -> int:
-        """Whole batches of an epoch."""
+        """Whole batches per epoch."""
         return max(len(self.train) // self.recipe.train.batch_examples, 1)
 
     def train_config(self) -> TrainConfig:
@@ -88,14 +88,14 @@ class Run:
 
 
 def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALONE) -> dict[str, Any]:
-    """Train in ``folder``, or go on there; returns what ``result.json`` says. KeyboardInterrupt if asked to stop.
+    """Train in ``folder``, or resume there; returns what ``result.json`` holds. KeyboardInterrupt if asked to stop.
 
     Each process of ``world`` does this; the leading one writes.
 
     ``folder/model`` is the best model by the recipe's metric on held-out examples.
     """
     if (folder / RESULT).is_file():
-        # A kill may have fallen between the result and the removal of what it no longer needs.
+        # A kill may have come between writing the result and removing what it no longer needs.
         remove_folder(folder / "checkpoints")
         return read_json(folder / RESULT)
     recipe, head = run.recipe, run.recipe.head
@@ -108,12 +108,12 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
     def judge() -> dict[str, float]:
         outputs = row_outputs(light, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
         options = head
-        if recipe.kind in ("multilabel", "answer"):  # with the threshold that the model would get
+        if recipe.kind in ("multilabel", "answer"):  # with the threshold that calibration would fit
             options, _ = calibrate(recipe.kind, head, held, outputs)
         return score_split(recipe.task, held, outputs, options).scores
 
     def save_model(place: Path, facts: dict[str, Any]) -> None:
-        # What the trainer calls dev is here what choices are made on, which is not the dev file's score.
+        # The trainer's "dev" score is the held-out score here, not that of the dev file.
         origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
         origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
         write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin)
@@ -123,7 +123,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
     if recipe.adapt.unfreeze == "gradual":
         resting = gradually(full, run.per_epoch)
         if never := len(resting(config.steps - 1)):
-            tell(f"adapt.unfreeze='gradual': {never} tensors of the encoder never learn in so few epochs")
+            tell(f"adapt.unfreeze='gradual': {never} encoder tensors stay frozen in so few epochs")
     trainer = Trainer(
         objective=light,
         source=ExampleSource(
@@ -151,7 +151,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         tell=tell,
         advice="Is there an odd example in that batch?",
     )
-    # A run without a first checkpoint begins anew; one whose checkpoints are all damaged does not.
+    # A run without a checkpoint starts over; one whose checkpoints are all damaged fails.
     if list_checkpoints(folder / "checkpoints"):
         trainer.resume(partial(_weights, full, light, run))
     if not trainer.fit():
@@ -166,20 +166,20 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
     }
     if world.leads:
         write_json(folder / RESULT, result)
-        # Nothing will go on from here: what a finished run needs is its model.
+        # A finished run needs only its model: nothing resumes from here.
         remove_folder(folder / "checkpoints")
     return result
 
 
 def _no_flops(batch: Any) -> float:
-    """With stored features the encoder does not run."""
+    """No encoder FLOPs: with stored features it does not run."""
     return 0.0
 
 
 def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Example], Split]:
-    """The model with stored vectors in the place of its encoder, and the examples that refer to them.
+    """Replace the encoder by stored vectors; returns the model and the examples that refer to them.
 
-    The parts that learn are shared with the full model.
+    Trainable parts are shared with the full model.
     """
     every = [*run.train, *run.held.examples]
     budget = run.recipe.train.batch_tokens
@@ -190,7 +190,7 @@ def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Exa
 
 
 def _weights(full: TaskModel, light: TaskModel, run: Run, folder: Path) -> dict[str, Tensor]:
-    """The state of the model that trains, from a checkpoint of the full one."""
+    """The state of the trained model, from a checkpoint of the full one."""
     names = tensor_names(run.base.system_name, run.recipe.kind, run.recipe.head)
     state = read_weights(folder, full, names, run.base.config)
     wanted = light.state_dict()
@@ -198,7 +198,7 @@ def _weights(full: TaskModel, light: TaskModel, run: Run, folder: Path) -> dict[
 
 
 def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: Mapping[str, Any] | None = None) -> None:
-    """Write a fine-tuned model into ``folder`` once more, with what is known only after training.
+    """Rewrite a fine-tuned model in ``folder`` with what is known only after training.
 
     ``options``: fitted ones (a temperature, a threshold); ``facts``: further provenance, such as scores.
     """
@@ -215,5 +215,5 @@ def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: M
 
 
 def split_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> Split:
-    """The records with their rows, as the recipe's head reads them."""
+    """Build the sequences of the records, as the recipe's head reads them."""
     return read_split(recipe.kind, records, base.maker(recipe.head), recipe.head)

@@ -14,21 +14,21 @@ from firth.tasks.predictions import Prediction
 from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.text.records import Record
 
-# What runs a model: the outputs of each example's rows, by PyTorch or another engine.
+# Runs a model, in PyTorch or another engine: returns the outputs of each example's sequences.
 Run = Callable[[Sequence[Example]], list[Outputs]]
 
 
 def task_model(loaded: Loaded) -> TaskModel:
-    """The task model of a folder; ConfigError if it has not learnt a task."""
+    """The task model of a folder; ConfigError if it is not fine-tuned."""
     if not isinstance(loaded.objective, TaskModel):
-        raise ConfigError("this model has not learnt a task yet: fine-tune it with firth finetune --model MODEL")
+        raise ConfigError("this model is not fine-tuned for a task: fine-tune it with firth finetune --model MODEL")
     return loaded.objective
 
 
 def answer_records(loaded: Loaded, records: Sequence[Any], run: Run | None = None) -> tuple[list[Any], dict[str, int]]:
-    """The predictions for some records, and how many texts were too long for a row, by what was done with them.
+    """Predict some records; also counts texts too long for a sequence, by what was done with them.
 
-    ``run``: what runs the model; None: PyTorch.
+    ``run``: the engine; None: PyTorch.
     """
     examples, outputs, noted = read_records(loaded, records, run)
     return TASKS[loaded.task].answers(records, examples, outputs, task_model(loaded).config), noted
@@ -37,13 +37,13 @@ def answer_records(loaded: Loaded, records: Sequence[Any], run: Run | None = Non
 def read_records(
     loaded: Loaded, records: Sequence[Any], run: Run | None = None
 ) -> tuple[list[Example], list[Outputs], dict[str, int]]:
-    """The rows of some records and their outputs, of which predictions are made; the last as in ``answer_records``."""
+    """The sequences of some records and their outputs, ready for decoding; counts as in ``answer_records``."""
     examples, noted = examples_of(loaded, records)
     return examples, row_outputs(task_model(loaded), examples) if run is None else run(examples), noted
 
 
 def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], dict[str, int]]:
-    """The rows of some records, by the tokenizer alone, and how many texts were too long, by what was done."""
+    """Tokenise some records to sequences; also counts texts too long, by what was done."""
     model, task = task_model(loaded), TASKS[loaded.task]
     check_records(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
@@ -53,7 +53,7 @@ def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], 
 def answer_stream(
     loaded: Loaded, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
 ) -> Iterator[tuple[Record, Prediction]]:
-    """Each record with its prediction, in order; ``noted`` counts texts too long for a row by what was done."""
+    """Yield each record with its prediction, in order; ``noted`` counts texts too long for a sequence."""
     for some in chunks(records, at_once):
         answers, long = answer_records(loaded, some)
         if noted is not None:

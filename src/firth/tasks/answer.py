@@ -1,8 +1,8 @@
 """Extractive question answering: predict the start and end of the answer in a context.
 
 Source: Devlin et al. 2018, §4.2 and §4.3; google-research/bert run_squad.py (specification of tasks §4).
-Differs: there is no padding, so the softmax runs over the tokens of the row alone; theirs includes pad
-positions, which a trained model gives next to nothing.
+Differs: there is no padding, so the softmax runs over the tokens of the sequence alone; theirs includes pad
+positions, to which a trained model gives almost no probability.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ _Text = tuple[str, int, int, float]  # text, begin, end, score
 
 
 class Answerer(TaskModel):
-    """Begin and end of the answer among the tokens of a row, terms ``start`` and ``end``.
+    """Predicts the start and end token of the answer in each sequence: terms ``start`` and ``end``.
 
-    A row without the answer has its first token for both.
+    The target of a sequence without the answer is its first token, twice.
     """
 
     unit = "token"
@@ -58,9 +58,9 @@ class Answerer(TaskModel):
 def pointer_loss(
     scores: Float[Tensor, " T"], rows: Rows, chosen_rows: Int[Tensor, " R"], places: Int[Tensor, " R"]
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Summed cross-entropy of a softmax over each row's own tokens, and how many rows point to the right one.
+    """Summed cross-entropy of a softmax over each sequence's own tokens, and how many sequences point to the right one.
 
-    ``places``: for each of ``chosen_rows`` the right token's place in the row.
+    ``places``: for each of ``chosen_rows`` the index of the right token in its sequence.
     """
     owner = rows.row_of_token()
     highest = scores.new_full((rows.n_rows,), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
@@ -73,10 +73,10 @@ def pointer_loss(
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """How the rows of a question lie over its context.
+    """Maps the sequences of a question to spans of its context.
 
-    ``offsets`` (n, 2): characters of each piece of the context. ``windows``: pieces of each row.
-    ``begin``: place in a row at which the context begins.
+    ``offsets`` (n, 2): character span of each context token. ``windows``: token span of each sequence.
+    ``begin``: index in a sequence at which the context starts.
     """
 
     offsets: np.ndarray
@@ -85,11 +85,11 @@ class Passage:
 
 
 def answer_examples(questions: Sequence[Question], maker: RowMaker, config: AnswerConfig) -> list[Example]:
-    """Rows of each question: its first pieces and a window of the context."""
+    """Build the sequences of each question: its first tokens and a window of the context."""
     found = []
     for block in in_blocks(questions, lambda q: len(q.question) + len(q.context)):
         asked = maker.tokenizer.ids_many([q.question for q in block])
-        # Neighbouring questions are mostly about one context: each is tokenised once.
+        # Neighbouring questions mostly share a context: tokenise each context once.
         known = list(dict.fromkeys(q.context for q in block))
         contexts = dict(zip(known, maker.tokenizer.encode_many(known), strict=True))
         found += [
@@ -102,13 +102,13 @@ def answer_examples(questions: Sequence[Question], maker: RowMaker, config: Answ
 def _example(question: Question, ids: list[int], context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:
     cut = len(ids) > config.max_question
     if cut:
-        maker.noted[f"question cut to {config.max_question} pieces"] += 1
+        maker.noted[f"question cut to {config.max_question} tokens"] += 1
         ids = ids[: config.max_question]
     room = maker.length - maker.layout.n_special_pair - len(ids)
     if room < 1:
         raise ConfigError(
-            f"{question.where}: a question of {len(ids)} pieces leaves no room for its context in rows of "
-            f"{maker.length}: lower max_question, or use longer rows"
+            f"{question.where}: a question of {len(ids)} tokens leaves no room for its context in sequences of "
+            f"{maker.length}: lower max_question, or use longer sequences"
         )
     windows = spans(len(context.ids), room, maker.stride(room))
     if len(windows) > 1:
@@ -120,7 +120,7 @@ def _example(question: Question, ids: list[int], context: Encoded, maker: RowMak
 
 
 def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """In each window the places of the first answer's pieces; 0 and 0 where it is not whole."""
+    """Token span of the first answer in each window; 0 and 0 where the window does not hold all of it."""
     if question.answers is None:
         return {}
     places = np.zeros((len(passage.windows), 2), np.int64)
@@ -129,7 +129,7 @@ def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str,
         inside = (passage.offsets[:, 1] > answer.start) & (passage.offsets[:, 0] < answer.start + len(answer.text))
         pieces = np.flatnonzero(inside)
         if not len(pieces):
-            maker.noted["answer without a piece"] += 1
+            maker.noted["answer without a token"] += 1
         for number, (a, b) in enumerate(passage.windows):
             if len(pieces) and a <= pieces[0] and pieces[-1] < b:
                 places[number] = passage.begin + pieces[[0, -1]] - a
@@ -140,7 +140,7 @@ def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str,
 def answer_answers(
     questions: Sequence[Question], examples: Sequence[Example], outputs: Sequence[Outputs], config: AnswerConfig
 ) -> list[Answered]:
-    """The best answer of each question over all windows of its context, by the published search."""
+    """Find the best answer to each question over all windows of its context, by the published search."""
     return [_answer(q, e, rows, config) for q, e, rows in zip(questions, examples, outputs, strict=True)]
 
 
@@ -149,7 +149,7 @@ def _answer(question: Question, example: Example, outputs: Outputs, config: Answ
     found: list[tuple[float, int, int]] = []
     for number, row in enumerate(outputs):
         found += window_spans(row["start"], row["end"], passage, number, config)
-    # Stable, so that equal scores stay in the order of windows and ranks.
+    # A stable sort keeps equal scores in the order of windows and ranks.
     found.sort(key=lambda span: -span[0])
     refusal = min(float(row["start"][0]) + float(row["end"][0]) for row in outputs)
     spans_found = _texts(question.context, passage.offsets, found, config.n_best)
@@ -171,7 +171,7 @@ def _answer(question: Question, example: Example, outputs: Outputs, config: Answ
 
 
 def _with_refusal(found: list[_Text], refusal: _Text, n_best: int) -> list[_Text]:
-    """The ``n_best`` best among texts and "no answer", and behind them whichever kind is not among these.
+    """The ``n_best`` best texts and "no answer", with "no answer" (or an empty text) appended if it is not among them.
 
     Source: google-research/bert run_squad.py, write_predictions.
     """
@@ -183,10 +183,9 @@ def _with_refusal(found: list[_Text], refusal: _Text, n_best: int) -> list[_Text
 def window_spans(
     start: Float[np.ndarray, " T"], end: Float[np.ndarray, " T"], passage: Passage, number: int, config: AnswerConfig
 ) -> list[tuple[float, int, int]]:
-    """(score, first piece, last piece) of a window's spans: of its best starts and ends those that make sense.
+    """(score, first token, last token) of a window's valid spans among its best starts and ends.
 
-    A start counts only in the window that shows most context around it. In the order of the published
-    search: starts by rank, then ends by rank.
+    A start counts only in the window that gives it the most context. Order, as published: starts by rank, then ends.
     """
     a, b = passage.windows[number]
     starts, ends = _best(start, config.n_best), _best(end, config.n_best)
@@ -199,22 +198,22 @@ def window_spans(
 
 
 def _best(scores: np.ndarray, n: int) -> np.ndarray:
-    """The places of the n highest scores, highest first, the earlier first among equals."""
+    """Indices of the n highest scores, highest first; ties keep their order."""
     return np.argsort(-scores, kind="stable")[:n]
 
 
 def best_window(piece: int, windows: Sequence[tuple[int, int]]) -> int:
-    """The window in which a piece has most context: the first of the best.
+    """The first of the windows in which a token has the most context.
 
-    Source: google-research/bert run_squad.py, _check_is_max_context: the smaller of the pieces to its left
-    and to its right, plus a hundredth of the window's length.
+    Source: google-research/bert run_squad.py, _check_is_max_context: the smaller number of tokens to its left
+    or right, plus a hundredth of the window's length.
     """
     scores = [min(piece - a, b - 1 - piece) + 0.01 * (b - a) if a <= piece < b else -1.0 for a, b in windows]
     return int(np.argmax(scores))
 
 
 def _texts(context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, int]], n_best: int) -> list[_Text]:
-    """(text, begin, end, score) of the best spans in the raw context, each text once."""
+    """(text, start, end, score) of the best spans in the raw context, each text once."""
     kept: dict[str, _Text] = {}
     for score, first, last in found:
         begin, end = int(offsets[first, 0]), int(offsets[last, 1])

@@ -13,13 +13,13 @@ from firth.tasks.scoring import has_entities
 from firth.tasks.tags import OUTSIDE, split_tag
 from firth.text.records import Choice, Question, Tagged, Text
 
-# Two predicted numbers that are nearer than this share of the labels' range count as the same.
+# Two predictions that differ by less than this share of the labels' range count as equal.
 _SAME_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """One label: gold examples, predictions, those that agree; and precision, recall and F1, each 0 to 1."""
+    """Scores of one label: gold examples, predictions, matches; precision, recall and F1, each 0 to 1."""
 
     examples: int
     predicted: int
@@ -30,7 +30,7 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What always giving the same answer scores: the commonest label; of numbers their mean."""
+    """The score of a constant prediction: the most frequent label, or the mean of numbers."""
 
     answer: str
     metric: str
@@ -39,11 +39,11 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
-    """An evaluation in parts.
+    """An evaluation broken down by label.
 
     ``unit``: what ``labels`` count. ``confusion``: how often a gold label (row) was predicted as another (column), both
-    in the order of ``confusion_labels``; words of taggers, without the prefixes of entity tags. ``always``: the answer,
-    if the model gave the same one to every example although the gold labels differ.
+    in the order of ``confusion_labels``; for taggers it counts words, without the prefixes of entity tags. ``always``:
+    the prediction, if the model made the same one for every example although the gold labels differ.
     """
 
     unit: str = "examples"
@@ -54,19 +54,19 @@ class Breakdown:
     always: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, as JSON gives it back."""
+        """Convert to plain data that JSON can hold."""
         rows = [list(row) for row in self.confusion]
         return asdict(self) | {"confusion_labels": list(self.confusion_labels), "confusion": rows}
 
 
 def break_down_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Sequence[str]) -> Breakdown:
-    """Of texts with one label each."""
+    """Break down single-label classification."""
     gold, predicted = [str(text.label) for text in texts], [answer.label for answer in answers]
     return _of_pairs(gold, predicted, labels, "accuracy")
 
 
 def break_down_label_sets(texts: Sequence[Text], answers: Sequence[MultiLabelled], labels: Sequence[str]) -> Breakdown:
-    """Of texts with any number of labels. The baseline is the commonest set; there is no confusion matrix."""
+    """Break down multi-label classification. The baseline is the most frequent set; there is no confusion matrix."""
     gold = [frozenset(text.label if isinstance(text.label, tuple) else ()) for text in texts]
     predicted = [frozenset(answer.labels) for answer in answers]
     scores = {
@@ -84,7 +84,7 @@ def break_down_label_sets(texts: Sequence[Text], answers: Sequence[MultiLabelled
 
 
 def break_down_values(texts: Sequence[Text], answers: Sequence[Valued], labels: Sequence[str]) -> Breakdown:
-    """Of texts with a number each: the baseline is the mean's absolute error, which is better when lower."""
+    """Break down regression. The baseline is the mean absolute error of predicting the mean; lower is better."""
     gold = np.array([text.label for text in texts], np.float64)
     predicted = np.array([answer.value for answer in answers], np.float64)
     mean, spread = float(gold.mean()), float(np.ptp(gold))
@@ -94,7 +94,7 @@ def break_down_values(texts: Sequence[Text], answers: Sequence[Valued], labels: 
 
 
 def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels: Sequence[str]) -> Breakdown:
-    """Of tagged words: entities by type, or words by tag; the confusion matrix and the baseline are of words."""
+    """Break down tagging: entities by type, or words by tag. Confusion matrix and baseline count words."""
     gold = [tuple(record.tags or ()) for record in records]
     predicted = [answer.tags for answer in answers]
     of_entities = has_entities(gold)
@@ -104,7 +104,7 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
     found = replace(_of_pairs(words[0], words[1], known, "tag_accuracy"), unit="words")
     if not of_entities:
         return found
-    # The baseline is of tags as they are scored, prefix and all.
+    # The baseline uses tags as they are scored, prefix included.
     ((commonest, n),) = Counter(tag for tags in gold for tag in tags).most_common(1)
     return replace(
         found,
@@ -115,7 +115,7 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
 
 
 def break_down_answers(questions: Sequence[Question], answers: Sequence[Answered], labels: Sequence[str]) -> Breakdown:
-    """Of questions: whether there is an answer. The baseline never answers, if some questions have no answer."""
+    """Break down question answering by answerable or not. The baseline never answers; only if some have no answer."""
     gold = ["answer" if question.answers else "no answer" for question in questions]
     predicted = ["answer" if answer.text else "no answer" for answer in answers]
     texts = [answer.text for answer in answers]
@@ -129,7 +129,7 @@ def break_down_answers(questions: Sequence[Question], answers: Sequence[Answered
 
 
 def break_down_choices(records: Sequence[Choice], answers: Sequence[Chosen], labels: Sequence[str]) -> Breakdown:
-    """Of multiple choice: by the number of the choice, from 0 on."""
+    """Break down multiple choice by the index of the choice, from 0."""
     most = max(len(record.choices) for record in records)
     gold, predicted = [str(record.label) for record in records], [str(answer.choice) for answer in answers]
     return _of_pairs(gold, predicted, [str(number) for number in range(most)], "accuracy")
@@ -159,7 +159,7 @@ def _of_counts(found: EntityScores) -> LabelScore:
 
 
 def _same(gold: Sequence[Hashable], predicted: Sequence[Any]) -> Any:
-    """The one answer that was given to all examples although their gold labels differ; else None."""
+    """The prediction made for every example although the gold labels differ; else None."""
     return predicted[0] if len(set(gold)) > 1 and len(set(predicted)) == 1 else None
 
 

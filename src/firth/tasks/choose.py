@@ -44,9 +44,9 @@ class Chooser(TaskModel):
         return self.step({"choice": loss}, {"choice": right}, hidden, batch)
 
     def logits_of_one_mask(self, hidden: Hidden, batch: Batch) -> Float[Tensor, "B 1"]:
-        """``logits`` where all rows of a question lose the same parts of what the head reads to dropout.
+        """``logits`` with one dropout mask shared by all sequences of a question.
 
-        Source: openai/finetune-transformer-lm train.py, clf: the noise has one row for all endings.
+        Source: openai/finetune-transformer-lm train.py, clf: one noise vector for all endings.
         """
         x, begins, windows = self.features(hidden, batch.tokens), batch.targets["choice"].index, batch.rows_per_example
         question = owners(begins, x.shape[0] if windows is None else windows.numel())
@@ -57,7 +57,7 @@ class Chooser(TaskModel):
 
 
 def owners(begins: Int[Tensor, " E"], n: int) -> Int[Tensor, " C"]:
-    """The question that each of ``n`` choices belongs to."""
+    """The index of the question that each of ``n`` choices belongs to."""
     ends = torch.cat([begins[1:], begins.new_tensor([n])])
     return torch.arange(begins.numel(), device=begins.device).repeat_interleave(ends - begins, output_size=n)
 
@@ -65,9 +65,9 @@ def owners(begins: Int[Tensor, " E"], n: int) -> Int[Tensor, " C"]:
 def choice_loss(
     scores: Float[Tensor, " C"], begins: Int[Tensor, " E"], right: Int[Tensor, " E"]
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Summed cross-entropy over runs of choices, and how many are answered rightly.
+    """Summed cross-entropy over each question's choices, and how many questions are answered correctly.
 
-    ``begins``: where each question's choices begin among all C; ``right``: the number of the right one.
+    ``begins``: index of each question's first choice among all C; ``right``: the number of the correct one.
     """
     owner = owners(begins, scores.shape[0])
     highest = scores.new_full((begins.numel(),), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
@@ -77,7 +77,7 @@ def choice_loss(
 
 
 def choose_examples(records: Sequence[Choice], maker: RowMaker, config: ChooseConfig) -> list[Example]:
-    """For each choice the rows of (text, question + choice), or of (question, choice) where there is no text."""
+    """Build the sequences of each choice: (text, question + choice), or (question, choice) without a text."""
     return [example for block in in_blocks(records, _n_characters) for example in _examples(block, maker)]
 
 
@@ -87,7 +87,7 @@ def _n_characters(record: Choice) -> int:
 
 def _examples(records: Sequence[Choice], maker: RowMaker) -> list[Example]:
     pairs = [_pair(record, choice) for record in records for choice in record.choices]
-    # Texts stand in many pairs: each is tokenised once.
+    # A text appears in many pairs: tokenise it once.
     known = list(dict.fromkeys(chain.from_iterable(pairs)))
     ids = dict(zip(known, maker.tokenizer.ids_many(known), strict=True))
     made = iter(_rows(ids[a], ids[b], maker) for a, b in pairs)
@@ -114,7 +114,7 @@ def _rows(a: list[int], b: list[int], maker: RowMaker) -> list[Row]:
 
 
 def choose_scores(example: Example, outputs: Outputs, merge: str) -> Float[np.ndarray, " C"]:
-    """A score for each choice, those of its windows merged."""
+    """A score for each choice, merged over its windows."""
     scores = [row["logits"][0] for row in outputs]
     ends = list(accumulate(example.candidates))
     return np.concatenate([merge_outputs(scores[a:b], merge) for a, b in zip([0, *ends], ends, strict=False)])
@@ -123,7 +123,7 @@ def choose_scores(example: Example, outputs: Outputs, merge: str) -> Float[np.nd
 def choose_answers(
     records: Sequence[Choice], examples: Sequence[Example], outputs: Sequence[Outputs], config: ChooseConfig
 ) -> list[Chosen]:
-    """The choice of each question that has the highest score."""
+    """Pick the choice with the highest score for each question."""
     found = []
     for record, example, rows in zip(records, examples, outputs, strict=True):
         shares = softmax(choose_scores(example, rows, config.windows.merge)[None] / config.temperature)[0]

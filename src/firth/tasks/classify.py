@@ -32,18 +32,18 @@ from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, tar
 from firth.text.open_words import in_blocks
 from firth.text.records import Text
 
-# Makes rows of the ids of a pair.
+# Makes sequences from the token ids of a pair.
 PairRows = Callable[[list[int], list[int]], list[Row]]
 
 
 class Classifier(TaskModel):
-    """One of K labels, by any network; term ``label``."""
+    """Predicts one of K labels with any head network; term ``label``."""
 
     unit = "row"
 
     def __init__(self, encoder: Encoder, config: ClassifyConfig):
         super().__init__()
-        # A biattentive network reads tokens.
+        # A biattentive network attends over tokens, not over one vector per text.
         reads: Unit | None = "token" if isinstance(config.network, BiattentiveConfig) else None
         head = SharedBias if config.both_orders else None
         self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads)
@@ -53,7 +53,7 @@ class Classifier(TaskModel):
 
 
 def label_step(model: TaskModel, batch: Batch) -> Step:
-    """The loss of a classifier of any network, and how many texts it labels rightly."""
+    """The loss of a classifier, and how many texts it labels correctly."""
     config, hidden, label = model.config, model.read(batch.tokens), batch.targets["label"].label
     logits = merged(model.logits(hidden, batch.tokens), batch, config.merge)
     weight = torch.tensor(config.class_weights, device=logits.device) if config.class_weights else None
@@ -62,7 +62,7 @@ def label_step(model: TaskModel, batch: Batch) -> Step:
 
 
 class MultiLabelClassifier(TaskModel):
-    """Any of K labels, each by its own logistic regression; term ``label``, counted once for each label."""
+    """Predicts any of K labels, each by its own logistic regression; term ``label``, counted once per label."""
 
     unit = "row"
 
@@ -78,7 +78,7 @@ class MultiLabelClassifier(TaskModel):
 
 
 class Regressor(TaskModel):
-    """A number, by least squares on its raw scale; term ``value``."""
+    """Predicts a number by least squares on its raw scale; term ``value``."""
 
     unit = "row"
 
@@ -95,12 +95,12 @@ class Regressor(TaskModel):
 
 
 def merged(logits: Float[Tensor, "B K"], batch: Batch, how: str) -> Float[Tensor, "E K"]:
-    """The logits of each text: those of its rows merged."""
+    """The logits of each text, merged over its sequences."""
     return logits if batch.rows_per_example is None else merge_rows(logits, batch.rows_per_example, how)
 
 
 def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyConfig) -> list[Example]:
-    """Rows of each text, and the number of its label; InputError for one that is not among the labels."""
+    """Build the sequences and label index of each text; InputError for an unknown label."""
     numbers = {label: i for i, label in enumerate(config.labels)}
 
     def number(text: Text) -> np.int64:
@@ -110,7 +110,7 @@ def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyCo
 
 
 def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLabelConfig) -> list[Example]:
-    """Rows of each text, and for each label whether it holds."""
+    """Build the sequences of each text, and for each label whether it applies."""
     numbers = {label: i for i, label in enumerate(config.labels)}
 
     def holds(text: Text) -> np.ndarray:
@@ -123,7 +123,7 @@ def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLab
 
 
 def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConfig) -> list[Example]:
-    """Rows of each text, and its value."""
+    """Build the sequences of each text, and its value."""
 
     def value(text: Text) -> np.float32:
         if isinstance(text.label, bool) or not isinstance(text.label, (int, float)):
@@ -146,15 +146,15 @@ def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
 def _examples(
     texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any, *, both: bool = False
 ) -> list[Example]:
-    """``both``: a text alone is an error."""
+    """``both``: a single text is an error."""
     found = []
     for block in in_blocks(texts, lambda text: len(text.text) + len(text.second or "")):
         first = maker.tokenizer.ids_many([text.text for text in block])
         second = iter(maker.tokenizer.ids_many([text.second for text in block if text.second]))
         for text, ids in zip(block, first, strict=True):
-            # An empty second text is none (google-research/bert run_classifier.py).
+            # An empty second text counts as none (google-research/bert run_classifier.py).
             if both and not text.second:
-                raise InputError(f"{text.where}: one text: expected two, whose cosine is asked for")
+                raise InputError(f"{text.where}: found one text, expected two to compare")
             rows = pair(ids, next(second)) if text.second else maker.single(ids)
             targets = {} if text.label is None else {term: target([0], [label(text)])}
             found.append(Example(tuple(rows), (len(rows),), targets))
@@ -174,14 +174,14 @@ def _known(label: Any, numbers: dict[str, int], text: Text) -> str:
 
 
 def text_logits(outputs: Sequence[Outputs], merge: str) -> Float[np.ndarray, "E K"]:
-    """The logits of each text, those of its rows merged."""
+    """The logits of each text, merged over its sequences."""
     return np.stack([merge_outputs([row["logits"][0] for row in rows], merge) for rows in outputs])
 
 
 def classify_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: ClassifyConfig
 ) -> list[Labelled]:
-    """The likeliest label of each text."""
+    """Predict the most probable label of each text."""
     shares = softmax(text_logits(outputs, config.merge) / config.temperature)
     best = [config.labels[i] for i in shares.argmax(1)]
     rows = [dict(zip(config.labels, row, strict=True)) for row in shares.tolist()]
@@ -194,7 +194,7 @@ def classify_answers(
 def multilabel_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: MultiLabelConfig
 ) -> list[MultiLabelled]:
-    """The labels of each text whose probability reaches the threshold."""
+    """Predict the labels of each text whose probability reaches the threshold."""
     found = []
     rows = 1 / (1 + np.exp(-text_logits(outputs, config.windows.merge).astype(np.float64)))
     for row, example in zip(rows, examples, strict=True):
@@ -207,7 +207,7 @@ def multilabel_answers(
 def regress_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: RegressConfig
 ) -> list[Valued]:
-    """The value of each text, within the range seen in training."""
+    """Predict the value of each text, within the range seen in training."""
     values = text_logits(outputs, config.merge)[:, 0]
     if config.lowest < config.highest:
         values = values.clip(config.lowest, config.highest)
@@ -215,5 +215,5 @@ def regress_answers(
 
 
 def _windows(example: Example, config: ClassifyConfig | RegressConfig) -> int:
-    """In how many windows a text is read: the two orders of a pair, or its two texts, are no windows."""
+    """Number of windows of a text; the two orders, or the two texts, of a pair do not count as windows."""
     return 1 if config.merge == "sum" else example.windows

@@ -1,7 +1,7 @@
 """The table of published data sets: files, reader and metrics of each.
 
-File names and columns are those of the publication; where a re-cut copy with simple names (``train.tsv``) is
-common, it is looked for next. Nothing in this module imports torch.
+File names and columns are those of the publication; common copies with simple names (``train.tsv``) are tried
+next. Nothing in this module imports torch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,12 +22,12 @@ from firth.text.records import Record, Tagged, Text
 
 DataKind = Literal["classify", "multilabel", "regress", "tag", "answer", "choose"]
 Read = Callable[[Path, Problems], Iterable[Record]]
-# Tried in order, bare and packed; * as in a shell; a tuple in place of a name means all of its files together.
+# Tried in order, plain and compressed; * as in a shell; a tuple in place of a name means all of its files together.
 Names = tuple[str | tuple[str, ...], ...]
 
 
 class Source(NamedTuple):
-    """The files of one split, and how they are read."""
+    """The files of one split, and their reader."""
 
     names: Names
     read: Read
@@ -37,10 +37,10 @@ class Source(NamedTuple):
 class Dataset:
     """One published data set.
 
-    ``splits``: train and dev at least (dev may fall back to the test file where no other is published), but for
-    sets that only test. ``labels``: in the published order, or None where those of the training rows are taken,
-    sorted. ``metrics``: the first is the one to choose models by. ``positive_from``: the value from which F1 takes
-    a text for positive. ``unit``: what has a tag.
+    ``splits``: train and dev at least (dev may fall back to the test file where no other is published), except for
+    test-only sets. ``labels``: in the published order; None takes those of the training examples, sorted.
+    ``metrics``: the first one selects models. ``positive_from``: F1 counts a text as positive from this value on.
+    ``unit``: what has a tag.
     """
 
     kind: DataKind
@@ -52,7 +52,7 @@ class Dataset:
     note: str = ""
 
 
-# -- how the files of the table are read -------------------------------------------------------------------
+# -- readers of the table's files -------------------------------------------------------------------
 
 
 def _texts(
@@ -67,7 +67,7 @@ def _texts(
     renamed: tuple[tuple[str, str], ...] = (),
     only: tuple[int | str, str] | None = None,
 ) -> Read:
-    """Columns by name in files with a header, by number in files without; no label column: test rows."""
+    """A reader of tables: columns by name with a header, by number without; no label column reads test rows."""
     layout = TextFormat(
         columns=Columns(text=text, second=second, label=label, id=id, group=group),
         kind=kind,
@@ -85,7 +85,7 @@ def _splits(read: Read, train: Names, dev: Names, test: Names = ()) -> dict[str,
 
 
 def _glue(folder: str, read: Read, test: Read) -> dict[str, Source]:
-    """The three files of a GLUE task, in its own folder or one above."""
+    """The three files of a GLUE task, in its own folder or the parent."""
 
     def names(file: str) -> Names:
         return (file, f"{folder}/{file}")
@@ -115,7 +115,7 @@ def _mnli() -> dict[str, Source]:
 
 
 def _xnli(language: str) -> Dataset:
-    """One language of XNLI: machine-translated training pairs, development and test pairs by people."""
+    """One language of XNLI: machine-translated training pairs, human-translated development and test pairs."""
     renamed = (("contradictory", "contradiction"),)
     pairs = _texts("sentence1", "sentence2", "gold_label", id="pairID", group="promptID", only=("language", language))
     train = f"multinli.train.{language}.tsv"
@@ -128,7 +128,7 @@ def _xnli(language: str) -> Dataset:
         },
         metrics=("accuracy",),
         labels=_NLI,
-        note=f"rows in the language {language!r}; the other languages of the files are passed over",
+        note=f"reads the rows in {language!r} and skips other languages",
     )
 
 
@@ -239,7 +239,7 @@ DATASETS: dict[str, Dataset] = {
         ),
         metrics=("f1", "accuracy"),
         labels=_BINARY,
-        note="rows with missing columns or questions are left out, as the GLUE baselines do",
+        note="rows with missing columns or questions are skipped, as in the GLUE baselines",
     ),
     "glue/stsb": Dataset(
         kind="regress",
@@ -255,7 +255,7 @@ DATASETS: dict[str, Dataset] = {
         splits=_mnli(),
         metrics=("accuracy",),
         labels=_NLI,
-        note="dev is the matched half; dev_mismatched is a split of its own",
+        note="dev is the matched half; dev_mismatched is a separate split",
     ),
     "glue/qnli": Dataset(
         kind="classify",
@@ -289,7 +289,7 @@ DATASETS: dict[str, Dataset] = {
         },
         metrics=("mcc", "accuracy"),
         labels=_NLI,
-        note="nothing to learn from: for models of glue/mnli; dev is the file with labels",
+        note="test only, for models of glue/mnli; dev is the labelled file",
     ),
     "snli": Dataset(
         kind="classify",
@@ -301,7 +301,7 @@ DATASETS: dict[str, Dataset] = {
         ),
         metrics=("accuracy",),
         labels=_NLI,
-        note='pairs whose annotators did not agree (gold label "-") are left out, as published',
+        note='pairs whose annotators did not agree (gold label "-") are skipped, as published',
     ),
     "xnli": _xnli("en"),
     **{f"xnli/{language}": _xnli(language) for language in _XNLI_LANGUAGES},
@@ -320,7 +320,7 @@ DATASETS: dict[str, Dataset] = {
         kind="answer",
         splits=_splits(_SQUAD1, ("KorQuAD_v1.0_train.json", "train.json"), ("KorQuAD_v1.0_dev.json", "dev.json")),
         metrics=("char_f1", "exact_match"),
-        note="F1 is over characters, as in the official scorer",
+        note="character-level F1, as in the official scorer",
     ),
     "swag": Dataset(
         kind="choose",
@@ -344,7 +344,7 @@ DATASETS: dict[str, Dataset] = {
             ("ARC-Challenge-Test.jsonl", "ARC-Easy-Test.jsonl", "test.jsonl", "test.csv"),
         ),
         metrics=("accuracy",),
-        note="the folder decides: challenge or easy",
+        note="challenge or easy, depending on the folder",
     ),
     "conll2003": Dataset(
         kind="tag",
@@ -365,7 +365,7 @@ DATASETS: dict[str, Dataset] = {
         ),
         metrics=("tag_accuracy",),
         labels=_UPOS,
-        note="universal parts of speech of any treebank of Universal Dependencies 2",
+        note="universal part-of-speech tags of any Universal Dependencies 2 treebank",
     ),
     "klue/ner": Dataset(
         kind="tag",
@@ -373,7 +373,7 @@ DATASETS: dict[str, Dataset] = {
         metrics=("entity_f1", "char_f1"),
         labels=_bio("PS", "LC", "OG", "DT", "TI", "QT"),
         unit="character",
-        note="scored on the characters that are no space, as the official baseline does",
+        note="scored on non-space characters, as in the official baseline",
     ),
     "klue/nli": Dataset(
         kind="classify",
@@ -394,7 +394,7 @@ DATASETS: dict[str, Dataset] = {
         ),
         metrics=("pearson", "f1"),
         positive_from=3.0,
-        note="the score is real-label, as in the official baseline; F1 is of pairs from 3 on",
+        note="the gold score is real-label, as in the official baseline; F1 counts pairs from 3 on as positive",
     ),
     "klue/tc": Dataset(
         kind="classify",

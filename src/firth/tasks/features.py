@@ -1,4 +1,4 @@
-"""What a head reads of an encoder: vectors of texts, words or tokens, and what stands between encoder and head."""
+"""The input of a head: text, word or token vectors from encoder layers, and the layers between encoder and head."""
 
 from typing import Literal
 
@@ -17,25 +17,25 @@ from firth.tasks.config import AnyNetwork, BiattentiveConfig, BiLstmConfig, Line
 
 Unit = Literal["row", "word", "token"]
 
-# Peters et al. 2017, §3.2: the convolutions of chunking, the GRU of names.
+# Peters et al. 2017, §3.2: convolutions for chunking, the GRU for named entities.
 _CNN_CHARACTER, _CNN_FILTERS, _CNN_WINDOW = 30, 30, 3
 _GRU_CHARACTER, _GRU_WIDTH = 25, 80
 
 
 class Features(nn.Module):
-    """Vectors of rows, words or tokens from the layers of an encoder: (rows, width), (words, width), (tokens, width).
+    """Vectors of sequences, words or tokens from encoder layers: (sequences, width), (words, width) or (tokens, width).
 
-    ``summary``: whether they are the system's own vectors of texts; ``keep``: else the layers that are read, as ``mix``
-    makes them one. Source: Devlin et al. 2018, §5.3. ``BiLstmFeatures`` has more between encoder and head.
+    ``summary``: whether they are the system's own summary vectors; otherwise ``mix`` combines the layers in ``keep``.
+    Source: Devlin et al. 2018, §5.3. ``BiLstmFeatures`` adds layers between encoder and head.
     """
 
     def __init__(self, encoder: Encoder, config: AnyNetwork, unit: Unit):
         super().__init__()
         self.config, self.unit = config, unit
-        # What BiLstmFeatures has besides.
+        # Only BiLstmFeatures sets these.
         self.own: OwnWords | None = None
         self.lstm: BiRNN | None = None
-        # A biattentive network reads tokens.
+        # A biattentive network attends over tokens, not over one vector per text.
         self.pool = "mean" if isinstance(config, BiattentiveConfig) else config.pool
         self.words = config.words if isinstance(config, (LinearConfig, BiLstmConfig)) else "first"
         self.numbers = _numbers(encoder, config)
@@ -45,7 +45,7 @@ class Features(nn.Module):
         self.keep: tuple[int, ...] = self.numbers if reads_layers else ()
         mixed = 0 if self.mix is None else self.mix.width
         self.width: int = encoder.summary_width if self.summary else mixed
-        # A network with layers of its own has dropout within them.
+        # A network with layers of its own applies dropout inside them.
         inside = reads_apart(config) or (isinstance(config, LinearConfig) and config.hidden_width)
         self.dropout = Dropout(0.0 if inside else config.dropout)
 
@@ -64,9 +64,9 @@ class Features(nn.Module):
         return pool_rows(x, tokens.rows, self.pool) if self.unit == "row" else x
 
     def _of_words(self, own: Tensor | None, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "M width"]:
-        """Words before layers, so that a mix with a norm sees nothing else, as of stored features.
+        """Select word vectors before mixing layers, so that a normalised mix sees words only, as with stored features.
 
-        The head's own vector of a word is made of those of its pieces as the encoder's is.
+        The head's own word vectors are pooled over the tokens of a word as the encoder's are.
         """
         assert tokens.words is not None
         words = tokens.words
@@ -78,21 +78,21 @@ class Features(nn.Module):
         return x if self.lstm is None else x.index_select(0, words.asked)
 
     def between(self, own: Tensor | None, layers: dict[int, Tensor], rows: Rows) -> Float[Tensor, "N width"]:
-        """What stands between encoder and head, before anything is pooled or chosen: here the mix alone."""
+        """The layers between encoder and head, before pooling: here only the mix."""
         assert self.mix is not None
         x: Tensor = self.mix(layers)
         return x
 
     def mix_weights(self) -> list[Tensor]:
-        """The weights of all mixes before their softmax; none where nothing is weighted."""
+        """The weights of all scalar mixes before the softmax; empty if there are none."""
         return [self.mix.scalars] if isinstance(self.mix, WeightedSum) else []
 
 
 class OwnWords(nn.Module):
-    """The words that a head knows by itself: tokens ``(T,)`` -> ``[characters ; word]`` (T, width).
+    """The head's own embeddings: tokens ``(T,)`` -> ``[characters ; word]`` (T, width).
 
     Source: Peters et al. 2017 (TagLM), §2.1.
-    ``n_words``: of the tokenizer's vocabulary. The table begins uniform, unless word vectors are put into it.
+    ``n_words``: size of the tokenizer's vocabulary. The table is initialised uniformly, unless word vectors are loaded.
     """
 
     def __init__(self, n_words: int, config: BiLstmConfig):
@@ -115,7 +115,7 @@ class OwnWords(nn.Module):
         self.words = None
         if config.own_words:
             self.words = nn.Embedding(n_words, config.own_words)
-            # Of a variance that published word vectors have, so that a word without one is no stranger among them.
+            # The variance of published word vectors, so that words without one are on the same scale.
             nn.init.uniform_(self.words.weight, -0.5, 0.5)
             self.width += config.own_words
 
@@ -124,7 +124,7 @@ class OwnWords(nn.Module):
         if self.characters is not None:
             if tokens.chars is None:
                 raise ValueError("this head reads characters: tokens.chars is missing")
-            # Dropout is fresh for each word: then equal words are not alike.
+            # Dropout draws a new mask for each token, so equal words no longer share one vector.
             alike = not (self.training and self.characters.dropout.p)
             parts.append(each_once(self.characters, tokens.chars) if alike else self.characters(tokens.chars))
         if self.words is not None:
@@ -133,7 +133,7 @@ class OwnWords(nn.Module):
 
 
 class BiLstmFeatures(Features):
-    """Words of the head's own, and a bidirectional RNN that the encoder's layers enter at one of several places.
+    """The head's own embeddings and a bidirectional RNN; the encoder's layers join at one of several places.
 
     Source: Peters et al. 2017, §2 and §3.3; Peters et al. 2018, §3.2 and §3.3, for the second mix.
     """
@@ -147,7 +147,7 @@ class BiLstmFeatures(Features):
         width = 0 if self.own is None else self.own.width
         self.upper: BiRNN | None = None
         self.second: LayerMix | None = None
-        # Layers below the place where the encoder's enter, then those above it.
+        # RNN layers below the place where the encoder joins, then those above it.
         n_lower = 1 if config.join == "first" else config.lstm_layers
         if config.join == "input":
             width += mixed
@@ -182,7 +182,7 @@ class BiLstmFeatures(Features):
 
 
 def make_features(encoder: Encoder, config: AnyNetwork, unit: Unit) -> Features:
-    """What a network reads; ``unit``: of what it has vectors."""
+    """Build the features of a network; ``unit``: what each vector represents."""
     return (BiLstmFeatures if isinstance(config, BiLstmConfig) else Features)(encoder, config, unit)  # type: ignore[arg-type]  # of its own config
 
 
@@ -194,5 +194,5 @@ def _numbers(encoder: Encoder, config: AnyNetwork) -> tuple[int, ...]:
 
 
 def _beside(left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """Vectors side by side; one alone as it is."""
+    """Concatenate vectors; a single one is returned unchanged."""
     return torch.cat([*left, *right], 1) if left and right else (left or right)[0]

@@ -8,7 +8,7 @@ from firth.errors import InputError
 from firth.tasks.readers.tagging import WORD
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
-# Records that are answered together: enough to find many of similar length.
+# Records predicted together: enough to find many of similar length.
 AT_ONCE = 1024
 RECORDS: dict[str, type[Any]] = {
     "classify": Text,
@@ -21,14 +21,14 @@ RECORDS: dict[str, type[Any]] = {
 
 
 def check_records(task: str, records: Iterable[Any]) -> None:
-    """InputError for a record that is not of the task's type."""
+    """Raise InputError for a record that is not of the task's type."""
     for record in records:
         if not isinstance(record, RECORDS[task]):
             raise InputError(f"a model for {task} reads {RECORDS[task].__name__}, not {record!r}")
 
 
 def chunks(records: Iterable[Record], at_once: int) -> Iterator[list[Record]]:
-    """Records in lists of about ``at_once``; sentences of one document stay together."""
+    """Yield records in lists of about ``at_once``; sentences of one document stay together."""
     some: list[Record] = []
     for record in records:
         if len(some) >= at_once and not _of_one_document(some[-1], record):
@@ -44,12 +44,12 @@ def _of_one_document(a: Record, b: Record) -> bool:
 
 
 def record_of(task: str, item: Any, unit: str = "word") -> Record:
-    """What a user passes in as a record of the task.
+    """Convert what a user passes in to a record of the task.
 
     Texts: a string, a pair of strings, or ``{"text", "second"}``. Tagging: a string (cut into words, or
     characters for a model of characters) or a list of words (in ``predict`` inside the list of items).
     Questions: ``{"question", "context"}`` or a pair of strings. Choices: ``{"text", "question", "choices"}``.
-    A record is taken as it is.
+    A record is returned unchanged.
     """
     kind = RECORDS[task]
     if isinstance(item, (Text, Tagged, Question, Choice)) and isinstance(item, kind):
@@ -89,13 +89,13 @@ def _string(value: Any) -> str:
 
 
 def words_of(text: str, unit: str) -> Tagged:
-    """A raw text as words (runs of letters and digits, single marks), or as characters without spaces."""
+    """Split a raw text into words (runs of letters and digits, single marks), or into characters without spaces."""
     spans = WORD.finditer(text) if unit == "word" else re.finditer(r"\S", text)
     return Tagged(text, tuple(match.span() for match in spans))
 
 
 def _joined(words: Sequence[Any]) -> Tagged:
-    """Words as a text with a space between them."""
+    """Join words by spaces."""
     spans, at = [], 0
     for word in map(_string, words):
         spans.append((at, at + len(word)))

@@ -1,4 +1,4 @@
-"""Shared parts of all task heads: how they read an encoder, and their interface."""
+"""The base of all task models: how a head reads an encoder, and the common interface."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,14 +23,14 @@ from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.config import AnyNetwork, BiattentiveConfig, LinearConfig, TowersConfig, reads_apart
 from firth.tasks.features import Features, Unit, make_features
 
-# Deviation of a fresh head's weights. Source: google-research/bert run_classifier.py.
+# Standard deviation of a new head's weights. Source: google-research/bert run_classifier.py.
 HEAD_INIT_RANGE = 0.02
 # Between the hidden layer and the output (Howard & Ruder 2018; specification of ULMFiT, §3).
 _HIDDEN_DROPOUT = 0.1
 
 
 class HiddenLayerHead(nn.Module):
-    """A hidden layer of rectified units, with batch normalisation and dropout before it and after it.
+    """A head with one hidden ReLU layer, batch normalisation and dropout before and after it.
 
     Source: Howard & Ruder 2018, §3.3 (specification of ULMFiT, §3). Both linear layers have a bias, as in the authors'
     own scripts; fastai 2 leaves it out.
@@ -49,7 +49,7 @@ class HiddenLayerHead(nn.Module):
 
 
 def _last_layers(network: AnyNetwork) -> Callable[[int, int], nn.Module]:
-    """What makes the head above the features, of widths in and out."""
+    """The constructor of the head above the features, from input and output width."""
     if isinstance(network, BiattentiveConfig):
         return partial(BiattentiveNetwork, width=network.width, dropout=network.dropout)
     if isinstance(network, TowersConfig):
@@ -60,7 +60,7 @@ def _last_layers(network: AnyNetwork) -> Callable[[int, int], nn.Module]:
 
 
 class SharedBias(nn.Linear):
-    """The head of a sum of two vectors, applied to each of them: their outputs add up to that of the sum.
+    """A linear head for a sum of two vectors, applied to each: the outputs add up to that of the sum.
 
     W h₁ + b/2 + W h₂ + b/2 = W (h₁ + h₂) + b (Radford et al. 2018, §3.3, similarity).
     """
@@ -70,19 +70,19 @@ class SharedBias(nn.Linear):
 
 
 def merge_rows(x: Float[Tensor, "B K"], rows_per_example: Int[Tensor, " E"], how: str) -> Float[Tensor, "E K"]:
-    """The outputs of a text's rows as one: their mean, maximum or sum."""
+    """Combine the outputs of a text's sequences: mean, maximum or sum."""
     if rows_per_example.numel() == x.shape[0]:
         return x
     return pool_runs(x, rows_per_example.to(x.device), how)
 
 
 class TaskModel(Objective):
-    """An encoder and a fresh head: an objective that can also answer.
+    """An encoder with a task head: an objective that can also predict.
 
-    ``unit``: what an output belongs to. ``outputs(tokens)``: named tensors, the first axis counts the units
-    (rows, asked words or tokens) of all rows. ``forward`` goes ``read``, ``logits``, ``step``: the encoder runs once.
-    ``joins_rows``: each text of a pair is a row of its own and the network compares them, so that both must be in one
-    batch; their outputs add up to those of the pair.
+    ``unit``: what an output belongs to. ``outputs(tokens)``: named tensors; the first axis counts the units
+    (sequences, target words or tokens) of the batch. ``forward`` calls ``read``, ``logits``, ``step``: the encoder runs
+    once. ``joins_rows``: each text of a pair is its own sequence and the network compares the two, so both must be in
+    one batch; their outputs add up to those of the pair.
     """
 
     penalties = frozenset({"mix"})
@@ -101,10 +101,11 @@ class TaskModel(Objective):
         head: Callable[[int, int], nn.Module] | None = None,
         reads: Unit | None = None,
     ) -> None:
-        """Make the parts that every task has. ``weights``: of the task's own terms. ``head``: of widths in and out,
-        where it is not the network's linear layer; ``reads``: what it has vectors of, where that is not the ``unit``.
+        """Build the parts that every task has. ``weights``: of the task's own loss terms.
+        ``head``: constructor from input ``head``: constructor from input and output width, if not the network's own;
+        ``reads``: what its input vectors represent, if not the ``unit``.
 
-        ConfigError for features that the encoder does not have, and for ``auxiliary_lm`` where it reads both ways.
+        ConfigError for features that the encoder lacks, and for ``auxiliary_lm`` with a bidirectional encoder.
         """
         self.encoder, self.config, self.weights = encoder, config, weights
         self.joins_rows = reads_apart(config.network)
@@ -112,7 +113,9 @@ class TaskModel(Objective):
         self.head = (head or _last_layers(config.network))(self.features.width, n_outputs)
         truncated_normal_(self.head, HEAD_INIT_RANGE)
         if isinstance(self.head, BiattentiveNetwork):
-            xavier_(self.head)  # what suits one layer on an encoder would leave little of a text after six of them
+            xavier_(
+                self.head
+            )  # the small weights that suit one layer on an encoder would shrink the signal over six layers
         self.keep = self.features.keep
         if config.network.mix_l2:
             self.weights["mix"] = config.network.mix_l2
@@ -121,8 +124,8 @@ class TaskModel(Objective):
             return
         if not encoder.causal:
             raise ConfigError(
-                f"auxiliary_lm={auxiliary}: this encoder reads in both directions, so that each token knows the next "
-                "one: leave it out, or take a model that reads left to right"
+                f"auxiliary_lm={auxiliary}: this encoder is bidirectional, so each token already sees the next "
+                "one: leave it out, or use a left-to-right model"
             )
         self.keep = tuple(sorted({*self.keep, len(encoder.widths) - 1}))
         self.weights["lm"] = auxiliary
@@ -131,12 +134,12 @@ class TaskModel(Objective):
         return {**batch.counts(), "mix": 1}
 
     def read(self, tokens: Tokens, keep: Sequence[int] | None = None) -> Hidden:
-        """What ``logits`` and ``step`` need of the encoder, or these layers of it. For nothing it does not run."""
+        """Run the encoder and return the layers that ``logits`` and ``step`` need, or ``keep``; if none, skip it."""
         keep = self.keep if keep is None else keep
         if not keep and not self.features.summary:
             return Hidden(layers={}, rows=tokens.rows)
         if self.joins_rows:
-            tokens = replace(tokens, segments=None)  # they say which text is the second: not for the encoder
+            tokens = replace(tokens, segments=None)  # they mark the second text; the encoder must not see them
         hidden: Hidden = self.encoder(tokens, keep=keep)
         return hidden
 
@@ -154,12 +157,13 @@ class TaskModel(Objective):
         return logits.float()
 
     def step(self, losses: dict[str, Tensor], correct: dict[str, Tensor], hidden: Hidden, batch: Batch) -> Step:
-        """The task's own terms, and with ``auxiliary_lm`` the language model's beside them: term ``lm``.
+        """Combine the task's loss terms with the auxiliary ones.
 
-        Every token of a row, special ones included, predicts the next one by the softmax of its top vector's products
-        with the input embeddings, without a bias. Source: Radford et al. 2018, §3.2. Differs: the mean is over all
-        predictions of an update; openai/finetune-transformer-lm takes each row's own mean first.
-        In training, with ``mix_l2``, the sum of squares of the mixes' weights: term ``mix``, once a micro-batch.
+        ``auxiliary_lm`` adds term ``lm``: every token, special ones included, predicts the next by a softmax over the
+        products of its top vector with the input embeddings, without a bias. Source: Radford et al. 2018, §3.2.
+        Differs: the mean is over all predictions of an update; openai/finetune-transformer-lm averages each sequence
+        first. ``mix_l2`` adds term ``mix`` in training: the sum of squares of the scalar mix weights, once per
+        micro-batch.
         """
         if "lm" in self.weights:
             target, embedding = batch.targets["lm"], self.encoder.piece_embedding
@@ -170,5 +174,5 @@ class TaskModel(Objective):
         return Step(losses, correct)
 
     def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        """What answers are made of."""
+        """The model outputs that predictions are decoded from."""
         return {"logits": self.logits(self.read(tokens), tokens)}

@@ -1,4 +1,4 @@
-"""The options of heads as earlier versions stored them in ``firth.json``, in today's keys."""
+"""Translate head options that earlier versions stored in ``firth.json`` to today's keys."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,10 @@ from firth.tasks.config import BiattentiveConfig, BiLstmConfig, LinearConfig
 
 
 def with_network(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with one table ``network`` in the place of ``features``, and of ``network`` as a name with its widths.
+    """Replace ``features`` and a ``network`` name with its widths by one table ``network``.
 
-    Options of today, and of models without a head, stay as they are. ConfigError for a hidden layer or a biattentive
-    network above a BiLSTM, which no version published and none reads any more.
+    Today's options, and those of models without a head, are returned unchanged. ConfigError for a hidden layer or a
+    biattentive network above a BiLSTM, which is no longer supported.
     """
     if "features" not in options:
         return dict(options)
@@ -24,7 +24,7 @@ def with_network(options: Mapping[str, Any]) -> dict[str, Any]:
     if above and name != "linear":
         raise ConfigError(f"a head of network {name!r} above a BiLSTM or words of its own: train it again")
     if above:
-        if features.get("pool") == "summary":  # of words and tokens, which are not pooled
+        if features.get("pool") == "summary":  # words and tokens are not pooled
             del features["pool"]
         features = {"lstm_layers": 0, **features}
     more = {"linear": {}, "pooled": {"hidden_width": hidden_width}, "biattentive": {"width": attention_width}}[name]

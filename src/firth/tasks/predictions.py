@@ -1,6 +1,6 @@
 """Prediction classes, one per kind of task, ready for JSON.
 
-Each says how its text was read: ``windows``, in how many, and ``cut``, whether a part of it was left out.
+Each says how its text was read: ``windows`` is the number of windows, ``cut`` whether a part was dropped.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The likeliest label of a text, and the probability of each."""
+    """The most probable label of a text, and the probability of each label."""
 
     label: str
     probability: float
@@ -19,7 +19,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelled:
-    """The labels that hold for a text, and the probability of each."""
+    """The predicted labels of a text, and the probability of each label."""
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
@@ -29,7 +29,7 @@ class MultiLabelled:
 
 @dataclass(frozen=True, slots=True)
 class Valued:
-    """The value of a text."""
+    """The predicted value of a text."""
 
     value: float
     windows: int = 1
@@ -38,7 +38,7 @@ class Valued:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Characters ``[start:end]`` of the raw text. ``score``: mean probability of its words' tags."""
+    """An entity: characters ``[start:end]`` of the raw text. ``score``: mean probability of its words' tags."""
 
     label: str
     start: int
@@ -71,7 +71,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer of a question (``text`` is empty for none), and those that come after it.
+    """The answer to a question (``text`` is empty for no answer), and the next best.
 
     ``no_answer_score``: score of "no answer" minus that of the best answer; None where every question has one.
     """
@@ -88,7 +88,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The number of the choice that fits best, its text, and the probability of each."""
+    """The index and text of the predicted choice, and the probability of each."""
 
     choice: int
     text: str

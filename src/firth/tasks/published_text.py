@@ -1,8 +1,8 @@
-"""Answer texts as google-research/bert recovers them from the tokens of a predicted span.
+"""Recover answer texts from predicted spans as google-research/bert does.
 
 Source: google-research/bert run_squad.py, get_final_text and write_predictions (specification of tasks §4). Firth
-answers with exactly the characters of a span; the published code looks for the span's tokens, joined, in the whole
-words around them, and answers with these words where it does not find them.
+answers with exactly the characters of a span; the published code searches for the joined tokens of the span in the
+whole words around them, and returns these words if it does not find them.
 """
 
 import re
@@ -16,19 +16,19 @@ from firth.text.records import Question
 from firth.text.tokenizer import WORDPIECE, Encoded, Tokenizer
 from firth.text.words import build_normalizer, build_pre_tokenizer
 
-# What divides words there: no other white space does.
+# The white space that splits words there; no other does.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
 def recover_published(
     questions: Sequence[Question], answers: Sequence[Answered], tokenizer: Tokenizer
 ) -> list[Answered]:
-    """Replace the texts of answers, and of their n-best, by those that the published code gives for the same spans.
+    """Replace the texts of answers and their n-best by those that the published code gives for the same spans.
 
-    Of n-best answers that have the same text then, the first stays. ConfigError for a tokenizer that is no WordPiece.
+    Of n-best answers that then share a text, the first stays. ConfigError unless the tokenizer is WordPiece.
     """
     if tokenizer.kind is not WORDPIECE:
-        raise ConfigError(f"published answer texts are for WordPiece models, this one has {tokenizer.kind.name}")
+        raise ConfigError(f"published answer texts require a WordPiece model, this one has {tokenizer.kind.name}")
     return [
         _recovered(question.context, answer, encoded, tokenizer)
         for question, answer, encoded in zip(
@@ -49,7 +49,7 @@ def _recovered(context: str, answer: Answered, encoded: Encoded, tokenizer: Toke
 
 
 def _text(context: str, start: int, end: int, encoded: Encoded, tokenizer: Tokenizer) -> tuple[str, int, int]:
-    """The text of the characters [start:end], and the characters that it begins and ends at."""
+    """The recovered text of the characters [start:end], and where it starts and ends."""
     pieces = [
         tokenizer.pieces[i] for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True) if start <= a and b <= end
     ]
@@ -57,7 +57,7 @@ def _text(context: str, start: int, end: int, encoded: Encoded, tokenizer: Token
     words = [match.span() for match in _WORD.finditer(context)]
     begins = [a for a, _ in words]
     chosen = words[max(bisect_right(begins, start) - 1, 0) : bisect_right(begins, end - 1)]
-    # Each character of the words, joined by single blanks, and its place in the context.
+    # Each character of the words, joined by single blanks, and its index in the context.
     places = [place for a, b in chosen for place in (*range(a, b), b)][:-1]
     original = " ".join(context[a:b] for a, b in chosen)
     a, b = find_in_words(predicted, original, lowercase=tokenizer.lowercase)
@@ -65,10 +65,10 @@ def _text(context: str, start: int, end: int, encoded: Encoded, tokenizer: Token
 
 
 def find_in_words(predicted: str, original: str, *, lowercase: bool) -> tuple[int, int]:
-    """The characters [a:b] of ``original``, text as it stands, that joined tokens ``predicted`` are; all if not found.
+    """Find the joined tokens ``predicted`` in the raw text ``original``: characters [a:b], or all if not found.
 
-    Both are compared without blanks, after the lower-casing and splitting of google-research/bert; where that changes
-    how many characters there are, nothing is found.
+    Both are compared without blanks, after the lower-casing and splitting of google-research/bert; if that changes the
+    number of characters, nothing is found.
     """
     normalizer, splitter = build_normalizer(lowercase=lowercase, keep_accents=False, google=True), build_pre_tokenizer()
     tokens = " ".join(token for token, _ in splitter.pre_tokenize_str(normalizer.normalize_str(original)))

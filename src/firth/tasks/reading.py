@@ -1,4 +1,4 @@
-"""The data sets of the table: their files found and read, their labels checked; and what GLUE wants back."""
+"""Find and read the files of published data sets, check their labels, and write GLUE submissions."""
 
 import difflib
 import math
@@ -18,7 +18,7 @@ _PACKED = ("", ".gz", ".xz")
 
 
 def dataset(name: str) -> Dataset:
-    """A row of the table; ConfigError names the nearest one."""
+    """Look up a data set by name; ConfigError suggests the nearest one."""
     if name in DATASETS:
         return DATASETS[name]
     near = difflib.get_close_matches(name, DATASETS, n=1)
@@ -27,7 +27,7 @@ def dataset(name: str) -> Dataset:
 
 
 def read_dataset(name: str, folder: Path, split: str, problems: Problems) -> list[Record]:
-    """All records of a split. A label that the data set does not have is an error at its row."""
+    """Read all records of a split. A label that the data set does not have is an error at its row."""
     row, paths = dataset(name), split_files(name, folder, split)
     source = row.splits[split]
     problems.note(f"{name}, {split}: {', '.join(map(str, paths))}")
@@ -38,7 +38,7 @@ def read_dataset(name: str, folder: Path, split: str, problems: Problems) -> lis
 
 
 def split_files(name: str, folder: Path, split: str) -> list[Path]:
-    """The files of a split; ConfigError if the data set has no such split, InputError if they are not there."""
+    """Find the files of a split; ConfigError if the data set has no such split, InputError if files are missing."""
     row = dataset(name)
     if split not in row.splits:
         note = f" ({row.note})" if row.note else ""
@@ -47,12 +47,12 @@ def split_files(name: str, folder: Path, split: str) -> list[Path]:
 
 
 def splits_in(name: str, folder: Path) -> list[str]:
-    """The splits of a data set whose files are in a folder."""
+    """List the splits of a data set whose files are in a folder."""
     return [split for split, source in dataset(name).splits.items() if _first_files(source.names, folder)]
 
 
 def _first_files(names: Names, folder: Path) -> list[Path]:
-    """The files of the first alternative that is there, or none."""
+    """The files of the first alternative that exists, or none."""
     for alternative in names:
         together = (alternative,) if isinstance(alternative, str) else alternative
         found = [path for path in (_one_file(folder, name) for name in together) if path is not None]
@@ -62,13 +62,13 @@ def _first_files(names: Names, folder: Path) -> list[Path]:
 
 
 def _find(names: Names, folder: Path, what: str) -> list[Path]:
-    """The files of the first alternative that is there."""
+    """The files of the first alternative that exists; InputError if none does."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected the folder that holds the files of {what}")
     if found := _first_files(names, folder):
         return found
     looked_for = ", ".join(name if isinstance(name, str) else " with ".join(name) for name in names)
-    raise InputError(f"{folder}: found no file of {what}; looked for {looked_for} (bare, .gz or .xz)")
+    raise InputError(f"{folder}: found no file of {what}; expected {looked_for} (plain, .gz or .xz)")
 
 
 def _one_file(folder: Path, name: str) -> Path | None:
@@ -84,12 +84,12 @@ def _one_file(folder: Path, name: str) -> Path | None:
 
 
 def labels_of(records: Iterable[Record]) -> tuple[str, ...]:
-    """The labels or tags that occur, sorted; none for scores, answers and choices."""
+    """The labels or tags that occur, sorted; empty for scores, answers and choices."""
     return tuple(sorted({label for record in records for label in _labels(record)}))
 
 
 def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems) -> list[R]:
-    """The records whose labels (or tags) are all among ``labels``; each other one is an error at its row."""
+    """Check that all labels (or tags) are among ``labels``; each other one is an error at its row."""
     known = tuple(labels)
 
     def make(record: R) -> R:
@@ -120,7 +120,7 @@ def _labels(record: Record) -> tuple[str, ...]:
 
 
 class _Submission(NamedTuple):
-    """A file of a GLUE submission: its name, the data set its labels are from, and its number of rows."""
+    """A GLUE submission file: its name, the data set that defines its labels, and its number of rows."""
 
     file: str
     name: str
@@ -144,10 +144,10 @@ _STSB_RANGE = (0.0, 5.0)
 
 
 def write_glue_submission(name: str, predictions: Sequence[str | float], folder: Path) -> Path:
-    """``index<TAB>prediction`` for each test row in order, under the file name that the GLUE site expects.
+    """Write ``index<TAB>prediction`` for each test row, under the file name that the GLUE site expects.
 
-    STS-B's scores are cut to 0 to 5. Written whole or not at all. Raises ConfigError for another number
-    of rows than the test set has, and for a label that the task does not have.
+    STS-B's scores are clipped to 0 to 5. The file is written atomically. ConfigError if the number of
+    predictions differs from the test set's, and for a label that the task does not have.
     """
     if name not in _SUBMISSIONS:
         raise ConfigError(f"unknown GLUE task {name!r}; expected one of {', '.join(_SUBMISSIONS)}")

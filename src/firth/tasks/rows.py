@@ -1,7 +1,7 @@
-"""Texts to sequences: long texts become windows, by one rule for all tasks.
+"""Convert texts to sequences; long texts become windows by one rule for all tasks.
 
-A window begins ``stride`` pieces after the one before; the last one ends where the text ends. Source:
-google-research/bert run_squad.py (specification of tasks §4), which has it for contexts alone.
+A window starts ``stride`` tokens after the previous one; the last one ends where the text ends. Source:
+google-research/bert run_squad.py (specification of tasks §4), where it applies to contexts only.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from firth.text.layouts import Layout
 from firth.text.open_words import OpenWords
 from firth.text.tokenizer import Tokenizer
 
-# Rows of a system that can read any length, where nothing else is said.
+# Default sequence length of a system that can read any length.
 _DEFAULT_LENGTH = 512
 
 
 @dataclass(frozen=True, slots=True)
 class RowWords:
-    """Words of a row: ``pieces`` (W, 2), places of the first and the last; ``asked`` (M,), those to be answered."""
+    """Words of a sequence: ``pieces`` (W, 2), first and last token of each; ``asked`` (M,), the words to predict."""
 
     pieces: np.ndarray
     asked: np.ndarray
@@ -36,10 +36,10 @@ class RowWords:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: ``ids`` (T,) with special pieces, ``segments`` (T,). ``cut``: a part of its text is in no row.
+    """One sequence: ``ids`` (T,) with special tokens, ``segments`` (T,). ``cut``: a part of its text is in no sequence.
 
-    ``chars`` (T, C): of each token, where the tokens are words that are read by their characters. ``stored`` (T,): the
-    number of each token's vector, where vectors on disk stand in for an encoder (``finetuning/features.py``).
+    ``chars`` (T, C): characters of each token, for systems that read them. ``stored`` (T,): index of each token's
+    vector, where vectors on disk replace the encoder (``finetuning/features.py``).
     """
 
     ids: np.ndarray
@@ -52,11 +52,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a task reads of one record: one or more rows, and what is to be found.
+    """One record as a task reads it: one or more sequences, and the targets.
 
-    ``candidates``: how many rows each text has (one text, or one for each choice). ``targets`` by term: places
-    (m,) and labels (m, …); a place counts texts, rows or asked words of this example, as the term does
-    (``TERMS``). ``about``: what the task needs to turn outputs into an answer.
+    ``candidates``: number of sequences of each text (one text, or one per choice). ``targets`` by loss term: indices
+    (m,) and labels (m, …); an index counts texts, sequences or target words of this example, as the term does
+    (``TERMS``). ``about``: what the task needs to decode outputs into an answer.
     """
 
     rows: tuple[Row, ...]
@@ -66,7 +66,7 @@ class Example:
 
     @property
     def windows(self) -> int:
-        """In how many windows it is read; of several texts, the longest."""
+        """The number of windows; of several texts, the largest."""
         return max(self.candidates)
 
     @property
@@ -75,10 +75,10 @@ class Example:
         return any(row.cut for row in self.rows)
 
 
-# The outputs of each row of an example, by name; the first axis counts the row's units.
+# The outputs of each sequence of an example, by name; the first axis counts the sequence's units.
 Outputs = Sequence[Mapping[str, np.ndarray]]
 
-# What the places of a term count.
+# What the indices of a term count.
 TERMS = {
     "label": "candidates",
     "value": "candidates",
@@ -90,12 +90,12 @@ TERMS = {
 
 
 def target(places: Sequence[int], labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Places and labels as an example holds them."""
+    """Convert indices and labels to the arrays that an example holds."""
     return np.asarray(places, np.int64), np.asarray(labels)
 
 
 def spans(n: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Windows ``[begin, end)`` of at most ``room`` over ``n`` pieces; one empty window if there are none."""
+    """Windows ``[start, end)`` of at most ``room`` over ``n`` tokens; one empty window if there are none."""
     found, begin = list[tuple[int, int]](), 0
     while True:
         end = min(begin + room, n)
@@ -106,9 +106,9 @@ def spans(n: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 class RowMaker:
-    """Makes rows of a system's own layout. ``noted`` counts texts that did not fit, by what was done with them.
+    """Builds sequences in a system's layout. ``noted`` counts texts that did not fit, by what was done with them.
 
-    ``characters``: whether something reads those of words, if the tokenizer has them; they take 100 bytes a token.
+    ``characters``: whether to keep the characters of words, if the tokenizer has them; they take 100 bytes per token.
     """
 
     def __init__(
@@ -123,25 +123,27 @@ class RowMaker:
         self.tokenizer, self.layout, self.windows, self.characters = tokenizer, layout, windows, characters
         self.length = windows.length or max_length or _DEFAULT_LENGTH
         if max_length is not None and self.length > max_length:
-            raise ConfigError(f"windows.length={self.length}: this model reads rows of at most {max_length}")
+            raise ConfigError(
+                f"windows.length={self.length}: this model reads sequences of at most {max_length} tokens"
+            )
         if self.length < layout.n_special_pair + 8:
             raise ConfigError(f"windows.length={self.length}: expected at least {layout.n_special_pair + 8}")
         self.noted: Counter[str] = Counter()
 
     def stride(self, room: int) -> int:
-        """Pieces between the begins of neighbouring windows that have ``room`` pieces of text."""
+        """Tokens between the starts of neighbouring windows of ``room`` tokens."""
         return min(self.windows.stride or max(room // 2, 1), room)
 
     def single(self, ids: Sequence[int]) -> list[Row]:
-        """The rows of one text."""
+        """Build the sequences of one text."""
         found = self._windows(len(ids), self.length - self.layout.n_special)
         cut = found[-1][1] < len(ids)
         return [self.row(self.layout.single(ids[a:b]), cut=cut) for a, b in found]
 
     def pair(self, a: Sequence[int], b: Sequence[int], *, window_first: bool | None = None) -> list[Row]:
-        """The rows of a pair: windows over the longer text (or the one that is said), the other in each of them.
+        """Build the sequences of a pair: windows over the longer text (or ``window_first``), each with the other text.
 
-        The other may take half of a row, or all that the windowed text leaves; what is beyond is left out and noted.
+        The other text may take half of a sequence, or all that the windowed text leaves; the rest is cut and counted.
         """
         room = self.length - self.layout.n_special_pair
         if len(a) + len(b) <= room:
@@ -161,7 +163,7 @@ class RowMaker:
         return [self._pair(part, short, cut) if first else self._pair(short, part, cut) for part in parts]
 
     def both_orders(self, a: Sequence[int], b: Sequence[int]) -> list[Row]:
-        """A pair as two rows, each of its texts first in one of them; what does not fit is cut, as for ``pair``."""
+        """Build a pair as two sequences, one per order of its texts; what does not fit is cut, as for ``pair``."""
         room = self.length - self.layout.n_special_pair
         cut = len(a) + len(b) > room
         self.noted.update(["cut"] if cut else [])
@@ -172,7 +174,7 @@ class RowMaker:
         return rows
 
     def apart(self, a: Sequence[int], b: Sequence[int]) -> list[Row]:
-        """A pair as two rows, a text each; that all of the second is of segment 1 tells which rows belong together."""
+        """Build a pair as two sequences, one per text; segment 1 marks the second, so that a batch can pair them."""
         (first,), (second,) = self.single(a), self.single(b)
         return [first, replace(second, segments=np.ones_like(second.segments))]
 
@@ -196,7 +198,7 @@ class RowMaker:
         *,
         cut: bool = False,
     ) -> Row:
-        """A row of ids that the layout has framed; of words outside the vocabulary it keeps the characters."""
+        """A sequence of ids with special tokens; keeps the characters of words outside the vocabulary."""
         if not isinstance(self.tokenizer, OpenWords):
             return make_row(ids, segments, words, cut=cut)
         chars = self.tokenizer.characters(ids) if self.characters else None
@@ -212,31 +214,31 @@ def make_row(
     cut: bool = False,
     chars: np.ndarray | None = None,
 ) -> Row:
-    """A row as arrays; without ``segments`` all are of the first."""
+    """A sequence as arrays; without ``segments`` all tokens are in segment 0."""
     kinds = np.zeros(len(ids), np.int8) if segments is None else np.asarray(segments, np.int8)
     return Row(np.asarray(ids, np.int32), kinds, words, cut, chars)
 
 
 def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:
-    """How many pieces of each text of a pair stay: the last of the longer goes, in ties that of the second.
+    """How many tokens of each text of a pair to keep: the longer text loses its last token, in ties the second.
 
     Source: google-research/bert run_classifier.py, _truncate_seq_pair.
     """
     over = max(n_a + n_b - room, 0)
-    # First the longer one alone shrinks, down to the other.
+    # First the longer text alone shrinks, down to the other.
     from_a, from_b = min(over, max(n_a - n_b, 0)), min(over, max(n_b - n_a, 0))
     left = over - from_a - from_b
     return n_a - from_a - left // 2, n_b - from_b - (left + 1) // 2
 
 
 def collate(examples: Sequence[Example], place: str = "", *, next_tokens: bool = False) -> Batch:
-    """Examples as one micro-batch. ``next_tokens``: term ``lm`` beside those of the task."""
+    """Collate examples into one micro-batch. ``next_tokens``: add term ``lm`` to those of the task."""
     rows = [row for example in examples for row in example.rows]
     segments = np.concatenate([row.segments for row in rows]).astype(np.int64)
     tokens = Tokens(
         Rows.from_lengths([len(row.ids) for row in rows]),
         torch.from_numpy(np.concatenate([row.ids for row in rows]).astype(np.int64)),
-        # All of the first segment is what encoders take for granted.
+        # Encoders assume segment 0 where none is given.
         torch.from_numpy(segments) if segments.any() else None,
         _words(rows),
         _joined([row.chars for row in rows], np.int32),
@@ -250,7 +252,7 @@ def collate(examples: Sequence[Example], place: str = "", *, next_tokens: bool =
 
 
 def following(tokens: Tokens) -> Target:
-    """Each token that has one after it in its row, and that."""
+    """Next-token targets: each token that has a successor in its sequence, and the successor."""
     has_next = torch.ones(tokens.rows.n_tokens, dtype=torch.bool)
     has_next[tokens.rows.last] = False
     index = has_next.nonzero()[:, 0]
@@ -275,7 +277,7 @@ def _words(rows: Sequence[Row]) -> Words | None:
 
 
 def _joined(arrays: Sequence[np.ndarray | None], dtype: type[np.integer[Any]]) -> Tensor | None:
-    """What all rows have, one after the other; None where some row lacks it."""
+    """Concatenate an array of all sequences; None if any sequence lacks it."""
     found = [array for array in arrays if array is not None]
     return torch.from_numpy(np.concatenate(found).astype(dtype)) if len(found) == len(arrays) else None
 
@@ -293,12 +295,12 @@ def _target(examples: Sequence[Example], term: str) -> Target:
 
 
 def split_rows(lengths: Sequence[int]) -> list[slice]:
-    """Where each of several runs of the given lengths stands when they are one after the other."""
+    """The slice of each run when runs of the given lengths are concatenated."""
     return [slice(a, b) for a, b in pairwise(np.cumsum([0, *lengths]).tolist())]
 
 
 def merge_outputs(rows: Sequence[np.ndarray], how: str) -> np.ndarray:
-    """The outputs of a text's rows as one: their mean, maximum or sum."""
+    """Combine the outputs of a text's sequences: mean, maximum or sum."""
     if how == "sum":
         return np.sum(rows, 0)
     return np.mean(rows, 0) if how == "mean" else np.max(rows, 0)

@@ -18,7 +18,7 @@ from firth.text.records import Choice, Question, Tagged, Text
 
 Scores = dict[str, float]
 
-# The scores of each kind of task that choices can be made by; the first is the one if nothing is said.
+# The metrics that can select a model, by kind of task; the first is the default.
 METRICS: dict[str, tuple[str, ...]] = {
     "classify": ("accuracy", "macro_f1", "mcc", "f1"),
     "multilabel": ("micro_f1", "macro_f1", "exact_match"),
@@ -30,7 +30,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 
 
 def score_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Sequence[str]) -> Scores:
-    """``accuracy``, ``macro_f1``, ``mcc``; with two labels also ``f1``, of the second one."""
+    """Score single labels: ``accuracy``, ``macro_f1``, ``mcc``; with two labels also ``f1`` of the second."""
     numbers = {label: i for i, label in enumerate(labels)}
     gold = np.array([numbers[_gold(text.label, text.where)] for text in texts])
     predicted = np.array([numbers[answer.label] for answer in answers])
@@ -45,14 +45,14 @@ def score_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Seq
 
 
 def score_label_sets(texts: Sequence[Text], answers: Sequence[MultiLabelled], labels: Sequence[str]) -> Scores:
-    """``micro_f1``, ``macro_f1`` and ``exact_match``."""
+    """Score label sets: ``micro_f1``, ``macro_f1`` and ``exact_match``."""
     gold = np.array([[label in _gold(text.label, text.where) for label in labels] for text in texts])
     predicted = np.array([[label in answer.labels for label in labels] for answer in answers])
     return multilabel_scores(gold, predicted)
 
 
 def score_values(texts: Sequence[Text], answers: Sequence[Valued], labels: Sequence[str]) -> Scores:
-    """``pearson``, ``spearman`` and ``mean_absolute_error``."""
+    """Score numbers: ``pearson``, ``spearman`` and ``mean_absolute_error``."""
     gold = np.array([_gold(text.label, text.where) for text in texts], np.float64)
     predicted = np.array([answer.value for answer in answers], np.float64)
     error = float(np.abs(gold - predicted).mean())
@@ -60,7 +60,7 @@ def score_values(texts: Sequence[Text], answers: Sequence[Valued], labels: Seque
 
 
 def score_from(texts: Sequence[Text], answers: Sequence[Valued], positive_from: float) -> Scores:
-    """``f1`` of the texts whose value is at least ``positive_from``.
+    """Score numbers as a binary decision: ``f1`` of the texts whose value is at least ``positive_from``.
 
     Source: KLUE-benchmark/KLUE-baseline klue_baseline/metrics/functional.py, klue_sts_f1.
     """
@@ -70,10 +70,10 @@ def score_from(texts: Sequence[Text], answers: Sequence[Valued], positive_from: 
 
 
 def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels: Sequence[str]) -> Scores:
-    """``tag_accuracy``; for entities ``entity_f1``, ``precision``, ``recall``.
+    """Score tags: ``tag_accuracy``; for entities ``entity_f1``, ``precision``, ``recall``.
 
     For KLUE's tags also ``entity_macro_f1`` and ``char_f1``, as its baseline computes them, and
-    ``char_f1_without_o``, as its documentation says.
+    ``char_f1_without_o``, as its documentation defines it.
     """
     gold = [_gold(record.tags, record.where) for record in records]
     predicted = [answer.tags for answer in answers]
@@ -92,7 +92,7 @@ def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels:
 
 
 def has_entities(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether gold tags mark entities, in any scheme; parts of speech and the like do not."""
+    """Whether gold tags mark entities, in any scheme; part-of-speech tags do not."""
     tags = {tag for sentence in sentences for tag in sentence}
     return any(tag[:2] in ("B-", "I-", "S-", "E-") for tag in tags) or tags == {"O"}
 
@@ -102,13 +102,13 @@ def _only(sentences: Sequence[Sequence[str]], kept: Sequence[Sequence[bool]]) ->
 
 
 def score_answers(questions: Sequence[Question], answers: Sequence[Answered], labels: Sequence[str]) -> Scores:
-    """``exact_match`` and ``squad_f1`` (of SQuAD 2.0 where a question has no answer); ``char_f1`` where all have one.
+    """Score answers: ``exact_match`` and ``squad_f1``, by SQuAD 2.0's rules if some question has no answer.
 
-    ``char_exact_match`` and ``char_f1`` are KorQuAD's. Of SQuAD 2.0 also ``answerable_…`` and ``unanswerable_…``
-    (HasAns and NoAns of its script); with no-answer scores ``best_squad_f1`` and ``best_exact_match``, what the best
-    threshold on them reaches, and that ``…_threshold``.
+    If all have one, also KorQuAD's ``char_exact_match`` and ``char_f1``. For SQuAD 2.0 also ``answerable_…`` and
+    ``unanswerable_…`` (HasAns and NoAns of its script); with no-answer scores ``best_squad_f1`` and
+    ``best_exact_match``, reached with the best threshold on them, and that ``…_threshold``.
     """
-    # By place and not by id, which two questions may share.
+    # By position, not by id, which two questions may share.
     gold = {str(i): [a.text for a in _gold(q.answers, q.where)] for i, q in enumerate(questions)}
     texts = {name: answer.text for name, answer in zip(gold, answers, strict=True)}
     if all(gold.values()):
@@ -132,7 +132,7 @@ def score_answers(questions: Sequence[Question], answers: Sequence[Answered], la
     refusals = {name: a.no_answer_score for name, a in zip(gold, answers, strict=True)}
     known = {name: value for name, value in refusals.items() if value is not None}
     if len(known) == len(gold):
-        # Whether to answer is the threshold's affair: the best one is looked for over the answers themselves.
+        # The threshold decides whether to answer, so the best one is searched over the answers themselves.
         best = {name: next((s.text for s in a.n_best if s.text), "") for name, a in zip(gold, answers, strict=True)}
         found = squad_v2(gold, best, known)
         for theirs, ours in (("best_f1", "best_squad_f1"), ("best_exact", "best_exact_match")):

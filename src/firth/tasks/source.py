@@ -1,4 +1,4 @@
-"""Examples in memory as a source of training steps."""
+"""Serve examples in memory as training steps."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from firth.tasks.rows import Example, collate
 
 @dataclass(frozen=True, slots=True)
 class ExampleSource:
-    """Steps of ``batch_examples`` examples without end, each in micro-batches of at most ``budget_tokens`` tokens.
+    """Endless steps of ``batch_examples`` examples, each in micro-batches of at most ``budget_tokens`` tokens.
 
     ``parts``: at least so many micro-batches, of about as many tokens each, where there are as many examples.
 
-    Every epoch shuffles the examples anew by a hash of (seed, epoch) and leaves out the rest that makes no
-    whole step, as published fine-tuning does (all are one step where there are fewer). A place is (epoch,
-    batch): all that is needed to go on from there. ``next_tokens``: batches have the term ``lm`` too.
+    Every epoch is shuffled by a hash of (seed, epoch) and drops the remainder that does not fill a step, as
+    published fine-tuning does (fewer examples than a step form one step). A position is (epoch, batch): all
+    that resuming needs. ``next_tokens``: batches have the term ``lm`` too.
     """
 
     examples: Sequence[Example]
@@ -36,7 +36,7 @@ class ExampleSource:
     def steps(
         self, start: Place, *, step: int, rank: int = 0, world: int = 1
     ) -> Generator[tuple[list[Batch], Place], None, None]:
-        """For each step from ``start`` on: this rank's micro-batches, and where the next step begins."""
+        """For each step from ``start`` on: this rank's micro-batches, and the position of the next step."""
         place = start
         while True:
             order = permutation(seed_of(self.seed, "epoch", place.epoch), len(self.examples))
@@ -54,7 +54,7 @@ class ExampleSource:
             place = replace(place, epoch=place.epoch + 1, batch=0)
 
     def cut(self, chosen: np.ndarray) -> list[np.ndarray]:
-        """The examples of a step as micro-batches; an example longer than the budget goes alone."""
+        """Split the examples of a step into micro-batches; an example longer than the budget is alone in one."""
         lengths = [sum(len(row.ids) for row in self.examples[number].rows) for number in chosen]
         budget = min(self.budget_tokens, -(-sum(lengths) // self.parts)) if self.parts > 1 else self.budget_tokens
         cuts, size = [0], 0

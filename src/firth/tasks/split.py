@@ -1,4 +1,4 @@
-"""Splits and samples of labelled data by hashing: the same on every machine, whatever the order of the records."""
+"""Split and sample labelled data by hashing: the same on every machine, whatever the order of the records."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,27 +12,27 @@ R = TypeVar("R", bound=Record)
 
 
 def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]]:
-    """(for training, held out): about ``share`` of the records, at least one on each side.
+    """Split records into (training, held out): hold out about ``share`` of them, with at least one on each side.
 
-    Records of one group, and records without group whose texts are equal, stay on one side. Whole groups
-    are held out in the order of their hash until the share is reached; both sides keep the order given.
+    Records of one group, and records without a group whose texts are equal, stay together. Whole groups
+    are held out in the order of their hash until the share is reached; both sides keep the given order.
     """
     if not 0.0 < share < 1.0:
         raise ConfigError(f"share={share}: expected more than 0 and less than 1")
     sizes = Counter(_key(record) for record in records)
     if len(sizes) < 2:
         raise InputError(
-            f"{len(records)} examples are all of one article, dialogue or document: expected two at least, to hold one "
-            "out; take more examples, or choose on a dev file: --set data.choose_on=dev"
+            f"{len(records)} examples are all of one article, dialogue or document: holding one out requires at least "
+            "two; use more examples, or select on a dev file: --set data.choose_on=dev"
         )
     held = _first_keys(sizes, max(1, round(share * len(records))), seed_of("hold out"), most=len(sizes) - 1)
     return [r for r in records if _key(r) not in held], [r for r in records if _key(r) in held]
 
 
 def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
-    """``n`` of the records (all if there are fewer), drawn by hash, in the order given.
+    """Sample ``n`` of the records (all if there are fewer) by hash, in the given order.
 
-    Groups are taken whole until ``n`` is reached, so there may be a few more; of records without group
+    Groups are taken whole until ``n`` is reached, so there may be a few more; of records without a group
     exactly ``n`` are taken.
     """
     if n < 1:
@@ -47,7 +47,7 @@ def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
 
 
 def _key(record: Record) -> str:
-    """What decides on which side a record stands."""
+    """The key that is hashed to place a record."""
     if record.group:
         return f"group/{record.group}"
     match record:
@@ -62,7 +62,7 @@ def _key(record: Record) -> str:
 
 
 def _first_keys(sizes: Mapping[str, int], n: int, seed: int, most: int) -> set[str]:
-    """Keys in the order of their hash until they have ``n`` records, at most ``most`` keys."""
+    """Keys in the order of their hash until they cover ``n`` records, at most ``most`` keys."""
     keys, n_taken = set[str](), 0
     for key in sorted(sizes, key=lambda key: (seed_of(seed, key), key)):
         if n_taken >= n or len(keys) == most:

@@ -1,7 +1,7 @@
 """Token classification over the words of a document (Devlin et al. 2018, §5.3).
 
 A document is read in windows: each tags the words of its core, and the words around the core are context.
-The cores of a document's windows follow one another, so every word is tagged once.
+The cores are contiguous, so every word is tagged once.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from firth.text.records import Tagged
 
 
 class Tagger(TaskModel):
-    """A tag for each asked word: independent of its neighbours', or by a CRF over the row; term ``tag``."""
+    """Predicts a tag for each target word, independently or by a CRF over the sequence; term ``tag``."""
 
     unit = "word"
 
@@ -49,7 +49,7 @@ class Tagger(TaskModel):
         return self.step({"tag": loss}, {"tag": (logits.argmax(1) == tag).sum()}, hidden, batch)
 
     def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        """``tag`` (M,): the number of each asked word's tag; ``probability`` (M, K)."""
+        """``tag`` (M,): the index of each target word's tag; ``probability`` (M, K)."""
         logits = self.logits(self.read(tokens), tokens)
         if self.crf is None:
             return {"tag": logits.argmax(1), "probability": logits.softmax(1)}
@@ -59,9 +59,9 @@ class Tagger(TaskModel):
 
 
 def _crf(config: TagConfig) -> Crf:
-    """A CRF that never goes from tag to tag where the scheme forbids it.
+    """A CRF without the transitions that the tag scheme forbids.
 
-    A row may begin or end within an entity: it can be a window of a longer text.
+    A sequence may start or end within an entity: it can be a window of a longer text.
     """
     tags, scheme = config.labels, config.scheme
     transitions = torch.tensor([[allowed(a, b, scheme) for b in tags] for a in tags])
@@ -71,10 +71,10 @@ def _crf(config: TagConfig) -> Crf:
 
 @dataclass(frozen=True, slots=True)
 class PlacedWord:
-    """A word of a document: its pieces, the record it is from, and its units there.
+    """A word of a document: its tokens, its record, and its units there.
 
-    Of words one is a unit; of characters those that share a piece are. ``cut``: it has further pieces, but a row
-    has no room for them.
+    A unit is a word, or in character tagging the characters that share a token. ``cut``: some of its tokens do not fit
+    into a sequence.
     """
 
     ids: tuple[int, ...]
@@ -85,7 +85,7 @@ class PlacedWord:
 
 
 def tag_examples(records: Sequence[Tagged], maker: RowMaker, config: TagConfig) -> list[Example]:
-    """One example for each window; InputError for a tag that is not among the labels."""
+    """Build one example for each window; InputError for an unknown tag."""
     placer = _word_placer if config.unit == "word" else _character_placer
     found = []
     for block in in_blocks(list(documents(records)), lambda document: sum(len(records[n].text) for n in document)):
@@ -101,19 +101,19 @@ def tag_examples(records: Sequence[Tagged], maker: RowMaker, config: TagConfig) 
 
 
 def documents(records: Sequence[Tagged]) -> Iterator[list[int]]:
-    """The numbers of the records of each document: those of one group that follow one another."""
+    """The record indices of each document: consecutive records of one group."""
     keyed = groupby(range(len(records)), key=lambda i: records[i].group or i)
     return (list(numbers) for _, numbers in keyed)
 
 
 def _numbers(record: Tagged, words: Sequence[PlacedWord], config: TagConfig) -> dict[int, int]:
-    """The number among the labels of each word's tag (BIO, or plain), by its first unit; empty without tags."""
+    """The label index of each word's tag (BIO, or plain), taken from its first unit; empty without tags."""
     if record.tags is None:
         return {}
     tags: Sequence[str] = [record.tags[word.first_unit] for word in words]
     if config.scheme != "plain":
-        # A piece has the tag of its first character, so that an entity may be left with an I- that follows nothing:
-        # it begins there then, as in scoring (conlleval). IOB1 reads tags so.
+        # A token has the tag of its first character, so an entity may start with I-. IOB1 accepts that,
+        # as scoring (conlleval) does.
         try:
             tags = (to_bio if config.scheme == "BIO" else to_bioes)(tags, "IOB1")
         except InputError as error:
@@ -125,7 +125,7 @@ def _numbers(record: Tagged, words: Sequence[PlacedWord], config: TagConfig) -> 
 
 
 def _word_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
-    """Each word has pieces of its own; one that has none (it was dropped as unprintable) is unknown."""
+    """Place words that each have their own tokens; a word without any (unprintable) becomes the unknown token."""
     known = list(dict.fromkeys(word for record in records.values() for word in record.words))
     unknown, room = (maker.tokenizer.unk_id,), maker.length - maker.layout.n_special
     pieces = {w: tuple(ids) or unknown for w, ids in zip(known, maker.tokenizer.ids_many(known), strict=True)}
@@ -138,9 +138,9 @@ def _word_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[in
 
 
 def _character_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
-    """Each piece is a word, and the characters it covers are its units.
+    """Place each token as a word whose units are the characters it covers.
 
-    A character without a piece (a space) belongs to none: its tag follows from its neighbours.
+    A character without a token (a space) belongs to none: its tag follows from its neighbours.
     """
     rows = maker.tokenizer.encode_many([record.text for record in records.values()])
     encoded = dict(zip(records, rows, strict=True))
@@ -162,7 +162,7 @@ def _character_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callabl
 
 
 def _windows(words: Sequence[PlacedWord], maker: RowMaker) -> Iterator[tuple[Row, Sequence[PlacedWord]]]:
-    """The rows of a document, each with the words that it tags."""
+    """The sequences of a document, each with the words that it tags."""
     room = maker.length - maker.layout.n_special
     sizes = [len(word.ids) for word in words]
     ends = np.cumsum(sizes)
@@ -171,14 +171,14 @@ def _windows(words: Sequence[PlacedWord], maker: RowMaker) -> Iterator[tuple[Row
     if ends[-1] > room:
         maker.noted["document read in windows"] += 1
     if any(word.cut for word in words):
-        maker.noted["word longer than a row cut"] += 1
+        maker.noted["word longer than a sequence cut"] += 1
     for a, b in cores(sizes, room, maker.stride(room)):
         left, right = surround(ends, a, b, room)
         yield _row(words[left:right], range(a - left, b - left), maker), words[a:b]
 
 
 def cores(sizes: Sequence[int], room: int, core: int) -> list[tuple[int, int]]:
-    """Words ``[a, b)`` that each row tags: all in one row if it has room, else at most ``core`` pieces each."""
+    """Words ``[a, b)`` that each sequence tags: all in one if they fit, else at most ``core`` tokens each."""
     if sum(sizes) <= room:
         return [(0, len(sizes))]
     found, begin, filled = [], 0, 0
@@ -193,7 +193,7 @@ def cores(sizes: Sequence[int], room: int, core: int) -> list[tuple[int, int]]:
 def surround(ends: np.ndarray, a: int, b: int, room: int) -> tuple[int, int]:
     """Words ``[left, right)`` around the core ``[a, b)``: as many as fit, half on each side where both have some.
 
-    ``ends``: pieces up to and with each word of the document.
+    ``ends``: cumulative number of tokens at each word of the document.
     """
     starts = np.concatenate(([0], ends))
     spare = room - int(starts[b] - starts[a])
@@ -217,7 +217,7 @@ def _row(words: Sequence[PlacedWord], asked: range, maker: RowMaker) -> Row:
 def tag_answers(
     records: Sequence[Tagged], examples: Sequence[Example], outputs: Sequence[Outputs], config: TagConfig
 ) -> list[TaggedText]:
-    """The tags of each record, and its entities in characters of its text."""
+    """Decode the tags of each record, and its entities as character spans of its text."""
     tags: list[list[str]] = [[""] * len(record.spans) for record in records]
     sure: list[list[float]] = [[1.0] * len(record.spans) for record in records]
     windows, cut = Counter[int](), set[int]()
@@ -238,17 +238,17 @@ def tag_answers(
 
 
 def _in_bio(tag: str, scheme: str) -> str:
-    """A predicted tag as BIO says it."""
+    """Convert a predicted tag to BIO."""
     return f"{'BI'[tag[0] == 'E']}{tag[1:]}" if scheme == "BIOES" and tag[:2] in ("S-", "E-") else tag
 
 
 def _continued(tag: str) -> str:
-    """The tag of a word's second and further characters."""
+    """The tag of the characters after a word's first."""
     return f"I-{tag[2:]}" if tag.startswith("B-") else tag
 
 
 def _filled(tags: list[str]) -> list[str]:
-    """Characters that no piece covers: inside an entity that goes on behind them, else outside."""
+    """Tag the characters that no token covers: inside if the entity continues after them, else outside."""
     after = "O"
     for place in range(len(tags) - 1, -1, -1):
         tags[place] = tags[place] or (after if after.startswith("I-") else "O")

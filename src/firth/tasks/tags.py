@@ -1,8 +1,8 @@
-"""Tags of words that mark entities: which scheme, which order is possible, and conversion between schemes.
+"""Detect entity tag schemes, check the order of tags, and convert between schemes.
 
-Schemes: IOB1 (B- where a chunk follows another of its label), BIO (every chunk begins with B-), BIOES
+Schemes: IOB1 (B- where a chunk follows another of its label), BIO (every chunk starts with B-), BIOES
 (last words E-, single words S-), plain (tags without order, such as parts of speech). A B- that IOB1 does
-not need is let pass, for it means the same (the published CoNLL-2003 training file has one).
+not need is accepted, for it means the same (the published CoNLL-2003 training file has one).
 Source: Ramshaw and Marcus 1995 (IOB1); Tjong Kim Sang and Veenstra 1999 (the other schemes).
 """
 
@@ -22,7 +22,7 @@ _FOLLOWERS: dict[str, dict[str, tuple[str, str]]] = {
     "BIO": {"O": ("OB", ""), "B": ("OB", "I"), "I": ("OB", "I")},
     "BIOES": {"O": ("OBS", ""), "B": ("", "IE"), "I": ("", "IE"), "E": ("OBS", ""), "S": ("OBS", "")},
 }
-# Prefixes that go on with a chunk when the tag before has the same label.
+# Prefixes that continue a chunk when the previous tag has the same label.
 _GOES_ON = {"IOB1": "I", "BIO": "I", "BIOES": "IE"}
 # (first of its chunk, last of its chunk) -> prefix.
 _WRITTEN = {
@@ -30,7 +30,7 @@ _WRITTEN = {
     "BIOES": {(True, True): "S", (True, False): "B", (False, False): "I", (False, True): "E"},
 }
 _PREFIXES = frozenset("BIES")
-# A file has millions of steps between a few hundred pairs of tags.
+# A file has millions of transitions between a few hundred pairs of tags.
 _remembered = lru_cache(maxsize=1 << 14)
 
 
@@ -56,7 +56,7 @@ def allowed(previous: str | None, following: str | None, scheme: Scheme) -> bool
 
 
 def check(tags: Sequence[str], scheme: Scheme) -> str | None:
-    """What is wrong with the first impossible step of a sentence, or None."""
+    """Describe the first transition of a sentence that the scheme forbids; None if there is none."""
     for number, (previous, tag) in enumerate(zip((None, *tags), (*tags, None), strict=True), 1):
         if not allowed(previous, tag, scheme):
             before = f"after {previous}" if previous else "at the beginning of a sentence"
@@ -67,9 +67,9 @@ def check(tags: Sequence[str], scheme: Scheme) -> str | None:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme of a whole file's tags: the one that they break least often.
+    """Detect the scheme of a whole file's tags: the one that they break least often.
 
-    Tags that never begin with B-, I-, E- or S- are plain (all O: BIO). E- and S- exist in BIOES only.
+    Tags that never start with B-, I-, E- or S- are plain (all O: BIO). E- and S- exist in BIOES only.
     """
     kept = list(sentences)
     prefixes = {split_tag(tag)[0] for tags in kept for tag in tags}
@@ -78,19 +78,19 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
     if prefixes & {"E", "S"}:
         return "BIOES"
     steps = [step for tags in kept for step in zip((OUTSIDE, *tags), tags, strict=False)]
-    # Where a chunk begins: I- breaks BIO; B- breaks IOB1, unless it parts two chunks of one label.
+    # At the start of a chunk I- breaks BIO; B- breaks IOB1, unless it separates two chunks of one label.
     n_against_bio = sum(not allowed(a, b, "BIO") for a, b in steps)
     n_against_iob1 = sum(split_tag(b)[0] == "B" and split_tag(a)[1] != split_tag(b)[1] for a, b in steps)
     return "IOB1" if n_against_iob1 < n_against_bio else "BIO"
 
 
 def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
-    """A sentence's tags in BIO. Raises InputError if they break their scheme."""
+    """Convert a sentence's tags to BIO. Raises InputError if they break their scheme."""
     return _convert(tags, scheme, "BIO")
 
 
 def to_bioes(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
-    """A sentence's tags in BIOES. Raises InputError if they break their scheme."""
+    """Convert a sentence's tags to BIOES. Raises InputError if they break their scheme."""
     return _convert(tags, scheme, "BIOES")
 
 
@@ -117,7 +117,7 @@ def _continues(previous: str, tag: str, scheme: Scheme) -> bool:
 def fill_gaps(length: int, spans: Sequence[tuple[int, int]], tags: Sequence[str]) -> tuple[str, ...]:
     """A BIO tag for each of a text's ``length`` characters, from the tags of spans.
 
-    A character between spans (a space) belongs to an entity if the entity goes on behind it.
+    A character between spans (a space) belongs to an entity if the entity continues after it.
     """
     characters = [OUTSIDE] * length
     previous, end = OUTSIDE, 0

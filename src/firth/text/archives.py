@@ -1,4 +1,4 @@
-"""Read packed files (.gz, .xz, .bz2, .zst), and tell damaged ones from empty ones."""
+"""Read compressed files (.gz, .xz, .bz2, .zst), and tell damaged ones from empty ones."""
 
 import bz2
 import gzip
@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 from firth.text.zstd import open_zstd
 
-# What the libraries raise for a file that is no archive, or only the beginning of one.
+# What the libraries raise for a file that is not an archive, or a truncated one.
 BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
-# What packed files begin with; .xz may be of the older kind, .zst may begin with a frame to be skipped.
+# Magic bytes of compressed files; .xz may be the older .lzma, .zst may start with a skippable frame.
 _MAGIC: dict[str, tuple[bytes, ...]] = {
     ".gz": (b"\x1f\x8b",),
     ".xz": (b"\xfd7", b"]\0"),
@@ -24,27 +24,27 @@ _MAGIC: dict[str, tuple[bytes, ...]] = {
 
 
 def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
-    """The contents of an open file whose name ends in ``suffix``; those of another name come as they are.
+    """Decompress an open file whose name ends in ``suffix``; other files are returned unchanged.
 
-    Raises and reads raise what is in BROKEN_ARCHIVE for a damaged file.
+    Opening or reading a damaged file raises an exception of BROKEN_ARCHIVE.
     """
-    # The libraries take an archive of no bytes, and one behind zeros, for an empty text.
+    # The libraries read an archive of no bytes, and one after zeros, as an empty text.
     if suffix in _MAGIC and not raw.peek(2).startswith(_MAGIC[suffix]):
-        raise EOFError("it does not begin as one")
+        raise EOFError("wrong magic bytes")
     stream: object = raw
     if suffix == ".gz":
         stream = gzip.GzipFile(fileobj=raw)
     elif suffix == ".bz2":
-        stream = bz2.BZ2File(raw)  # noqa: SIM115  # closed by whoever asked for it
+        stream = bz2.BZ2File(raw)  # noqa: SIM115  # the caller closes it
     elif suffix == ".zst":
         stream = open_zstd(raw)
     elif suffix == ".xz":
-        stream = lzma.LZMAFile(raw)  # noqa: SIM115  # closed by whoever asked for it
+        stream = lzma.LZMAFile(raw)  # noqa: SIM115  # the caller closes it
     return stream  # type: ignore[return-value]  # read as one
 
 
 @contextmanager
 def open_packed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its contents, unpacked if its name says that it is packed. Errors as in ``unpacked``."""
+    """Open a file for reading, decompressed according to its suffix. Errors as in ``unpacked``."""
     with open(path, "rb") as raw, unpacked(raw, path.suffix.lower()) as stream:
         yield stream

@@ -1,9 +1,9 @@
-"""Learn byte-pair encoding: join the most frequent pair of neighbouring pieces again and again.
+"""Train byte-pair encoding: repeatedly merge the most frequent pair of neighbouring tokens.
 
-Source: Sennrich et al. 2016, with the rules of subword-nmt: of pairs that are equally frequent the larger one in
-lexicographic order is joined, and none that occurs less than twice.
-Differs: white space stays in the pieces (``▁``), where subword-nmt marks the end of a word, so text can be made of
-pieces again.
+Source: Sennrich et al. 2016, with the rules of subword-nmt: among equally frequent pairs the larger one in
+lexicographic order is merged, and no pair that occurs less than twice.
+Differs: tokens keep white space (``▁``), where subword-nmt marks the end of a word, so that decoding restores the
+text.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,15 +24,15 @@ def train_bpe(
     alphabet_limit: int = 6000,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """A vocabulary of exactly ``size`` pieces (special ones, alphabet, joined ones in order of joining), and merges.
+    """Train a vocabulary of exactly ``size`` tokens (special tokens, alphabet, merged tokens in order), and its merges.
 
-    ``counts``: of words with their marks. A character outside the alphabet parts its word: it will be ``<unk>``.
-    There may be more merges than joined pieces, for two pairs may join to the same piece. Raises TokenizerError as
+    ``counts``: of words with their marks. A character outside the alphabet splits its word: it will be ``<unk>``.
+    There may be more merges than merged tokens, for two pairs may give the same token. Raises TokenizerError as
     ``train_wordpiece`` does.
     """
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
     if not words:
-        raise TokenizerError("no words to learn a vocabulary from; give text with letters in it")
+        raise TokenizerError("no words to train a vocabulary on; give text with letters in it")
     forms = {c: [c] for word in words for c in word}
     alphabet = choose_alphabet(words, forms, len(BPE_SPECIALS), size, alphabet_limit)
     pieces, merges = [*BPE_SPECIALS, *alphabet], list[tuple[str, str]]()
@@ -50,16 +50,16 @@ def train_bpe(
     if len(pieces) < size:
         largest = len(pieces)
         if choose_alphabet(words, forms, len(BPE_SPECIALS), largest, alphabet_limit) != alphabet:
-            # A smaller vocabulary may keep fewer characters, and so support fewer pieces still.
+            # A smaller vocabulary may keep fewer characters, and so support even fewer tokens.
             train_bpe(words, largest, min_count=min_count, alphabet_limit=alphabet_limit)
         raise TokenizerError(
-            f"the text supports at most {largest} pieces, not {size}; pass --size {largest} or give more text"
+            f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
         )
     return pieces, merges
 
 
 def _known_parts(words: Mapping[str, int], alphabet: frozenset[str]) -> Iterator[tuple[list[str], int]]:
-    """The stretches of each word that are made of known characters."""
+    """Yield the spans of each word that consist of known characters."""
     for word, n in words.items():
         for known, characters in groupby(word, alphabet.__contains__):
             if known:
@@ -67,7 +67,7 @@ def _known_parts(words: Mapping[str, int], alphabet: frozenset[str]) -> Iterator
 
 
 def merges_of(words: Iterable[tuple[Sequence[str], int]], min_count: int) -> Iterator[tuple[str, str]]:
-    """Pairs of pieces in the order in which they are joined, learnt from words as symbols and their counts."""
+    """Yield token pairs in the order of merging, from words as symbols with their counts."""
     merger = Merger(
         words,
         join=lambda left, right: left + right,
@@ -78,5 +78,5 @@ def merges_of(words: Iterable[tuple[Sequence[str], int]], min_count: int) -> Ite
 
 
 def _backwards(piece: str) -> tuple[int, ...]:
-    """What orders pieces from the largest to the smallest."""
+    """Sort key that orders tokens from the largest to the smallest."""
     return (*(-ord(c) for c in piece), 0)

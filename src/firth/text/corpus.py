@@ -1,4 +1,4 @@
-"""Files of text -> documents, in constant memory: plain text, JSONL, Parquet and Wikipedia dumps, bare or packed.
+"""Read documents from text files in constant memory: plain text, JSONL, Parquet, Wikipedia dumps; also compressed.
 
 Plain text: blank lines separate documents, every other line is one paragraph. JSONL: one document per
 line, an object whose "text" holds the paragraphs, one per line. Parquet: the same, one document per row
@@ -27,9 +27,9 @@ PACKED = (".gz", ".xz", ".bz2", ".zst")
 
 LINE_LIMIT = 1_000_000  # characters of one paragraph
 DOCUMENT_LIMIT = 2_000_000  # characters of one document
-_JSON_LIMIT = 256 * LINE_LIMIT  # characters of one JSONL line, which cannot be cut
+_JSON_LIMIT = 256 * LINE_LIMIT  # characters of one JSONL line, which cannot be split
 _BLOCK = 1 << 18  # bytes
-_PLACES = 5  # bad bytes whose place is kept
+_PLACES = 5  # positions of invalid bytes to keep
 _TABLES = (".tsv", ".csv")
 _OTHER_PACKED = (".zip", ".7z", ".tar", ".lz4")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,9 +37,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class ReadReport:
-    """What one pass over the files has met so far.
+    """Statistics of one pass over the files so far.
 
-    ``bytes_read`` counts unpacked bytes. A bad place is (file, offset in the unpacked bytes).
+    ``bytes_read`` counts decompressed bytes. A bad place is (file, offset in the decompressed bytes).
     """
 
     files: int = 0
@@ -54,10 +54,10 @@ class ReadReport:
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The text files that files, folders and glob patterns name, each once, in the order given.
+    """Expand files, folders and glob patterns to text files, each once, in the given order.
 
-    Folders are searched to the bottom in sorted order; hidden names and other suffixes are left out.
-    A file named outright is taken whatever its suffix. Raises InputError for what leads to no file.
+    Folders are searched recursively in sorted order; hidden names and other suffixes are skipped.
+    A file given by name may have any suffix. Raises InputError for a path or pattern that matches no file.
     """
     if not paths:
         raise InputError("no text files given; name at least one file, folder or glob pattern")
@@ -99,7 +99,7 @@ def _files_in(folder: Path) -> list[Path]:
     if not files:
         raise InputError(
             f"{folder}: no text file in this folder; expected names ending in {' '.join(SUFFIXES)}, "
-            f"bare or with {' or '.join(PACKED)}"
+            f"plain or with {' or '.join(PACKED)}"
         )
     return sorted(files)
 
@@ -109,13 +109,13 @@ def _is_text_name(name: str) -> bool:
 
 
 def bare_name(name: str) -> str:
-    """A file name in lower case, without the suffix of what it is packed with."""
+    """A file name in lower case, without its compression suffix."""
     lower = name.lower()
     return lower.rpartition(".")[0] if lower.endswith(PACKED) else lower
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Every line of one UTF-8 text file, packed or not, as it stands; lines of any length are whole."""
+    """Yield every line of a UTF-8 text file, compressed or not, unchanged and at any length."""
     reader = CorpusReader([path])
     parts: list[str] = []
     for _, part, ends in reader.raw_lines(path):
@@ -132,11 +132,11 @@ def _reason(error: Exception) -> str:
 
 
 class CorpusReader:
-    """Documents of text files, read as a stream as often as wanted.
+    """Streams the documents of text files, any number of times.
 
-    ``report`` describes the pass that runs or ran last. ``bytes_consumed`` of ``total_bytes`` (both on
-    disk) says how far that pass is. Bytes that are not UTF-8 become U+FFFD and are counted, or with
-    ``errors="strict"`` raise InputError. Lines and documents beyond the limits are cut and counted.
+    ``report`` describes the current or last pass. ``bytes_consumed`` of ``total_bytes`` (both on
+    disk) is its progress. Bytes that are not UTF-8 become U+FFFD and are counted, or with
+    ``errors="strict"`` raise InputError. Lines and documents beyond the limits are split and counted.
     """
 
     def __init__(self, paths: Sequence[str | Path], errors: Literal["replace", "strict"] = "replace"):
@@ -147,21 +147,23 @@ class CorpusReader:
         self.total_bytes = sum(_size(path) for path in self.files)
 
     def begin(self) -> None:
-        """Begin a pass: what was counted is counted anew."""
+        """Start a pass and reset all counts."""
         self.report, self.bytes_consumed = ReadReport(), 0
 
     def lines_of(self, path: Path) -> Iterator[str]:
-        """Every line of one of the files as it stands, blank ones too; InputError for one beyond the limit.
+        """Yield every line of one of the files unchanged, blank ones too; InputError for one beyond the limit.
 
-        A pass over lines is of the files one after the other, after ``begin``.
+        Call ``begin`` once, then this for each file in turn.
         """
         if bare_name(path.name).endswith((".jsonl", ".xml", ".parquet")):
-            raise InputError(f"{path}: expected plain text, a sentence a line, not JSONL, XML or Parquet")
+            raise InputError(f"{path}: expected plain text, one sentence per line, not JSONL, XML or Parquet")
         before = self.bytes_consumed
         self.report.files += 1
         for number, line, ends in self.raw_lines(path):
             if not ends:
-                raise InputError(f"{path}:{number}: a line of more than {LINE_LIMIT:,} characters is no sentence")
+                raise InputError(
+                    f"{path}:{number}: found a line of more than {LINE_LIMIT:,} characters, expected a sentence"
+                )
             yield line
         self.bytes_consumed = before + _size(path)
 
@@ -174,7 +176,7 @@ class CorpusReader:
             self.bytes_consumed = before + _size(path)
 
     def _groups(self, path: Path) -> Iterator[tuple[int, Iterable[str]]]:
-        """Documents of one file, by what its name says it is: the number of a line, page or row, and paragraphs."""
+        """Read the documents of one file by its suffix: the number of the line, page or row, and the paragraphs."""
         name = bare_name(path.name)
         if name.endswith(".jsonl"):
             return self._jsonl(path, self.raw_lines(path))
@@ -183,7 +185,7 @@ class CorpusReader:
         if name.endswith(".xml"):
             return self._articles(path)
         if name.endswith(_TABLES):
-            # Read as it stands all the same: text with tabs in it has been called that before.
+            # Read it all the same: plain text with tabs may have such a name.
             say(
                 f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its "
                 f"text, write the column of text to a file first, such as: cut -f1 {path.name} > text.txt"
@@ -209,7 +211,7 @@ class CorpusReader:
             yield row, self._paragraphs_of_text(f"{path}:{row}", text)
 
     def _documents(self, path: Path, groups: Iterable[tuple[int, Iterable[str]]]) -> Iterator[Document]:
-        """Groups of paragraphs with the number of their first line -> documents within the limit."""
+        """Convert groups of paragraphs with their first line numbers to documents within the limit."""
         for line, paragraphs in groups:
             held: list[str] = []
             size, was_cut = 0, False
@@ -231,7 +233,7 @@ class CorpusReader:
         return Document(tuple(paragraphs), f"{path}:{line}")
 
     def _plain(self, lines: Iterator[tuple[int, str, bool]]) -> Iterator[tuple[int, Iterable[str]]]:
-        """One group per run of lines that are not blank."""
+        """Yield one group per run of non-blank lines."""
         for number, first, ends in lines:
             paragraphs = self._paragraphs_of_run(first, ends, lines)
             start = next(paragraphs, None)
@@ -276,7 +278,7 @@ class CorpusReader:
         n_bad = len(_SURROGATE.findall(text))
         if n_bad:
             if self.errors == "strict":
-                raise InputError(f"{where}: the text has half a surrogate pair; it is not valid Unicode")
+                raise InputError(f"{where}: the text has an unpaired surrogate; it is not valid Unicode")
             self.report.bad_bytes += n_bad
             text = _SURROGATE.sub("\ufffd", text)
         was_cut = False
@@ -287,14 +289,14 @@ class CorpusReader:
                 yield paragraph.strip()
 
     def raw_lines(self, path: Path) -> Iterator[tuple[int, str, bool]]:
-        """(line number from 1, text, whether the line ends here): lines beyond the limit come in parts."""
+        """Yield (line number from 1, text, whether the line ends here): lines beyond the limit come in parts."""
         number = 1
         for text, ends in _split_lines(self._texts(path)):
             yield number, text, ends
             number += ends
 
     def _texts(self, path: Path) -> Iterator[str]:
-        """The file as blocks of text, decoded."""
+        """Yield the file as blocks of decoded text."""
         before, offset, rest = self.bytes_consumed, 0, b""
         for block, position in _blocks(path):
             if offset == 0 and not rest:
@@ -317,7 +319,7 @@ class CorpusReader:
                     "read it with errors='replace'"
                 ) from None
         text, used = codecs.utf_8_decode(data, "replace", final)
-        # A U+FFFD that the file itself holds is no error; its three bytes cannot be part of another one.
+        # A U+FFFD in the file itself is not an error; its three bytes cannot be part of another character.
         self.report.bad_bytes += text.count("\ufffd") - data[:used].count("\ufffd".encode())
         self._keep_places(str(path), data[:used], offset)
         return text, used
@@ -364,23 +366,23 @@ def _text_of_json(where: str, line: str) -> str:
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
-    """(block of unpacked bytes, position in the file on disk); the last block is empty."""
+    """Yield (block of decompressed bytes, position in the file on disk); the last block is empty."""
     suffix = path.suffix.lower()
     if suffix in _OTHER_PACKED:
-        raise InputError(f"{path}: {suffix} is not supported; unpack it, or pack it as {', '.join(PACKED)}")
+        raise InputError(f"{path}: {suffix} is not supported; decompress it, or compress it as {', '.join(PACKED)}")
     try:
         with open(path, "rb") as raw, unpacked(raw, suffix) as stream:
             while block := stream.read(_BLOCK):
                 yield block, raw.tell() if raw.seekable() else 0
             yield b"", raw.tell() if raw.seekable() else 0
     except BROKEN_ARCHIVE as error:
-        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
+        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); download or pack it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 class _Stream:
-    """Blocks of bytes as a file that is read: ``position`` is that in the file on disk."""
+    """A file object over blocks of bytes: ``position`` is that in the file on disk."""
 
     def __init__(self, blocks: Iterator[tuple[bytes, int]]):
         self._blocks = blocks
@@ -389,7 +391,7 @@ class _Stream:
         self.position = 0
 
     def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes, b"" at the end."""
+        """Read at most ``size`` bytes; b"" at the end."""
         if not self._rest:
             self._rest, self.position = next(self._blocks, (b"", self.position))
             self._taken += len(self._rest)
@@ -398,7 +400,7 @@ class _Stream:
         return block
 
     def taken(self) -> int:
-        """Bytes read since this was asked last."""
+        """Bytes read since the last call."""
         taken, self._taken = self._taken, 0
         return taken
 
@@ -409,8 +411,8 @@ def _check_is_text(path: Path, block: bytes) -> None:
     n_zero = block.count(0)
     if not n_zero:
         return
-    # A stray NUL happens in real text and is dropped by the tokenizer; many of them, or NULs beside bytes
-    # that are not UTF-8, do not.
+    # Real text may contain a stray NUL, which the tokenizer drops; many of them, or NULs beside bytes
+    # that are not UTF-8, mean a binary file.
     if n_zero * 100 > len(block) or _valid_prefix(block) + 4 < len(block):
         raise InputError(f"{path}: not a text file; expected UTF-8 text or JSONL")
 
@@ -423,9 +425,9 @@ def _valid_prefix(block: bytes) -> int:
 
 
 def _split_lines(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Pieces of text and whether a line ends with them; a line beyond the limit comes in several pieces.
+    """Split text into (part, whether a line ends with it); a line beyond the limit comes in several parts.
 
-    Newlines are \\n, \\r\\n and \\r, not the further ones that ``str.splitlines`` knows.
+    Newlines are \\n, \\r\\n and \\r, not the others that ``str.splitlines`` splits at.
     """
     held = ""
     for text in texts:
@@ -446,7 +448,7 @@ def _split_lines(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _cut(line: str, ends: bool) -> Iterator[tuple[str, bool]]:
-    """Cut behind the last white space within the limit, or at the limit where there is none."""
+    """Split after the last white space within the limit, or at the limit if there is none."""
     while len(line) > LINE_LIMIT:
         at = max(line.rfind(space, 0, LINE_LIMIT) for space in " \t\u3000") + 1 or LINE_LIMIT
         yield line[:at], False

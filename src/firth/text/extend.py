@@ -1,8 +1,8 @@
 """Choose the tokens to add to a vocabulary for a text, and find the tokens they replace.
 
-The WordPiece trainer goes on from the vocabulary: it joins what the vocabulary breaks words into, the most
-frequent pair first. A word is read by greedy longest match (google-research/bert tokenization.py), so a joined
-piece is of use only where that takes it: each is tried on the words before it is kept.
+WordPiece training continues from the vocabulary: it merges the tokens that the vocabulary splits words into, the most
+frequent pair first. Words are tokenised by greedy longest match (google-research/bert tokenization.py), so a merged
+token helps only where that selects it: each is tried on the words before it is kept.
 """
 
 import json
@@ -19,19 +19,19 @@ from firth.errors import TokenizerError
 from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT, WORDPIECE, WORDS, Tokenizer
 from firth.text.wordpiece import joined_pieces
 
-_MIN_COUNT = 2  # occurrences; what is seen once says little of a domain
-_ENOUGH = 0.999  # of all characters: rarer ones that the vocabulary lacks are not worth an id each
+_MIN_COUNT = 2  # occurrences; a word seen once says little about a domain
+_ENOUGH = 0.999  # of all characters: rarer missing ones are not worth an id each
 _ENCODE_AT_ONCE = 50_000  # words
 _TELL_EVERY = 10_000  # runs
-_FIRST_SIGN = 0xE000  # from here on there are more code points than any vocabulary has pieces
+_FIRST_SIGN = 0xE000  # from here on there are more code points than any vocabulary has tokens
 
-# The tokenizer drops other control characters that ``str.split`` takes for white space.
+# The tokenizer drops other control characters that ``str.split`` treats as white space.
 _SPACE = re.compile("[ \t\n\r]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a vocabulary fits a text. ``whole``: words that are one piece; ``unknown``: words that are [UNK]."""
+    """How a vocabulary fits a text. ``whole``: words that are one token; ``unknown``: words that are [UNK]."""
 
     words: int
     pieces: int
@@ -44,30 +44,30 @@ class Fit:
 
 
 def check_extendable(tokenizer: Tokenizer) -> None:
-    """TokenizerError unless the vocabulary is one of WordPiece."""
+    """Raise TokenizerError unless the vocabulary is WordPiece."""
     if tokenizer.kind is WORDS:
         raise TokenizerError(
-            "only WordPiece vocabularies can get more pieces: a model of words takes those of a corpus when its "
-            "pre-training goes on (firth pretrain --model MODEL --corpus DIR)"
+            "only WordPiece vocabularies can be extended: a model of whole words takes those of the corpus when you "
+            "continue its pre-training (firth pretrain --model MODEL --corpus DIR)"
         )
     if tokenizer.kind is not WORDPIECE:
         raise TokenizerError(
-            f"only WordPiece vocabularies can get more pieces, not one of the kind {tokenizer.kind.name}: its merges "
-            "decide what a word is cut into"
+            f"only WordPiece vocabularies can be extended, not {tokenizer.kind.name}: its merges "
+            "determine how a word is split"
         )
 
 
 def text_runs(texts: Sequence[str]) -> Counter[str]:
-    """Counts of what stands between blanks: no normaliser or word splitting here looks across them."""
+    """Count the character runs between blanks: no normaliser or word splitting here looks across blanks."""
     return Counter(run for text in texts for run in _SPACE.split(text) if run)
 
 
 def count_words(
     runs: Mapping[str, int], tokenizer: Tokenizer, on_progress: Callable[[int], None] | None = None
 ) -> Counter[str]:
-    """Counts of words as the tokenizer's own normaliser and word splitting make them of runs.
+    """Count words as the tokenizer's own normaliser and word splitting produce them from runs.
 
-    ``on_progress`` is called with the number of different runs so far.
+    ``on_progress`` receives the number of distinct runs so far.
     """
     normalizer, splitter = tokenizer._backend.normalizer, tokenizer._backend.pre_tokenizer
     words: Counter[str] = Counter()
@@ -81,7 +81,7 @@ def count_words(
 
 
 def measure(tokenizer: Tokenizer, words: Mapping[str, int]) -> Fit:
-    """How the tokenizer's vocabulary fits words with their counts."""
+    """Measure how the tokenizer's vocabulary fits words with their counts."""
     n_pieces = n_whole = n_unknown = 0
     for count, ids in _encoded(tokenizer, words):
         unknown = tokenizer.unk_id in ids
@@ -92,7 +92,7 @@ def measure(tokenizer: Tokenizer, words: Mapping[str, int]) -> Fit:
 
 
 def count_pieces(tokenizer: Tokenizer, words: Mapping[str, int]) -> Counter[str]:
-    """How often each piece occurs in words with their counts."""
+    """Count each token in words with their counts."""
     counts: Counter[str] = Counter()
     for count, ids in _encoded(tokenizer, words):
         for i in ids:
@@ -109,7 +109,7 @@ def _encoded(tokenizer: Tokenizer, words: Mapping[str, int]) -> Iterator[tuple[i
 
 
 def greedy_pieces(piece: str, vocabulary: Collection[str]) -> list[str]:
-    """The pieces that stand for ``heart``, or for ``##attack`` inside a word: [UNK] if they cannot cover it.
+    """Tokenise ``heart``, or ``##attack`` inside a word, by greedy longest match; [UNK] if that fails.
 
     Source: google-research/bert tokenization.py, WordpieceTokenizer.
     """
@@ -118,7 +118,7 @@ def greedy_pieces(piece: str, vocabulary: Collection[str]) -> list[str]:
 
 
 def _matches(piece: str, vocabulary: Collection[str]) -> Iterator[str]:
-    """The longest match at each place; [UNK] and the end where there is none."""
+    """Yield the longest match at each position; [UNK], and stop, if there is none."""
     inside = piece.startswith(PREFIX)
     text, start = piece.removeprefix(PREFIX), 0
     while start < len(text):
@@ -135,11 +135,11 @@ def _matches(piece: str, vocabulary: Collection[str]) -> Iterator[str]:
 def choose_pieces(
     words: Mapping[str, int], vocabulary: Collection[str], n: int, on_progress: Callable[[int], None] | None = None
 ) -> list[str]:
-    """Up to ``n`` pieces that the vocabulary lacks: characters by count, then joined pieces in the order of joining.
+    """Choose up to ``n`` new tokens: characters by count, then merged tokens in the order of merging.
 
-    A piece that greedy longest match never takes, that saves nothing where it is taken, or that would make a
-    known word [UNK], is left out, and the next one tried. Fewer than ``n`` come back when no more are of use.
-    ``on_progress`` is called with the number of pieces so far.
+    Skips a token that greedy longest match never selects, that saves nothing where it is selected, or that would turn a
+    known word into [UNK]. Returns fewer than ``n`` if no more are useful.
+    ``on_progress`` receives the number of tokens so far.
     """
     known = frozenset(vocabulary)
     broken = {
@@ -156,13 +156,13 @@ def choose_pieces(
                 on_progress(len(chosen))
         saved = _savings(broken, words, known, frozenset(chosen))
         kept = [piece for piece in chosen if saved[piece] > 0]
-        if kept == chosen:  # as many as asked for, or all there are
+        if kept == chosen:  # enough tokens, or no more candidates
             return chosen
         chosen = kept
 
 
 def _candidates(words: Mapping[str, int], known: frozenset[str]) -> Iterator[str]:
-    """What the vocabulary lacks for words that it breaks up, each once."""
+    """Yield candidate tokens for the words that the vocabulary splits, each once."""
     characters = _missing_characters(words, known)
     yield from characters
     letters_too = known.union(characters)
@@ -171,7 +171,7 @@ def _candidates(words: Mapping[str, int], known: frozenset[str]) -> Iterator[str
 
 
 def _missing_characters(words: Mapping[str, int], known: frozenset[str]) -> list[str]:
-    """Characters that the vocabulary lacks, in the forms they occur in, most frequent first."""
+    """Missing characters, in the forms they occur in, most frequent first."""
     forms: Counter[str] = Counter()
     for word, count in words.items():
         forms[word[0]] += count
@@ -188,10 +188,10 @@ def _missing_characters(words: Mapping[str, int], known: frozenset[str]) -> list
 
 
 def _joined(words: Mapping[tuple[str, ...], int]) -> Iterator[str]:
-    """Pieces that the trainer makes of words in parts, in its order.
+    """Yield the tokens that WordPiece training merges from words already split into parts, in order.
 
-    The trainer begins with the characters of words. Here each part is one: a sign that stands for it. Greedy
-    longest match divides a string in one way only, so no two strings of signs mean the same piece.
+    Training starts from characters, so each part is encoded as one sign. Greedy longest match splits a string in only
+    one way, so no two strings of signs mean the same token.
     """
     parts = sorted({part for word in words for part in word})
     signs = {part: chr(_FIRST_SIGN + number) for number, part in enumerate(parts)}
@@ -205,10 +205,10 @@ def _joined(words: Mapping[tuple[str, ...], int]) -> Iterator[str]:
 def _savings(
     broken: Mapping[str, list[str]], words: Mapping[str, int], known: frozenset[str], chosen: frozenset[str]
 ) -> dict[str, float]:
-    """Pieces that each chosen one saves over all words; in a word that was [UNK], each counts as saving one.
+    """The tokens that each chosen one saves over all words; in a word that was [UNK], each counts as saving one.
 
-    Up to its first new piece a word is read as before. From there on, what it gains or loses against
-    the old reading is put down to the new piece that stands last.
+    Up to its first new token a word is tokenised as before. From there on, gains and losses against
+    the old tokenisation are credited to the last new token.
     """
     vocabulary = known | chosen
     saved: dict[str, float] = defaultdict(float)
@@ -232,12 +232,12 @@ def _savings(
 
 
 def _length(piece: str) -> int:
-    """Characters of a word that a piece stands for."""
+    """Number of a word's characters that a token covers."""
     return len(piece.removeprefix(PREFIX))
 
 
 def extended(tokenizer: Tokenizer, pieces: Sequence[str]) -> Tokenizer:
-    """The same tokenizer with more pieces; those it has keep their ids. TokenizerError as ``check_extendable``."""
+    """Add tokens to a tokenizer; existing ones keep their ids. TokenizerError as ``check_extendable``."""
     check_extendable(tokenizer)
     state = json.loads(tokenizer._backend.to_str())
     state["model"]["vocab"] |= {piece: tokenizer.size + i for i, piece in enumerate(pieces)}

@@ -1,11 +1,11 @@
-"""fastai's vocabularies of words, with fastai's text rules as far as the tokenizer library has them.
+"""Read fastai's word vocabularies, with fastai's text rules as far as the tokenizer library supports them.
 
-Source: fastai 2 text/core.py and 0.7 text.py (specification §4). Texts are lower-cased; before a word that was in
-capitals stands ``xxup``, before one that began with a capital ``xxmaj`` (0.7: ``t_up``, for capitals alone); words are
-spaCy's, imitated as for OpenAI GPT (``do n't``, see ``gpt_bpe``). What the web left in texts is mended first
+Source: fastai 2 text/core.py and 0.7 text.py (specification §4). Texts are lower-cased; ``xxup`` precedes a word that
+was in capitals, ``xxmaj`` one that was capitalised (0.7: only ``t_up``, for capitals); words are
+spaCy's, imitated as for OpenAI GPT (``do n't``, see ``gpt_bpe``). Remains of web markup are repaired first
 (``_MENDED``).
-Differs: repeated characters and words are not counted (``xxrep``, ``xxwrep``); words with hyphens and digits
-(``sr-71``) and units come apart.
+Differs: repeated characters and words are not marked (``xxrep``, ``xxwrep``); words with hyphens and digits
+(``sr-71``) and units are split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from firth.text.gpt_bpe import build_pre_tokenizer
 from firth.text.tokenizer import WORDS, Tokenizer, frame_rows
 from firth.text.words import lower_steps
 
-# Their special words that play a part here. The first release has no others; its texts begin with ``xbos``.
+# The special words used here. The first release has no others; its texts start with ``xbos``.
 _PARTS: Mapping[str, str] = {
     "xxunk": "<unk>",
     "xxbos": "<s>",
@@ -30,8 +30,8 @@ _PARTS: Mapping[str, str] = {
 }
 
 _OLD_CAPITALS = "t_up"
-# spaCy gets these texts in lower case, where it knows few abbreviations (``mr .``), and leaves what has inner stops or
-# digits whole: these alternatives stand before those for OpenAI GPT, whose texts it got with their capitals.
+# spaCy gets these texts in lower case, where it knows few abbreviations (``mr .``) and keeps words with inner stops or
+# digits whole: these alternatives precede those for OpenAI GPT, whose texts kept their capitals.
 _LOWER = (
     _OLD_CAPITALS,
     r"(?:a\.m|p\.m|e\.g|i\.e|v\.s|vs|co)\.(?!\w)",
@@ -41,8 +41,7 @@ _LOWER = (
     r"[a-z0-9]+(?:-[0-9]+[a-z0-9]*)+(?!\w)",
 )
 
-# Entities without their &, as in the corpora that both releases were made for; "amp;" last, so that it makes
-# no new ones.
+# Entities without their &, as in the corpora of both releases; "amp;" last, so that it creates no new ones.
 _MENDED = {
     "#39;": "'",
     "#146;": "'",
@@ -64,10 +63,10 @@ _MENDED = {
 
 
 def tokenizer_of_fastai(words: Sequence[str], where: str) -> tuple[Tokenizer, int]:
-    """The tokenizer of a vocabulary, and how many special words had to be put behind the others.
+    """Build the tokenizer of a vocabulary; also returns how many special words were appended.
 
-    ``<unk> <s> <sep> </s>`` take the places of theirs. A word that stands there a second time is named by its row:
-    fastai fills vocabularies up with ``xxfake``. TokenizerError without a word for unknown ones.
+    ``<unk> <s> <sep> </s>`` replace fastai's own. A repeated word is renamed by its row:
+    fastai pads vocabularies with ``xxfake``. TokenizerError without an unknown word.
     """
     if not {"xxunk", "_unk_"} & set(words):
         raise TokenizerError(f"{where}: has neither xxunk nor _unk_: expected a vocabulary of fastai")
@@ -86,7 +85,7 @@ def tokenizer_of_fastai(words: Sequence[str], where: str) -> tuple[Tokenizer, in
 
 
 def _normalizer(words: set[str]) -> normalizers.Normalizer:
-    """Marks only where the vocabulary has them. White space is made plain first, so that each rule sees one blank."""
+    """Build the normaliser, with marks that the vocabulary has. White space is reduced to single blanks first."""
     capitals = next((mark for mark in ("xxup", _OLD_CAPITALS) if mark in words), None)
     longer = "{2,}" if capitals == _OLD_CAPITALS else "+"
     steps: list[normalizers.Normalizer] = [

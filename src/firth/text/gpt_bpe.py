@@ -1,16 +1,16 @@
-"""OpenAI GPT's own tokenizer: lower-cased words, byte-pair encoding with ``</w>`` on the last piece of each.
+"""OpenAI GPT's own tokenizer: lower-cased words, byte-pair encoding with ``</w>`` on each word's last token.
 
 Source: openai/finetune-transformer-lm text_utils.py. There a text goes through
 
-1. ftfy, which mends what is broken;
-2. rules: long dashes are ``-``, ``…`` is ``...``, ``´`` is ``'``; runs of marks such as ``--`` and ``??`` get spaces
-   around them; a newline is a word of its own, other white space tells words apart;
+1. ftfy, which repairs broken text;
+2. rules: long dashes become ``-``, ``…`` becomes ``...``, ``´`` becomes ``'``; runs of marks such as ``--`` and ``??``
+get spaces around them; a newline is a word, other white space separates words;
 3. spaCy's English tokenizer, and lower-casing;
-4. byte-pair encoding of each word. A piece that the vocabulary lacks is ``<unk>``, id 0.
+4. byte-pair encoding of each word. A token that the vocabulary lacks is ``<unk>``, id 0.
 
-Differs: of ftfy there are only straight quotes, composed characters and line ends; who has broken text mends it before.
+Differs: of ftfy only straight quotes, composed characters and line ends are implemented; repair broken text beforehand.
 spaCy's word splitting is imitated (``_WORD``): contractions (``do n't``), titles and initials (``mr.``, ``u.s.``),
-numbers (``3.5``, but ``1 , 000``). On held-out English text 99.9 % of spaCy's words came out as words here. Not
+numbers (``3.5``, but ``1 , 000``). On held-out English text 99.9 % of spaCy's words are words here too. Not
 imitated: units (``20 °c`` is ``20``, ``°``, ``c`` there), rarer entries of its lists (``goin'``), web addresses.
 """
 
@@ -25,7 +25,7 @@ from firth.text.words import lower_steps, split_into
 
 UNK, START, DELIMITER, CLASSIFY = SPECIALS = ("<unk>", "_start_", "_delimiter_", "_classify_")
 SUFFIX = "</w>"
-# The merges that belong to a vocabulary: OpenAI's names, and those of transformers.
+# The merges file of each vocabulary file: OpenAI's names, and those of transformers.
 MERGES = {"encoder_bpe_40000.json": "vocab_40000.bpe", "vocab.json": "merges.txt"}
 
 _PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
@@ -33,7 +33,7 @@ _LETTER = rf"[^\s{_PUNCTUATION}]"
 _END = rf"(?!{_LETTER})"
 _TAIL = rf"(?:n't|'(?:s|m|d|re|ve|ll)){_END}"
 _ABBREVIATED = "mr|mrs|ms|dr|st|jr|co|vs|inc|ltd|corp|bros|messrs|prof|rev|gen|gov|sen|rep|mt|ave"
-# What looks ahead (``?=``) before the rest of an alternative only makes it fail sooner.
+# A lookahead (``?=``) at the start of an alternative only makes it fail sooner.
 _WORD = "|".join(
     [
         r"\n",
@@ -51,33 +51,37 @@ _WORD = "|".join(
 
 
 def read_merges(file: Path) -> tokenizers.Tokenizer:
-    """The tokenizer of a vocabulary (a key of ``MERGES``) and the merges beside it. Raises TokenizerError."""
+    """Load the tokenizer of a vocabulary (a key of ``MERGES``) and the merges beside it. Raises TokenizerError."""
     if file.name not in MERGES:
         raise TokenizerError(f"{file}: expected {' or '.join(MERGES)}")
     beside = file.with_name(MERGES[file.name])
     try:
         ids, lines = json.loads(_read(file)), _read(beside).split("\n")
     except ValueError as error:
-        raise TokenizerError(f"{file}: not JSON ({error}); fetch it again") from None
+        raise TokenizerError(f"{file}: not JSON ({error}); download it again") from None
     if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-        raise TokenizerError(f"{file}: expected pieces with the ids 0 to one below their number, each once")
+        raise TokenizerError(f"{file}: expected each id from 0 to the number of tokens minus 1 exactly once")
     if ids.get(UNK) != 0 or not any(piece.endswith(SUFFIX) for piece in ids):
         raise TokenizerError(
-            f"{file}: not OpenAI GPT's vocabulary: {UNK} must have id 0, and last pieces of words end with {SUFFIX}"
+            f"{file}: not OpenAI GPT's vocabulary: {UNK} must have id 0, and the last tokens of words end with {SUFFIX}"
         )
-    # The first line says the version.
+    # The first line holds the version.
     merges = [tuple(line.split()) for line in lines[1:] if line.strip()]
     wrong = next((merge for merge in merges if len(merge) != 2 or "".join(merge) not in ids), None)
     if wrong is not None:
-        raise TokenizerError(f"{beside}: {' '.join(wrong)!r} joins to no piece of {file.name}: not of one make")
+        raise TokenizerError(
+            f"{beside}: {' '.join(wrong)!r} gives no token of {file.name}: the files do not belong together"
+        )
     unknown = next((merge for merge in merges if not set(merge) <= ids.keys()), None)
     if unknown is not None:
-        raise TokenizerError(f"{beside}: {' '.join(unknown)!r} joins no pieces of {file.name}: not of one make")
+        raise TokenizerError(
+            f"{beside}: {' '.join(unknown)!r} are no tokens of {file.name}: the files do not belong together"
+        )
     return build_backend(ids, merges)
 
 
 def build_backend(ids: dict[str, int], merges: list[tuple[str, ...]]) -> tokenizers.Tokenizer:
-    """The library's tokenizer with OpenAI's text rules; the special pieces stand behind all others."""
+    """Build the library's tokenizer with OpenAI's text rules; special tokens follow all others."""
     model = models.BPE(ids, [(a, b) for a, b in merges], unk_token=UNK, end_of_word_suffix=SUFFIX)
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = _build_normalizer()
@@ -88,7 +92,7 @@ def build_backend(ids: dict[str, int], merges: list[tuple[str, ...]]) -> tokeniz
 
 
 def add_specials(backend: tokenizers.Tokenizer) -> None:
-    """Special pieces that are missing, behind all others; and the rows that other tools are to make."""
+    """Append missing special tokens, and set the sequence layout for other tools."""
     backend.add_special_tokens(list(SPECIALS))
     backend.post_processor = processors.TemplateProcessing(
         single=f"{START} $A {CLASSIFY}",
@@ -113,7 +117,7 @@ def _build_normalizer() -> normalizers.Normalizer:
 
 
 def build_pre_tokenizer(*marks: str) -> pre_tokenizers.PreTokenizer:
-    """Lower-cased text -> words, as spaCy's English tokenizer splits it; ``marks`` are words as they stand."""
+    """Split lower-cased text into words as spaCy's English tokenizer does; ``marks`` are kept as words."""
     return split_into("|".join([*marks, _WORD]))
 
 

@@ -1,7 +1,7 @@
 """Check that a tokenizer's normalizer fits the Korean tokens of its vocabulary.
 
 Lower-casing by Google's rules strips accents, for which it decomposes Hangul: 한 becomes ᄒ + ᅡ + ᆫ. A vocabulary of
-whole syllables has no piece for these, so every Korean word becomes the unknown piece, silently. The other way round,
+whole syllables has no tokens for these, so every Korean word silently becomes the unknown token. Conversely,
 a vocabulary of decomposed Hangul reads nothing if its tokenizer does not decompose.
 """
 
@@ -13,18 +13,17 @@ from firth.text.tokenizer import PREFIX, Tokenizer
 # Conjoining letters (jamo), and whole syllables.
 _HANGUL = re.compile("[\u1100-\u11ff\uac00-\ud7a3]+")
 _SYLLABLES = re.compile("[\uac00-\ud7a3]+")
-# A vocabulary of fewer Hangul pieces was not learnt from Korean text: unknown words are what its model knows of it.
+# A vocabulary with fewer Hangul tokens was not trained on Korean text: its model expects unknown words there.
 _LEAST_PIECES = 200
 _MOST_WORDS = 500
-# Words of the vocabulary itself may be unknown to no tokenizer that fits it.
+# Largest share of the vocabulary's own words that a fitting tokenizer may read as unknown.
 _MOST_UNKNOWN = 0.05
 
 
 def unread_hangul(tokenizer: Tokenizer) -> str:
-    """What is wrong with how a tokenizer reads Hangul, and what mends it, in words; empty if nothing is.
+    """Describe what is wrong with how a tokenizer reads Hangul, and how to fix it; empty if nothing is.
 
-    The words are the vocabulary's own, composed (NFC) as text on the web is, and decomposed (NFD) as in names of files
-    on macOS.
+    Tests the vocabulary's own words, composed (NFC) as on the web, and decomposed (NFD) as in file names on macOS.
     """
     pieces = [piece for piece in tokenizer.pieces if _HANGUL.fullmatch(piece.removeprefix(PREFIX))]
     if len(pieces) < _LEAST_PIECES:
@@ -37,12 +36,12 @@ def unread_hangul(tokenizer: Tokenizer) -> str:
     apart = _unknown(tokenizer, [unicodedata.normalize("NFD", word) for word in words])
     return (
         f"its tokenizer reads {share:.0%} of the Korean words of its own vocabulary as {tokenizer.kind.unk} "
-        f"({apart:.0%} where they are decomposed): {_advice(tokenizer, pieces)}"
+        f"({apart:.0%} if decomposed): {_advice(tokenizer, pieces)}"
     )
 
 
 def _unknown(tokenizer: Tokenizer, words: list[str]) -> float:
-    """The share of words with an unknown piece."""
+    """The share of words with an unknown token."""
     return sum(tokenizer.unk_id in ids for ids in tokenizer.ids_many(words)) / len(words)
 
 
@@ -50,7 +49,7 @@ def _advice(tokenizer: Tokenizer, pieces: list[str]) -> str:
     whole = sum(_SYLLABLES.fullmatch(piece.removeprefix(PREFIX)) is not None for piece in pieces)
     if tokenizer.lowercase and whole > len(pieces) / 2:
         return (
-            "it decomposes Hangul before it looks for pieces. Set do_lower_case or strip_accents to false in "
+            "it decomposes Hangul before it looks up tokens. Set do_lower_case or strip_accents to false in "
             "tokenizer_config.json, or convert the model with --cased"
         )
-    return "take the tokenizer files that the model was trained with"
+    return "use the tokenizer files that the model was trained with"

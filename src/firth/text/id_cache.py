@@ -17,20 +17,20 @@ from firth.text.words import (
     build_pre_tokenizer,
 )
 
-# What is remembered: 35 MB of English, 45 of long runs. When it is full, all is forgotten: text changes, and what is
-# frequent is soon back.
+# Size of the cache: 35 MB for English, 45 for long runs. A full cache is cleared: text changes, and frequent runs
+# soon return.
 MOST_RUNS = 250_000
 MOST_CHARACTERS = 8_000_000
-# Punctuation marks that stand alone as words anyway: with blanks around them there are half as many different runs.
+# Punctuation marks that are words anyway: with blanks around them there are half as many distinct runs.
 _MARKS = tuple((mark, f" {mark} ") for mark in ".,\"'()-:;")
 _RUNS_AT_ONCE = 1000
 
 
 class IdCache:
-    """The ids of sentences, remembered by the runs of characters between their blanks.
+    """Tokenises sentences with a cache of the ids of each run of characters between blanks.
 
-    Neither normalising nor splitting into words looks across a blank in BERT's tokenizers, published ones too, and in
-    those that are built here; with any other one, nothing is remembered.
+    In BERT's tokenizers, published or built here, neither normalising nor word splitting looks across a blank; with any
+    other tokenizer nothing is cached.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -44,10 +44,10 @@ class IdCache:
         self._numbers = _Numbers()
         self._n_characters = 0
         self._ids = np.zeros(0, self._dtype)
-        self._ends = np.zeros(1, np.int64)  # where the ids of run n begin, and end
+        self._ends = np.zeros(1, np.int64)  # start of the ids of run n, and the end
 
     def ids_many(self, sentences: Sequence[str]) -> tuple[np.ndarray, Int[np.ndarray, " S"]]:
-        """All ids one after the other, uint16 (or uint32 of large vocabularies), and how many are of each sentence."""
+        """Tokenise sentences: all ids concatenated, uint16 (uint32 for large vocabularies), and counts by sentence."""
         if not sentences:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
         if not self._remembers:
@@ -68,7 +68,7 @@ class IdCache:
         return self._ids[places], np.diff(ends[np.cumsum(n_runs) - 1], prepend=0)
 
     def _learn(self) -> None:
-        """The ids of the runs that were met for the first time."""
+        """Tokenise the runs seen for the first time."""
         new = self._numbers.new
         ids, sizes = [self._ids], list[np.ndarray]()
         for begin in range(0, len(new), _RUNS_AT_ONCE):
@@ -83,7 +83,7 @@ class IdCache:
             new.clear()
 
     def _spaced(self, text: str) -> str:
-        # Whether a capital sigma ends its word, and so which small letter it becomes, is seen across marks.
+        # Lower-casing a capital sigma depends on whether it ends its word, which is decided across marks.
         if "Σ" not in text:
             for mark, alone in self._marks:
                 text = text.replace(mark, alone)
@@ -91,7 +91,7 @@ class IdCache:
 
 
 class _Numbers(dict[str, int]):
-    """The number of each run, given to it when it is first asked for; ``new``: the runs that were."""
+    """Numbers runs in order of first use; ``new``: the runs numbered since the last reset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,10 +104,10 @@ class _Numbers(dict[str, int]):
 
 
 def _splits_at_blanks(tokenizer: Tokenizer) -> tuple[bool, bool]:
-    """Whether it is known to split words at blanks and to normalise no further than a word; and if so, whether marks
-    are words of their own."""
+    """Whether the tokenizer is known to split at blanks and to normalise within words only; and if so, whether
+    punctuation marks are words."""
     rules = tokenizer.rules()
-    # Special ones are text in texts; others are found before anything is split.
+    # Special tokens in a text are plain text; other added tokens are matched before splitting.
     if not all(token["special"] for token in rules["added_tokens"]):
         return False, False
     normalizer, splitter = rules["normalizer"], rules["pre_tokenizer"]

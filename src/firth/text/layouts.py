@@ -10,7 +10,7 @@ from firth.text.tokenizer import Tokenizer
 class Layout:
     """``first A last`` for one text, ``first A between B last`` for a pair; segments 0 … 0 1 … 1.
 
-    The second segment begins after ``between``. ``has_segments``: whether the system reads them.
+    The second segment starts after ``between``. ``has_segments``: whether the system reads them.
     """
 
     first: tuple[int, ...]
@@ -20,25 +20,25 @@ class Layout:
 
     @property
     def n_special(self) -> int:
-        """Special pieces in the row of one text."""
+        """Number of special tokens around one text."""
         return len(self.first) + len(self.last)
 
     @property
     def n_special_pair(self) -> int:
-        """Special pieces in the row of a pair."""
+        """Number of special tokens around a pair."""
         return self.n_special + len(self.between)
 
     def single(self, ids: Sequence[int]) -> list[int]:
-        """The row of one text."""
+        """The sequence of one text."""
         return [*self.first, *ids, *self.last]
 
     def pair(self, a: Sequence[int], b: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The row of a pair, and its segments."""
+        """The sequence of a pair, and its segments."""
         front = [*self.first, *a, *self.between]
         return [*front, *b, *self.last], [0] * len(front) + [1] * (len(b) + len(self.last))
 
     def begin_of_second(self, n_first: int) -> int:
-        """The place at which the second text of a pair begins when the first has ``n_first`` pieces."""
+        """The index of the second text's first token when the first text has ``n_first`` tokens."""
         return len(self.first) + n_first + len(self.between)
 
 
@@ -53,31 +53,31 @@ def gpt_layout(tokenizer: Tokenizer) -> Layout:
 
 
 def source_layout(tokenizer: Tokenizer) -> Layout:
-    """``A end`` and ``A between B end``: what the Transformer's encoder reads."""
+    """``A end`` and ``A between B end``: input of the Transformer's encoder."""
     return Layout((), (tokenizer.between_id,), (tokenizer.end_id,), has_segments=False)
 
 
 def target_layout(tokenizer: Tokenizer) -> Layout:
-    """``start B``: what the Transformer's decoder reads of a translation; what it predicts is ``B end``."""
+    """``start B``: input of the Transformer's decoder, which predicts ``B end``."""
     return Layout((tokenizer.start_id,), (), (), has_segments=False)
 
 
 def stream_layout(tokenizer: Tokenizer) -> Layout:
-    """``A end``: documents of a stream are told apart by what ends them."""
+    """``A end``: in a stream, the end token separates documents."""
     return source_layout(tokenizer)
 
 
 def begun_layout(tokenizer: Tokenizer) -> Layout:
-    """``start A`` and ``start A between B``: what AWD-LSTM reads, in texts and in a stream (specification §4)."""
+    """``start A`` and ``start A between B``: input of AWD-LSTM, for texts and streams (specification §4)."""
     return Layout((tokenizer.start_id,), (tokenizer.between_id,), (), has_segments=False)
 
 
 def sentence_layout(tokenizer: Tokenizer) -> Layout:
-    """``start A end`` and ``start A end start B end``: what ELMo reads, a sentence between its marks."""
+    """``start A end`` and ``start A end start B end``: input of ELMo, each sentence between its marks."""
     start, end = tokenizer.start_id, tokenizer.end_id
     return Layout((start,), (end, start), (end,), has_segments=False)
 
 
 def bare_layout(tokenizer: Tokenizer) -> Layout:
-    """``A``, and ``A B``: no special piece at all (GPT's pre-training, Radford et al. 2018, §4.1)."""
+    """``A``, and ``A B``: no special tokens (GPT's pre-training, Radford et al. 2018, §4.1)."""
     return Layout((), (), (), has_segments=False)

@@ -1,6 +1,6 @@
 """Shared parts of WordPiece and BPE training: the alphabet, and repeated merges of the best pair.
 
-Everything is decided by counts and strings, so one text gives one vocabulary on every machine.
+Counts and strings decide everything, so a text gives the same vocabulary on every machine.
 """
 
 import heapq
@@ -10,16 +10,16 @@ from typing import Any
 
 from firth.errors import TokenizerError
 
-_ENOUGH = 0.999  # of all characters: beyond half of the vocabulary, rarer ones are given up
+_ENOUGH = 0.999  # of all characters: rarer ones are dropped if the alphabet exceeds half of the vocabulary
 _NEEDED = 0.99  # of all characters: with fewer, too many words would be unknown
 
 
 def choose_alphabet(
     words: Mapping[str, int], forms: Mapping[str, Sequence[str]], n_special: int, size: int, limit: int
 ) -> list[str]:
-    """The pieces of single characters, by count, then code point, as many as fit into ``size`` pieces.
+    """Choose single-character tokens, by count, then code point, as many as fit into ``size`` tokens.
 
-    ``forms``: the pieces that each character needs. Raises TokenizerError when the size cannot hold them.
+    ``forms``: the tokens that each character needs. Raises TokenizerError if the size is too small for them.
     """
     counts: Counter[str] = Counter()
     for word, n in words.items():
@@ -55,17 +55,17 @@ def _too_small(
             f"alphabet_limit={limit}; raise it"
         )
     return (
-        f"{size} pieces cannot hold the alphabet of this text: {needed} are needed for {_NEEDED:.0%} of its "
+        f"{size} tokens cannot hold the alphabet of this text: {needed} are needed for {_NEEDED:.0%} of its "
         f"characters; pass a --size well above {needed}"
     )
 
 
 class Merger:
-    """Words as lists of symbols, counts of neighbouring pairs, and a heap of candidates.
+    """Merges the best pair of symbols repeatedly: words as symbol lists, pair counts, and a heap of candidates.
 
-    ``join``: two symbols -> the one that stands for both. ``tie``: of pairs with the same score the one with the
-    smallest ``tie(left, right)`` is first. A heap entry may be out of date; it is checked when it comes up. So a
-    score that falls needs no work, and only one that rises is pushed again.
+    ``join``: two symbols -> the merged one. ``tie``: among pairs with equal scores the one with the
+    smallest ``tie(left, right)`` is first. A heap entry may be out of date; it is checked when popped. So a
+    falling score needs no work, and only a rising one is pushed again.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Merger:
             heapq.heappush(self.heap, (-self._score(pair), tie, pair))
 
     def merges(self) -> Iterator[tuple[str, str]]:
-        """Pairs in the order in which they are joined, until none is left."""
+        """Yield pairs in the order of merging, until none is left."""
         while self.heap:
             negative_score, _, pair = heapq.heappop(self.heap)
             score = self._score(pair)
@@ -141,7 +141,7 @@ class Merger:
                 continue
             left, right = self.pieces[pair[0]], self.pieces[pair[1]]
             yield left, right
-            # Another pair may have made the same string before: it is one symbol.
+            # Another pair may have given the same string before: both are one symbol.
             self._join(pair, self._id(self.join(left, right)))
 
     def _join(self, pair: tuple[int, int], new: int) -> None:
@@ -189,7 +189,7 @@ class Merger:
 
 
 def _replaced(symbols: list[int], first: int, second: int, new: int) -> list[int]:
-    """Each ``first second`` from the left as ``new``."""
+    """Replace each ``first second``, from the left, by ``new``."""
     result: list[int] = []
     i, last = 0, len(symbols) - 1
     while i <= last:

@@ -13,25 +13,25 @@ from firth.errors import TokenizerError
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
 from firth.text.tokenizer import WORDS, Encoded, Tokenizer, whole_text
 
-# Words outside the vocabulary that are remembered at the same time.
+# Number of words outside the vocabulary to remember at a time.
 MOST_WORDS = 1_000_000
 
 T = TypeVar("T")
 
 
 class OpenWords(Tokenizer):
-    """A tokenizer of whole words in which every word has an id of its own, also one outside the vocabulary.
+    """A whole-word tokenizer that gives every word its own id, even outside the vocabulary.
 
-    Such a word gets the next id from ``size`` on, which is never given to another; this object remembers it. Of more
-    than ``MOST_WORDS`` the one that was longest not asked for is forgotten. On disk, as in its fingerprint, it is the
-    closed vocabulary: which words were met is no part of it.
+    An unknown word gets the next id from ``size`` on, which is never reused; this object remembers it. Beyond
+    ``MOST_WORDS`` the least recently used one is forgotten. On disk and in its fingerprint it is the
+    closed vocabulary, without the words seen.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str = "the vocabulary"):
         super().__init__(backend, source)
         if self.kind is not WORDS:
             raise TokenizerError(
-                f"{source}: a model that reads characters needs whole words, these are pieces of the kind "
+                f"{source}: a model that reads characters requires whole words, these are tokens of the kind "
                 f"{self.kind.name}; {WORDS.advice}"
             )
         self._reserved = frozenset(self.special_ids)
@@ -41,7 +41,7 @@ class OpenWords(Tokenizer):
         self._lock = threading.Lock()
 
     def encode_many(self, texts: Sequence[str]) -> list[Encoded]:
-        """Several texts with offsets; ids from ``size`` on are of words outside the vocabulary."""
+        """Tokenise several texts with offsets; ids from ``size`` on are words outside the vocabulary."""
         found = super().encode_many(texts)
         return [
             dataclasses.replace(row, ids=self._opened(text, row.ids)) for text, row in zip(texts, found, strict=True)
@@ -53,31 +53,30 @@ class OpenWords(Tokenizer):
         return [self._opened(text, ids) for text, ids in zip(texts, found, strict=True)]
 
     def ids_of_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of words by themselves, one each."""
+        """The ids of single words, one each."""
         found = super().ids_of_words(words)
         return [
             ids if self._reserved.isdisjoint(ids) else [self._id(word)] for word, ids in zip(words, found, strict=True)
         ]
 
     def piece(self, number: int) -> str:
-        """The word of an id. TokenizerError for one that was never given, or is forgotten."""
+        """The word of an id. TokenizerError for an id that was never assigned or is forgotten."""
         if number < self.size:
             return self.pieces[number]
         with self._lock:
             word = self._by_id.get(number)
         if word is None:
             raise TokenizerError(
-                f"id {number} is of no word that is remembered; of words outside the vocabulary it is the last "
-                f"{MOST_WORDS:,}"
+                f"id {number} is no remembered word; of words outside the vocabulary only the last {MOST_WORDS:,}"
             )
         return word
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Words joined with blanks, special ones left out."""
+        """Join words with blanks, without special tokens."""
         return " ".join(self.piece(number) for number in ids if number not in self._reserved)
 
     def characters(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """uint16 (T, 50): the characters of each token; ``<s>`` and ``</s>`` are ELMo's begin and end of sentence."""
+        """uint16 (T, 50): the characters of each token; ``<s>`` and ``</s>`` are ELMo's start and end of sentence."""
         numbers = np.asarray(ids, np.int64)
         rows = self._known.take(np.minimum(numbers, self.size - 1), 0)
         (unknown,) = np.nonzero(numbers >= self.size)
@@ -87,11 +86,11 @@ class OpenWords(Tokenizer):
 
     @cached_property
     def _known(self) -> np.ndarray:
-        """Of the words in the vocabulary."""
+        """The characters of the words in the vocabulary."""
         return vocabulary_characters(self)
 
     def _opened(self, text: str, ids: list[int]) -> list[int]:
-        """The ids, those of unknown words replaced by ids of their own, and of words spelled like special ones."""
+        """Replace the ids of unknown words, and of words spelled like special tokens, by their own ids."""
         if self._reserved.isdisjoint(ids):
             return ids
         backend, plain = self._backend, whole_text(text)
@@ -102,7 +101,7 @@ class OpenWords(Tokenizer):
         return [self._id(word) if number in self._reserved else number for word, number in zip(words, ids, strict=True)]
 
     def _id(self, word: str) -> int:
-        """The id of a word outside the vocabulary, which is now the one last asked for."""
+        """The id of a word outside the vocabulary; marks it as most recently used."""
         with self._lock:
             number = self._by_word.pop(word, None)
             if number is None:
@@ -115,14 +114,14 @@ class OpenWords(Tokenizer):
             return number
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        # Elsewhere it begins without the words met here: rows go there with their characters.
+        # A copy in another process starts without the words seen here: sequences carry their characters.
         return _from_state, (self._backend.to_str(),)
 
 
 def in_blocks(items: Sequence[T], n_characters: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Neighbours that have so few characters together that all their words are remembered at the same time.
+    """Split items into blocks small enough that all their words are remembered at the same time.
 
-    Each block has one item at least. ``n_characters``: of an item, in all texts that it is read by.
+    Each block has at least one item. ``n_characters``: of an item, over all of its texts.
     """
     begin = n_before = 0
     for number, item in enumerate(items):
@@ -136,14 +135,14 @@ def in_blocks(items: Sequence[T], n_characters: Callable[[T], int]) -> Iterator[
 
 
 def vocabulary_characters(tokenizer: Tokenizer) -> np.ndarray:
-    """uint16 (V, 50) of all pieces; those that stand for a sentence's begin and end have marks of their own."""
+    """uint16 (V, 50): the characters of all tokens; start and end of sentence have their own marks."""
     rows = character_rows(tokenizer.pieces)
     rows[tokenizer.start_id], rows[tokenizer.end_id] = mark_row(BEGIN_SENTENCE), mark_row(END_SENTENCE)
     return rows
 
 
 def opened(tokenizer: Tokenizer) -> OpenWords:
-    """The same vocabulary, open to any word. TokenizerError for one that is not of whole words."""
+    """Open a vocabulary to any word. TokenizerError for one that is not of whole words."""
     if isinstance(tokenizer, OpenWords):
         return tokenizer
     return _from_state(tokenizer._backend.to_str())

@@ -1,4 +1,4 @@
-"""Parallel text: files of lines, of which line i of the one is the translation of line i of the other."""
+"""Read parallel text: line i of one file is the translation of line i of the other."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -11,10 +11,10 @@ from firth.text.records import Document
 
 
 class ParallelReader:
-    """Pairs of lines as documents of two paragraphs, read as a stream as often as wanted, like ``CorpusReader``.
+    """Streams pairs of lines as documents of two paragraphs, any number of times, like ``CorpusReader``.
 
-    Files belong together by their order. A pair of which one side is blank is left out and counted in ``skipped``.
-    InputError if there are more files or lines on one side, which names both counts.
+    Files are paired by their order. A pair with a blank side is skipped and counted in ``skipped``.
+    InputError, with both counts, if one side has more files or lines.
     """
 
     def __init__(
@@ -27,8 +27,8 @@ class ParallelReader:
         ours, theirs = (reader.files for reader in self._readers)
         if len(ours) != len(theirs):
             raise InputError(
-                f"{len(ours)} files of the one language and {len(theirs)} of the other: expected as many, in the same "
-                f"order"
+                f"{len(ours)} files of one language and {len(theirs)} of the other: expected equal numbers, in the "
+                f"same order"
             )
         self._pairs = list(zip(ours, theirs, strict=True))
         self.files = [path for pair in self._pairs for path in pair]
@@ -41,7 +41,7 @@ class ParallelReader:
 
     @property
     def report(self) -> ReadReport:
-        """Of both sides together; a document is a pair that was not skipped."""
+        """Statistics of both sides together; a document is a pair that was not skipped."""
         ours, theirs = (reader.report for reader in self._readers)
         return ReadReport(
             files=ours.files + theirs.files,
@@ -78,6 +78,6 @@ class ParallelReader:
         counts = [0, 0]
         counts[ended], counts[1 - ended] = number - 1, number + sum(1 for _ in longer)
         raise InputError(
-            f"{paths[0]} has {counts[0]:,} lines and {paths[1]} {counts[1]:,}: line i of the one must be the "
+            f"{paths[0]} has {counts[0]:,} lines and {paths[1]} {counts[1]:,}: line i of one must be the "
             f"translation of line i of the other"
         )

@@ -1,4 +1,4 @@
-"""Texts of a Parquet file, row group by row group, which needs the extra ``data``."""
+"""Read texts from a Parquet file, row group by row group; needs the extra ``data``."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +11,9 @@ _ROWS = 1000
 
 
 def texts_of_parquet(path: Path, moved: Callable[[int], None]) -> Iterator[tuple[int, str]]:
-    """(number of the row from 1, its text) of the column "text"; rows without text are left out.
+    """Yield (row number from 1, text) from the column "text"; rows without text are skipped.
 
-    ``moved`` is told how many bytes of the file each step of reading stands for. InputError for a file that is no
+    ``moved`` receives the number of file bytes that each reading step covers. InputError for a file that is not
     Parquet, or has no such column of strings.
     """
     try:

@@ -1,9 +1,9 @@
-"""Tokenizers of published models: which text they read, said by several files that may disagree.
+"""Load tokenizers of published models, whose several files may disagree.
 
-tokenizer.json           the whole tokenizer, as the library reads it
-encoder_bpe_40000.json, vocab_40000.bpe; or vocab.json, merges.txt    OpenAI GPT's; its code knew the rest
-tokenizer_config.json    for a tokenizer of the class Bert…: how text is made plain, which holds against tokenizer.json
-vocab.txt                the pieces alone; Google's code knew the rest
+tokenizer.json           the complete tokenizer, in the library's format
+encoder_bpe_40000.json, vocab_40000.bpe; or vocab.json, merges.txt    OpenAI GPT's; its code has the text rules
+tokenizer_config.json    for a class Bert…: normalisation options, which override tokenizer.json
+vocab.txt                the tokens only; Google's code has the text rules
 """
 
 import json
@@ -20,7 +20,7 @@ from firth.names import locate
 from firth.text.gpt_bpe import MERGES
 from firth.text.tokenizer import PREFIX, Tokenizer, casing, read_vocab, tokenizer_file
 
-# Classes for which tokenizer.json is all, and those that make a normaliser of their own from the configuration.
+# Classes for which tokenizer.json is complete, and those that build a normaliser from the configuration.
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _OPENAI = ("OpenAIGPTTokenizer", "OpenAIGPTTokenizerFast")
 _FROM_FLAGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
@@ -29,16 +29,16 @@ _KINDS = {True: "lower-cased", False: "cased"}
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-    """The tokenizer of a folder (ours, or one of others), of a shipped model, or of a vocab.txt or tokenizer.json."""
+    """Load a tokenizer from a folder (Firth's or another tool's), a shipped model, a vocab.txt or a tokenizer.json."""
     return read_published(locate(path), lowercase=lowercase)[0]
 
 
 def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:
-    """The tokenizer of a published model, and how it is known whether it lower-cases.
+    """Load the tokenizer of a published model; also says how its casing was determined.
 
-    tokenizer.json gives the ids that transformers gives. vocab.txt alone is read as Google's code reads it, and merges
-    as OpenAI's; where the folder asks for something else than Google's code can do, as transformers does. ``vocab``:
-    a file in place of the folder's own. ``lowercase`` goes above what the files say, but not above what the pieces
+    tokenizer.json gives the same ids as in transformers. vocab.txt alone is read as Google's code reads it, and merges
+    as OpenAI's; options that Google's code does not support are read as in transformers. ``vocab``:
+    a file that replaces the folder's own. ``lowercase`` overrides the files, but not what the tokens
     show.
     """
     file = tokenizer_file(vocab or folder)
@@ -70,7 +70,7 @@ def _flag(about: Mapping[str, Any], key: str) -> bool | None:
 
 
 def _from_json(file: Path, about: Mapping[str, Any], lowercase: bool | None) -> tuple[Tokenizer, str]:
-    """A tokenizer.json whose class lays the flags of tokenizer_config.json over it."""
+    """Load a tokenizer.json, with the flags of tokenizer_config.json if its class applies them."""
     said = _flag(about, "do_lower_case")
     wanted = {
         "lowercase": lowercase if lowercase is not None else said,
@@ -87,32 +87,32 @@ def _from_json(file: Path, about: Mapping[str, Any], lowercase: bool | None) -> 
     state["normalizer"] = normalizer | changed
     tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)), str(file))
     _check_casing(file, tokenizer, lowercase)
-    why = "as asked" if lowercase is not None else "tokenizer_config.json, against tokenizer.json"
+    why = "as asked" if lowercase is not None else "tokenizer_config.json, overriding tokenizer.json"
     return tokenizer, f"{_KINDS[tokenizer.lowercase]} ({why}){_doubt(tokenizer)}"
 
 
 def _from_merges(file: Path, name: str, lowercase: bool | None) -> tuple[Tokenizer, str]:
-    """OpenAI GPT's two files: its own text rules, with words split by rule."""
+    """Load OpenAI GPT's two files, with its text rules and words split by rule."""
     if name not in (*_OPENAI, *_AS_IT_IS):
-        raise TokenizerError(f"{file}: tokenizer_class {name!r} cuts text in a way of its own: not OpenAI GPT's")
+        raise TokenizerError(f"{file}: tokenizer_class {name!r} splits text in its own way: not OpenAI GPT's")
     if lowercase is False:
-        raise TokenizerError(f"{file}: --cased was asked for, but OpenAI GPT's pieces are lower-cased: leave it out")
-    return Tokenizer.load(file), f"{_KINDS[True]} (OpenAI GPT's rules, words split by rule in place of spaCy)"
+        raise TokenizerError(f"{file}: --cased was asked for, but OpenAI GPT's tokens are lower-cased: leave it out")
+    return Tokenizer.load(file), f"{_KINDS[True]} (OpenAI GPT's rules, words split by rule instead of spaCy)"
 
 
 def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: bool | None) -> tuple[Tokenizer, str]:
-    """A vocab.txt: Google's behaviour, unless the flags ask for what Google's code cannot do."""
+    """Load a vocab.txt with Google's behaviour, unless the flags require what Google's code cannot do."""
     if name.removesuffix("Fast") not in (*_FROM_FLAGS, *_AS_IT_IS):
-        raise TokenizerError(f"{file}: tokenizer_class {name!r} cuts text in a way of its own: no WordPiece tokenizer")
+        raise TokenizerError(f"{file}: tokenizer_class {name!r} splits text in its own way: not a WordPiece tokenizer")
     pieces, said = read_vocab(file), _flag(about, "do_lower_case")
     if any(piece.startswith(_SENTENCEPIECE) for piece in pieces) and not any(p.startswith(PREFIX) for p in pieces):
-        raise TokenizerError(f"{file}: these are the pieces of SentencePiece (▁), not of WordPiece (##)")
+        raise TokenizerError(f"{file}: these are SentencePiece tokens (▁), not WordPiece (##)")
     shown = casing(pieces)
-    ways = ((lowercase, "as asked"), (said, "tokenizer_config.json"), (shown, "from the pieces"))
+    ways = ((lowercase, "as asked"), (said, "tokenizer_config.json"), (shown, "from the tokens"))
     chosen, why = next(((value, why) for value, why in ways if value is not None), (None, ""))
     if chosen is None:
         raise TokenizerError(
-            f"{file}: neither the folder nor the pieces tell whether text is lower-cased: convert the model with "
+            f"{file}: neither the folder nor the tokens show whether text is lower-cased: convert the model with "
             f"firth convert … --cased, or --uncased"
         )
     strip, ideographs = _flag(about, "strip_accents"), _flag(about, "tokenize_chinese_chars")
@@ -124,7 +124,7 @@ def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: boo
 
 
 def _as_transformers(tokenizer: Tokenizer, lowercase: bool, strip: bool | None, ideographs: bool) -> Tokenizer:
-    """The same pieces, with the library's own normaliser: it has the choices that Google's code lacks."""
+    """The same tokens with the library's own normaliser, which has options that Google's code lacks."""
     backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=ideographs, strip_accents=strip, lowercase=lowercase
@@ -134,14 +134,14 @@ def _as_transformers(tokenizer: Tokenizer, lowercase: bool, strip: bool | None, 
 
 
 def _check_casing(file: Path, tokenizer: Tokenizer, lowercase: bool | None) -> None:
-    """TokenizerError if pieces have capital letters, which lower-cased text would never meet."""
+    """Raise TokenizerError if tokens have capital letters, which lower-cased text would never match."""
     if lowercase and casing(tokenizer.pieces) is False:
-        raise TokenizerError(f"{file}: --uncased was asked for, but the pieces are cased: leave it out")
+        raise TokenizerError(f"{file}: --uncased was asked for, but the tokens are cased: leave it out")
 
 
 def _doubt(tokenizer: Tokenizer) -> str:
-    """What to say where the pieces contradict the files."""
+    """A note for tokens that contradict the files."""
     shown = casing(tokenizer.pieces)
     if shown is None or shown == tokenizer.lowercase:
         return ""
-    return f"; yet the pieces look {_KINDS[shown]}: --{'uncased' if shown else 'cased'} reads text so"
+    return f"; yet the tokens look {_KINDS[shown]}: --{'uncased' if shown else 'cased'} reads text that way"

@@ -1,8 +1,8 @@
-"""What a data set says, in plain Python: one frozen class per kind of example.
+"""Examples of data sets in plain Python: one frozen class per kind of example.
 
-Each has ``where`` (``file:line``), so that an error about an example can name its place. What is to be
-found (label, tags, answers, the right choice) is None where it is to be predicted. ``group`` names what
-examples must not be torn apart from when a data set is split: an article, a dialogue, a document.
+Each has ``where`` (``file:line``) for error messages. The target (label, tags, answers, the right choice)
+is None in unlabelled data. ``group`` names an article, dialogue or document whose examples must stay
+together when a data set is split.
 """
 
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A sentence whose words have a tag each.
+    """A sentence with a tag for each word.
 
     ``spans``: the characters ``[start:end]`` of ``text`` that each word covers (for tags on characters,
-    one span a character), in order and without overlap. Sentences with the same ``group`` that follow one
-    another are one document: each is context for its neighbours.
+    one span per character), in order and without overlap. Consecutive sentences with the same ``group``
+    form one document: each is context for its neighbours.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer as it stands in a context: its text, and the character it begins at."""
+    """An answer in a context: its text, and its first character."""
 
     text: str
     start: int
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context. ``answers``: all that count as right; none if it cannot be answered."""
+    """A question about a context. ``answers``: all correct ones; empty if it cannot be answered."""
 
     question: str
     context: str
@@ -74,10 +74,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of the ``choices`` fits: ``label`` is its number.
+    """A multiple-choice question: ``label`` is the index of the right one of ``choices``.
 
-    ``text``: what they are about (a passage, a dialogue, a first sentence; may be empty). ``question``:
-    stands before each choice (a question, the beginning of a sentence; may be empty).
+    ``text``: the context (a passage, a dialogue, a first sentence; may be empty). ``question``:
+    precedes each choice (a question, the start of a sentence; may be empty).
     """
 
     text: str

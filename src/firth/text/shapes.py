@@ -1,12 +1,12 @@
 """Word shapes: classes of unknown words (number, capitals, …).
 
-The seed of the idea is Collobert et al. 2011's capital and suffix features; the list is this project's (specification
-of word vectors §5: number and capitals are named there, the rest is a decision).
+Based on the capital and suffix features of Collobert et al. 2011; the list is this project's (specification
+of word vectors §5 names number and capitals, the others are a decision).
 """
 
 import zlib
 
-# In this order: the first that holds.
+# In order: the first that applies.
 SHAPES = (
     "number",  # digits, no letter: 1996-08-22
     "digits",  # digits and letters: B-52
@@ -24,7 +24,7 @@ SHAPES = (
 
 
 def shape_of(word: str) -> int:
-    """The number among SHAPES of a word's shape."""
+    """The index in SHAPES of a word's shape."""
     return SHAPES.index(_shape(word))
 
 
@@ -45,5 +45,5 @@ def _shape(word: str) -> str:
 
 
 def bucket_of(word: str, n_buckets: int) -> int:
-    """A number from 0 to ``n_buckets`` that is a function of the word alone."""
+    """Hash a word to a number from 0 to ``n_buckets`` - 1."""
     return zlib.crc32(word.encode("utf-8", "surrogatepass")) % n_buckets

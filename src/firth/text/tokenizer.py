@@ -36,11 +36,11 @@ BPE_SPECIALS = ("<unk>", "<s>", "<sep>", "</s>")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """What tells one kind of tokenizer from another.
+    """The properties of one kind of tokenizer.
 
-    ``start A between B end``: the special pieces of a row. ``specials``: all of them, in the order of their ids.
-    ``names``: what transformers calls them. ``continues(pieces)``: which pieces continue a word, as far as a piece
-    by itself can tell. ``advice``: what to use where pieces are not of this kind.
+    ``start A between B end``: the special tokens of a sequence. ``specials``: all of them, in the order of their ids.
+    ``names``: their names in transformers. ``continues(pieces)``: which tokens continue a word, as far as a token
+    alone shows it. ``advice``: what to use if tokens are not of this kind.
     """
 
     name: str
@@ -69,7 +69,7 @@ WORDPIECE = Kind(
     continues=lambda pieces: [piece.startswith(PREFIX) for piece in pieces],
     advice="choose a BERT vocabulary",
 )
-# Pieces that keep white space: what begins with the mark begins a word, as do punctuation marks and ideographs.
+# Tokens that keep white space: one that starts with the mark starts a word, as do punctuation and ideographs.
 BPE = Kind(
     name="BPE",
     specials=BPE_SPECIALS,
@@ -83,7 +83,7 @@ BPE = Kind(
     ],
     advice="choose one made by firth vocab --kind bpe, or OpenAI GPT's",
 )
-# Whole words, one piece each: those outside the vocabulary are unknown.
+# Whole words, one token each: those outside the vocabulary are unknown.
 WORDS = Kind(
     name="words",
     specials=BPE_SPECIALS,
@@ -109,15 +109,15 @@ OPENAI = Kind(
         "cls_token": gpt_bpe.CLASSIFY,
     },
     continues=lambda pieces: [not piece.endswith(gpt_bpe.SUFFIX) for piece in pieces],
-    advice="fetch OpenAI GPT's again",
+    advice="download OpenAI GPT's again",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One row: ids, their character spans in the raw text, and the index of the word each belongs to.
+    """A tokenised text: ids, their character spans in the raw text, and the index of the word each belongs to.
 
-    A word here is what the model of pieces sees: a run of letters and digits, one punctuation mark, one ideograph.
+    A word here is a unit of pre-tokenisation: a run of letters and digits, one punctuation mark, one ideograph.
     """
 
     ids: list[int]
@@ -125,7 +125,7 @@ class Encoded:
     words: list[int]
 
 
-# Files that a tokenizer is read from, the first that is there; OpenAI GPT's have merges beside them.
+# Tokenizer files in order of preference; OpenAI GPT's have merges beside them.
 VOCABULARIES = ("tokenizer.json", "vocab.txt", *gpt_bpe.MERGES)
 _THEIRS = next(iter(gpt_bpe.MERGES))
 
@@ -136,11 +136,11 @@ _NO_WORD = re.compile("[\\s\x00-\x1f\x7f-\x9f\ufffd\u00ad\u200b-\u200f\u202a-\u2
 class Tokenizer:
     """A tokenizer of one of four kinds: WordPiece, BPE with marked white space, whole words, OpenAI GPT's BPE.
 
-    Special pieces are asked for by the part they play: ``start_id``, ``between_id``, ``end_id``, ``unk_id``; and
-    ``pad_id``, ``mask_id``, which raise TokenizerError where the kind has none.
+    Special tokens are named by their role: ``start_id``, ``between_id``, ``end_id``, ``unk_id``; and
+    ``pad_id``, ``mask_id``, which raise TokenizerError if the kind has none.
 
-    Special tokens written in a text are plain text, and none are added by any method here. To use one in
-    another process, send the folder and load it there (or pickle it); limit the library's own threads in
+    Special tokens written in a text are plain text, and no method here adds any. To use a tokenizer in
+    another process, load its folder there (or pickle it); limit the library's own threads in
     such a process with TOKENIZERS_PARALLELISM=false.
     """
 
@@ -151,7 +151,7 @@ class Tokenizer:
         _check_pieces(self.pieces, self.kind, source)
         if by_piece[self.pieces[-1]] != len(self.pieces) - 1:
             raise TokenizerError(f"{source}: the ids have gaps; expected 0 to {len(self.pieces) - 1}")
-        # Not part of tokenizer.json, hence set at each load: [MASK] in a text is text.
+        # tokenizer.json does not store this, so set it at each load: [MASK] in a text is plain text.
         backend.encode_special_tokens = True
         backend.no_truncation()
         backend.no_padding()
@@ -167,24 +167,22 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The piece that fills rows up for other tools."""
-        return self._special(self.kind.pad, "fill rows up with")
+        """The padding token, for other tools."""
+        return self._special(self.kind.pad, "padding")
 
     @property
     def mask_id(self) -> int:
-        """The piece that stands for a hidden one."""
-        return self._special(self.kind.mask, "hide others behind")
+        """The mask token."""
+        return self._special(self.kind.mask, "mask")
 
     @property
     def n_added(self) -> int:
-        """Special pieces that stand behind a vocabulary which lacks them."""
+        """Number of special tokens appended to a vocabulary that lacks them."""
         return self.size - int(self._backend.get_vocab_size(with_added_tokens=False))
 
     def _special(self, piece: str | None, use: str) -> int:
         if piece is None:
-            raise TokenizerError(
-                f"a vocabulary of the kind {self.kind.name} has no piece to {use}; use a WordPiece vocabulary"
-            )
+            raise TokenizerError(f"a {self.kind.name} vocabulary has no {use} token; use a WordPiece vocabulary")
         return self._by_special[piece]
 
     @classmethod
@@ -197,7 +195,7 @@ class Tokenizer:
         google: bool = False,
         source: str = "the vocabulary",
     ) -> "Tokenizer":
-        """A WordPiece tokenizer from pieces in the order of their ids. TokenizerError names the ``source``."""
+        """Build a WordPiece tokenizer from tokens in the order of their ids. TokenizerError names the ``source``."""
         return cls._build(pieces, source, lowercase, keep_accents, google)
 
     @classmethod
@@ -225,7 +223,7 @@ class Tokenizer:
     def from_merges(
         cls, pieces: Sequence[str], merges: Sequence[tuple[str, str]], *, lowercase: bool, keep_accents: bool = False
     ) -> "Tokenizer":
-        """A BPE tokenizer from pieces in the order of their ids and the pairs to join, first ones first."""
+        """Build a BPE tokenizer from tokens in the order of their ids, and merges in order."""
         _check_pieces(pieces, BPE, "the vocabulary")
         ids = {piece: i for i, piece in enumerate(pieces)}
         backend = tokenizers.Tokenizer(models.BPE(ids, list(merges), unk_token=BPE.unk))
@@ -244,21 +242,21 @@ class Tokenizer:
         keep_accents: bool = False,
         split: Literal["words", "blanks"] = "words",
     ) -> "Tokenizer":
-        """A tokenizer of whole words, in the order of their ids; decoding joins them with blanks.
+        """Build a whole-word tokenizer from words in the order of their ids; decoding joins them with blanks.
 
-        ``split``: texts are split at punctuation too, or at blanks alone (they are tokenised already).
+        ``split``: split texts at punctuation too, or only at blanks (already tokenised text).
         """
         normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=False)
         return cls._of_words(pieces, normalizer, build_pre_tokenizer() if split == "words" else build_blank_splitter())
 
     @classmethod
     def from_spaced_words(cls, pieces: Sequence[str]) -> "Tokenizer":
-        """The same for text that is divided already: words are what stands between white space, as it stands there."""
+        """Build a whole-word tokenizer for already tokenised text: words are split at white space and unchanged."""
         return cls._of_words(pieces, None, pre_tokenizers.WhitespaceSplit())
 
     def with_words(self, pieces: Sequence[str]) -> "Tokenizer":
-        """Other words, in the order of their ids, by the same rules: of a tokenizer of whole words."""
-        assert self.kind is WORDS, "pieces of words are not words"
+        """A whole-word tokenizer with the same rules and other words, in the order of their ids."""
+        assert self.kind is WORDS, "subword tokens are not words"
         return self._of_words(pieces, self._backend.normalizer, self._backend.pre_tokenizer)
 
     @classmethod
@@ -276,7 +274,7 @@ class Tokenizer:
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "Tokenizer":
         """Load a folder with tokenizer.json, or a published vocabulary: Google's vocab.txt, or OpenAI GPT's two files.
 
-        Google's files do not say whether they are lower-cased: None reads it off the pieces. A value that
+        Google's files do not say whether they are lower-cased: None infers it from the tokens. A value that
         contradicts the tokenizer raises TokenizerError, as does anything that is not a tokenizer.
         """
         path = Path(path)
@@ -301,13 +299,13 @@ class Tokenizer:
         return tokenizer
 
     def save(self, folder: Path, *, max_length: int | None = None) -> None:
-        """Write tokenizer.json and tokenizer_config.json as `transformers` reads them too, and WordPiece's vocab.txt.
+        """Write tokenizer.json and tokenizer_config.json, which `transformers` reads too, and WordPiece's vocab.txt.
 
-        ``max_length`` (tokens, specials included) is what the model can read. OSError if it cannot be written.
+        ``max_length``: the model's maximum in tokens, special ones included. OSError if it cannot be written.
         """
         has_segments = self.kind is WORDPIECE
         config: dict[str, object] = {
-            # Any other class of transformers would replace our normaliser by its own.
+            # Other classes of transformers would replace our normaliser.
             "tokenizer_class": "PreTrainedTokenizerFast",
             **self.kind.names,
             "do_lower_case": self.lowercase,
@@ -324,7 +322,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over all that decides ids: normaliser, word splitting, vocabulary."""
+        """SHA-256 (hex) over everything that determines ids: normaliser, word splitting, vocabulary."""
         state = _state(self._backend)
         decisive = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model")}
         text = json.dumps([decisive, self.pieces], sort_keys=True, ensure_ascii=False)
@@ -332,13 +330,13 @@ class Tokenizer:
 
     @cached_property
     def continues(self) -> np.ndarray:
-        """bool (V,): which pieces continue a word; of OpenAI GPT's, which do not end one."""
+        """bool (V,): which tokens continue a word; for OpenAI GPT, which do not end one."""
         continues = np.array(self.kind.continues(self.pieces), dtype=bool)
         continues[list(self.special_ids)] = False
         return continues
 
     def encode(self, text: str) -> Encoded:
-        """One text with offsets into it."""
+        """Tokenise one text, with character offsets."""
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[Encoded]:
@@ -353,17 +351,17 @@ class Tokenizer:
         return found
 
     def ids_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids alone, faster: for corpora."""
+        """Tokenise texts to ids only, which is faster."""
         rows = self._backend.encode_batch_fast([whole_text(text) for text in texts], add_special_tokens=False)
         return [row.ids for row in rows]
 
     def encode_runs(self, runs: Sequence[str]) -> Encoded:
-        """Several texts as one row: ``words`` says which text each id is of; there are no offsets."""
+        """Tokenise several texts as one sequence: ``words`` holds each id's text index; there are no offsets."""
         row = self._backend.encode(list(runs), is_pretokenized=True, add_special_tokens=False)
         return Encoded(row.ids, [], [run or 0 for run in row.word_ids])
 
     def rules(self) -> dict[str, Any]:
-        """How text becomes words: ``normalizer``, ``pre_tokenizer`` and ``added_tokens`` as tokenizer.json has them."""
+        """The text rules: ``normalizer``, ``pre_tokenizer`` and ``added_tokens`` as in tokenizer.json."""
         state = _state(self._backend)
         return {key: state[key] for key in ("normalizer", "pre_tokenizer", "added_tokens")}
 
@@ -375,20 +373,20 @@ class Tokenizer:
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(plain)]
 
     def ids_of_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of words by themselves, as normalising and splitting a text makes them."""
+        """The ids of single words, already normalised and split."""
         model = self._backend.model
         return [[token.id for token in model.tokenize(word)] for word in words]
 
     def piece(self, number: int) -> str:
-        """The piece of an id."""
+        """The token of an id."""
         return self.pieces[number]
 
     def characters(self, ids: Sequence[int] | np.ndarray) -> np.ndarray | None:
-        """What the tokens of open words are spelled with (``text/open_words.py``); None: pieces are only numbers."""
+        """The characters of the tokens of an open vocabulary (``text/open_words.py``); None for other tokenizers."""
         return None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Pieces joined to readable text, special tokens left out."""
+        """Join tokens to readable text, without special tokens."""
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -396,7 +394,7 @@ class Tokenizer:
 
 
 def frame_rows(backend: tokenizers.Tokenizer, kind: Kind, ids: Mapping[str, int]) -> None:
-    """Give the library the rows of a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
+    """Set the library's sequence layout of a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"{kind.start} $A {kind.end}",
         pair=f"{kind.start} $A {kind.between} $B {kind.end}",
@@ -415,7 +413,7 @@ def _state(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def whole_text(text: str) -> str:
-    """The same text, with U+FFFD for halves of surrogate pairs, which the library cannot take."""
+    """Replace unpaired surrogates, which the library rejects, by U+FFFD."""
     if text.isascii():
         return text
     try:
@@ -426,9 +424,9 @@ def whole_text(text: str) -> str:
 
 
 def _whole_spans(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans that also cover the marks and Jamo which composing took into a character.
+    """Extend spans over combining marks and Jamo that NFC composed into a character.
 
-    The library's NFC leads a composed character back to its first part only.
+    The library maps a composed character only to its first part.
     """
     if unicodedata.is_normalized("NFC", text):
         return offsets
@@ -442,7 +440,7 @@ def _whole_spans(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, i
 
 
 def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[str]) -> list[tuple[int, int]]:
-    """Spans without the white space that the mark of a piece stands for; a mark alone has an empty one."""
+    """Spans without the white space that a token's mark represents; a mark alone has an empty span."""
     found: list[tuple[int, int]] = []
     for (start, end), piece in zip(spans, pieces, strict=True):
         match = _NO_WORD.match(text, start, end)
@@ -452,7 +450,7 @@ def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[st
 
 
 def _kind(backend: tokenizers.Tokenizer, source: str) -> Kind:
-    """The kind that a tokenizer is of. One of OpenAI GPT's without special pieces gets them."""
+    """Detect the kind of a tokenizer. OpenAI GPT's gets special tokens if it lacks them."""
     model = backend.model
     if isinstance(model, models.WordPiece):
         return WORDPIECE
@@ -472,21 +470,21 @@ def _kind(backend: tokenizers.Tokenizer, source: str) -> Kind:
 
 def _check_pieces(pieces: Sequence[str], kind: Kind, source: str) -> None:
     if not pieces:
-        raise TokenizerError(f"{source}: empty; expected one piece per line")
+        raise TokenizerError(f"{source}: empty; expected one token per line")
     missing = [special for special in kind.specials if special not in set(pieces)]
     if missing:
         raise TokenizerError(f"{source}: lacks {' '.join(missing)}; add them or {kind.advice}")
     repeated = [piece for piece, n in Counter(pieces).items() if n > 1]
     if repeated:
         raise TokenizerError(
-            f"{source}: {len(repeated)} pieces occur more than once, such as {repeated[0]!r}; each must have one id"
+            f"{source}: {len(repeated)} tokens occur more than once, such as {repeated[0]!r}; each must have one id"
         )
     if kind is not WORDPIECE:
         return
-    # An empty piece is harmless; Google's Chinese vocabulary has one, a line separator stripped away.
+    # An empty token is harmless; Google's Chinese vocabulary has one, a stripped line separator.
     broken = [i for i, piece in enumerate(pieces) if piece != piece.strip() or "\n" in piece]
     if broken:
-        raise TokenizerError(f"{source}: piece {broken[0]} has white space: {pieces[broken[0]]!r}; remove it")
+        raise TokenizerError(f"{source}: token {broken[0]} has white space: {pieces[broken[0]]!r}; remove it")
 
 
 def _is_lowercase(normalizer: object) -> bool:
@@ -501,7 +499,7 @@ def _is_lowercase(normalizer: object) -> bool:
 
 
 def casing(pieces: Sequence[str]) -> bool | None:
-    """True: lower-cased, False: cased, None: no letter tells. Names in brackets ([CLS], <S>) do not count."""
+    """True: lower-cased, False: cased, None: no letter shows it. Names in brackets ([CLS], <S>) do not count."""
     words = [piece for piece in pieces if not (piece[:1] in "[<" and piece[-1:] in "]>")]
     if any(word != word.lower() for word in words):
         return False
@@ -509,7 +507,7 @@ def casing(pieces: Sequence[str]) -> bool | None:
 
 
 def tokenizer_file(path: Path) -> Path:
-    """The file that a tokenizer is read from: ``path`` itself, or the one of that folder."""
+    """The file to read a tokenizer from: ``path`` itself, or one in that folder."""
     if not path.exists():
         raise TokenizerError(f"{path}: no such tokenizer; expected a folder or a vocab.txt")
     if not path.is_dir():
@@ -526,11 +524,11 @@ def _read_json(file: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
         reason = str(error).splitlines()[0]
-        raise TokenizerError(f"{file}: not a tokenizer.json ({reason}); make or fetch it again") from None
+        raise TokenizerError(f"{file}: not a tokenizer.json ({reason}); build or download it again") from None
 
 
 def read_vocab(file: Path) -> list[str]:
-    """The pieces of a vocab.txt, one a line."""
+    """Read the tokens of a vocab.txt, one per line."""
     lines = _read(file).removeprefix("\ufeff").split("\n")
     if lines[-1] == "":
         lines.pop()

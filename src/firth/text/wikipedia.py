@@ -1,8 +1,8 @@
-"""Articles of a Wikipedia dump (``pages-articles.xml``) as paragraphs of plain text.
+"""Extract plain-text paragraphs from a Wikipedia dump (``pages-articles.xml``).
 
-The XML is read as a stream. Of the wiki markup stay running text, headings and list items; templates, tables,
-references, galleries, formulas, links to files and categories go. Every step is linear in the length of the article:
-nested markup is matched with a stack, so that an unclosed brace costs no more than a closed one.
+The XML is streamed. Running text, headings and list items are kept; templates, tables,
+references, galleries, formulas, links to files and categories are removed. Every step is linear in the length of the
+article: a stack matches nested markup, so that an unclosed brace costs no more than a closed one.
 """
 
 import html
@@ -15,14 +15,14 @@ from firth.errors import InputError
 
 _PAIRS = re.compile(r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-# Elements that go with what they hold. An element that is never closed ends with its paragraph.
+# Elements removed with their contents. An unclosed element ends with its paragraph.
 _DROPPED = re.compile(
     r"<(ref|math|gallery|timeline|source|syntaxhighlight|score|chem|imagemap|graph|mapframe|hiero|code|pre)\b"
     r"(?:[^<>]*/>|[^<>]*>.*?(?:</\1\s*>|(?=\n\n)|\Z))",
     re.DOTALL | re.IGNORECASE,
 )
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>")
-# Possessive, so that an unclosed bracket is given up at once.
+# Possessive, so that an unclosed bracket fails at once.
 _EXTERNAL = re.compile(r"\[(?:https?:|ftp:)?//[^\s\[\]]*+[ \t]*+([^\[\]\n]*+)\]")
 _HEADING = re.compile(r"^(={1,6})\s*(.+?)\s*\1\s*$")
 _QUOTES = re.compile(r"'{2,5}")
@@ -32,8 +32,8 @@ _REDIRECT = re.compile(r"\s*#\s*(?:REDIRECT|넘겨주기|転送|重定向|WEITER
 _EMPTY_BRACKETS = re.compile(r" ?\([ ,;:·]*+\)")
 _SPACES = re.compile(r"[ \t\u00a0]+")
 _LONGEST_HEADING = 300  # characters
-_DEEPEST = 50  # levels of nested markup; deeper ones are taken for text
-# Namespaces whose links show nothing in the text; a dump names those of its language.
+_DEEPEST = 50  # levels of nested markup; deeper ones are plain text
+# Namespaces whose links are invisible in the text; a dump names those of its language.
 _NAMESPACES = frozenset(("file", "image", "category", "media", "wikipedia", "template", "help", "portal"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*")
 
@@ -43,9 +43,9 @@ class _Readable(Protocol):
 
 
 def articles(stream: _Readable, where: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of the page from 1, its title and paragraphs) of each article of a dump.
+    """Yield (page number from 1, title and paragraphs) for each article of a dump.
 
-    Redirects and pages outside the article namespace come with no paragraphs. InputError for what is no dump.
+    Redirects and pages outside the article namespace have no paragraphs. InputError for a file that is not a dump.
     """
     number = 0
     try:
@@ -81,9 +81,9 @@ def _paragraphs_of_page(page: Any, namespaces: frozenset[str]) -> list[str]:
 
 
 def plain_text(markup: str, namespaces: frozenset[str] = _NAMESPACES) -> list[str]:
-    """The paragraphs, headings and list items of wiki markup, without any markup; headings end with a full stop.
+    """Extract paragraphs, headings and list items from wiki markup; headings end with a full stop.
 
-    ``namespaces``, in lower case: links into them are dropped with what they show.
+    ``namespaces``, in lower case: links into them are removed with their text.
     """
     text = _DROPPED.sub("", _COMMENT.sub("", markup))
     text = _TAG.sub("", _without_nested(text, namespaces))
@@ -94,9 +94,9 @@ def plain_text(markup: str, namespaces: frozenset[str] = _NAMESPACES) -> list[st
     for line in text.splitlines():
         heading = _HEADING.match(line) if len(line) <= _LONGEST_HEADING else None
         spaced = _SPACES.sub(" ", (heading[2] if heading else line).lstrip(_LINE_MARKS))
-        bare = _EMPTY_BRACKETS.sub("", spaced).strip()  # of brackets that held nothing but a template
+        bare = _EMPTY_BRACKETS.sub("", spaced).strip()  # brackets that held only a template
         if heading and bare:
-            # A heading waits for text: sections of which nothing is left (references) leave no heading either.
+            # A heading is kept only if text follows: empty sections (references) lose theirs.
             headings = [*headings[: max(len(heading[1]) - 2, 0)], bare if bare[-1] in ".?!" else f"{bare}."]
         elif any(character.isalnum() for character in bare):
             paragraphs += [*headings, bare]
@@ -105,8 +105,8 @@ def plain_text(markup: str, namespaces: frozenset[str] = _NAMESPACES) -> list[st
 
 
 def _without_nested(text: str, namespaces: frozenset[str]) -> str:
-    """Templates and tables dropped, links replaced by what is shown of them."""
-    # Each level is (what opened it, the pieces of text in it so far).
+    """Remove templates and tables, and replace links by their visible text."""
+    # Each level is (opening markup, the parts of text in it so far).
     levels: list[tuple[str, list[str]]] = [("", [])]
     position = 0
     for match in _PAIRS.finditer(text):
@@ -118,7 +118,7 @@ def _without_nested(text: str, namespaces: frozenset[str]) -> str:
             if len(levels) < _DEEPEST:
                 levels.append((mark, []))
         elif any(opened == opener for opened, _ in levels):
-            # What was opened inside and never closed ends here as well.
+            # Unclosed markup inside ends here as well.
             while levels[-1][0] != opener:
                 _, pieces = levels.pop()
                 levels[-1][1].extend(pieces)
@@ -131,7 +131,7 @@ def _without_nested(text: str, namespaces: frozenset[str]) -> str:
 
 
 def _shown(link: str, namespaces: frozenset[str]) -> str:
-    """What is shown of a link: nothing of files, categories and other languages."""
+    """The visible text of a link; empty for files, categories and other languages."""
     target, bar, label = link.partition("|")
     prefix, colon, _ = target.partition(":")
     if colon and (prefix.strip().lower() in namespaces or _LANGUAGE.fullmatch(prefix)):

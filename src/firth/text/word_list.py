@@ -7,17 +7,17 @@ from firth.text.tokenizer import WORD_LIMIT, WORDS
 
 
 def choose_words(counts: Mapping[str, int], size: int) -> list[str]:
-    """A vocabulary of exactly ``size`` pieces: special ones, then words from the most frequent to the rarest.
+    """Choose a vocabulary of exactly ``size`` tokens: special ones, then words from the most frequent to the rarest.
 
-    Ties go to the smaller strings. Raises TokenizerError when the text has fewer different words.
+    Ties go to the smaller strings. Raises TokenizerError if the text has fewer distinct words.
     """
     words = sorted((-n, word) for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0)
     if not words:
-        raise TokenizerError("no words to learn a vocabulary from; give text with letters in it")
+        raise TokenizerError("no words to train a vocabulary on; give text with letters in it")
     pieces = [*WORDS.specials, *(word for _, word in words)]
     if len(pieces) < size:
         largest = len(pieces)
         raise TokenizerError(
-            f"the text supports at most {largest} pieces, not {size}; pass --size {largest} or give more text"
+            f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
         )
     return pieces[:size]

@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary: count words, then join the best pair of pieces again and again.
+"""Train a WordPiece vocabulary: count words, then repeatedly merge the best pair of tokens.
 
 Source: Schuster & Nakajima 2012 (likelihood score); the frequency score is that of byte-pair encoding.
 """
@@ -21,14 +21,14 @@ Score = Literal["frequency", "likelihood"]
 
 MAX_TYPES = 5_000_000
 
-# str.split() takes these control characters for white space; the tokenizer drops them.
+# str.split() treats these control characters as white space; the tokenizer drops them.
 _NOT_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 class WordSplitter:
-    """Texts -> counts of words, as the tokenizer to be built will see them.
+    """Counts the words of texts as the future tokenizer will see them.
 
-    ``marked``: with a ``▁`` for the white space before a word, as BPE sees them.
+    ``marked``: with a ``▁`` for the white space before a word, as in BPE.
     """
 
     def __init__(self, *, lowercase: bool, keep_accents: bool = False, marked: bool = False):
@@ -41,7 +41,7 @@ class WordSplitter:
         )
 
     def count(self, texts: Iterable[str]) -> Counter[str]:
-        """Counts over all texts.
+        """Count words over all texts.
 
         Neither normalising nor splitting looks across white space, so each distinct run of other characters
         goes through the library once.
@@ -52,11 +52,11 @@ class WordSplitter:
         words: Counter[str] = Counter()
         if not runs:
             return words
-        # A newline stays and is never part of a run, so one call normalises all of them.
+        # A newline is kept and never part of a run, so one call normalises all runs.
         normal = self._normalizer.normalize_str("\n".join(runs))
         mark = MARK if self.marked else ""
         if self.marked:
-            normal = normal.replace(MARK, "_")  # as in the normaliser of the tokenizer to be built
+            normal = normal.replace(MARK, "_")  # as the future tokenizer's normaliser does
         for run, count in zip(normal.split("\n"), runs.values(), strict=True):
             if run.isascii() and run.isalnum():
                 words[mark + run] += count
@@ -68,7 +68,7 @@ class WordSplitter:
 
 @dataclass(slots=True)
 class WordCounts:
-    """Counts of words within a bound on how many are held; what was dropped for it is counted."""
+    """Word counts with bounded memory; counts what it drops."""
 
     max_types: int = MAX_TYPES
     counts: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class WordCounts:
     pruned_occurrences: int = 0
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Add counts, then drop the rarest words (all of count 1, then 2, ...) while there are too many."""
+        """Add counts; while there are too many words, drop the rarest (all of count 1, then 2, ...)."""
         self.counts.update(counts)
         threshold = 0
         while len(self.counts) > self.max_types:
@@ -88,7 +88,7 @@ class WordCounts:
 
 
 def text_blocks(texts: Iterable[str], block_characters: int = 4_000_000) -> Iterator[list[str]]:
-    """Texts in lists of about so many characters: the unit of work of one worker."""
+    """Group texts into lists of about ``block_characters`` characters: one unit of work."""
     block: list[str] = []
     size = 0
     for text in texts:
@@ -102,7 +102,7 @@ def text_blocks(texts: Iterable[str], block_characters: int = 4_000_000) -> Iter
 
 
 def count_words(texts: Iterable[str], splitter: WordSplitter, max_types: int = MAX_TYPES) -> WordCounts:
-    """Counts of the words of all texts, in bounded memory."""
+    """Count the words of all texts in bounded memory."""
     total = WordCounts(max_types)
     for block in text_blocks(texts):
         total.add(splitter.count(block))
@@ -118,16 +118,16 @@ def train_wordpiece(
     alphabet_limit: int = 6000,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """A vocabulary of exactly ``size`` pieces: special tokens, alphabet, joined pieces in order of joining.
+    """Train a vocabulary of exactly ``size`` tokens: special tokens, alphabet, merged tokens in order.
 
-    ``score``: "frequency" joins the pair that occurs most often, "likelihood" the one with the largest
+    ``score``: "frequency" merges the most frequent pair, "likelihood" the one with the largest
     count(ab) / (count(a) count(b)); ties go to the smaller strings. Pairs seen fewer than ``min_count``
-    times are never joined. ``on_progress`` is called with the number of pieces now and then.
-    Raises TokenizerError when the text cannot give so many pieces, or the size cannot hold the alphabet.
+    times are never merged. ``on_progress`` receives the number of tokens now and then.
+    Raises TokenizerError if the text supports fewer tokens, or the size cannot hold the alphabet.
     """
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
     if not words:
-        raise TokenizerError("no words to learn a vocabulary from; give text with letters in it")
+        raise TokenizerError("no words to train a vocabulary on; give text with letters in it")
     forms = _forms(words)
     alphabet = choose_alphabet(words, forms, len(SPECIALS), size, alphabet_limit)
     pieces = [*SPECIALS, *alphabet]
@@ -138,16 +138,16 @@ def train_wordpiece(
     if len(pieces) < size:
         largest = len(pieces)
         if choose_alphabet(words, forms, len(SPECIALS), largest, alphabet_limit) != alphabet:
-            # A smaller vocabulary may keep fewer characters, and so support fewer pieces still.
+            # A smaller vocabulary may keep fewer characters, and so support even fewer tokens.
             train_wordpiece(words, largest, score=score, min_count=min_count, alphabet_limit=alphabet_limit)
         raise TokenizerError(
-            f"the text supports at most {largest} pieces, not {size}; pass --size {largest} or give more text"
+            f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
         )
     return pieces
 
 
 def _forms(words: Iterable[str]) -> dict[str, list[str]]:
-    """The pieces that each character needs: at the beginning of a word, and inside."""
+    """The tokens that each character needs: at the start of a word, and inside."""
     first: set[str] = set()
     inner: set[str] = set()
     for word in words:
@@ -157,9 +157,9 @@ def _forms(words: Iterable[str]) -> dict[str, list[str]]:
 
 
 def joined_pieces(words: Mapping[str, int], pieces: Iterable[str], score: Score, min_count: int) -> Iterator[str]:
-    """New pieces in the order in which they are joined, until none is left.
+    """Yield new tokens in the order of merging, until none is left.
 
-    A word with a character outside ``pieces`` teaches nothing: it will be [UNK].
+    A word with a character outside ``pieces`` is ignored: it will be [UNK].
     """
     known = set(pieces)
     spelt = (([word[0], *(PREFIX + c for c in word[1:])], n) for word, n in words.items())
@@ -178,5 +178,5 @@ def joined_pieces(words: Mapping[str, int], pieces: Iterable[str], score: Score,
 
 
 def joined(left: str, right: str) -> str:
-    """``wa`` and ``##nt`` -> ``want``."""
+    """Merge ``wa`` and ``##nt`` to ``want``."""
     return left + right[len(PREFIX) :]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-MARK = "\u2581"  # ▁, which stands for the white space before a word where pieces keep it
+MARK = "\u2581"  # ▁, the white space before a word in tokens that keep it
 
 # Google's character classes (google-research/bert tokenization.py), in the library's regular expressions.
 _DROPPED = r"[\x{FFFD}\p{Cc}\p{Cf}&&[^\t\n\r]]"
@@ -15,36 +15,36 @@ _IDEOGRAPH = (
     r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
 )
 _ALONE = _PUNCTUATION + _IDEOGRAPH
-# Unicode's Final_Sigma condition, which the library's Lowercase (one character at a time) does not know.
+# Unicode's Final_Sigma condition, which the library's Lowercase (one character at a time) does not apply.
 _FINAL_SIGMA = r"Σ(?<=\p{Cased}\p{Case_Ignorable}*Σ)(?!\p{Case_Ignorable}*\p{Cased})"
 
 
 def lower_steps() -> list[normalizers.Normalizer]:
-    """Lower-casing as Python does it."""
+    """The normalisation steps of Python's lower-casing."""
     return [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
 
 
 def build_normalizer(*, lowercase: bool, keep_accents: bool, google: bool) -> normalizers.Normalizer:
-    """The steps that turn raw text into what the vocabulary is made of.
+    """Build the normaliser of raw text.
 
-    Source: google-research/bert tokenization.py for ``google``, which decomposes lower-cased text and
-    leaves it so (Hangul becomes Jamo). New vocabularies are composed again.
+    Source: google-research/bert tokenization.py for ``google``, which leaves lower-cased text
+    decomposed (Hangul becomes Jamo). New vocabularies compose it again.
     Differs: BertNormalizer is not used; it also drops private-use characters and others.
     """
     return normalizers.Sequence(_plain_steps(lowercase, keep_accents, google))
 
 
 def build_marked_normalizer(*, lowercase: bool, keep_accents: bool) -> normalizers.Normalizer:
-    """The same for pieces that keep white space: one ``▁`` for each run of it, and one before the text.
+    """Build the normaliser for tokens that keep white space: one ``▁`` for each run of it, and one before the text.
 
-    A ``▁`` that the text has itself is read as ``_``, so that each mark is white space.
+    A ``▁`` in the text itself becomes ``_``, so that each mark is white space.
     """
     return normalizers.Sequence(
         [
             *_plain_steps(lowercase, keep_accents, google=False),
             normalizers.Replace(MARK, "_"),
             normalizers.Strip(left=False, right=True),
-            normalizers.Prepend(" "),  # nothing where nothing is left
+            normalizers.Prepend(" "),  # adds nothing to an empty text
             normalizers.Replace(Regex(f"[{_SPACE}]+"), MARK),
         ]
     )
@@ -66,26 +66,26 @@ def _plain_steps(lowercase: bool, keep_accents: bool, google: bool) -> list[norm
 
 def build_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     """Normalised text -> words: ideographs and punctuation marks alone, the rest split at white space."""
-    # One expression that matches the words is faster than three that match what is between them.
+    # One expression that matches words is faster than three that match the gaps.
     return split_into(f"[{_ALONE}]|[^{_SPACE}{_ALONE}]+")
 
 
 def build_blank_splitter() -> pre_tokenizers.PreTokenizer:
-    """Normalised text that is tokenised already -> words: what is between blanks."""
+    """Split already tokenised, normalised text into words at blanks."""
     return split_into(f"[^{_SPACE}]+")
 
 
 def build_marked_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """The same words, each with the ``▁`` before it: ``▁Ein ▁Mann , ▁der ▁T - Shirt .``"""
+    """Split normalised text into words, each with the ``▁`` before it: ``▁Ein ▁Mann , ▁der ▁T - Shirt .``"""
     return split_into(f"{MARK}?(?:[{_ALONE}]|[^{MARK}{_ALONE}]+)")
 
 
 def split_into(word: str) -> pre_tokenizers.PreTokenizer:
-    """All matches of an expression of the library; what is between them is dropped."""
+    """Split text into all matches of an expression, dropping the gaps."""
     return pre_tokenizers.Split(Regex(word), "removed", invert=True)
 
 
 def stand_alone(pieces: Sequence[str]) -> list[bool]:
-    """Which pieces are a punctuation mark or an ideograph: words of their own in any text."""
+    """Which tokens are a punctuation mark or an ideograph, and so a word in any text."""
     words = build_pre_tokenizer()
     return [len(piece) == 1 and len(words.pre_tokenize_str(piece + "a")) == 2 for piece in pieces]

@@ -1,4 +1,4 @@
-"""Reading .zst files, which needs the extra ``data``."""
+"""Read .zst files; needs the extra ``data``."""
 
 import io
 from typing import Any, BinaryIO
@@ -9,13 +9,13 @@ _READ = 1 << 17  # bytes
 
 
 class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of all frames of a .zst file; EOFError where the last one is cut off."""
+    """The decompressed bytes of all frames of a .zst file; EOFError if the last one is truncated."""
 
     def __init__(self, raw: BinaryIO, zstandard: Any):
         self._raw = raw
         self._zstandard = zstandard
         self._frame: Any = None
-        self._packed = b""  # read, not yet unpacked
+        self._packed = b""  # read, not yet decompressed
         self._ready = b""
 
     def readable(self) -> bool:
@@ -43,7 +43,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_zstd(raw: BinaryIO) -> io.BufferedReader:
-    """A .zst file as a stream of its unpacked bytes. InputError if the library is missing."""
+    """Open a .zst file as a stream of its decompressed bytes. InputError if the library is missing."""
     try:
         import zstandard
     except ImportError:

@@ -1,9 +1,9 @@
-"""Checkpoints as folders that appear whole or not at all, and are read strictly.
+"""Checkpoints: folders that are written atomically and verified on reading.
 
 checkpoints/step-1000/
-├── …                     a model folder (written by the ``save_model`` that the job passes in)
+├── …                     a model folder (written by the ``save_model`` that the caller passes in)
 ├── train/
-│   ├── state.json            step, place in the data, log offset, best score, evaluation history
+│   ├── state.json            step, position in the data, log offset, best score, evaluation history
 │   ├── optimizer.safetensors
 │   └── rank-0.safetensors    recurrent state of each micro-batch slot of that process
 └── manifest.json         size and SHA-256 of every file
@@ -32,9 +32,9 @@ def save_checkpoint(
     carry: dict[str, Tensor],
     keep: int,
 ) -> Path:
-    """Write ``step-N`` whole, then delete the oldest beyond ``keep``.
+    """Write ``step-N`` atomically, then delete the oldest beyond ``keep``.
 
-    Checkpoints of later steps go too: they are of a course that the run has left (they were damaged).
+    Checkpoints of later steps are deleted too: the run resumed before them because they were damaged.
     ``carry``: recurrent state, ``<micro-batch of a step>/<name>``.
     """
 
@@ -47,7 +47,9 @@ def save_checkpoint(
         save_tensors(train / "carry.safetensors", carry)
 
     if checkpoints.is_symlink():
-        raise ConfigError(f"{checkpoints} is a link, and nothing is written through links: put the folder itself there")
+        raise ConfigError(
+            f"{checkpoints} is a link, and Firth writes nothing through links: put the folder itself there"
+        )
     clear_litter(checkpoints)
     path = checkpoints / f"step-{step}"
     write_folder(path, fill)
@@ -60,19 +62,19 @@ def save_checkpoint(
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write named tensors to a safetensors file, with the permissions of any new file. OSError if the disk fails."""
-    # The library's file is for its owner alone: it begins as a temporary one.
+    # The library creates a temporary file that only its owner may read.
     path.touch()
     mode = path.stat().st_mode
     try:
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
     except SafetensorError as error:
-        # A failing disk, which the library reports as an error of its own.
+        # The library reports a failing disk as its own error.
         raise OSError(str(error)) from None
     path.chmod(mode)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Named tensors of a safetensors file; CheckpointError if it is not one."""
+    """Read named tensors from a safetensors file; CheckpointError if it is not one."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -80,7 +82,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def list_checkpoints(checkpoints: Path) -> list[tuple[int, Path]]:
-    """Whole checkpoints, oldest first. Folders with another name, and unfinished ones, are not counted."""
+    """List complete checkpoints, oldest first. Unfinished ones and folders with other names are ignored."""
     found = []
     if checkpoints.is_dir():
         for path in checkpoints.iterdir():
@@ -91,7 +93,7 @@ def list_checkpoints(checkpoints: Path) -> list[tuple[int, Path]]:
 
 
 def has_begun(run: Path) -> bool:
-    """Whether a run has anything to resume from, or to lose: a checkpoint, however damaged, or a model."""
+    """Whether a run has a checkpoint, however damaged, or a model: something to resume from, or to lose."""
     models = (run / "model", run / ".model.old")
     return bool(list_checkpoints(run / "checkpoints")) or any(model.exists() for model in models)
 
@@ -107,11 +109,11 @@ def recover_checkpoints(checkpoints: Path) -> None:
 
 
 def newest_checkpoint(checkpoints: Path, tell: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint that is undamaged; ``tell`` hears of each that is not."""
+    """Find the newest undamaged checkpoint; reports each damaged one to ``tell``."""
     for _, path in reversed(list_checkpoints(checkpoints)):
         try:
             check_folder(path)
             return path
         except FirthError as error:
-            tell(f"{error}; looking for an older checkpoint")
+            tell(f"{error}; trying an older checkpoint")
     return None

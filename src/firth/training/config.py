@@ -6,13 +6,13 @@ from typing import Literal
 from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, PART, POSITIVE, RATE, SHARE, check_bounds, option
 from firth.errors import ConfigError
 
-# Batches of a step are made before it begins. The largest published steps have a few million tokens.
+# All batches of a step are built before it starts. The largest published steps have a few million tokens.
 MOST_STEP_TOKENS = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
-    """The optimiser and its rate over time."""
+    """The optimiser and the learning-rate schedule."""
 
     kind: Literal["bert_adam", "gpt_adam", "adamw", "muon", "adagrad", "sgd"] = option(
         "bert_adam",
@@ -27,88 +27,88 @@ class OptimConfig:
         0.01, "share of the steps over which the learning rate rises from 0 (paper: 10,000 of 1,000,000)", SHARE
     )
     plateau_factor: float = option(
-        1.0, "the learning rate is multiplied by this whenever held-out scores stop improving; 1: off", PART
+        1.0, "factor on the learning rate whenever held-out scores stop improving; 1: off", PART
     )
-    plateau_patience: int = option(1, "evaluations in a row without a better score that are a plateau", COUNT)
+    plateau_patience: int = option(1, "consecutive evaluations without a better score that make a plateau", COUNT)
     min_learning_rate: float = option(
-        0.0, "training ends when plateaus have brought the peak learning rate below this", AMOUNT
+        0.0, "end training once plateaus have reduced the peak learning rate below this", AMOUNT
     )
     averaged_after: int = option(
-        0, "sgd: averages weights from the first score on that is worse than the best so many before; 0: never", AMOUNT
+        0, "sgd: average weights once a score is worse than one from before this many evaluations; 0: never", AMOUNT
     )
-    decay: float = option(0.01, "weight decay, decoupled but for sgd; never of biases and norms", AMOUNT)
-    beta1: float = option(0.9, "of the running mean of gradients", RATE)
-    beta2: float = option(0.999, "of the running mean of their squares", RATE)
-    epsilon: float = option(1e-6, "added to the root of the mean square", AMOUNT)
-    momentum: float = option(0.95, "muon: of the running mean of a matrix's gradients", RATE)
-    matrix_scale: float = option(1.0, "muon: learning rate of matrices, as a multiple of the others'", POSITIVE)
-    accumulated: float = option(0.0, "adagrad: what the sum of squares begins with", AMOUNT)
-    clip_norm: float = option(1.0, "gradients are scaled down to this global norm; 0: never", AMOUNT)
+    decay: float = option(0.01, "weight decay, decoupled except for sgd; never on biases and norms", AMOUNT)
+    beta1: float = option(0.9, "decay of the running mean of gradients", RATE)
+    beta2: float = option(0.999, "decay of the running mean of squared gradients", RATE)
+    epsilon: float = option(1e-6, "added to the root mean square", AMOUNT)
+    momentum: float = option(0.95, "muon: momentum of a matrix's gradients", RATE)
+    matrix_scale: float = option(1.0, "muon: learning rate of matrices, relative to the others'", POSITIVE)
+    accumulated: float = option(0.0, "adagrad: initial value of the sum of squares", AMOUNT)
+    clip_norm: float = option(1.0, "clip gradients to this global norm; 0: never", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self, "optim")
         if self.kind == "adagrad" and self.decay:
-            raise ConfigError(f"optim.decay={self.decay}: adagrad has none, set it to 0")
+            raise ConfigError(f"optim.decay={self.decay}: adagrad does not support it, set it to 0")
         if self.averaged_after and self.kind != "sgd":
-            raise ConfigError(f"optim.averaged_after={self.averaged_after}: only optim.kind=sgd averages weights")
+            raise ConfigError(f"optim.averaged_after={self.averaged_after}: requires optim.kind=sgd")
         if self.min_learning_rate and self.plateau_factor == 1.0:
             raise ConfigError(
-                f"optim.min_learning_rate={self.min_learning_rate}: the rate falls with optim.plateau_factor below 1; "
-                "set one or the other"
+                f"optim.min_learning_rate={self.min_learning_rate}: requires optim.plateau_factor below 1; "
+                "set both or neither"
             )
         if self.min_learning_rate > self.learning_rate:
             raise ConfigError(
-                f"optim.min_learning_rate={self.min_learning_rate}: training would end before it begins, "
-                f"optim.learning_rate={self.learning_rate} is less"
+                f"optim.min_learning_rate={self.min_learning_rate}: must not exceed "
+                f"optim.learning_rate={self.learning_rate}"
             )
 
     @property
     def follows_scores(self) -> bool:
-        """Whether held-out scores decide how a run goes on."""
+        """Whether held-out scores control the learning rate or weight averaging."""
         return self.plateau_factor < 1 or self.averaged_after > 0
 
     def check_looks(self, looks: int, option: str) -> None:
-        """ConfigError if scores are to decide, and there is one, at the end; ``option`` says how many there are."""
+        """Refuse options that need several evaluations if there is only one, at the end; ``option`` sets the number."""
         if self.follows_scores and not looks:
             raise ConfigError(
-                f"optim.plateau_factor and optim.averaged_after go by scores while a run goes on: {option}=0 has one, "
-                "at the end"
+                f"optim.plateau_factor and optim.averaged_after require evaluations during training: {option}=0 has "
+                "one, at the end"
             )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """How long, how much at a time, how often to look and to save."""
+    """Length, batch size, and intervals of evaluations and checkpoints."""
 
-    steps: int = option(0, "optimizer steps; 0: as many as train.minutes or train.epochs allow", OPTIONAL_COUNT)
+    steps: int = option(0, "optimizer steps; 0: derived from train.minutes or train.epochs", OPTIONAL_COUNT)
     minutes: float = option(
         0.0,
-        "minutes of training that the steps are chosen for, by the measured speed; 0: 30, and at most 40 epochs",
+        "minutes to train; sets the steps by measured speed; 0: 30, and at most 40 epochs",
         AMOUNT,
     )
-    epochs: float = option(0.0, "passes over the training text that the steps are chosen for; 0: see minutes", AMOUNT)
-    batch_tokens: int = option(4096, "most tokens in a micro-batch", COUNT)
+    epochs: float = option(0.0, "passes over the training text; sets the steps; 0: see minutes", AMOUNT)
+    batch_tokens: int = option(4096, "maximum tokens per micro-batch", COUNT)
     micro_batches: int = option(
-        0, "micro-batches a step, over all processes; 0: one a process, together of train.batch_tokens", AMOUNT
+        0, "micro-batches per step, over all processes; 0: one per process, train.batch_tokens in total", AMOUNT
     )
     layer_decay: float = option(
         1.0,
-        "learning rate of each layer group: this times that of the group above; the top group has the full rate",
+        "learning rate of each layer group relative to the group above; the top group has the full learning rate",
         PART,
     )
-    seed: int = option(12345, "of initial weights, data and dropout", AMOUNT)
+    seed: int = option(12345, "seed of initial weights, data and dropout", AMOUNT)
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "auto: bfloat16 where the processor or card computes in it, else float32"
+        "auto", "auto: bfloat16 if the CPU or GPU supports it, else float32"
     )
     compile: bool = option(
-        False, "compile the encoder's blocks: a minute at the start for faster steps; needs a C++ compiler"
+        False, "compile the encoder's blocks: faster steps after a minute of compilation; needs a C++ compiler"
     )
-    recompute: bool = option(False, "keep less for the backward and compute it again: less memory, slower steps")
+    recompute: bool = option(False, "recompute activations in the backward pass: less memory, slower steps")
     eval_every: int = option(1000, "steps between evaluations on held-out text; 0: only at the end", AMOUNT)
-    patience: int = option(0, "evaluations without a better score after which training ends; 0: never", AMOUNT)
-    eval_batches: int = option(50, "micro-batches of held-out text an evaluation reads; 0: all", AMOUNT)
+    patience: int = option(0, "early stopping after this many evaluations without a better score; 0: never", AMOUNT)
+    eval_batches: int = option(50, "micro-batches of held-out text per evaluation; 0: all", AMOUNT)
     save_every: int = option(1000, "steps between checkpoints; 0: only at the end", AMOUNT)
-    keep_checkpoints: int = option(2, "newest checkpoints that are kept", COUNT)
+    keep_checkpoints: int = option(2, "number of newest checkpoints to keep", COUNT)
     log_every: int = option(20, "steps between lines of log.jsonl", COUNT)
     tensorboard: bool = option(False, "also write TensorBoard events (needs firth[track])")
 
@@ -116,16 +116,16 @@ class TrainConfig:
         check_bounds(self, "train")
         lengths = {"train.steps": self.steps, "train.minutes": self.minutes, "train.epochs": self.epochs}
         if len(given := [f"{key}={value:g}" for key, value in lengths.items() if value]) > 1:
-            raise ConfigError(f"{' and '.join(given)} each say how long the run is: give one of them")
+            raise ConfigError(f"{' and '.join(given)} each set the length of the run: give one of them")
         if self.seed >= 1 << 63:
             raise ConfigError(f"train.seed={self.seed}: expected less than 2^63")
         if self.slots * self.batch_tokens > MOST_STEP_TOKENS:
             raise ConfigError(
                 f"train.micro_batches={self.slots} of train.batch_tokens={self.batch_tokens}: expected at most "
-                f"{MOST_STEP_TOKENS:,} tokens in a step, all of which are in memory"
+                f"{MOST_STEP_TOKENS:,} tokens per step, which must all fit into memory"
             )
 
     @property
     def slots(self) -> int:
-        """Micro-batches of a step: as many as are given, else one."""
+        """Micro-batches per step: the given number, else one."""
         return self.micro_batches or 1

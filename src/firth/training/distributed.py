@@ -1,4 +1,4 @@
-"""Several processes, of one machine or under torchrun: who am I, and sums over all of them."""
+"""Collective operations over several processes, on one machine or under torchrun."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from firth.training.processes import Group
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all: ``rank`` of ``size``. ``group``: how they reach each other, None under torchrun."""
+    """This process among all: ``rank`` of ``size``. ``group``: their connections, None under torchrun."""
 
     rank: int = 0
     size: int = 1
@@ -23,22 +23,22 @@ class World:
 
     @classmethod
     def of(cls, group: Group | None) -> "World":
-        """The processes of one machine; None: one alone."""
+        """The world of a group of processes on one machine; None: a single process."""
         return cls() if group is None else cls(group.rank, group.size, group)
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is the leading process, which writes all files."""
         return self.rank == 0
 
 
 def join_world() -> World:
-    """Join the others when torchrun started this process (gloo, or nccl with cards), else be alone."""
+    """Join the processes that torchrun started (gloo, or nccl with GPUs); without torchrun, a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     if not dist.is_initialized():
-        # Its functions take the group of the time of their import as a default. Imported later (an optimiser does it),
-        # they keep the group's threads alive past its end, and the process may abort as it exits.
+        # Its functions bind the current process group at import as a default. Imported later (by an optimiser), they
+        # keep the group's threads alive past its end, and the process may abort at exit.
         import torch.distributed.nn  # noqa: F401
 
         cards = torch.cuda.device_count()
@@ -50,13 +50,13 @@ def join_world() -> World:
 
 
 def leave_world() -> None:
-    """Say goodbye to the others, so that torchrun ends cleanly."""
+    """Leave the process group, so that torchrun ends cleanly."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def sum_over_ranks(values: dict[str, float], world: World) -> dict[str, float]:
-    """Each value summed over all processes, in their order; under torchrun all must come with the same keys."""
+    """Sum each value over all processes, in rank order; under torchrun all must pass the same keys."""
     if world.size == 1:
         return values
     if world.group is not None:
@@ -74,9 +74,9 @@ def sum_over_ranks(values: dict[str, float], world: World) -> dict[str, float]:
 
 
 def sum_gradients(parameters: Iterable[Tensor], world: World) -> None:
-    """Gradients summed over all processes, in place, as one flat message.
+    """Sum gradients over all processes, in place, as one flat message.
 
-    A parameter that the loss does not reach has none, in every process alike, and stays as it is.
+    A parameter that the loss does not reach has no gradient in any process and is unchanged.
     """
     grads = [p.grad for p in parameters if p.grad is not None]
     if world.size == 1 or not grads:
@@ -88,19 +88,19 @@ def sum_gradients(parameters: Iterable[Tensor], world: World) -> None:
 
 
 def any_rank(flag: bool, world: World) -> bool:
-    """Whether the flag is set in some process: all then act together."""
+    """Whether the flag is set in any process, so that all act together."""
     return sum_over_ranks({"flag": float(flag)}, world)["flag"] > 0
 
 
 def join_texts(texts: list[str], world: World) -> list[str]:
-    """The texts of all processes, in their order; under torchrun those of this one."""
+    """Gather the texts of all processes, in rank order; under torchrun only those of this one."""
     if world.group is None:
         return texts
     return [text for some in world.group.all_gather(json.dumps(texts).encode()) for text in json.loads(some)]
 
 
 def barrier(world: World) -> None:
-    """Wait until every process is here."""
+    """Wait until every process arrives."""
     if world.group is not None:
         world.group.all_gather(b"")
     elif world.size > 1:
@@ -108,9 +108,9 @@ def barrier(world: World) -> None:
 
 
 def gather_tensors(tensors: dict[str, Tensor], world: World) -> list[dict[str, Tensor]]:
-    """Each process's tensors, by rank, at the leading one (others get an empty list).
+    """Gather each process's tensors, by rank, at the leading one (others get an empty list).
 
-    Under torchrun all processes must come with the same names, shapes and types.
+    Under torchrun all processes must pass the same names, shapes and types.
     """
     if world.size == 1:
         return [tensors]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: before the next micro-batch, with everything saved."""
+"""Stop cleanly on Ctrl-C and SIGTERM: before the next micro-batch, with everything saved."""
 
 import signal
 import threading
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class Stopped(BaseException):
-    """Raised where a stop can be at once; see ``StopRequest.at_once``."""
+    """Raised where a run can stop at once; see ``StopRequest.at_once``."""
 
 
 class StopRequest:
-    """While open, the first signal only sets ``asked``; a second Ctrl-C interrupts at once."""
+    """A context in which the first signal only sets ``asked``; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -21,7 +21,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        # Signals go to the main thread alone; elsewhere a run cannot be asked to stop.
+        # Only the main thread receives signals; in other threads a run cannot be asked to stop.
         if threading.current_thread() is not threading.main_thread():
             return self
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -37,7 +37,7 @@ class StopRequest:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside, a signal raises Stopped: for waiting, which leaves nothing half done."""
+        """Inside, a signal raises Stopped: for waiting, which a stop leaves in no partial state."""
         self._at_once = True
         try:
             yield

@@ -1,12 +1,12 @@
-"""Learning rates by depth: discriminative fine-tuning."""
+"""Learning rates by layer depth (discriminative fine-tuning)."""
 
 from firth.data.batch import Objective
 
 
 def layer_scales(objective: Objective, decay: float, *, below: int) -> dict[str, float]:
-    """Scale of the learning rate of each of the encoder's parameters, by name: ``decay`` to the power of its depth.
+    """The learning rate scale of each encoder parameter, by name: ``decay`` to the power of its depth.
 
-    The top group of layers is ``below`` groups deep, the next one group deeper.
+    The top layer group has depth ``below``, the next one more.
     Source: Howard & Ruder 2018, §3.2, applied to any encoder's groups.
     """
     groups = objective.encoder.layer_groups()

@@ -1,4 +1,4 @@
-"""``log.jsonl``: one event a line, always; TensorBoard beside it if asked for."""
+"""Write ``log.jsonl``, one event per line, and TensorBoard events on request."""
 
 import contextlib
 import json
@@ -9,22 +9,22 @@ from typing import Any, BinaryIO
 from firth.errors import CheckpointError, ConfigError, SaveError
 from firth.files import append_to
 
-# Fields that differ from run to run on the same machine; all else is bit-equal after a resume.
+# Fields that vary between runs on the same machine; all others are bit-equal after a resume.
 TIME_FIELDS = ("elapsed_s", "tokens_per_s", "flops_per_s")
 
 
 class Log:
-    """Appends events to a file. ``offset`` is its length in bytes, for a checkpoint to remember.
+    """Appends events to a file. ``offset`` is its length in bytes, which a checkpoint stores.
 
-    Opening at an offset cuts the file back to it: what a killed run wrote after its last checkpoint
-    will be written again. ``step`` is that of the checkpoint (TensorBoard forgets what came after it). A path
-    of None takes the events and keeps nothing (processes that do not lead).
+    Opening at an offset truncates the file: a resumed run writes again what came after its last
+    checkpoint. ``step`` is that of the checkpoint (TensorBoard drops later events). With a path
+    of None events are discarded (processes that do not lead).
     """
 
     def __init__(self, path: Path | None, offset: int = 0, tensorboard: bool = False, step: int = 0):
         length = path.stat().st_size if path is not None and path.exists() else 0
         if path is not None and length < offset:
-            raise CheckpointError(f"{path} has {length} bytes, the checkpoint says {offset}: it was cut")
+            raise CheckpointError(f"{path} has {length} bytes, the checkpoint expects {offset}: it was truncated")
         self._writer = _tensorboard(path.parent, step) if path is not None and tensorboard else None
         self._file: BinaryIO = append_to(path) if path is not None else open(os.devnull, "ab")  # noqa: SIM115  # closed by close
         if path is not None:
@@ -36,7 +36,7 @@ class Log:
         return self._file.tell()
 
     def write(self, event: str, step: int, **values: Any) -> None:
-        """One event, e.g. ``write("train", 20, mlm_loss=6.1)``; numbers go to TensorBoard too."""
+        """Write one event, e.g. ``write("train", 20, mlm_loss=6.1)``; numbers go to TensorBoard too."""
         line = {"event": event, "step": step, **values}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
@@ -60,7 +60,7 @@ class Log:
     def close(self) -> None:
         if self._writer:
             self._writer.close()
-        # A full disk was reported when the line was written; what closing could add to that is nothing new.
+        # A full disk was already reported when the line was written.
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -74,7 +74,7 @@ def _tensorboard(folder: Path, step: int) -> Any:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All events of a run, oldest first; a last line that a kill cut short is left out."""
+    """Read all events of a run, oldest first; skips a last line that a kill cut short."""
     events = []
     for line in path.read_bytes().splitlines():
         try:

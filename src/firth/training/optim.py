@@ -1,4 +1,4 @@
-"""Optimisers and the grouping of parameters for weight decay."""
+"""Optimisers, and parameter groups for weight decay and learning-rate scales."""
 
 import contextlib
 import math
@@ -12,7 +12,7 @@ from firth.errors import ConfigError
 from firth.packed import JOINT_PROJECTIONS, Encoder
 from firth.training.config import OptimConfig
 
-# A count of steps after which Adam's bias corrections are 1 in any precision.
+# A step count at which Adam's bias corrections are 1 in any precision.
 _BEYOND_CORRECTION = 1e9
 _UPDATES = "updates"
 _AVERAGE = "average"
@@ -22,8 +22,8 @@ _MOMENTUM = "momentum"
 class BertAdam(torch.optim.AdamW):
     """Adam without bias correction, with decoupled decay: ``p -= rate · (m / (√v + ε) + decay · p)``.
 
-    Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. It is AdamW long after its first step:
-    so PyTorch's one-pass kernel serves it, which goes over the parameters once instead of nine times.
+    Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. It equals AdamW at a very large step count,
+    so PyTorch's fused kernel applies, which reads the parameters once instead of nine times.
     """
 
     def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
@@ -42,8 +42,8 @@ class BertAdam(torch.optim.AdamW):
 class GptAdam(BertAdam):
     """Adam whose bias correction scales the whole step: ``p -= rate · √(1-β2ᵗ)/(1-β1ᵗ) · (m / (√v + ε) + decay · p)``.
 
-    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is. ``agree``: makes of the
-    numbers of updates that this process counts, by group, those of all processes that share the parameters.
+    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is. ``agree``: turns this
+    process's update counts, by group, into those of all processes that share the parameters.
     """
 
     agree: Callable[[dict[str, int]], dict[str, int]]
@@ -67,7 +67,7 @@ class GptAdam(BertAdam):
             group["lr"] = rate
 
     def _count(self, params: list[nn.Parameter]) -> int:
-        """The number of this update, from 1; it is part of the state, and on the host, where it is read."""
+        """The number of this update, from 1; it is part of the state and stays on the host, where it is read."""
         updates = [self.state[p] for p in params if p.grad is not None]
         for state in updates:
             state[_UPDATES] = state.get(_UPDATES, torch.zeros((), dtype=torch.int64)) + 1
@@ -79,8 +79,8 @@ class Muon(torch.optim.AdamW):
 
     ``p -= rate · (0.2 · √max(rows, columns) · O(m) + decay · p)``, where O(m) has the singular vectors of the Nesterov
     momentum m and singular values near 1. The factor gives updates the root mean square of AdamW's, so one learning
-    rate serves both. Groups with ``projections`` hold matrices; each is that many projections, orthogonalized one by
-    one.
+    rate serves both. Groups with ``projections`` hold matrices, each made of that many projections, which are
+    orthogonalized separately.
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the factor is that of Liu et
     al. 2025 (arXiv 2502.16982), §2.2.
@@ -106,18 +106,18 @@ class Muon(torch.optim.AdamW):
             parts = [next(directions) for _ in range(group["projections"])]
             p.mul_(1 - group["lr"] * group["weight_decay"])
             p.add_(torch.cat(parts) if len(parts) > 1 else parts[0], alpha=-0.2 * group["lr"])
-            # The matrices are done: AdamW skips parameters without a gradient.
+            # The matrices are updated; AdamW skips parameters without a gradient.
             p.grad = None
         super().step(closure)
 
 
-# Of the quintic iteration. Source: Jordan et al. 2024.
+# Coefficients of the quintic iteration. Source: Jordan et al. 2024.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
 def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Each matrix (R, C) with its singular values moved near 1, times √max(R, C); one batched product per shape."""
+    """Move the singular values of each matrix (R, C) near 1, times √max(R, C); one batched product per shape."""
     a, b, c = _QUINTIC
     found: list[Tensor] = [torch.empty(0)] * len(matrices)
     shapes: dict[tuple[int, ...], list[int]] = {}
@@ -137,10 +137,10 @@ def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 class AveragedSgd(torch.optim.SGD):
-    """SGD whose weights can be averaged from some update on.
+    """SGD that can average its weights from some update on.
 
-    Source: Merity et al. 2017, §3. The average is of the weights after each update since; the released code's begins
-    one update later. What is no parameter, such as the statistics of batch norm, is not averaged.
+    Source: Merity et al. 2017, §3. Averages the weights after each update since; the released code starts
+    one update later. Buffers, such as batch norm statistics, are not averaged.
     """
 
     @torch.no_grad()
@@ -151,7 +151,7 @@ class AveragedSgd(torch.optim.SGD):
             state[_AVERAGE].lerp_(p, 1 / int(state[_UPDATES]))
 
     def begin_averaging(self) -> bool:
-        """From the next update on. False if it has begun before: then nothing changes."""
+        """Average from the next update on. Returns False, and changes nothing, if averaging has begun before."""
         if self._averages():
             return False
         for p in (p for group in self.param_groups for p in group["params"]):
@@ -163,7 +163,7 @@ class AveragedSgd(torch.optim.SGD):
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """While it lasts, the parameters are their averages, if they are averaged."""
+        """A context in which the parameters have their averaged values, if there are any."""
         averages = self._averages()
         _swap(averages)
         try:
@@ -181,7 +181,7 @@ def _swap(averages: list[tuple[nn.Parameter, dict[str, Any]]]) -> None:
 
 
 _ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
-# What an optimiser has of each parameter that it has updated; AveragedSgd nothing before it averages.
+# State entries of each updated parameter by optimiser; AveragedSgd has none before it averages.
 _ENTRIES: Mapping[type, frozenset[str]] = {
     BertAdam: _ADAM,
     GptAdam: _ADAM | {_UPDATES},
@@ -193,7 +193,7 @@ _OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
 
 
 def decays(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay applies: to matrices and embeddings, never to biases and norms.
+    """Whether weight decay applies to a parameter: to matrices and embeddings, not to biases and norms.
 
     Source: google-research/bert optimization.py excludes names with LayerNorm, layer_norm and bias. In
     this package those are exactly the parameters of one dimension.
@@ -207,10 +207,10 @@ def make_optimizer(
     scales: Mapping[str, float] | None = None,
     parts: Mapping[str, nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
-    """An optimiser over the trainable parameters, grouped by whether they decay and by the scale of their rate.
+    """Build an optimiser over the trainable parameters, grouped by weight decay and learning-rate scale.
 
-    ``scales``: of the rate, by parameter name; 1 where none is given. Each group has its ``scale``. ``parts``: what
-    is updated of each parameter, by name, and nothing of others; None: all of all.
+    ``scales``: of the learning rate, by parameter name; default 1. Each group has its ``scale``. ``parts``: the slice
+    of each parameter to update, by name, and nothing of others; None: all parameters.
     """
     projections = _hidden_matrices(model) if config.kind == "muon" else {}
     members: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
@@ -246,11 +246,11 @@ def make_optimizer(
 
 
 def _hidden_matrices(model: nn.Module) -> dict[int, int]:
-    """The weights of the linear layers of an encoder's blocks, by id: how many projections each holds."""
+    """The number of projections in each weight of the linear layers of an encoder's blocks, by id."""
     encoder = getattr(model, "encoder", None)
     blocks = encoder.regions() if isinstance(encoder, Encoder) else []
     if not blocks:
-        raise ConfigError("optim.kind=muon updates the matrices of Transformer blocks, and this model has none: adamw")
+        raise ConfigError("optim.kind=muon requires Transformer blocks, and this model has none: use adamw")
     return {
         id(part.weight): JOINT_PROJECTIONS.get(name.rpartition(".")[2], 1)
         for block in blocks
@@ -260,10 +260,10 @@ def _hidden_matrices(model: nn.Module) -> dict[int, int]:
 
 
 def whole_costs(model: nn.Module, config: OptimConfig) -> dict[str, float]:
-    """The parameters that must be updated as a whole, and what a number of them costs, of a number of the others."""
+    """The parameters that must be updated whole, and the update cost per element relative to other parameters."""
     projections = _hidden_matrices(model) if config.kind == "muon" else {}
     return {
-        # About 30 products of the shorter side's length; an element of AdamW takes as long as a few thousand.
+        # About 30 products of the shorter side's length; AdamW's update of an element costs as much as a few thousand.
         name: 1 + min(p.shape[0] // projections[id(p)], p.shape[1]) / 100
         for name, p in model.named_parameters()
         if id(p) in projections
@@ -271,12 +271,12 @@ def whole_costs(model: nn.Module, config: OptimConfig) -> dict[str, float]:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors: ``<parameter>/<entry>``."""
+    """Export the optimiser's state as named tensors: ``<parameter>/<entry>``."""
     return state_tensors(dict(model.named_parameters()), optimizer)
 
 
 def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """``optimizer_tensors`` of parameters, or parts of some, by name."""
+    """The state of the given parameters, or slices of them, by name; see ``optimizer_tensors``."""
     names = {id(p): name for name, p in params.items()}
     return {
         f"{names[id(p)]}/{entry}": torch.as_tensor(value)
@@ -286,7 +286,7 @@ def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Opt
 
 
 def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` gave; ValueError for a tensor that no parameter or optimiser has."""
+    """Restore the state from ``optimizer_tensors``; ValueError for a tensor of no parameter or optimiser."""
     params = dict(model.named_parameters())
     check_state(params, optimizer, tensors)
     load_state(params, optimizer, tensors)
@@ -295,7 +295,7 @@ def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, t
 def check_state(
     params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """ValueError for a tensor that no parameter or optimiser has."""
+    """Raise ValueError for a state tensor of no parameter or optimiser."""
     entries: dict[str, set[str]] = {}
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
@@ -312,9 +312,9 @@ def check_state(
 def load_state(
     params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what ``state_tensors`` gave."""
+    """Restore the state from ``state_tensors``."""
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
-        # The count of steps too: a fused optimiser wants it where the parameter is. Ours is of the host.
+        # A fused optimiser needs its step count on the parameter's device; ours is on the host.
         place = torch.device("cpu") if entry == _UPDATES else params[name].device
         optimizer.state[params[name]][entry] = tensor.to(place)

@@ -1,9 +1,8 @@
-"""The processes of a run on one machine: how the leading one starts the others, and how they reach each other.
+"""Start the worker processes of a run on one machine, and connect them to the leading process.
 
-Each of the others has a socket to the leading process and a pipe from it. The socket carries what they tell each other
-(and its end tells that one of them died); the pipe stays open for as long as the leading process lives, so that none
-outlives it. Large tensors go through memory that all share, which is a file without a name: the system takes it back
-when the last of them has ended, however it ended.
+Each worker has a socket to the leading process and a pipe from it. The socket carries messages (and its closing shows
+that a process died); the pipe stays open while the leading process lives, so that no worker outlives it. Large tensors
+go through shared memory, an unnamed file that the system frees when the last process ends, however it ends.
 """
 
 import contextlib
@@ -25,18 +24,18 @@ from typing import Any
 import firth.errors
 from firth.errors import FirthError, TrainingError
 
-# A message: what it is, and how many bytes follow.
+# A message header: its kind, and the number of bytes that follow.
 _HEAD = struct.Struct("<cQ")
 _DATA, _ERROR = b"d", b"e"
-# How long a process that is done may take to end before it is ended.
+# Seconds that a finished process may take to exit before it is killed.
 _END_S = 20.0
 
 
 class Group:
-    """The processes of a run, as one of them sees the others.
+    """One process's connections to the others of its run.
 
-    ``lines``: of the leading process, a socket to each other one by rank; of another, the one to the leading.
-    ``memory``: descriptor of the file whose bytes all share.
+    ``lines``: in the leading process, a socket to each worker by rank; in a worker, the one to the leading process.
+    ``memory``: descriptor of the shared memory file.
     """
 
     def __init__(self, rank: int, size: int, lines: list[socket.socket], memory: int):
@@ -44,14 +43,14 @@ class Group:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """What each process brings, by rank, at the leading one (others get an empty list)."""
+        """Collect each process's message, by rank, at the leading one (others get an empty list)."""
         if self.rank:
             self._send(0, _DATA, mine)
             return []
         return [mine, *(self._receive(line) for line in range(self.size - 1))]
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """What each process brings, by rank, at every one. None goes on before all have come."""
+        """Collect each process's message, by rank, in every process; also a barrier."""
         if not self.rank:
             found = self.gather(mine)
             joined = b"".join(found)
@@ -68,14 +67,14 @@ class Group:
         return found
 
     def share(self, n_bytes: int) -> mmap.mmap:
-        """Zeros in memory that all processes share; all must ask for the same. Once in a run."""
+        """Allocate zeroed memory shared by all processes; all must ask for the same size, once per run."""
         if not self.rank:
             os.ftruncate(self.memory, n_bytes)
         self.all_gather(b"")
         return mmap.mmap(self.memory, n_bytes)
 
     def fail(self, error: BaseException) -> None:
-        """Tell the leading process what went wrong here; it raises that."""
+        """Report an error to the leading process, which raises it."""
         kind = type(error).__name__ if isinstance(error, FirthError) else ""
         text = str(error) if kind else "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):
@@ -110,14 +109,14 @@ class Group:
         return bytes(data)
 
     def _lost(self, line: int) -> None:
-        """A process is gone: raise what it said last, or how it ended. Others end with the leading one."""
+        """Raise the last error of a lost process, or how it ended. Workers end with the leading process."""
         if self.rank:
             raise SystemExit(1)
         rest = b""
         with contextlib.suppress(OSError):
             while chunk := self.lines[line].recv(1 << 16):
                 rest += chunk
-        # What was on its way when it failed: the error comes last.
+        # Skip messages sent before the failure: the error comes last.
         while len(rest) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(rest)
             if kind == _ERROR:
@@ -125,12 +124,12 @@ class Group:
             rest = rest[_HEAD.size + length :]
         code = self._children[line].wait(_END_S)
         if code == -signal.SIGKILL:
-            how = "was killed, most likely because memory ran out: lower train.batch_tokens, or give fewer --processes"
+            how = "was killed, probably because memory ran out: lower train.batch_tokens, or use fewer --processes"
         elif code < 0:
             how = f"was ended by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
-        raise TrainingError(f"process {line + 2} of {self.size} {how}. What was saved before is untouched")
+        raise TrainingError(f"process {line + 2} of {self.size} {how}. Saved checkpoints are untouched")
 
 
 def _raise(error: dict[str, str], rank: int) -> None:
@@ -142,9 +141,9 @@ def _raise(error: dict[str, str], rank: int) -> None:
 
 @contextlib.contextmanager
 def start_group(size: int, module: str, message: dict[str, Any]) -> Iterator[Group | None]:
-    """Start the other processes of a run; when it ends, however it ends, all of them have ended.
+    """Start the worker processes of a run; they end with the context, however it ends.
 
-    They are ``python -m module``, where ``join_group`` gives them the ``message``. None for a size of one.
+    They run ``python -m module``, where ``join_group`` receives the ``message``. None for a size of one.
     """
     if size == 1:
         yield None
@@ -164,10 +163,10 @@ def start_group(size: int, module: str, message: dict[str, Any]) -> Iterator[Gro
 
 
 def _start(module: str, facts: dict[str, Any]) -> "subprocess.Popen[bytes]":
-    # Where this package is, whether it is installed or not.
+    # The package's location, whether it is installed or not.
     here = str(Path(firth.errors.__file__).parents[1])
     path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
-    # A process inherits which signals are blocked: Ctrl-C is for the leading one, which asks the others to stop.
+    # Workers inherit blocked signals: Ctrl-C goes to the leading process, which asks the others to stop.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         child = subprocess.Popen(
@@ -180,7 +179,7 @@ def _start(module: str, facts: dict[str, Any]) -> "subprocess.Popen[bytes]":
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended already: the first message to it says so
+    with contextlib.suppress(BrokenPipeError):  # it has already ended; the first message to it reports that
         child.stdin.write(json.dumps(facts).encode() + b"\n")
         child.stdin.flush()
     return child
@@ -188,7 +187,7 @@ def _start(module: str, facts: dict[str, Any]) -> "subprocess.Popen[bytes]":
 
 @contextlib.contextmanager
 def _nameless() -> Iterator[int]:
-    """The descriptor of an empty file in memory that has no name."""
+    """Open an empty unnamed memory file; yields its descriptor."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("firth")
         try:
@@ -201,7 +200,7 @@ def _nameless() -> Iterator[int]:
 
 
 def _end(children: "list[subprocess.Popen[bytes]]", *, in_peace: bool) -> None:
-    """Wait for those that are done; the others end as their pipe closes."""
+    """Wait for finished processes; the others end when their pipe closes."""
     for child in children:
         if in_peace:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -223,9 +222,9 @@ def _close(lines: list[socket.socket]) -> None:
 
 
 def join_group(work: Callable[[Group, dict[str, Any]], None]) -> None:
-    """Be one of the processes that ``start_group`` started: do the work as one of the group.
+    """Run ``work`` as one of the processes that ``start_group`` started.
 
-    An error is told to the leading process. The process ends at once when the leading one has.
+    Errors are reported to the leading process. The process exits at once when the leading one ends.
     """
     facts = json.loads(_first_line(0))
     threading.Thread(target=_exit_with_leader, daemon=True).start()
@@ -248,7 +247,7 @@ def _first_line(descriptor: int) -> bytes:
 
 
 def _exit_with_leader() -> None:
-    # Not sys.stdin: its lock would be held when the interpreter ends.
+    # Not sys.stdin: its lock would be held at interpreter exit.
     while os.read(0, 1):
         pass
     os._exit(1)

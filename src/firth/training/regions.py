@@ -1,4 +1,4 @@
-"""The parts of an encoder that repeat (the blocks of a Transformer), compiled or recomputed each by itself."""
+"""Compile or recompute the repeated parts of an encoder (Transformer blocks), each separately."""
 
 import functools
 import shutil
@@ -11,10 +11,10 @@ from firth.packed import Encoder
 
 
 def compile_regions(encoder: Encoder, device: torch.device, backend: str = "inductor") -> bool:
-    """Compile the parts that repeat, once for all of them; False, and nothing is changed, without a compiler.
+    """Compile the repeated parts, once for all; returns False and changes nothing without a compiler.
 
-    Numbers of rows and tokens are dynamic: there is one graph for rows of one length and one for rows of several, and
-    the first batch of each takes longer.
+    Numbers of sequences and tokens are dynamic: there is one graph for batches of one length and one for mixed lengths,
+    and the first batch of each takes longer.
     """
     if not has_compiler(device):
         return False
@@ -24,16 +24,16 @@ def compile_regions(encoder: Encoder, device: torch.device, backend: str = "indu
 
 
 def recompute_regions(encoder: Encoder) -> None:
-    """Keep only the input of each such part for the backward, and compute the rest again there.
+    """Activation checkpointing: keep only the input of each part, and recompute the rest in the backward pass.
 
-    Source: Chen et al. 2016. Less memory for about a third more computing; the results are equal.
+    Source: Chen et al. 2016. Less memory for about a third more computation; equal results.
     """
     for region in encoder.regions():
         region.forward = functools.partial(checkpoint, region.forward, use_reentrant=False)
 
 
 def has_compiler(device: torch.device) -> bool:
-    """Whether torch.compile can work here: it wants a C++ compiler for processors, Triton for cards."""
+    """Whether torch.compile works here: it requires a C++ compiler on the CPU, Triton on a GPU."""
     if device.type == "cpu":
         return any(shutil.which(name) for name in (environ.get("CXX", "g++"), "clang++"))
     from torch.utils._triton import has_triton

@@ -1,7 +1,7 @@
-"""Learning-rate schedules, as shares of the peak. Steps count from 0: the first update is made with ``rate(0)``.
+"""Learning-rate schedules, as fractions of the peak. Steps count from 0: the first update uses ``rate(0)``.
 
-A schedule is a function of the updates done, the length of the warm-up (which need not be a whole number) and the
-updates of the whole run. The first update of most has rate 0: so it is published.
+A schedule is a function of the updates done, the length of the warm-up (which may be fractional) and the
+updates of the whole run. The first update of most has learning rate 0, as published.
 """
 
 import math
@@ -12,9 +12,9 @@ from firth.training.config import OptimConfig
 
 
 def linear(step: int, warmup: float, total: int) -> float:
-    """Linear from 0 over the warm-up, then on the line that falls from 1 at step 0 to 0 at the end.
+    """Linear from 0 over the warm-up, then linear decay on the line from 1 at step 0 to 0 at the end.
 
-    Source: google-research/bert optimization.py, which rounds the warm-up down. The rate jumps down a little where
+    Source: google-research/bert optimization.py, which rounds the warm-up down. The learning rate drops slightly where
     the warm-up meets the line.
     """
     steps = int(warmup)
@@ -22,7 +22,7 @@ def linear(step: int, warmup: float, total: int) -> float:
 
 
 def gpt_linear(step: int, warmup: float, total: int) -> float:
-    """The line down is a factor of the warm-up too.
+    """Linear warm-up and linear decay; the decay is also a factor during the warm-up.
 
     Source: openai/finetune-transformer-lm opt.py, warmup_linear.
     """
@@ -48,9 +48,9 @@ def constant(step: int, warmup: float, total: int) -> float:
 
 
 def inverse_sqrt(step: int, warmup: float, total: int) -> float:
-    """Linear over the warm-up, then falling as one over the root of the step, counted from 1.
+    """Linear over the warm-up, then decay by the inverse square root of the step, counted from 1.
 
-    Source: Vaswani et al. 2017, §5.3; its highest rate is 1 / √(width · warm-up).
+    Source: Vaswani et al. 2017, §5.3; its peak is 1 / √(hidden size · warm-up).
     """
     longest = max(warmup, 1.0)
     return min((step + 1) / longest, math.sqrt(longest / (step + 1)))
@@ -60,7 +60,7 @@ def slanted(step: int, warmup: float, total: int) -> float:
     """The slanted triangle: linear from 1/32 to 1 over the warm-up, then linear down to 1/32 again.
 
     Source: Howard & Ruder 2018, equation 3, with ratio 32; the warm-up is its cut, rounded down.
-    Differs: where rounding would take the rate below 1/32 it stays there; a warm-up shorter than an update is none.
+    Differs: rounding never takes the learning rate below 1/32; a warm-up shorter than an update is none.
     """
     cut = int(warmup)
     if step < cut:
@@ -79,7 +79,7 @@ def _line(step: int, total: int) -> float:
     return 1 - min(step, total) / total
 
 
-# The highest rate of the slanted triangle is this times the lowest.
+# Ratio of the highest to the lowest learning rate of the slanted triangle.
 _RATIO = 32
 
 SCHEDULES: dict[str, Callable[[int, float, int], float]] = {
@@ -97,5 +97,5 @@ def _rate(step: int, optim: OptimConfig, total: int) -> float:
 
 
 def rate_of(optim: OptimConfig, total: int) -> Callable[[int], float]:
-    """The learning rate of each update of a run of ``total``."""
+    """The learning rate as a function of the step, for a run of ``total`` updates."""
     return partial(_rate, optim=optim, total=total)

@@ -1,8 +1,8 @@
-"""The trainer: one loop for pre-training and fine-tuning of every system.
+"""The trainer: one training loop for pre-training and fine-tuning of every system.
 
 Losses come as sums; they are divided once, by the count over all micro-batches and processes. All
-randomness of a micro-batch is set from (seed, step, micro-batch), so a run that was stopped and resumed
-is bit-equal to one that was not.
+randomness of a micro-batch follows from (seed, step, micro-batch), so a resumed run is bit-equal to an
+uninterrupted one.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ from firth.training.regions import compile_regions, recompute_regions
 from firth.training.update import make_update
 
 _OF_ANOTHER = "is not what this run writes"
-# So near to the lowest rate is not below it: powers of a tenth are rounded.
+# Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
 _ROUNDING = 1 - 1e-9
 
 
 class Source(Protocol):
-    """Where micro-batches come from; ``firth.data.loader.Loader`` is one."""
+    """A source of micro-batches, such as ``firth.data.loader.Loader``."""
 
     def steps(
         self, start: Place, *, step: int, rank: int, world: int
@@ -56,7 +56,7 @@ class Source(Protocol):
 
 @dataclass
 class State:
-    """All that a resumed run must know besides weights, optimiser and carry."""
+    """Everything that resuming needs besides weights, optimiser state and carry."""
 
     step: int = 0
     place: str = str(Place())
@@ -80,7 +80,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-# What each field of a stored state may be.
+# A check for each field of a stored state.
 _STATE: Mapping[str, Callable[[Any], bool]] = {
     "step": _is_count,
     "place": lambda value: isinstance(value, str),
@@ -99,17 +99,17 @@ _STATE: Mapping[str, Callable[[Any], bool]] = {
 
 @dataclass(kw_only=True)
 class Trainer:
-    """Everything a run needs, put together by the job.
+    """Trains an objective on a source of batches, with evaluations and checkpoints.
 
-    ``dev``: makes this process's held-out micro-batches of an evaluation (slots as in a step), or None.
+    ``dev``: yields this process's held-out micro-batches for an evaluation (slots as in a step), or None.
     ``rate``: learning rate of a step, counted from 0. ``flops``: model floating-point operations of a batch,
-    forward and backward. ``dtype``: what matrix products compute in. ``save_model``: writes the model folder's files.
-    ``identity``: what the run is of (options, a hash of the text); a run goes on only as what it was. ``defaults``:
-    what a run had of options that were not there yet when it began.
-    ``scales``: of the learning rate, by parameter. ``resting``: the parameters that a step, counted from 0, leaves as
-    they are, without update or decay (a set of names). ``judge``: scores the objective on held-out examples, instead of
-    its loss on ``dev``; ``judged_by`` names the score, and the highest is the best (of losses the lowest).
-    ``advice``: what to do about a batch that breaks the training; ``{place}`` stands for it.
+    forward and backward. ``dtype``: of matrix products. ``save_model``: writes the model folder's files.
+    ``identity``: what defines the run (options, a hash of the text); only an equal one can resume it. ``defaults``:
+    values of options that did not exist yet when an older run started.
+    ``scales``: of the learning rate, by parameter. ``resting``: names of the parameters frozen in a step, counted from
+    0, without update or decay. ``judge``: scores the objective on held-out examples, instead of
+    its loss on ``dev``; ``judged_by`` names the score; higher is better (for losses, lower).
+    ``advice``: what to do about a batch that breaks training; ``{place}`` is replaced by its position.
     """
 
     objective: Objective
@@ -136,7 +136,7 @@ class Trainer:
     def __post_init__(self) -> None:
         if self.optim.follows_scores and self.dev is None and self.judge is None:
             raise ConfigError(
-                "optim.plateau_factor and optim.averaged_after go by scores on held-out text, and none is held out: "
+                "optim.plateau_factor and optim.averaged_after require held-out text, and there is none: "
                 "hold some out, or set them to 1 and 0"
             )
         self.objective.to(self.device)
@@ -144,12 +144,12 @@ class Trainer:
             recompute_regions(self.objective.encoder)
         self.compiled = self.config.compile and compile_regions(self.objective.encoder, self.device)
         if self.config.compile and not self.compiled:
-            self.tell("train.compile: no compiler for it on this machine, so nothing is compiled")
+            self.tell("train.compile: this machine has no compiler, so nothing is compiled")
         self.learning = {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
         self.update = make_update(self.objective, self.optim, self.scales, self.world)
         self.optimizer = self.update.optimizer
         self.state = State(identity=self.identity, environment=self._environment())
-        # By number of the micro-batch in its step: a step may have more or fewer than the one before.
+        # By index of the micro-batch in its step: steps may differ in their number of micro-batches.
         self.carries: dict[int, Carry] = {}
         # Those whose state comes from a checkpoint and has not been used yet.
         self._unproven: set[int] = set()
@@ -157,7 +157,7 @@ class Trainer:
         self._given_up = False
 
     def fit(self) -> bool:
-        """Train to the last step. False if it was asked to stop before (everything is saved then)."""
+        """Train to the last step. Returns False if asked to stop before (everything is saved then)."""
         if self._done():
             return True
         rank, size = self.world.rank, self.world.size
@@ -172,13 +172,16 @@ class Trainer:
             return self._loop(steps, log, stop, progress)
 
     def _open_log(self) -> Log:
-        """The run's log, cut back to the checkpoint; only the leading process writes one."""
+        """Open the run's log, truncated to the checkpoint; only the leading process writes one."""
         if not self.world.leads:
             return Log(None)
         path, offset = self.run / "log.jsonl", self.state.log_offset
         length = path.stat().st_size if path.exists() else 0
         if length < offset:
-            self.tell(f"{path} is shorter than it was ({length:,} bytes, not {offset:,}): earlier events are missing")
+            self.tell(
+                f"{path} is shorter than the checkpoint expects ({length:,} bytes, not {offset:,}): "
+                "earlier events are missing"
+            )
         return Log(path, min(offset, length), self.config.tensorboard, self.state.step)
 
     def _loop(
@@ -214,7 +217,7 @@ class Trainer:
         return self._done()
 
     def _next(self, steps: Iterator[tuple[list[Batch], Place]], stop: StopRequest) -> tuple[list[Batch], Place] | None:
-        """The micro-batches of the next step; none if the run is asked to stop while they are made."""
+        """The micro-batches of the next step; None if asked to stop while they are built."""
         try:
             with stop.at_once():
                 return next(steps, None)
@@ -223,7 +226,7 @@ class Trainer:
             return [], Place.parse(self.state.place)
 
     def _done(self) -> bool:
-        """Whether all steps are made, the best score is long past, or plateaus have used the rate up."""
+        """Whether all steps are done, patience is exhausted, or the learning rate has reached its minimum."""
         patience = self.config.patience
         return (
             self.state.step >= self.config.steps
@@ -235,16 +238,16 @@ class Trainer:
         return self.optim.learning_rate * self._fallen() < self.optim.min_learning_rate * _ROUNDING
 
     def _fallen(self) -> float:
-        """What plateaus have left of the rate, as a part."""
+        """The factor by which plateaus have reduced the learning rate."""
         return float(self.optim.plateau_factor**self.state.plateaus)
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
 
     def train_step(self, batches: list[Batch]) -> dict[str, float] | None:
-        """One update from this process's micro-batches; returns sums and counts over all processes.
+        """Make one update from this process's micro-batches; returns sums and counts over all processes.
 
-        None if the run was asked to stop between two micro-batches: then everything is as it was before the step.
+        None if asked to stop between two micro-batches: then everything is as it was before the step.
         """
         counts = sum_over_ranks(_counts(self.objective, batches), self.world)
         self.update.clear()
@@ -252,10 +255,10 @@ class Trainer:
         totals: dict[str, Tensor] = {}
         losses = []
         carries, buffers = dict(self.carries), _versions(self.objective)
-        # One for all micro-batches: weights are cast once a step.
+        # One autocast for all micro-batches: weights are cast once per step.
         with self._computing():
             for number, batch in enumerate(batches):
-                # What a forward pass has changed, such as running means, could not be put back.
+                # A forward pass may have changed buffers, such as running means, which cannot be restored.
                 if number and self._asked() and _versions(self.objective) == buffers:
                     self._given_up = True
                     break
@@ -274,10 +277,10 @@ class Trainer:
                     for term, value in values.items():
                         key = f"{term}_{kind}"
                         totals[key] = totals[key] + value.detach() if key in totals else value.detach()
-        # Looked at once a step: on a card each look waits for all that was asked of it.
+        # Checked once per step: on a GPU each check waits for all queued work.
         finite = torch.stack(losses).isfinite().tolist() if losses else []
         bad = [batch.place for batch, good in zip(batches, finite, strict=False) if not good]
-        # All processes stop together, or those without a bad batch would wait for the others for ever.
+        # All processes stop together, or those without a bad batch would wait forever.
         if any_rank(bool(bad) or self._given_up, self.world):
             if any_rank(bool(bad), self.world):
                 raise TrainingError(self._not_finite("the loss is not a number", join_texts(bad, self.world)))
@@ -294,7 +297,7 @@ class Trainer:
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
     def _rest(self) -> None:
-        """Parameters that rest get no gradient; an optimiser leaves those as they are."""
+        """Clear the gradients of frozen parameters; optimisers skip parameters without one."""
         if self.resting is not None:
             resting = self.resting(self.state.step)
             for name, p in self.learning.items():
@@ -332,14 +335,14 @@ class Trainer:
         return (
             f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {self.advice.format(place=places[0])} "
             f"Usual causes: optim.learning_rate={self.optim.learning_rate:g} is too high, "
-            f"optim.warmup_share={self.optim.warmup_share:g} too little, or {self.dtype} too coarse: try float32"
+            f"optim.warmup_share={self.optim.warmup_share:g} too low, or {self.dtype} too imprecise: try float32"
         )
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Loss per prediction and share of right ones of each term on held-out text, over all processes.
+        """Compute loss per prediction and accuracy of each term on held-out text, over all processes.
 
-        Excludes penalty terms. Empty if there is nothing to predict there.
+        Excludes penalty terms. Empty if there is nothing to predict.
         """
         assert self.dev is not None
         self.objective.eval()
@@ -357,7 +360,7 @@ class Trainer:
                 sums[f"{term}_count"] += batch.counts().get(term, 0)
         self.objective.train()
         sums = sum_over_ranks(sums, self.world)
-        # Held-out text with nothing to predict in it says nothing: a loss of zero would be unbeatable.
+        # Without predictions there is no score: a loss of zero would be unbeatable.
         return self._means(sums) if all(sums[f"{term}_count"] for term in terms) else {}
 
     def _means(self, sums: dict[str, float]) -> dict[str, float]:
@@ -373,14 +376,14 @@ class Trainer:
         return means | {"loss": total}
 
     def _evaluate(self, log: Log, progress: Progress) -> None:
-        """Score on held-out text; the best so far becomes the run's model. Without such text, the last is."""
+        """Score on held-out text and keep the best model so far; without such text, the last."""
         with self._averaged():
             scores = self._scores()
             if scores and self.world.leads:
                 log.write("dev", self.state.step, **scores)
                 progress.message(self._shown(scores))
             beats = not scores or self._beats(scores[self.judged_by], self.state.best)
-            # Of models that are judged equal the later has learnt more; patience runs on.
+            # Of equal scores the later model wins, for it has trained more; patience still counts it as no improvement.
             equals = bool(scores) and self.judge is not None and scores[self.judged_by] == self.state.best
             self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
             if beats or equals:
@@ -392,13 +395,13 @@ class Trainer:
         barrier(self.world)
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
-        """Held-out text is read, and models are written, with averaged weights if there are such."""
+        """A context with averaged weights, if there are any: for evaluating and for writing models."""
         optimizer = self.optimizer
         return self._with_averages(optimizer) if isinstance(optimizer, AveragedSgd) else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _with_averages(self, optimizer: AveragedSgd) -> Iterator[None]:
-        # Processes that share their weights change each its part: all wait until all have, before and after.
+        # Processes that share weights swap one part each: all wait for all, before and after.
         with optimizer.averaged():
             barrier(self.world)
             yield
@@ -406,18 +409,20 @@ class Trainer:
         barrier(self.world)
 
     def _adapt(self, score: float, progress: Progress) -> None:
-        """What depends on held-out scores: how far the rate has fallen, and whether weights are averaged."""
+        """Adapt to a held-out score: reduce the learning rate on a plateau, or start averaging weights."""
         state, optim = self.state, self.optim
         waited = state.looks_since_best
         if optim.plateau_factor < 1 and waited and waited % optim.plateau_patience == 0:
             state.plateaus += 1
             if self.world.leads:
-                what = "ends the training" if self._used_up() else f"is {self._fallen():g} of the schedule's now"
-                progress.message(f"step {state.step}  nothing better: the rate {what}")
+                what = (
+                    "minimum reached, training ends" if self._used_up() else f"now {self._fallen():g} of the schedule's"
+                )
+                progress.message(f"step {state.step}  plateau: learning rate {what}")
         before = state.scores[: -optim.averaged_after] if optim.averaged_after else []
         worse, optimizer = any(self._beats(one, score) for one in before), self.optimizer
         if worse and isinstance(optimizer, AveragedSgd) and optimizer.begin_averaging() and self.world.leads:
-            progress.message(f"step {state.step}  no better than before: weights are averaged from here on")
+            progress.message(f"step {state.step}  no improvement: weights are averaged from here on")
         state.scores.append(score)
 
     def _scores(self) -> dict[str, float]:
@@ -429,7 +434,7 @@ class Trainer:
         return f"step {self.state.step}  held-out: {shown}"
 
     def _beats(self, score: float, best: float | None) -> bool:
-        """Whether a score is the best so far; one that is not a number never is, and any number beats it."""
+        """Whether a score is the best so far; NaN never is, and any number beats NaN."""
         if best is None or math.isnan(best):
             return True
         return score > best if self.judge else score < best
@@ -448,12 +453,12 @@ class Trainer:
         log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
 
     def begin(self, *, score: bool = False) -> None:
-        """Save the state before the first step, so that a run can always be resumed.
+        """Save the state before the first step, so that a run can always resume.
 
-        ``score``: on held-out text too, for a run that goes on from a model. It is in the log, but never the best:
-        a run's model is one that it has trained.
+        ``score``: evaluate too, for a run that continues from a model. The score is logged but never counts as the
+        best: a run's model is one that it has trained.
         """
-        # Before there is a log: until then a run that is killed begins anew.
+        # Before the log exists: a run killed until then starts over.
         scores = self._scores() if score else {}
         with contextlib.closing(Log(self.run / "log.jsonl" if self.world.leads else None)) as log:
             if scores and self.world.leads:
@@ -468,7 +473,7 @@ class Trainer:
         optimizer = self.update.state()
         if self.world.leads:
             self.state.log_offset = log.sync()
-            # By number among all micro-batches of the step, whichever process had it.
+            # Keyed by index among all micro-batches of the step, whichever process had it.
             carry = {
                 f"{int(number) * size + rank}/{name}": tensor
                 for rank, tensors in enumerate(by_rank)
@@ -486,10 +491,10 @@ class Trainer:
         barrier(self.world)
 
     def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> None:
-        """Go back to the newest undamaged checkpoint.
+        """Resume from the newest undamaged checkpoint.
 
         ``load_model(folder)``: the objective's state dict from a model folder. CheckpointError if no
-        checkpoint is whole, or if the run is of something else than it was: then nothing is touched.
+        checkpoint is whole, or if the run's identity differs: then nothing is changed.
         """
         if self.world.leads:
             recover_checkpoints(self.run / "checkpoints")
@@ -507,7 +512,7 @@ class Trainer:
         if other:
             raise CheckpointError(
                 f"{path} was made with another {', '.join(other[:5])}: put it back as it was, "
-                f"or begin a new run from it with --model {path}"
+                f"or start a new run from it with --model {path}"
             )
         now = self._environment()
         before = found.environment
@@ -530,7 +535,7 @@ class Trainer:
             raise CheckpointError(f"{carry} {_OF_ANOTHER}: {error}") from None
 
     def _load_carries(self, tensors: dict[str, Tensor]) -> None:
-        """Each process takes the recurrent state of its own micro-batches, however many saved it."""
+        """Load the recurrent state of this process's micro-batches, however many processes saved it."""
         slots: dict[int, Carry] = {}
         for key, tensor in tensors.items():
             number, slash, name = key.partition("/")
@@ -541,7 +546,7 @@ class Trainer:
         self.carries, self._unproven = slots, set(slots)
 
     def _environment(self) -> dict[str, Any]:
-        """What bit-equality depends on besides the run itself."""
+        """The environment that bit-equality depends on."""
         return {
             "torch": torch.__version__,
             "device": self.device.type,
@@ -553,7 +558,7 @@ class Trainer:
 
 
 def _read_state(path: Path) -> State:
-    """A checkpoint's state; CheckpointError for one that no run has written."""
+    """Read a checkpoint's state; CheckpointError for an invalid one."""
     try:
         plain = read_json(path)
         for name, value in plain.items():
@@ -570,7 +575,7 @@ def _shapes(carry: Carry) -> dict[str, torch.Size]:
 
 
 def _versions(model: nn.Module) -> list[int]:
-    """How often each buffer was changed: PyTorch counts it."""
+    """PyTorch's version counter of each buffer, which changes with every write."""
     return [buffer._version for buffer in model.buffers()]
 
 
@@ -584,7 +589,7 @@ def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:
 
 
 class _Meter:
-    """Tokens and floating-point operations of all processes since it was last read."""
+    """Counts tokens and floating-point operations of all processes since the last reading."""
 
     def __init__(self) -> None:
         self.note = ""

@@ -1,8 +1,8 @@
-"""Gradients to new weights: summed over all processes, clipped, and given to the optimiser.
+"""Update weights: sum gradients over all processes, clip them, and run the optimiser.
 
-Alone, and under torchrun, every process updates all weights. Processes of one machine have one copy of the weights,
-in memory that they share: each updates its share of them, with an optimiser that knows no other weights. So the
-processes together do the work, and hold the state, of one.
+A single process, and each under torchrun, updates all weights. Processes of one machine keep one copy of the weights
+in shared memory: each updates its share, with an optimiser over that share only. Together they do the work, and hold
+the state, of one.
 """
 
 import json
@@ -19,34 +19,34 @@ from firth.training.config import OptimConfig
 from firth.training.distributed import World, barrier, gather_tensors, sum_gradients, sum_over_ranks
 from firth.training.optim import GptAdam, check_state, load_state, make_optimizer, state_tensors, whole_costs
 
-# Shares begin at multiples of so many numbers: at cache lines, and whole vectors of the kernels.
+# Shares start at multiples of this many elements, to align with cache lines and the kernels' vectors.
 _ALIGNED = 64
 _FLOAT_BYTES = 4
 
 
 class Update(Protocol):
-    """What a trainer does with gradients."""
+    """How a trainer turns gradients into new weights."""
 
     optimizer: torch.optim.Optimizer
 
     def clear(self) -> None:
-        """Forget the gradients of the step before."""
+        """Clear the gradients of the previous step."""
 
     def sum(self) -> Tensor:
-        """Sum gradients over all processes and clip them; returns their norm before that."""
+        """Sum gradients over all processes and clip them; returns the norm before clipping."""
 
     def step(self) -> None:
-        """Change the weights."""
+        """Update the weights."""
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's state by ``<parameter>/<entry>``, at the leading process."""
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Put back what ``state`` gave, whichever processes there were; ValueError for what it never gives."""
+        """Restore what ``state`` returned, for any number of processes; ValueError for invalid entries."""
 
 
 def make_update(model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World) -> Update:
-    """How the model's trainable weights are updated by these processes."""
+    """Choose how these processes update the model's trainable weights."""
     if world.group is None:
         return WholeUpdate(model, config, scales, world)
     return SharedUpdate(model, config, scales, world)
@@ -79,11 +79,11 @@ class WholeUpdate:
 
 
 class SharedUpdate:
-    """The weights are in shared memory, and each process updates an equal share of them.
+    """Keeps the weights in shared memory; each process updates an equal share of them.
 
-    All weights lie one after the other; a share is a stretch of them, so that of most parameters one process has all
-    and of a few two have a part each. A process writes the gradients that others need into memory that they read, and
-    adds what the others wrote to those of its own share, in the order of the processes: the sum is the same each time.
+    All weights are concatenated; a share is a contiguous span, so most parameters belong to one process and a few are
+    split between two. A process writes the gradients that others need into shared memory, and adds what the others
+    wrote to those of its own share, in rank order, so the sum is reproducible.
     """
 
     def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World):
@@ -91,16 +91,16 @@ class SharedUpdate:
         self._world, self._group, self._most = world, world.group, config.clip_norm or float("inf")
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if any(p.dtype != torch.float32 for p in self._named.values()):
-            raise ConfigError("several processes share weights in float32 only: give --processes 1")
+            raise ConfigError("several processes require float32 weights: give --processes 1")
         costs = whole_costs(model, config)
         sizes = {name: p.numel() for name, p in self._named.items()}
         places, bounds = _shares(sizes, costs, world.size)
         total = bounds[-1]
-        # The weights, then the gradients that each process has for others.
+        # The weights, then the gradients that each process passes to others.
         memory = self._group.share(_FLOAT_BYTES * total * (1 + world.size))
         numbers = torch.frombuffer(memory, dtype=torch.float32)
         self._sent = numbers[total:].unflatten(0, (world.size, total))
-        # By parameter: where it lies, and the part of it (from, to) that each process updates.
+        # By parameter: its offset, and the part of it (from, to) that each process updates.
         self._places = places
         self._parts = [
             [(max(a, start) - start, min(b, start + p.numel()) - start) for a, b in pairwise(bounds)]
@@ -119,7 +119,7 @@ class SharedUpdate:
                 data = p.detach()
                 self._mine[name] = nn.Parameter(data if b - a == p.numel() else data.view(-1)[a:b])
         if not self._mine:
-            raise ConfigError(f"the model is too small to be shared by {world.size} processes: give fewer --processes")
+            raise ConfigError(f"the model is too small for {world.size} processes: give fewer --processes")
         self.optimizer = make_optimizer(model, config, scales, self._mine)
         if isinstance(self.optimizer, GptAdam):
             self.optimizer.agree = self._highest
@@ -139,7 +139,7 @@ class SharedUpdate:
             for owner, (a, b) in enumerate(parts):
                 if owner != rank and a < b:
                     self._sent[rank, start + a : start + b] = flat[a:b]
-        # None goes on before all have written. A parameter that no process reached has no gradient at all.
+        # Wait until all have written. A parameter that no process reached has no gradient.
         reached = self._group.all_gather(bytes(found))
         squares = 0.0
         for number, (name, p) in enumerate(self._named.items()):
@@ -164,11 +164,11 @@ class SharedUpdate:
 
     def step(self) -> None:
         self.optimizer.step()
-        # The next forward reads the weights of all.
+        # Wait: the next forward reads all weights.
         barrier(self._world)
 
     def _highest(self, counts: dict[str, int]) -> dict[str, int]:
-        """By key, the highest count of all processes."""
+        """The highest count over all processes, by key."""
         found: dict[str, int] = {}
         for some in self._group.all_gather(json.dumps(counts).encode()):
             for key, count in json.loads(some).items():
@@ -208,9 +208,9 @@ def _aligned(n: int) -> int:
 
 
 def _shares(sizes: Mapping[str, int], costs: Mapping[str, float], n: int) -> tuple[list[int], list[int]]:
-    """Where each of so many numbers begins, and where each of ``n`` shares of equal cost ends (0 first).
+    """The offset of each parameter, and the ends of ``n`` shares of equal cost (0 first).
 
-    ``costs``: of a number, where it is not 1. Those that it names are not cut.
+    ``costs``: per element, if not 1. Parameters named there are not split.
     """
     places, ends, end = [], [0.0], 0
     for name, size in sizes.items():

@@ -44,7 +44,7 @@ def test_lines_keep_their_numbers(tmp_path: Path, suffix: str, pack: Pack, mark:
         ("a.gz", b"plain", r"a\.gz: broken or truncated \.gz"),
         ("a.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-9], r"a\.gz: broken or truncated \.gz"),
         ("a.xz", lzma.compress(b"text\n" * 999)[:-9], r"a\.xz: broken or truncated \.xz"),
-        ("a.zip", b"PK", r"a\.zip: \.zip cannot be read; unpack it"),
+        ("a.zip", b"PK", r"a\.zip: \.zip cannot be read; decompress it"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -139,8 +139,8 @@ def test_report_tells_everything_met() -> None:
     problems.add(InputError("f:1: bad"))
     assert problems.report() == [
         "a header",
-        "left out by the rule of the data set: 1 (no gold label)",
-        "bad rows left out: 1; the first 1:",
+        "skipped by the rules of the data set: 1 (no gold label)",
+        "malformed rows skipped: 1; the first 1:",
         "  f:1: bad",
     ]
     assert Problems().report() == []

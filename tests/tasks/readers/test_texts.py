@@ -137,7 +137,7 @@ BAD_TABLES = [
     ("a\tb\n", "text=0,label=2", {}, r":1: found 2 columns \(a \| b\), expected one with the number 2"),
     ("a\tb\n", "text=a,label=c", {}, r":1: found no column 'c' in the header"),
     ("a\ta\n", "text=a,label=a", {}, r":1: found 2 column 'a' in the header"),
-    ("a\tb\n", "text=a,label=b", {"header": False}, r":1: the column 'a' is a name, but the file is read without"),
+    ("a\tb\n", "text=a,label=b", {"header": False}, r":1: the column 'a' is a name, but the file has no header"),
     ("id\ttext\tlabel\nn\ta\tx\nn\tb\tx\n", "", {}, r":3: found the id 'n' again \(first at .*:2\)"),
 ]
 
@@ -168,7 +168,7 @@ def test_bad_objects(tmp_path: Path, line: str, options: dict[str, Any], message
 
 
 def test_unknown_format_and_wrong_document(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot tell the format by '\.dat'"):
+    with pytest.raises(InputError, match=r"unknown format '\.dat'"):
         read(file(tmp_path, "a.dat", "a\n"))
     with pytest.raises(InputError, match=r"found an object, expected a list of objects"):
         read(file(tmp_path, "a.json", "{}"))

@@ -1,7 +1,7 @@
-"""Choices: SWAG, DREAM and ARC as published, and JSONL of one's own.
+"""Read multiple choice: SWAG, DREAM and ARC as published, and JSONL.
 
 Sources: rowanz/swagaf (CSV with header), nlpdata/dream (JSON), allenai ARC (JSONL; and the CSV
-question,A,B,C,D,letter in which it is often passed on).
+question,A,B,C,D,letter in which it is often redistributed).
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _DIGITS = "12345"
 
 
 def _checked_choice(record: Choice) -> Choice:
-    """The record itself, with at least two choices, none empty, and a label among them."""
+    """Check that a record has at least two choices, none empty, and a label among them."""
     where, n = record.where, len(record.choices)
     if n < 2:
         raise InputError(f"{where}: found {n} choice(s), expected at least two; add the others")
@@ -55,7 +55,7 @@ def _label(value: Any, where: str, labelled: bool) -> int | None:
 
 
 def read_swag(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
-    """SWAG: ``sent1`` is the text, ``sent2`` begins each ending; the video is the group."""
+    """Read SWAG: ``sent1`` is the text, ``sent2`` starts each ending; the video is the group."""
     lines = read_csv(path)
     number, names = next(lines, (1, []))
     needed = ("video-id", "sent1", "sent2", *_ENDINGS, *(("label",) if labelled else ()))
@@ -84,9 +84,9 @@ def read_swag(path: Path, problems: Problems, *, labelled: bool = True) -> Itera
 
 
 def read_choices_jsonl(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
-    """Objects of ``context`` (or ``text``), ``question`` if any, ``choices`` (or ``endings``) and ``label`` from 0.
+    """Read objects of ``context`` (or ``text``), optional ``question``, ``choices`` (or ``endings``), ``label`` from 0.
 
-    Also SWAG's names: ``sent1``, ``sent2``, ``ending0``, ``ending1`` …; ``id`` and ``group`` are read where they are.
+    Also accepts SWAG's names: ``sent1``, ``sent2``, ``ending0``, ``ending1`` …; ``id`` and ``group`` are optional.
     """
 
     def make(item: tuple[int, dict[str, Any]]) -> Choice:
@@ -121,7 +121,7 @@ def _choices(row: dict[str, Any], where: str) -> tuple[Any, ...]:
 
 
 def read_dream(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
-    """DREAM: ``[[turns], [{question, choice, answer}], id]``; the dialogue, a turn a line, is text and group."""
+    """Read DREAM: ``[[turns], [{question, choice, answer}], id]``; the dialogue, a turn per line, is text and group."""
     document = read_json(path)
     if not isinstance(document, list):
         raise InputError(f"{path}: found {kind_of(document)}, expected a list of dialogues")
@@ -156,7 +156,7 @@ def read_dream(path: Path, problems: Problems, *, labelled: bool = True) -> Iter
 
 
 def read_arc(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
-    """ARC in the published JSONL: ``question.stem``, ``question.choices`` of text and label, ``answerKey``."""
+    """Read ARC in the published JSONL: ``question.stem``, ``question.choices`` of text and label, ``answerKey``."""
 
     def make(item: tuple[int, dict[str, Any]]) -> Choice:
         number, row = item
@@ -181,11 +181,11 @@ def read_arc(path: Path, problems: Problems, *, labelled: bool = True) -> Iterat
 
 
 def read_arc_csv(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
-    """ARC as question, four choices, and the right one's letter (or number from 1); no header.
+    """Read ARC as question, four choices, and the letter (or number from 1) of the right one; no header.
 
-    A question with three choices has an empty fourth. This form has lost the choices of questions that
-    were numbered 1 to 4, and the fifth choice of others: rows without any choice, or with the answer E,
-    are left out and counted.
+    A question with three choices has an empty fourth. This format has lost the choices of questions
+    numbered 1 to 4, and the fifth choice of others: rows without choices, or with the answer E,
+    are skipped and counted.
     """
 
     def rows() -> Iterator[tuple[int, list[str]]]:

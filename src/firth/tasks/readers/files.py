@@ -1,7 +1,7 @@
-"""Opening labelled data: lines, tables and JSON from plain, .gz and .xz files; and what to do with bad rows.
+"""Open labelled data: lines, tables and JSON from plain, .gz and .xz files; and handle malformed rows.
 
 Labelled data is small and every row counts, so reading is strict where the corpus reader is lenient: a
-byte that is not UTF-8 is an error and no line is ever cut. Lines end with \\n or \\r\\n.
+byte that is not UTF-8 is an error and no line is cut. Lines end with \\n or \\r\\n.
 """
 
 import csv
@@ -26,11 +26,11 @@ _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
 
 
 class Problems:
-    """What reading has met: bad rows, rows that the data set's own rules leave out, and decisions to report.
+    """Collects what a reader finds: malformed rows, rows that the data set's own rules skip, and decisions to report.
 
-    A bad row stops the reading, unless ``skip_bad``: then it is left out, counted, and the first
-    messages are kept. Only sound rows are ever handed on. ``unique_ids``: an id that comes twice is bad; where
-    False, ids are not kept, and memory does not grow with the file.
+    A malformed row stops reading, unless ``skip_bad``: then it is skipped and counted, and the first messages are
+    kept. ``unique_ids``: a repeated id is an error; if False, ids are not stored, so memory does not grow with the
+    file.
     """
 
     def __init__(self, *, skip_bad: bool = False, unique_ids: bool = True):
@@ -41,7 +41,7 @@ class Problems:
         self.notes: list[str] = []
 
     def add(self, error: InputError) -> None:
-        """A bad row."""
+        """Record a malformed row: raise its error, or count it."""
         if not self.skip_bad:
             raise error
         self.n_bad += 1
@@ -49,20 +49,20 @@ class Problems:
             self.messages.append(str(error))
 
     def leave_out(self, reason: str) -> None:
-        """A row that the data set's own rule does not count."""
+        """Count a row that the data set's own rules skip."""
         self.left_out[reason] += 1
 
     def note(self, text: str) -> None:
-        """A decision that the user should see."""
+        """Record a decision that the user should see."""
         if text not in self.notes:
             self.notes.append(text)
 
     def report(self) -> list[str]:
-        """Everything met, one line each."""
+        """Everything found, one line each."""
         lines = [*self.notes]
-        lines += [f"left out by the rule of the data set: {n} ({reason})" for reason, n in self.left_out.items()]
+        lines += [f"skipped by the rules of the data set: {n} ({reason})" for reason, n in self.left_out.items()]
         if self.n_bad:
-            lines.append(f"bad rows left out: {self.n_bad}; the first {len(self.messages)}:")
+            lines.append(f"malformed rows skipped: {self.n_bad}; the first {len(self.messages)}:")
             lines += [f"  {message}" for message in self.messages]
         return lines
 
@@ -74,10 +74,10 @@ def bare_suffix(path: Path) -> str:
 
 
 def read_lines(path: Path, problems: Problems | None = None, *, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end) of every line, blank ones too.
+    """Yield (number from 1, line without its end) for every line, blank ones too.
 
-    A line that cannot be decoded goes to ``problems`` if given (formats with one row a line), else it
-    is raised. A missing, empty or broken file is an InputError.
+    A line that cannot be decoded goes to ``problems`` if given (formats with one row per line), else it
+    raises. A missing, empty or broken file is an InputError.
     """
     number = 0
     for number, raw in enumerate(_raw_lines(path), 1):
@@ -102,7 +102,7 @@ def read_lines(path: Path, problems: Problems | None = None, *, encoding: str = 
 def _raw_lines(path: Path) -> Iterator[bytes]:
     suffix = path.suffix.lower()
     if suffix in _OTHER_PACKED:
-        raise InputError(f"{path}: {suffix} cannot be read; unpack it, or pack it as .gz or .xz")
+        raise InputError(f"{path}: {suffix} cannot be read; decompress it, or compress it as .gz or .xz")
     try:
         with open_packed(path) as file:
             for number, line in enumerate(file):
@@ -110,7 +110,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
                     raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; convert the file to UTF-8")
                 yield line
     except BROKEN_ARCHIVE as error:
-        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); fetch or pack it again") from None
+        raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); download or pack it again") from None
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the path") from None
     except OSError as error:
@@ -118,16 +118,16 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields); a quotation mark is text like any other. Blank lines are passed over."""
+    """Yield (line number, fields); quotation marks are plain text. Blank lines are skipped."""
     for number, line in read_lines(path, problems, encoding=encoding):
         if line.strip():
             yield number, line.split("\t")
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(number of the row's first line, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines."""
+    """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines."""
     csv.field_size_limit(_NO_LIMIT)
-    # The reader wants the ends of lines inside quoted fields.
+    # The csv reader needs the line ends inside quoted fields.
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     try:
         while True:
@@ -142,7 +142,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of a file with one JSON object a line."""
+    """Yield (line number, object) of a file with one JSON object per line."""
 
     def parse(item: tuple[int, str]) -> tuple[int, dict[str, Any]]:
         number, line = item
@@ -157,14 +157,14 @@ def _object(line: str, where: str) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "cannot be parsed"
-        raise InputError(f"{where}: not JSON ({reason}); expected one object a line") from None
+        raise InputError(f"{where}: not JSON ({reason}); expected one object per line") from None
     if not isinstance(value, dict):
         raise InputError(f"{where}: found {kind_of(value)}, expected a JSON object")
     return value
 
 
 def read_json(path: Path) -> Any:
-    """A whole JSON document."""
+    """Read a whole JSON document."""
     text = "\n".join(line for _, line in read_lines(path))
     try:
         return json.loads(text)
@@ -175,7 +175,7 @@ def read_json(path: Path) -> Any:
 
 
 def convert(items: Iterable[Item], make: Callable[[Item], Made], problems: Problems) -> Iterator[Made]:
-    """``make`` of every item; the InputErrors it raises go to ``problems``."""
+    """Apply ``make`` to every item; the InputErrors it raises go to ``problems``."""
     for item in items:
         try:
             made = make(item)
@@ -186,7 +186,7 @@ def convert(items: Iterable[Item], make: Callable[[Item], Made], problems: Probl
 
 
 def checked(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]:
-    """The records, with ids that occur once (where ``problems`` asks for it); InputError when there is none at all."""
+    """Check that ids are unique (if ``problems`` asks for it); InputError if there is no record."""
     seen: dict[str, str] = {}
     n_records = 0
     for record in records:
@@ -207,7 +207,7 @@ def checked(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls the kind of a value."""
+    """The JSON name of a value's type."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 

@@ -1,4 +1,4 @@
-"""Questions about contexts in the JSON of SQuAD: v1.1, v2.0, KorQuAD 1.0, and files like them.
+"""Read questions about contexts in SQuAD's JSON format: v1.1, v2.0, KorQuAD 1.0 and similar files.
 
 Source: rajpurkar/SQuAD-explorer (``data[].paragraphs[].qas[]``, offsets in characters).
 """
@@ -15,7 +15,7 @@ from firth.text.records import Answer, Question
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question as it stands in the file, and what it is about."""
+    """A question as in the file, with its context."""
 
     where: str
     row: Any
@@ -26,10 +26,10 @@ class _Asked:
 def read_squad(
     path: Path, problems: Problems, *, labelled: bool = True, unanswerable: bool = True
 ) -> Iterator[Question]:
-    """The questions of a file; the article is the group.
+    """Read the questions of a file; the article is the group.
 
     A question has no answer if ``is_impossible`` says so, or, in files without it, if its list of answers
-    is empty; with ``unanswerable`` False that is an error. Not ``labelled``: answers are not looked at.
+    is empty; with ``unanswerable`` False that is an error. Not ``labelled``: answers are ignored.
     """
     document = read_json(path)
     if not isinstance(document, dict):
@@ -74,7 +74,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 def _question(asked: _Asked, labelled: bool, unanswerable: bool) -> Question:
     where, row = asked.where, _object(asked.row, asked.where)
     if not isinstance(row.get("id"), str | int) or not str(row["id"]):
-        raise InputError(f"{where}: found no 'id', expected a name for the question; add it")
+        raise InputError(f"{where}: found no 'id', expected a unique name of the question; add it")
     return Question(
         question=text_field(row, "question", where),
         context=asked.context,

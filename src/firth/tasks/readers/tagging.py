@@ -1,7 +1,7 @@
-"""Words or characters with tags: CoNLL columns, CoNLL-U, JSONL, the characters of KLUE-NER, and bare text.
+"""Read tagged words or characters: CoNLL columns, CoNLL-U, JSONL, KLUE-NER, and plain text.
 
-Readers hand on the tags as they stand in the file; ``in_bio`` finds their scheme, checks their order and
-writes entities in BIO.
+Readers return the tags of the file unchanged; ``in_bio`` detects their scheme, checks their order and
+converts entities to BIO.
 """
 
 import re
@@ -25,15 +25,15 @@ from firth.tasks.tags import OUTSIDE, check, scheme_of, split_tag, to_bio
 from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"
-# Words of a raw text: in prediction they must be cut as in training.
+# Words of a raw text: prediction must split them as training did.
 WORD = re.compile(r"\w+|[^\w\s]")
 _KLUE_HEADER = "##"
 
 
 def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
-    """The same sentences with their entities in BIO (plain tags stay); what was found is noted.
+    """Convert entity tags to BIO (plain tags stay) and note the scheme detected.
 
-    The scheme is that of all sentences together. A sentence that breaks it goes to ``problems``.
+    The scheme is detected over all sentences together. A sentence that breaks it goes to ``problems``.
     """
     kept = list(records)
     scheme = scheme_of(record.tags for record in kept if record.tags is not None)
@@ -60,7 +60,7 @@ class _Block:
 
 
 def _joined(words: list[str], glued: Collection[int] = ()) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Words as a text with spaces between them (none behind those that are ``glued``), and their spans."""
+    """Join words by spaces (none after those that are ``glued``); returns the text and the spans of its words."""
     text, spans = "", []
     for i, word in enumerate(words):
         spans.append((len(text), len(text) + len(word)))
@@ -88,10 +88,10 @@ def read_conll(
     labels: Collection[str] | None = None,
     labelled: bool = True,
 ) -> Iterator[Tagged]:
-    """Sentences of word lines, apart by blank lines; columns by tabs if the first word's line has one, else by spaces.
+    """Read CoNLL: one word per line, a blank line after each sentence; tab-separated if the first line has a tab.
 
-    ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A line of ``-DOCSTART-`` begins
-    a document. A comment stands before the first word of a sentence and begins with "# ".
+    ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A ``-DOCSTART-`` line starts
+    a document. A comment precedes the first word of a sentence and starts with "# ".
     """
     places = (word, tag if labelled else word)
 
@@ -106,7 +106,7 @@ def read_conll(
 
 @dataclass(slots=True)
 class _Columns:
-    """The lines of one sentence as columns, with their numbers; ``width``: columns of the file's first word."""
+    """The lines of one sentence as columns, with line numbers; ``width``: number of columns of the first word."""
 
     lines: list[tuple[int, list[str]]]
     width: int
@@ -135,7 +135,7 @@ def _conll_sentences(path: Path) -> Iterator[_Columns]:
 
 
 def _is_comment(line: str, n_columns: int, width: int) -> bool:
-    """A word may be "#" itself: a line with as many columns as the others is one, unless it says "name = value"."""
+    """Whether a line is a comment: not the word "#", which has the usual columns and no "name = value"."""
     return line.startswith("# ") and (n_columns != width or " = " in line)
 
 
@@ -159,10 +159,10 @@ def _conll_row(where: str, columns: list[str], width: int, places: tuple[int, in
 def read_conllu(
     path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
 ) -> Iterator[Tagged]:
-    """Sentences of CoNLL-U with the universal parts of speech (UPOS) of their syntactic words.
+    """Read CoNLL-U: sentences with the universal part-of-speech tag (UPOS) of each syntactic word.
 
-    Multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out as the format means them to be: the
-    words of the former follow, the latter are not in the text. ``# newdoc`` begins a document.
+    Multi-word tokens (``1-2``) and empty nodes (``1.1``) are skipped as the format defines: the
+    words of the former follow, the latter are not in the text. ``# newdoc`` starts a document.
     """
 
     def make(block: _Block) -> Tagged:
@@ -190,7 +190,7 @@ def _conllu_blocks(path: Path) -> Iterator[_Block]:
 
 def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, labelled: bool) -> Tagged:
     words, tags, glued, sentence_id = list[str](), list[str](), set[int](), ""
-    inside: tuple[int, bool, str] | None = None  # multi-word token: its last word, glued behind, its form
+    inside: tuple[int, bool, str] | None = None  # multi-word token: its last word, no space after it, its form
     for number, line in block.lines:
         where = f"{path}:{number}"
         if line.startswith("#"):
@@ -198,7 +198,7 @@ def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, 
             continue
         columns = line.split("\t")
         if len(columns) != 10:
-            raise InputError(f"{where}: found {len(columns)} columns, expected the 10 of CoNLL-U, apart by tabs")
+            raise InputError(f"{where}: found {len(columns)} columns, expected the 10 of CoNLL-U, separated by tabs")
         name, form, tag, space = columns[0], columns[1], columns[3], columns[9]
         if re.fullmatch(r"\d+\.\d+", name):
             continue
@@ -220,7 +220,7 @@ def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, 
 
 
 def _is_glued(number: int, form: str, space: str, inside: tuple[int, bool, str] | None) -> bool:
-    """Whether no space follows a word; within a multi-word token, where its form goes on behind the word."""
+    """Whether no space follows a word; within a multi-word token, whether its form continues after the word."""
     if inside is None:
         return "SpaceAfter=No" in space
     last, glued_behind, whole = inside
@@ -233,10 +233,10 @@ def _is_glued(number: int, form: str, space: str, inside: tuple[int, bool, str] 
 def read_tagged_jsonl(
     path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
 ) -> Iterator[Tagged]:
-    """Objects of ``tokens`` and ``tags`` (or ``ner_tags``), or of ``text`` and ``entities`` with start, end, label.
+    """Read objects of ``tokens`` and ``tags`` (or ``ner_tags``), or ``text`` and ``entities`` (start, end, label).
 
-    A text is cut into words at white space and punctuation, and at the borders of its entities; ``end`` is
-    the character behind the entity, and its tags are BIO. ``id`` and ``group`` are read where they are.
+    A text is split into words at white space, punctuation and entity boundaries; ``end`` is
+    the character after the entity, and its tags are BIO. ``id`` and ``group`` are optional.
     """
 
     def make(item: tuple[int, dict[str, Any]]) -> Tagged:
@@ -284,7 +284,7 @@ def _from_text(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
 
 
 def _words_of(text: str, borders: list[int]) -> tuple[tuple[int, int], ...]:
-    """The words of a text, cut further at ``borders``."""
+    """The words of a text, split further at ``borders``."""
     spans = []
     for match in WORD.finditer(text):
         cuts = [match.start(), *(b for b in borders if match.start() < b < match.end()), match.end()]
@@ -302,8 +302,8 @@ def _entities(row: dict[str, Any], text: str, where: str) -> list[tuple[int, int
         start, end, label = entity.get("start"), entity.get("end"), text_field(entity, "label", place)
         if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
             raise InputError(
-                f"{place}: found characters {start!r} to {end!r}, expected a stretch of the text's {len(text)}; "
-                "correct start and end (characters from 0, end behind the last)"
+                f"{place}: found characters {start!r} to {end!r}, expected a span of the text's {len(text)}; "
+                "correct start and end (characters from 0, end after the last)"
             )
         if not text[start:end].strip():
             raise InputError(f"{place}: found only white space, expected a word; correct start and end")
@@ -318,17 +318,17 @@ def _entities(row: dict[str, Any], text: str, where: str) -> list[tuple[int, int
     return found
 
 
-# -- characters and bare text ------------------------------------------------------------------------------
+# -- characters and plain text ------------------------------------------------------------------------------
 
 
 def read_klue_ner(
     path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
 ) -> Iterator[Tagged]:
-    """Sentences of KLUE-NER: ``## id<TAB>annotated text``, then a line of character and tag for each character.
+    """Read KLUE-NER: ``## id<TAB>annotated text``, then one line of character and tag for each character.
 
-    Spans are the characters that are no space, as the official scores are computed (KLUE-baseline
-    klue_ner.py); ``tags.fill_gaps`` gives tags to the spaces. Differs: where a B- stands on a space (two
-    sentences of the published file) the character behind it takes the B-.
+    Spans are the non-space characters, as in the official scores (KLUE-baseline klue_ner.py); ``tags.fill_gaps`` tags
+    the spaces. Differs: where a B- is on a space (two sentences of the published file) the character behind it takes
+    the B-.
     """
 
     def make(block: _Block) -> Tagged:
@@ -376,7 +376,7 @@ def _klue_sentence(path: Path, block: _Block, labels: Collection[str] | None, la
 
 
 def read_words(path: Path, problems: Problems) -> Iterator[Tagged]:
-    """Sentences to be tagged: one a line, words apart by white space. Blank lines are passed over."""
+    """Read sentences to tag: one per line, words separated by white space. Blank lines are skipped."""
     lines = ((number, line) for number, line in read_lines(path, problems) if line.strip())
     records = (
         Tagged(line, tuple(match.span() for match in re.finditer(r"\S+", line)), None, f"{path}:{number}")

@@ -1,7 +1,7 @@
-"""Texts and pairs with a label, several labels or a number: TSV, CSV, JSONL, or one JSON list.
+"""Read texts and pairs with a label, several labels or a number: TSV, CSV, JSONL, or one JSON list.
 
-TSV is split at tabs and nothing else, as the published data sets are: a quotation mark is text. CSV is
-quoted as RFC 4180 says. A TSV, CSV or .txt file may have a header; every row has as many fields as the first.
+TSV is split at tabs only, as in the published data sets: a quotation mark is text. CSV is
+quoted by RFC 4180. A TSV, CSV or .txt file may have a header; every row has as many fields as the first.
 """
 
 import math
@@ -29,7 +29,7 @@ Form = Literal["tsv", "csv", "jsonl", "json"]
 Rule = Literal["empty text", "short row", "no gold label"]
 Column = int | str
 
-# The names that are understood without being told, in the order they are looked for.
+# Column names detected by default, in order of preference.
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("text", "sentence", "text_a", "sentence1", "premise", "document"),
     "second": ("second", "text_b", "sentence2", "hypothesis"),
@@ -50,10 +50,10 @@ _FORMS: dict[str, Form] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Where each part of an example stands: a column's number from 0, its name in the header, or a JSON key.
+    """The column of each part of an example: its number from 0, its name in the header, or a JSON key.
 
-    A key with dots leads into an object: ``labels.label``. What is None is looked for by ``KNOWN_NAMES``
-    if no column at all is given, and is not read otherwise.
+    A dotted key reads a nested object: ``labels.label``. If no column is given, all are detected by
+    ``KNOWN_NAMES``; otherwise parts that are None are not read.
     """
 
     text: Column | None = None
@@ -63,13 +63,13 @@ class Columns:
     group: Column | None = None
 
     def given(self) -> dict[str, Column]:
-        """The parts whose column is named."""
+        """The parts whose column is given."""
         parts = {part: getattr(self, part) for part in KNOWN_NAMES}
         return {part: column for part, column in parts.items() if column is not None}
 
 
 def parse_columns(text: str) -> Columns:
-    """``"text=2,label=0"`` or ``"text=sentence,second=sentence2,label=gold,id=idx"`` as columns."""
+    """Parse ``"text=2,label=0"`` or ``"text=sentence,second=sentence2,label=gold,id=idx"``."""
     example = "for example text=sentence,label=gold or, by numbers from 0, text=2,label=0"
     columns: dict[str, Column] = {}
     for pair in text.split(","):
@@ -88,10 +88,10 @@ def parse_columns(text: str) -> Columns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextFormat:
-    """How a file of texts is laid out. The defaults are worked out from the file and reported.
+    """The layout of a file of texts. The defaults are detected from the file and reported.
 
-    ``left_out``: what the rules of a published data set do not count. ``renamed``: published spelling ->
-    label. ``only``: (column, value) of the rows that are read at all, in files of several languages.
+    ``left_out``: what the rules of a published data set skip. ``renamed``: published spelling ->
+    label. ``only``: (column, value) of the rows to read, in files of several languages.
     """
 
     columns: Columns = Columns()
@@ -106,7 +106,7 @@ class TextFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, whatever it was read from: ``part`` and ``only`` are values, None where the row has none."""
+    """One row of any format: ``part`` and ``only`` are values, None where the row has none."""
 
     where: str
     parts: dict[str, Any]
@@ -121,7 +121,7 @@ def read_texts(
     labels: Collection[str] | None = None,
     labelled: bool = True,
 ) -> Iterator[Text]:
-    """The examples of a file. ``labels``: those that may occur. Not ``labelled``: labels are not looked at."""
+    """Read the examples of a file. ``labels``: those allowed. Not ``labelled``: labels are ignored."""
     layout = layout or TextFormat()
     form = layout.form or _form_of(path)
     if form in ("jsonl", "json"):
@@ -136,12 +136,12 @@ def read_texts(
 def _form_of(path: Path) -> Form:
     suffix = bare_suffix(path)
     if suffix not in _FORMS:
-        raise InputError(f"{path}: cannot tell the format by {suffix!r}; expected one of {' '.join(_FORMS)} (.gz, .xz)")
+        raise InputError(f"{path}: unknown format {suffix!r}; expected one of {' '.join(_FORMS)} (.gz, .xz)")
     return _FORMS[suffix]
 
 
 def _kept(rows: Iterator[_Row], layout: TextFormat, problems: Problems) -> Iterator[_Row]:
-    """The rows that the data set counts."""
+    """The rows that the rules of the data set do not skip."""
     for row in rows:
         if layout.only is not None and row.only != layout.only[1]:
             continue
@@ -319,7 +319,7 @@ def _place(column: Column, names: list[str], has_header: bool, where: str) -> in
             )
         return column
     if not has_header:
-        raise InputError(f"{where}: the column {column!r} is a name, but the file is read without header")
+        raise InputError(f"{where}: the column {column!r} is a name, but the file has no header")
     if names.count(column) != 1:
         found = f"{where}: found {names.count(column) or 'no'} column {column!r} in the header"
         raise InputError(f"{found} ({_shortened(names)}), expected one; correct the name or the header")
