@@ -411,7 +411,7 @@ class _Finetuning:
         return run | scores
 
     def _keep(self, number: int, best: dict[str, Any]) -> None:
-        """Move the best run's model to the top, with its scores; runs keep their scores and curves."""
+        """Copy the best run's model to the top, with its scores; runs keep their scores and curves."""
         kept, model = self.out / "model", self.folder(number, best["seed"]) / "model"
         recover(kept)
         # The copy is atomic; a stop may leave parts of the run's model behind, but a resume selects the same run.
