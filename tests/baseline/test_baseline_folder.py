@@ -99,7 +99,7 @@ def test_other_models_are_no_baselines(tmp_path: Path) -> None:
 
 
 def test_a_baseline_has_no_precision_and_no_encoder(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="is a baseline, which NumPy computes on the CPU: leave out device and prec"):
+    with pytest.raises(ConfigError, match="is a baseline, which runs in NumPy on the CPU: leave out device and prec"):
         firth.load(folders["classify"], device="cuda", precision="bfloat16")
     from firth.folder import read_model
 

@@ -48,8 +48,8 @@ def test_it_says_what_changed_and_what_comes_next(firth, tiny_run: Path, text: P
     tokenizer = read_model(tmp_path / "new").tokenizer
     n = tokenizer.size - 300
     assert f"{tmp_path / 'new'}: {n} new tokens, {tokenizer.size} in all" in result.out
-    assert f"{n} new pieces are of use to this text, not 900: these are taken" in result.err
-    for part in ("on the text (", "on held-out text (", "pieces per word", " → 1.", "myocardium", "that are [UNK]"):
+    assert f"only {n} of 900 new tokens are useful for this text: adding these" in result.err
+    for part in ("on the text (", "on held-out text (", "tokens per word", " → 1.", "myocardium", "that are [UNK]"):
         assert part in result.out
     assert f"next: firth prepare {text} --tokenizer {tmp_path / 'new'}/ --out corpus/" in result.out
     assert f"next: firth pretrain --model {tmp_path / 'new'}/ --corpus corpus/ --out runs/domain" in result.out

@@ -450,8 +450,14 @@ def test_submissions_that_cannot_be(firth, wnli: tuple[Path, Path], models: dict
         (["MODEL", "--input", "t.tsv", "--format", "conll"], ["--format conll", "tsv, csv, jsonl"]),
         (["MODEL", "--input", "t.tsv", "--task", "squad1"], ["--task squad1 is of kind answer", "classify"]),
         (["MODEL", "x", "--with", "nowhere"], ["nowhere: no such model folder"]),
-        (["MODEL", "x", "--with", "RUN"], ["is a model for pretraining", "classify: models of one task are averaged"]),
-        (["MODEL", "x", "--with", "ANSWER"], ["is a model for answer", "classify: models of one task are averaged"]),
+        (
+            ["MODEL", "x", "--with", "RUN"],
+            ["is a model for pretraining", "classify: an ensemble needs models of one task"],
+        ),
+        (
+            ["MODEL", "x", "--with", "ANSWER"],
+            ["is a model for answer", "classify: an ensemble needs models of one task"],
+        ),
         ([], ["MODEL", "firth predict --help"]),
     ],
 )

@@ -137,7 +137,7 @@ def test_vocab_of_words_and_a_corpus_made_with_it(firth, tiny_text: Path, tmp_pa
 
 def test_vocab_of_byte_pairs_has_no_score(firth, tiny_text: Path, tmp_path: Path) -> None:
     result = firth("vocab", tiny_text, "--kind", "bpe", "--score", "likelihood", "--out", tmp_path / "v")
-    assert result.code == 2 and "score='likelihood' is an option of WordPiece" in result.complaint
+    assert result.code == 2 and "score='likelihood' applies to WordPiece" in result.complaint
     assert list(tmp_path.iterdir()) == []
 
 

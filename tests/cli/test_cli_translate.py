@@ -184,7 +184,7 @@ def test_translations_are_scored(firth, run: Path, tmp_path: Path) -> None:
         (["RUN", "--data", "FILE", "--gold", "FILE", "--split", "dev"], "--split: only for labelled examples"),
         (["RUN", "--data", "FILE", "--gold", "FILE", "--task", "swag"], "--task: only for labelled examples"),
         (["RUN", "--data", "FILE", "--gold", "SHORT"], "has 3 lines and"),
-        (["BERT", "--data", "FILE", "--gold", "FILE"], "does not translate: --gold belongs to"),
+        (["BERT", "--data", "FILE", "--gold", "FILE"], "does not translate, which --gold requires"),
         (["BERT", "--data", "FILE", "--beam", "2"], "--beam: only for translations"),
     ],
 )

@@ -49,7 +49,7 @@ def test_nothing_is_near_a_vector_of_zeros(firth, tmp_path: Path) -> None:
     write_text(tmp_path / "a", [*ROWS, (b"nil", [0.0, 0.0, 0.0])])
     firth("vectors", "convert", tmp_path / "a", "--to", tmp_path / "m")
     result = firth("vectors", "nearest", tmp_path / "m", "nil")
-    assert (result.code, result.complaint) == (2, "the vector of 'nil' is all zeros: no word is near it")
+    assert (result.code, result.complaint) == (2, "the vector of 'nil' is all zeros, so it has no neighbours")
     result = firth("vectors", "nearest", tmp_path / "m", stdin=b"nil\noslo\n")
     assert (result.code, result.complaint) == (1, "1 of 2 words without a vector")
 

@@ -116,7 +116,7 @@ def test_every_model_is_extended(kind: str, text: Path, tmp_path: Path) -> None:
     added = new.tokenizer.pieces[len(PIECES) :]
     assert {"myocardium", "heartache", "심근경색은", "심근", "of"} <= set(added)
     assert len(added) == report.added == new.tokenizer.size - old.tokenizer.size
-    assert f"{len(added):,} new pieces are of use to this text, not 500: these are taken" in heard
+    assert f"only {len(added):,} of 500 new tokens are useful for this text: adding these" in heard
     # Text without new pieces: the same ids, the same states.
     line = "the heart, the ache."
     assert new.tokenizer.ids_many([line]) == old.tokenizer.ids_many([line])
@@ -254,7 +254,7 @@ def test_what_cannot_be_done_leaves_nothing(text: Path, tmp_path: Path) -> None:
         (CheckpointError, "not a model folder", lambda: extend(taken, [text], out)),
         (InputError, "no such file", lambda: extend(base, [tmp_path / "none.txt"], out)),
         (InputError, "blank.txt.*give text", lambda: extend(base, [blank], out)),
-        (InputError, "no new piece is of use to .*whole.txt", lambda: extend(base, [whole], out)),
+        (InputError, "no new token is useful for .*whole.txt", lambda: extend(base, [whole], out)),
     ]
     for kind, message, call in cases:
         with leaves_nothing(tmp_path), pytest.raises(kind, match=message):

@@ -70,7 +70,7 @@ def test_what_is_removed_and_what_the_card_says(
         "hangul",
         "`Name | Year | Place | Colour`",
         "| `dev.tsv` | 13 | 1 | 0 | 1 | 100.00% |",
-        "Nothing was removed for it.",
+        "Nothing was removed.",
     ):
         assert said in card, said
     assert str(tmp_path) not in card, "a card is for others: no path of this machine"
@@ -195,14 +195,14 @@ def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: 
 def test_text_that_cleaning_removes_altogether(tiny_vocab: Path, tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_text("a | b | c | d\n\n1 | 2 | 3 | 4\n")
-    with pytest.raises(InputError, match="cleaning leaves no text"):
+    with pytest.raises(InputError, match="cleaning removed all text"):
         prepare([path], tiny_vocab, tmp_path / "c", cleaning=Cleaning(rules=OPTIONAL), workers=1)
     assert not (tmp_path / "c").exists()
 
 
 def test_parallel_text_is_taken_as_it_is(tiny_vocab: Path, tmp_path: Path) -> None:
     path = documents(tmp_path / "t.txt", 3)
-    with pytest.raises(ConfigError, match="parallel text is taken as it is"):
+    with pytest.raises(ConfigError, match="parallel text is not cleaned"):
         prepare([path], tiny_vocab, tmp_path / "c", second=[path], cleaning=Cleaning(rules=OPTIONAL))
 
 

@@ -214,8 +214,8 @@ def test_one_vocabulary_of_two_languages(tmp_path: Path) -> None:
 def test_byte_pair_encoding_refuses_what_it_cannot_do(tmp_path: Path, text: Path) -> None:
     for options, message in [
         ({"kind": "bpe", "size": 4}, "size=4 leaves no room beside the 4 special tokens"),
-        ({"kind": "bpe", "score": "likelihood"}, "score='likelihood' is an option of WordPiece"),
-        ({"kind": "bpe", "score": "frequency"}, "score='frequency' is an option of WordPiece"),
+        ({"kind": "bpe", "score": "likelihood"}, "score='likelihood' applies to WordPiece only"),
+        ({"kind": "bpe", "score": "frequency"}, "score='frequency' applies to WordPiece only"),
         ({"kind": "unigram"}, "kind='unigram' is not known; choose 'wordpiece', 'bpe' or 'words'"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -269,7 +269,7 @@ def test_whole_words(tmp_path: Path, text: Path) -> None:
     ids = [i for row in tokenizer.ids_many(TEXT.split("\n")) for i in row]
     assert report.words == 3 * len(ids) and report.pieces_per_word == 1
     assert report.coverage == pytest.approx(1 - ids.count(0) / len(ids)) and report.unk_rate == 1 - report.coverage
-    with pytest.raises(ConfigError, match="score='frequency' is an option of WordPiece: a vocabulary of words takes"):
+    with pytest.raises(ConfigError, match="score='frequency' applies to WordPiece only: a vocabulary of words takes"):
         build_vocab([text], tmp_path / "x", kind="words", score="frequency")
     with pytest.raises(TokenizerError, match="pass --size") as raised:
         build_vocab([text], tmp_path / "x", kind="words")

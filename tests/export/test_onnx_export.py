@@ -334,7 +334,7 @@ def test_other_systems_are_refused(packages: None, tmp_path: Path) -> None:
 
 def test_int8_needs_a_score(packages: None, tmp_path: Path) -> None:
     source = model(tmp_path / "m", "bert", PRETRAINING, masked())
-    with pytest.raises(ConfigError, match="has not learnt a task whose score would tell"):
+    with pytest.raises(ConfigError, match="is not fine-tuned, so no score can show"):
         convert(source, tmp_path / "x", "onnx", int8=Int8(data="f"))
     classifier = model(tmp_path / "n", "bert", "classify", MODELS["classify"][2]())
     with pytest.raises(ConfigError, match="is a model for classify, but squad1 is of kind answer"):

@@ -117,7 +117,7 @@ def test_scores_runs_curves_and_what_reading_met(tmp_path: Path) -> None:
     at = cells.index("optim.learning_rate=1e-4, seed 2")
     assert cells[at : at + 6] == ["optim.learning_rate=1e-4, seed 2", "0.5100", "3", "9", "1.5", "collapsed"]
     assert cells.count("collapsed") == 1
-    assert "1,234 examples to learn from" in page and "dev: 78 examples" in page
+    assert "1,234 training examples" in page and "dev: 78 examples" in page
     assert "a temperature of 1.625" in page and "0.1234 before and 0.0321 after" in page
     assert "t.tsv:7: &lt;broken&gt;" in page
     assert "train = &quot;t.tsv&quot;" in page or 'train = "t.tsv"' in page

@@ -77,7 +77,7 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
     state = {n: t for n, t in encoder_alone(masked()).items() if not n.startswith("pooler.")}
     model = load(publish(tmp_path / "m", state, architecture="BertModel"), device="cpu")
     assert model.embed("the cat").shape == (8,)
-    with pytest.raises(ConfigError, match="published without a masked-LM head: it cannot fill blanks"):
+    with pytest.raises(ConfigError, match="published without a masked-LM head: it cannot fill masks"):
         model.fill_mask("a [MASK]")
     with pytest.raises(ConfigError, match="published without a pooler, so it has no summary"):
         model.embed("the cat", pool="summary")

@@ -206,7 +206,7 @@ CHARACTERS = TagConfig(labels=("O", "B-X", "I-X"), unit="character")
         ),
         (KINDS["classify"][0], RegressConfig(), "b is a model for regress, a for classify"),
         (CHARACTERS, replace(CHARACTERS, unit="word"), "b and a differ in head.unit: word, character"),
-        (CHARACTERS, CHARACTERS, "b and a tag characters in other pieces: average models of one tokenizer"),
+        (CHARACTERS, CHARACTERS, "b and a tag characters by different tokens: average models of one tokenizer"),
     ],
 )
 def test_models_that_cannot_answer_as_one(first: Any, second: Any, message: str) -> None:
@@ -221,7 +221,7 @@ def test_models_that_cannot_answer_as_one(first: Any, second: Any, message: str)
 
 
 def test_an_ensemble_of_no_models() -> None:
-    with pytest.raises(ConfigError, match="an ensemble of no models"):
+    with pytest.raises(ConfigError, match="an ensemble needs at least one model"):
         Ensemble([])
 
 

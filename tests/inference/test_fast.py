@@ -307,7 +307,7 @@ def test_the_device_that_is_asked_for_decides(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("device", ["cuda", "meta"])
 def test_int8_is_for_processors(device: str) -> None:
-    with pytest.raises(ConfigError, match=f"precision='int8': runs on a processor, not on {device}; use 'bfloat16'"):
+    with pytest.raises(ConfigError, match=f"precision='int8': runs on the CPU, not on {device}; use 'bfloat16'"):
         make_fast(made("bert"), "int8", torch.device(device))
 
 
@@ -342,7 +342,7 @@ def test_an_lstm_has_nothing_to_compile(tiny_vocab: Path, tmp_path: Path) -> Non
     tokenizer, row = Tokenizer.load(tiny_vocab), SYSTEMS["lstm"]
     encoder = row.encoder(row.config(vocab_size=tokenizer.size, **SIZES["lstm"]))
     write_model(tmp_path, "lstm", PRETRAINING, row.objective(encoder, row.objective_config()), tokenizer, {})
-    with pytest.raises(ConfigError, match="compile: a model of system lstm has no blocks"):
+    with pytest.raises(ConfigError, match="compile: a lstm model has no blocks"):
         load(tmp_path, device="cpu", compile=True)
     assert load(tmp_path, device="cpu", precision="auto").path.endswith("float32")
 

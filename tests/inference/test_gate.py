@@ -55,7 +55,7 @@ def refusal(model: str | Path) -> str:
 
 def test_int8_wants_its_record(run: Path) -> None:
     command = f"firth evaluate {run} --data DEV --precision int8"
-    assert refusal(run) == f"precision='int8': not yet known to answer as well as float32: {command}"
+    assert refusal(run) == f"precision='int8': not yet shown to match float32: {command}"
     record_gate(run / "model", gate(run / "model"), passed=True)
     model = load(run, precision="int8")
     assert model.path.endswith(", int8") and model.device.type == "cpu"
@@ -84,13 +84,13 @@ def test_a_failed_comparison_takes_the_record_away(run: Path) -> None:
     for passed, exists in ((False, False), (True, True), (False, False)):
         record_gate(run / "model", gate(run / "model"), passed=passed)
         assert (run / "model" / GATE).exists() == exists
-    assert "not yet known" in refusal(run)
+    assert "not yet shown" in refusal(run)
 
 
 def test_other_weights_are_refused(run: Path) -> None:
     record_gate(run / "model", gate(run / "model", weights="1" * 64), passed=True)
     path = run / "model" / GATE
-    assert f"{path} is of other weights than the model's: firth evaluate {run} " in refusal(run)
+    assert f"{path} belongs to other weights than the model's: firth evaluate {run} " in refusal(run)
     for text in ("", "[]", "{}", '{"weights": null}', "\0"):
         path.write_text(text, "utf-8")
         assert "firth evaluate" in refusal(run)
@@ -101,9 +101,9 @@ def test_a_replaced_model_has_no_record(run: Path, tiny_run: Path) -> None:
     old = run / "model" / GATE
     kept = old.read_bytes()
     write(run / "model", tiny_run, seed=1)
-    assert not old.exists() and "not yet known" in refusal(run)
+    assert not old.exists() and "not yet shown" in refusal(run)
     old.write_bytes(kept)
-    assert "is of other weights" in refusal(run)
+    assert "belongs to other weights" in refusal(run)
 
 
 def test_the_folder_stays_whole_and_may_be_copied(run: Path, tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_the_folder_stays_whole_and_may_be_copied(run: Path, tmp_path: Path) -> 
 
 def test_a_model_without_a_task_cannot_be_compared(tiny_run: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_run / "model", tmp_path / "model")
-    assert "has not learnt a task whose score would tell" in refusal(tmp_path)
+    assert "is not fine-tuned, so no score can show" in refusal(tmp_path)
     record_gate(tmp_path / "model", gate(tmp_path / "model"), passed=True)
-    assert "has not learnt a task whose score would tell" in refusal(tmp_path)
+    assert "is not fine-tuned, so no score can show" in refusal(tmp_path)
 
 
 def test_models_of_other_tools_are_converted_first(run: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_models_of_other_tools_are_converted_first(run: Path, tmp_path: Path) ->
     for name in ("firth.json", "manifest.json"):
         (foreign / name).unlink()
     assert load(foreign).loaded.task == "classify"
-    assert f"firth convert {foreign} --out FOLDER makes one" in refusal(foreign)
+    assert f"create one with firth convert {foreign} --out FOLDER" in refusal(foreign)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:

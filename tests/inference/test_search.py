@@ -41,7 +41,7 @@ def test_another_model_is_refused(index: Index, tiny_run: Path) -> None:
     model = firth.load(tiny_run)
     index.check_model(model)
     model.loaded.objective.encoder.embeddings.pieces.weight.data.normal_()
-    with pytest.raises(ConfigError, match="was made by another model than this"):
+    with pytest.raises(ConfigError, match="was built with another model"):
         index.check_model(model)
 
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(InputError, match="has no tokens"):
         made.score_texts([" "])
     untrained = Loaded("bert", PRETRAINING, made.loaded.objective, made.loaded.tokenizer, untrained=("mlm",))
-    with pytest.raises(ConfigError, match="does not score texts"):
+    with pytest.raises(ConfigError, match="cannot score texts"):
         Model(untrained, torch.device("cpu")).score_texts(["a1"])
 
 

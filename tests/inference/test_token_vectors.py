@@ -160,13 +160,13 @@ def test_mixes_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             made.mix(mix)
-    with pytest.raises(ConfigError, match="take a concat"):
+    with pytest.raises(ConfigError, match="use concat"):
         uneven.mix(Mix(kind="mean"))
     found = uneven.vectors("the cat")
     assert found.mixed(uneven.mix(Mix(kind="concat"))).shape == (2, 8 + 6 + 8)
     with pytest.raises(ConfigError, match="hidden sizes"):
         _ = found.layers
-    with pytest.raises(ConfigError, match="weights and gamma belong to a scalar mix"):
+    with pytest.raises(ConfigError, match="weights and gamma apply to a scalar mix"):
         Mix(kind="sum", weights=(1.0,))
     with pytest.raises(ConfigError, match="layer 3: this model has layers 0"):
         list(made.vectors_stream(["the"], 3))

@@ -50,7 +50,7 @@ def test_what_is_not_said_follows_from_the_model() -> None:
         (["optim.peak_rate=1"], r"'optim.peak_rate': it is now called 'optim.learning_rate'"),
         (["train.max_steps=1"], r"here it is 'train.steps'"),
         (["train.steps=-1"], r"train.steps=-1: expected 0 or more"),
-        (["train.steps=5", "train.minutes=1"], r"train.steps=5 and train.minutes=1 each say how long the run is"),
+        (["train.steps=5", "train.minutes=1"], r"train.steps=5 and train.minutes=1 each set the length of the run"),
         (["train.steps=many"], r"train.steps = 'many': expected int"),
         (["train.steps=true"], r"train.steps = True: expected int"),
         (["encoder.n_heads=7"], r"width=256 is not a multiple of n_heads=7"),

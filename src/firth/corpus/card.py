@@ -1,6 +1,6 @@
-"""The data card of a corpus, ``README.md``: what it was made from, what was removed and why.
+"""Write the data card of a corpus, ``README.md``: its sources, what was removed and why.
 
-It depends on the text and the options alone, as the shards do: no dates, no machine, no number of workers.
+Like the shards it depends only on the text and the options: no dates, no machine, no number of workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from firth.data.shards import ShardInfo, Source
 from firth.errors import ConfigError
 
 NAME = "README.md"
-_LEAST_SHARE = 0.001  # of the letters, for a script to be named
+_LEAST_SHARE = 0.001  # least share of the letters for a script to be listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """What the card tells of a corpus."""
+    """The contents of a data card."""
 
     sources: Sequence[Source]
     train: Sequence[ShardInfo]
@@ -38,7 +38,7 @@ class Made:
 
 
 def licences_of(files: Sequence[Path], given: Mapping[str, str]) -> list[str]:
-    """The licence of each file: that of the last pattern that names it. ConfigError for a pattern that names none."""
+    """The licence of each file, from the last pattern that matches it. ConfigError for a pattern without a match."""
     licences = [""] * len(files)
     for pattern, licence in given.items():
         matching = matching_files(files, pattern)
@@ -50,7 +50,7 @@ def licences_of(files: Sequence[Path], given: Mapping[str, str]) -> list[str]:
 
 
 def write_card(made: Made) -> str:
-    """The card as Markdown."""
+    """Format the card as Markdown."""
     parts = [_head(made), _sources(made)]
     if made.verdict is not None:
         parts += [_scripts(made), _removed(made), _found(made.verdict.found, made.cleaning.remove_overlap)]
@@ -66,7 +66,7 @@ def _head(made: Made) -> str:
     held = (
         f"{made.hold_out:.2%} of the {unit} are held out, chosen by a hash of their text."
         if made.hold_out
-        else "The held-out text is that of the files marked so."
+        else "The files marked (held out) are the held-out text."
         if made.dev
         else "Nothing is held out."
     )
@@ -79,7 +79,7 @@ def _head(made: Made) -> str:
     )
     return (
         "# Corpus\n\n"
-        f"Token ids for pre-training, made by `firth prepare`. {held} {cleaned}\n\n"
+        f"Token ids for pre-training, built by `firth prepare`. {held} {cleaned}\n\n"
         + _table(("part", unit, "sentences", "tokens"), rows)
         + f"\n\nTokenizer: `{made.tokenizer}`."
     )
@@ -123,8 +123,8 @@ def _sources(made: Made) -> str:
     header = ("file", "licence", "bytes", "sha256", "documents", "characters", "weight", "copies")
     return (
         "## Sources\n\n"
-        "Documents and characters are those in the corpus, held-out ones included, before copies; bytes are those on "
-        "disk. `manifest.json` has the paths and the whole checksums.\n\n" + _table(header, rows)
+        "Documents and characters are those in the corpus, including held-out ones, before copies; bytes are those on "
+        "disk. `manifest.json` has the paths and the full checksums.\n\n" + _table(header, rows)
     )
 
 
@@ -147,7 +147,7 @@ def _removed(made: Made) -> str:
         return ""
     asked = [f"rules: {', '.join(cleaning.rules) or 'none'}"]
     if "near-duplicates" in cleaning.rules:
-        asked.append(f"near-duplicates from a similarity of {cleaning.similarity:g}")
+        asked.append(f"near-duplicates from similarity {cleaning.similarity:g} on")
     if cleaning.scripts:
         asked.append(f"scripts: {', '.join(cleaning.scripts)}")
     if cleaning.languages:
@@ -166,13 +166,13 @@ def _removed(made: Made) -> str:
         for name, what in REASONS.items()
         if (row := made.removed.get(name))
     ]
-    parts = [f"## Removed\n\nAsked for: {'; '.join(asked)}."]
+    parts = [f"## Removed\n\nOptions: {'; '.join(asked)}."]
     if not rows:
-        return parts[0] + " Nothing was found to remove."
+        return parts[0] + " Nothing was removed."
     parts.append(_table(("reason", "what", "documents", "paragraphs", "characters", "of the text"), rows))
     for name in REASONS:
         if row := made.removed.get(name):
-            parts.append(f"First of *{name}*:\n\n" + "\n".join(_example(*example) for example in row.examples))
+            parts.append(f"First examples of *{name}*:\n\n" + "\n".join(_example(*example) for example in row.examples))
     return "\n\n".join(parts)
 
 
@@ -194,7 +194,7 @@ def _found(found: Sequence[Found], remove: bool) -> str:
         )
         for file in found
     ]
-    done = "The paragraphs where they were found are removed." if remove else "Nothing was removed for it."
+    done = "The paragraphs with matches were removed." if remove else "Nothing was removed."
     quotes = [
         f"- `{Path(file.file).name}` in {_code(_place(where))}: {_code(text[:200])}"
         for file in found
@@ -202,15 +202,15 @@ def _found(found: Sequence[Found], remove: bool) -> str:
     ]
     return (
         "## Evaluation texts\n\n"
-        "An example is found if it shares a run of words with the corpus; runs that occur in more than ten places are "
-        f"common phrases and do not count. {done}\n\n"
-        + _table(("file", "words of a run", "examples", "too short", "found", "of those compared"), rows)
+        "An example is found if it shares a run of words with the corpus; runs that occur in more than ten places "
+        f"are common phrases and do not count. {done}\n\n"
+        + _table(("file", "words of a run", "examples", "too short", "found", "share of those compared"), rows)
         + ("\n\n" + "\n".join(quotes) if quotes else "")
     )
 
 
 def _place(where: str) -> str:
-    """File name and line, without the folders of the machine."""
+    """File name and line, without local folders."""
     return where.rpartition("/")[2]
 
 

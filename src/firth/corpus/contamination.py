@@ -1,4 +1,4 @@
-"""Evaluation texts that occur in a corpus: runs of 8 to 13 words that both have.
+"""Detect evaluation texts in a corpus by shared runs of 8 to 13 words.
 
 Source: Brown et al. 2020, appendix C: the length of the run is the 5th percentile of a file's text lengths, within 8
 and 13 words; a run that occurs in more than ten places of the corpus is a common phrase, not a leak.
@@ -21,16 +21,16 @@ from firth.text.corpus import bare_name, read_lines
 SHORTEST, LONGEST = 8, 13  # words
 COMMON = 10  # places
 _FILTER_BITS = 22
-_QUOTED = 3  # findings shown of each file
+_QUOTED = 3  # matches shown per file
 _JSON_DEPTH = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What of an evaluation file occurs in the corpus.
+    """The overlap of an evaluation file with the corpus.
 
-    ``examples``: its rows (strings, of JSON). ``short``: those without a text of ``n`` words, which are not compared.
-    ``found``: those that share ``n`` words in a row with the corpus. ``quotes``: some of them, as (words, place).
+    ``examples``: number of its rows (strings, in JSON). ``short``: those without a text of ``n`` words, not compared.
+    ``found``: those that share ``n`` consecutive words with the corpus. ``quotes``: some of them, as (words, place).
     """
 
     file: str
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """An evaluation file: its examples, and of each run of words (sorted by hash) the example it comes from."""
+    """An evaluation file: its examples, and the example of each run of words (sorted by hash)."""
 
     path: Path
     n: int
@@ -55,7 +55,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs of one length that are searched: sorted hashes, numbered from ``first``, and a filter before them."""
+    """The runs of one length to search for: sorted hashes, numbered from ``first``, and a prefilter."""
 
     n: int
     first: int
@@ -63,7 +63,7 @@ class Runs:
     might_be: np.ndarray
 
     def find(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
-        """(numbers of the runs found, the words of the block where they begin)."""
+        """Returns (indices of the runs found, the words of the block where they start)."""
         hashes = mix(ngrams(block.words, self.n))
         at = np.flatnonzero(self.might_be[(hashes >> np.uint64(64 - _FILTER_BITS)).astype(np.int64)])
         at = at[inside(block.document_starts, self.n)[at]]
@@ -74,7 +74,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Where runs were found: number of the run, document of the block, first and last paragraph of the block."""
+    """Matches: index of the run, document of the block, first and last paragraph of the block."""
 
     runs: np.ndarray
     documents: np.ndarray
@@ -83,7 +83,7 @@ class Hits:
 
 
 def find_all(block: Block, searched: list[Runs]) -> Hits:
-    """Every place of a block where a run of an evaluation text begins."""
+    """Find every position of a block where a run of an evaluation text starts."""
     found = [runs.find(block) for runs in searched]
     sizes = np.concatenate([np.full(len(at), runs.n) for runs, (_, at) in zip(searched, found, strict=True)])
     numbers, at = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -93,7 +93,7 @@ def find_all(block: Block, searched: list[Runs]) -> Hits:
 
 
 class Contamination:
-    """Evaluation files, what is searched of them, and where it was found."""
+    """Evaluation files, the runs to search for, and the matches found."""
 
     def __init__(self, paths: tuple[Path, ...]):
         self._files = [_read(path) for path in paths]
@@ -109,13 +109,13 @@ class Contamination:
         self._hits: list[tuple[int, str, np.ndarray]] = []  # run, place, keys of its paragraphs
 
     def add(self, run: int, where: str, keys: np.ndarray) -> None:
-        """Note a place where a run was found, with the keys of its paragraphs."""
+        """Record a match of a run, with the keys of its paragraphs."""
         self._counts[run] += 1
         if self._counts[run] <= COMMON:
             self._hits.append((run, where, keys))
 
     def found(self, removed: np.ndarray) -> tuple[list[Found], np.ndarray]:
-        """(what was found of each file, sorted keys of the paragraphs where), but for ``removed`` documents (bool)."""
+        """Returns (the overlap of each file, sorted keys of the paragraphs), without ``removed`` documents (bool)."""
         places: dict[int, str] = {}
         keys: list[np.ndarray] = []
         for run, where, paragraphs in self._hits:
@@ -155,7 +155,7 @@ def _read(path: Path) -> _File:
     long = sizes[sizes >= SHORTEST]
     if not len(long):
         raise InputError(
-            f"{path}: no text of {SHORTEST} words or more to search in the corpus; expected lines, fields of .tsv or "
+            f"{path}: no text of {SHORTEST} words or more to search for; expected lines, fields of .tsv or "
             f".csv, or JSON strings"
         )
     n = int(np.clip(np.percentile(long, 5), SHORTEST, LONGEST))
@@ -168,7 +168,7 @@ def _read(path: Path) -> _File:
 
 
 def _examples(path: Path) -> Iterator[list[str]]:
-    """The texts of each row of an evaluation file."""
+    """Yield the texts of each row of an evaluation file."""
     name = bare_name(path.name)
     lines = (line for line in read_lines(path) if line.strip())
     if name.endswith(".json"):
@@ -203,7 +203,7 @@ def _strings(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def keys_of(hits: Hits, block: Block) -> list[np.ndarray]:
-    """For each hit the keys of the paragraphs that the run touches; documents are numbered from the block's first."""
+    """For each match the keys of the paragraphs that the run touches; documents count from the block's first."""
     is_long = np.diff(block.word_starts) >= LONG
     keys = []
     for document, first, last in zip(hits.documents, hits.first, hits.last, strict=True):

@@ -1,11 +1,11 @@
-"""Duplicates: documents of the same words, documents of nearly the same words, and paragraphs that recur.
+"""Find duplicate documents, near-duplicate documents, and recurring paragraphs.
 
 Near-duplicates are found by MinHash: a document is the set of its windows of five words, its signature estimates how
 much of that set it shares with another (the Jaccard similarity), and only documents that agree in a whole band of the
-signature are compared. Of each group the first document stays, so the result depends on the order of the text alone.
+signature are compared. The first document of each group stays, so the result depends only on the order of the text.
 
 Source: Broder 1997 (MinHash); Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, §3.4 (bands); Shrivastava
-2017 (one permutation with optimal densification: a document is hashed once, not once for each number of the signature).
+2017 (one permutation with optimal densification: a document is hashed once, not once per signature value).
 """
 
 from collections.abc import Iterator
@@ -18,28 +18,28 @@ from firth.corpus.fingerprints import Block, inside, mix, ngrams
 from firth.corpus.spill import Spill, groups
 from firth.files import append_to
 
-SIGNATURE = 128  # numbers of a signature; the estimate's standard deviation is 0.035 at a similarity of 0.8
+SIGNATURE = 128  # values of a signature; the estimate's standard deviation is 0.035 at a similarity of 0.8
 SHINGLE = 5  # words
-LEAST_WORDS = 30  # a shorter document has too few windows: it is only compared as a whole
+LEAST_WORDS = 30  # a shorter document has too few windows: only exact duplicates are found
 RECURRING = 3  # a paragraph that occurs this often in the corpus is boilerplate
 LONG = 6  # words that make a paragraph long; shorter ones (headings) may recur
-_FOUND = 0.95  # share of the pairs just at the threshold that the bands must bring together
+_FOUND = 0.95  # least share of the pairs exactly at the threshold that share a band
 _ROUNDS = 8
 _EMPTY = np.uint32(0xFFFFFFFF)
-PARAGRAPH_BITS = np.uint64(24)  # one of them says whether the paragraph is long
+PARAGRAPH_BITS = np.uint64(24)  # one of them marks a long paragraph
 _AT_ONCE = 1 << 16  # signatures compared at once
 
 
 def band_rows(threshold: float) -> int:
-    """Numbers of a signature in a band: as many as still bring 95 % of the pairs at the threshold together."""
+    """Signature values per band: the most with which 95 % of the pairs at the threshold still share a band."""
     found = [rows for rows in range(1, SIGNATURE + 1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= _FOUND]
     return max(found, default=1)
 
 
 def signatures(block: Block) -> tuple[np.ndarray, np.ndarray]:
-    """(which documents have a signature, their signatures as uint16 (n, SIGNATURE)).
+    """Returns (documents with a signature, their signatures as uint16 (n, SIGNATURE)).
 
-    The sixteen low bits of each number are kept: two that differ look alike once in 65,536 times.
+    Only the sixteen low bits of each value are kept: two different values collide once in 65,536 times.
     """
     starts = block.document_starts
     chosen = np.flatnonzero(np.diff(starts) >= LEAST_WORDS)
@@ -56,7 +56,7 @@ def signatures(block: Block) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _densified(values: np.ndarray) -> np.ndarray:
-    """Fill each empty bin from another bin of the same document, which (bin, attempt) alone choose."""
+    """Fill each empty bin from another bin of the same document, chosen only by (bin, attempt)."""
     filled = values.copy()
     rows, bins = np.nonzero(values == _EMPTY)
     attempt = 0
@@ -81,19 +81,19 @@ def bands(signed: np.ndarray, rows: int) -> np.ndarray:
 
 
 def paragraph_key(document: np.ndarray, paragraph: np.ndarray, long: np.ndarray) -> np.ndarray:
-    """One number for a paragraph of a document, and whether it is ``long``; it sorts as the text goes."""
+    """Encode a paragraph of a document, and whether it is ``long``, as one number that sorts in text order."""
     place = (document.astype(np.uint64) << PARAGRAPH_BITS) | (paragraph.astype(np.uint64) << np.uint64(1))
     return place | long.astype(np.uint64)
 
 
 def split_key(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(documents, paragraphs, whether they are long) of the numbers that ``paragraph_key`` makes."""
+    """Decode ``paragraph_key``: (documents, paragraphs, whether they are long)."""
     paragraphs = (keys & np.uint64((1 << int(PARAGRAPH_BITS)) - 1)) >> np.uint64(1)
     return (keys >> PARAGRAPH_BITS).astype(np.int64), paragraphs.astype(np.int64), (keys & np.uint64(1)) == 1
 
 
 def later_ones(spill: Spill) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of a spill of (hash, document number): the documents whose hash an earlier one has, and the earliest such."""
+    """From a spill of (hash, document): yield documents with an earlier hash, and the earliest such document."""
     for keys, documents in spill.sorted_parts():
         starts, sizes = groups(keys)
         first = np.repeat(documents[starts], sizes)
@@ -102,9 +102,9 @@ def later_ones(spill: Spill) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def recurring(spill: Spill, removed: np.ndarray) -> Iterator[np.ndarray]:
-    """Of a spill of (hash, paragraph key): the keys of all but the first occurrence of each recurring paragraph.
+    """From a spill of (hash, paragraph key): yield all but the first occurrence of each recurring paragraph.
 
-    Paragraphs of documents that are ``removed`` (bool, one a document) do not count.
+    Paragraphs of ``removed`` documents (bool, one per document) do not count.
     """
     for hashes, keys in spill.sorted_parts():
         stays = ~removed[split_key(keys)[0]]
@@ -117,7 +117,7 @@ def recurring(spill: Spill, removed: np.ndarray) -> Iterator[np.ndarray]:
 
 @dataclass(slots=True)
 class NearDuplicates:
-    """Signatures in the order of the text, in a file, and their bands in a spill."""
+    """Finds near-duplicates: signatures in text order in a file, and their bands in a spill."""
 
     file: Path
     spill: Spill
@@ -125,7 +125,7 @@ class NearDuplicates:
     rows: int = 0
 
     def add(self, documents: np.ndarray, signed: np.ndarray, keys: np.ndarray) -> None:
-        """Add documents (numbers) with their signatures and the keys of their bands."""
+        """Add documents by number, with their signatures and band keys."""
         numbers = np.arange(self.rows, self.rows + len(signed), dtype=np.uint64)
         with append_to(self.file) as file:
             signed.tofile(file)
@@ -135,9 +135,9 @@ class NearDuplicates:
         self.spill.add(keys.ravel(), np.repeat(numbers, keys.shape[1]))
 
     def find(self, removed: np.ndarray) -> Iterator[tuple[int, int, float]]:
-        """(document, the earlier document it is like, estimated similarity) for each one to remove, in order.
+        """Yield (document, the earlier document it resembles, estimated similarity) for each one to remove, in order.
 
-        Documents that are ``removed`` already neither count nor are named. The earlier document is one that stays.
+        Already ``removed`` documents do not count. The earlier document always stays.
         """
         if not self.rows:
             return
@@ -145,7 +145,7 @@ class NearDuplicates:
         documents = np.fromfile(self.file.with_suffix(".documents"), np.int64)
         gone = removed[documents]
         leaders = self._leaders(signed, gone)
-        # In the order of the text: what a document is like may itself be like an earlier one, and be gone.
+        # In text order: the document it resembles may itself have been removed.
         stands_for = np.arange(self.rows)
         for row in np.flatnonzero(leaders < np.arange(self.rows)):
             leader = stands_for[leaders[row]]
@@ -155,12 +155,12 @@ class NearDuplicates:
                 yield int(documents[row]), int(documents[leader]), similarity
 
     def _leaders(self, signed: np.ndarray, gone: np.ndarray) -> np.ndarray:
-        """For each signature the earliest one found that is like it; itself if there is none."""
+        """For each signature the earliest similar one found; itself if there is none."""
         leaders = np.arange(self.rows)
         for keys, values in self.spill.sorted_parts():
             rows = values.astype(np.int64)
             keys, rows = keys[~gone[rows]], rows[~gone[rows]]
-            # In each group all are compared with the first; what is unlike it makes up a group of its own, and again.
+            # In each group all are compared with the first; dissimilar ones form the next group, repeatedly.
             for _ in range(_ROUNDS):
                 starts, sizes = groups(keys)
                 first = np.repeat(rows[starts], sizes)

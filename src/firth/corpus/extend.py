@@ -35,13 +35,13 @@ from firth.text.extend import (
 from firth.text.tokenizer import Tokenizer
 from firth.text.wordpiece import MAX_TYPES, WordCounts
 
-HELD_OUT = 0.1  # share of the documents that pieces are not chosen from, only tried on
-_SHOWN = 30  # of the new pieces, in the report
+HELD_OUT = 0.1  # share of the documents held out to evaluate the tokens chosen from the others
+_SHOWN = 30  # new tokens shown in the report
 
 
 @dataclass(slots=True)
 class _Part:
-    """The documents pieces are chosen from, or those held out; ``words`` are made of ``runs`` at the end."""
+    """The documents to choose tokens from, or those held out; ``words`` are computed from ``runs`` at the end."""
 
     runs: WordCounts
     documents: int = 0
@@ -58,10 +58,10 @@ def extend(
     max_types: int = MAX_TYPES,
     tell: Callable[[str], None] = say,
 ) -> ExtendReport:
-    """Add up to ``pieces`` word pieces of a text to a model of any kind, and write the model folder ``out``.
+    """Add up to ``pieces`` WordPiece tokens of a text to a model of any kind, and write the model folder ``out``.
 
-    Old pieces keep their ids and weights. A new one begins as the mean of the pieces that stood for it before.
-    The text is read as a stream; ``max_types`` bounds how many different words are held.
+    Old tokens keep their ids and weights. A new one is initialised with the mean of the tokens that it replaces.
+    The text is streamed; ``max_types`` bounds the number of distinct words held.
     """
     out = Path(out)
     if pieces < 1:
@@ -73,7 +73,7 @@ def extend(
     text, held, digest = _read(reader, loaded.tokenizer, max_types)
     chosen = _choose(text.words, loaded.tokenizer, pieces, reader)
     if len(chosen) < pieces:
-        tell(f"{len(chosen):,} new pieces are of use to this text, not {pieces:,}: these are taken")
+        tell(f"only {len(chosen):,} of {pieces:,} new tokens are useful for this text: adding these")
     tokenizer = extended(loaded.tokenizer, chosen)
     report = _report(loaded, tokenizer, chosen, pieces, text, held, reader)
     objective = extended_objective(loaded, chosen)
@@ -113,7 +113,7 @@ def _read(reader: CorpusReader, tokenizer: Tokenizer, max_types: int) -> tuple[_
         runs = part.runs.counts
         with Progress("split words", len(runs), "words") as progress:
             part.words = count_words(runs, tokenizer, lambda n, bar=progress: bar.advance(n - bar.done))
-    if not text.words:  # few documents: all of them may be held out
+    if not text.words:  # with few documents all may be held out
         text, held = held, text
     if not text.words:
         raise InputError(f"no words in {_named(reader)} ({reader.report.documents} documents); give text of the domain")
@@ -130,14 +130,14 @@ def _choose(words: Mapping[str, int], tokenizer: Tokenizer, n: int, reader: Corp
         chosen = choose_pieces(words, tokenizer.pieces, n, lambda done: progress.advance(done - progress.done))
     if not chosen:
         raise InputError(
-            f"no new piece is of use to {_named(reader)}: the vocabulary keeps its words whole, but for those that "
-            f"occur once; give more text, or leave the model as it is"
+            f"no new token is useful for {_named(reader)}: the vocabulary already keeps its words whole, except "
+            f"those that occur once; give more text, or leave the model as it is"
         )
     return chosen
 
 
 def extended_objective(loaded: Loaded, pieces: Sequence[str]) -> Objective:
-    """The model with a row for each new piece, wherever it has one for each piece."""
+    """Extend the model's vocabulary-sized weights by a row for each new token."""
     old = loaded.objective
     ids = {piece: i for i, piece in enumerate(loaded.tokenizer.pieces)}
     parts = [[ids[part] for part in greedy_pieces(piece, ids)] for piece in pieces]
@@ -156,7 +156,7 @@ def extended_objective(loaded: Loaded, pieces: Sequence[str]) -> Objective:
 
 
 def mean_rows(rows: Float[Tensor, "V *H"], parts: Sequence[Sequence[int]]) -> Float[Tensor, "W *H"]:
-    """The rows of a vocabulary, and below them for each new piece the mean of its parts' rows."""
+    """Append to the rows of a vocabulary, for each new token, the mean of its parts' rows."""
     return torch.cat([rows, torch.stack([rows[list(some)].mean(0) for some in parts])])
 
 
@@ -202,7 +202,7 @@ def _report(
 def _provenance(
     loaded: Loaded, model: str | Path, tokenizer: Tokenizer, report: ExtendReport, digest: str
 ) -> dict[str, Any]:
-    """Where the model comes from, and what was added: a model may be extended more than once."""
+    """The provenance with what was added; a model may be extended more than once."""
     before = {key: value for key, value in loaded.provenance.items() if key not in ("firth", "torch", "python")}
     step = {
         "from": str(model),

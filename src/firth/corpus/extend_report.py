@@ -9,7 +9,7 @@ from firth.text.extend import Fit
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a text fitted the old vocabulary, and how it fits the new one."""
+    """How a text fits the old and the new vocabulary."""
 
     before: Fit
     after: Fit
@@ -17,7 +17,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class NewPiece:
-    """A new piece, how often it occurs in the text that it was chosen from, and what it was before."""
+    """A new token, its count in the text that it was chosen from, and its former tokens."""
 
     piece: str
     count: int
@@ -26,11 +26,11 @@ class NewPiece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExtendReport:
-    """What was added to a model and what that changes.
+    """What was added to a model, and the effect.
 
-    ``text``: the documents that pieces were chosen from; ``held_out``: the others, None where there are none.
-    ``frequent``: the new pieces that occur most often. ``bad_*`` and ``cut_*`` as the reader found them;
-    ``pruned_words``: occurrences of rare words that were dropped to bound memory, and are in no number.
+    ``text``: the documents that tokens were chosen from; ``held_out``: the others, None if there are none.
+    ``frequent``: the most frequent new tokens. ``bad_*`` and ``cut_*`` as the reader found them;
+    ``pruned_words``: occurrences of rare words dropped to bound memory, which no number includes.
     """
 
     system: str
@@ -55,13 +55,13 @@ class ExtendReport:
 
 
 def fit_cells(fit: Fit) -> dict[str, str]:
-    """The numbers of a table, by name."""
+    """The figures of a fit, by column name."""
     words = max(fit.words, 1)
     return {
-        "pieces per word": f"{fit.pieces_per_word:.3f}",
+        "tokens per word": f"{fit.pieces_per_word:.3f}",
         "words kept whole": f"{fit.whole / words:.2%}",
         "words that are [UNK]": f"{fit.unknown / words:.3%}",
-        "pieces in all": f"{fit.pieces:,}",
+        "tokens in total": f"{fit.pieces:,}",
     }
 
 
@@ -69,23 +69,23 @@ def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
     """Write ``report.html``; needs the extra ``report`` (ConfigError without it)."""
     page = Report(f"A vocabulary extended: {name}")
     page.text(
-        f"{report.added:,} pieces were added to the {report.size_before:,} of a {report.system} model. Old pieces "
-        f"keep their ids and their weights; a new one begins as the mean of the pieces that stood for it before."
+        f"{report.added:,} tokens were added to the {report.size_before:,} of a {report.system} model. Old tokens "
+        f"keep their ids and weights; a new one is initialised with the mean of the tokens that it replaces."
     )
     parts = [("text", report.text)] + ([("held-out", report.held_out)] if report.held_out else [])
     fits = {f"{part}, {when}": fit for part, change in parts for when, fit in _moments(change)}
     page.bars_plot(
-        "Pieces per word",
+        "Tokens per word",
         list(fits),
         [fit.pieces_per_word for fit in fits.values()],
         [0.0] * len(fits),
-        "pieces per word",
+        "tokens per word",
     )
     cells = {title: fit_cells(fit) for title, fit in fits.items()}
     names = list(fit_cells(report.text.before))
     page.table(["", *cells], [[row, *(column[row] for column in cells.values())] for row in names])
     page.text(_parts_in_words(report))
-    page.heading("The most frequent new pieces")
+    page.heading("The most frequent new tokens")
     rows: list[list[Cell]] = [[new.piece, new.count, " ".join(new.before)] for new in report.frequent]
     page.table(["piece", "occurrences", "before"], rows)
     page.write(path)
@@ -96,8 +96,8 @@ def _moments(change: Change) -> tuple[tuple[str, Fit], tuple[str, Fit]]:
 
 
 def _parts_in_words(report: ExtendReport) -> str:
-    text = f"{report.documents:,} documents of {report.text.before.words:,} words: pieces were chosen from these."
+    text = f"{report.documents:,} documents of {report.text.before.words:,} words: tokens were chosen from these."
     if report.held_out is None:
         return f"{text} No document was held out: the text has too few."
     held = f"{report.held_documents:,} documents of {report.held_out.before.words:,} words"
-    return f"{text} {held} were held out: what the new pieces save there is what they save on new text."
+    return f"{text} {held} were held out: the tokens saved there are an estimate for new text."

@@ -1,7 +1,7 @@
-"""The words of text as 64-bit hashes, and what its characters are: the arrays that cleaning works on.
+"""Measure text for cleaning: 64-bit hashes of its words, and counts of its kinds of characters.
 
-Text is laid out as one array of code points, and every step is a NumPy operation over it. A word is a run of letters,
-digits and marks in lower case; an ideograph or kana is a word of its own. Hashes depend on the words alone: not on
+Text becomes one array of code points, and every step is a NumPy operation over it. A word is a run of letters,
+digits and marks in lower case; an ideograph or kana is a word. Hashes depend only on the words: not on
 case, punctuation, white space, Unicode normalisation, process or machine.
 """
 
@@ -35,8 +35,8 @@ _SENTENCE_ENDS = ".!?…。！？,;:，；：、—"
 _CLOSERS = "\"'”’»)]}」』）"
 _BULLETS = "*•‣◦▪■□●○◆◇·-–"
 _BARS = "|\t│"
-_TABLE = 0x20000  # every code point from here on is taken for an ideograph
-_PIECE = 1 << 18  # characters worked on at once: what fits the caches
+_TABLE = 0x20000  # every code point from here on counts as an ideograph
+_PIECE = 1 << 18  # characters processed at once: as many as fit the CPU caches
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2**64
 _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
 _STEP = np.uint64(0xD1342543DE82EF95)
@@ -46,10 +46,10 @@ _STEP = np.uint64(0xD1342543DE82EF95)
 class Block:
     """Some documents, measured.
 
-    ``words``: uint64 hashes of all words, in order. ``word_starts`` (P+1) and ``paragraph_starts`` (D+1): where
-    paragraphs begin among the words, and documents among the paragraphs. ``kinds`` (P, 5): characters of each kind.
-    ``ends`` (P): OPEN or CLOSED. ``bullets`` (P): whether the paragraph begins with one. ``bars`` (P): separators of
-    table cells. ``damaged`` (P): characters U+FFFD. ``scripts`` (D, len(SCRIPTS)): letters of each script.
+    ``words``: uint64 hashes of all words, in order. ``word_starts`` (P+1) and ``paragraph_starts`` (D+1): the first
+    word of each paragraph, and the first paragraph of each document. ``kinds`` (P, 5): characters of each kind.
+    ``ends`` (P): OPEN or CLOSED. ``bullets`` (P): whether the paragraph starts with one. ``bars`` (P): separators of
+    table cells. ``damaged`` (P): U+FFFD characters. ``scripts`` (D, len(SCRIPTS)): letters of each script.
     """
 
     words: np.ndarray
@@ -64,7 +64,7 @@ class Block:
 
     @property
     def document_starts(self) -> np.ndarray:
-        """Where documents begin among the words, and the end."""
+        """The first word of each document, and the end."""
         return self.word_starts[self.paragraph_starts]
 
 
@@ -91,7 +91,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Block:
 
 
 def ngrams(words: np.ndarray, n: int) -> np.ndarray:
-    """Hash of each window of ``n`` words; uint64 of length max(0, len(words) - n + 1)."""
+    """Hash each window of ``n`` words; uint64 of length max(0, len(words) - n + 1)."""
     if len(words) < n:
         return np.zeros(0, np.uint64)
     last = len(words) - n + 1
@@ -103,14 +103,14 @@ def ngrams(words: np.ndarray, n: int) -> np.ndarray:
 
 
 def inside(starts: np.ndarray, n: int) -> np.ndarray:
-    """Which windows of ``n`` words lie within one part; parts begin at ``starts``, the last of which is the end."""
+    """Which windows of ``n`` words lie within one part; parts start at ``starts``, the last of which is the end."""
     n_windows = max(0, int(starts[-1]) - n + 1)
     ends = np.repeat(starts[1:], np.diff(starts))[:n_windows]
     return np.arange(n_windows) + n <= ends
 
 
 def sequence_hashes(words: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """One hash for the words of each part, in their order; 0 for a part without words."""
+    """Hash the word sequence of each part; 0 for a part without words."""
     sizes = np.diff(starts)
     positions = np.arange(len(words)) - np.repeat(starts[:-1], sizes)
     placed = mix(words + positions.astype(np.uint64) * _STEP)
@@ -129,7 +129,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some paragraphs, measured: hashes of their words, words of each, and the columns of Block."""
+    """Some paragraphs, measured: hashes of their words, number of words of each, and the columns of Block."""
 
     words: np.ndarray
     sizes: np.ndarray
@@ -179,7 +179,7 @@ def _measure_piece(paragraphs: list[str]) -> _Piece:
 
 
 def _words(lower: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes of the words and where each begins."""
+    """Hash the words; also returns where each starts."""
     in_word = (kinds == LETTER) | (kinds == DIGIT)
     single = kinds == IDEOGRAPH
     before = np.concatenate(([False], in_word[:-1]))
@@ -194,7 +194,7 @@ def _words(lower: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _ends(codes: np.ndarray, starts: np.ndarray, breaks: np.ndarray, tables: "_Tables") -> np.ndarray:
-    """CLOSED where the last character, or the one before closing quotes and brackets, ends a sentence or a clause."""
+    """CLOSED if the last character, or the one before closing quotes and brackets, ends a sentence or a clause."""
     last = breaks - 1
     for _ in range(3):
         closer = tables.closers[np.minimum(codes[np.maximum(last, 0)], _TABLE)] & (last > starts)
@@ -213,14 +213,14 @@ def _powers_table(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _powers(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Powers of the base of the hash and of its inverse, at least ``size`` of them, cut to it."""
+    """The first ``size`` powers of the hash's base and of its inverse."""
     powers, inverses = _powers_table(1 << max(19, (size - 1).bit_length()))
     return powers[:size], inverses[:size]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What each code point is; the last row stands for all that follow."""
+    """Properties of each code point; the last row covers all that follow."""
 
     kinds: np.ndarray
     scripts: np.ndarray

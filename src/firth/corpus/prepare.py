@@ -1,8 +1,8 @@
 """``firth prepare``: text to shards, in parallel, in constant memory, resumable.
 
-With cleaning the text is read twice: a survey decides what to remove, then what is left is cut into blocks of
-documents, each of which a worker process makes into one shard. What a shard holds depends on the text and the
-options alone, never on the number of workers. Finished shards are noted in ``progress.jsonl``, so that the same
+With cleaning the text is read twice: a survey decides what to remove, then the rest is split into blocks of
+documents, each of which a worker process turns into one shard. A shard depends only on the text and the
+options, never on the number of workers. Finished shards are recorded in ``progress.jsonl``, so that the same
 command resumes after a kill.
 """
 
@@ -57,18 +57,18 @@ _SENTENCES_AT_ONCE = 2000
 PROGRESS = "progress.jsonl"
 SURVEY = "survey"
 HOLD_OUT = 0.01
-# Held out at least, of text that has ten times as many documents; of less text a tenth, of two documents one.
+# Least number of held-out documents if the text has ten times as many; of less text a tenth, of two documents one.
 LEAST_HELD_OUT = 10
 Lines = Literal["paragraph", "sentence", "pair"]
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
-    """What a corpus was made from and what it holds; ``bad_*`` and ``cut_*`` as the reader found them.
+    """The sources and contents of a corpus; ``bad_*`` and ``cut_*`` as the reader found them.
 
-    ``skipped_pairs``: of parallel text, those with nothing on one side. ``removed``: of each reason its name,
-    documents, paragraphs and characters. ``repeated_documents``: those that an earlier one equals, where no survey
-    looked for them. ``evaluation_texts``: what of the evaluation files was found in the text.
+    ``skipped_pairs``: parallel pairs with an empty side. ``removed``: for each reason its name,
+    documents, paragraphs and characters. ``repeated_documents``: exact duplicates of earlier ones, if no survey
+    removed them. ``evaluation_texts``: the overlap with evaluation files.
     """
 
     documents: int
@@ -113,21 +113,21 @@ def prepare(
     errors: Literal["replace", "strict"] = "replace",
     workers: int | None = None,
 ) -> PrepareReport:
-    """Make corpus folder ``out`` from text files, folders or globs.
+    """Build corpus folder ``out`` from text files, folders or globs.
 
-    ``lines``: paragraphs are split into sentences, or each line is one. ``hold_out``: share of documents
-    (chosen by a hash of their text; some at least) kept for evaluation, unless ``dev`` files are given. ``second`` (and
-    ``dev_second``) makes parallel text of it: line i there is the translation of line i of ``paths``, and each pair
-    is a document of two sentences. ``weights``: how often the documents of a file are taken, by patterns of its path or
-    name; ``licences``: what the data card says of it.
+    ``lines``: split paragraphs into sentences, or treat each line as one. ``hold_out``: share of documents (sampled by
+    a hash of their text; a few at least) held out for evaluation, unless ``dev`` files are given. ``second`` (and
+    ``dev_second``) builds parallel text: line i there is the translation of line i of ``paths``, and each pair is a
+    document of two sentences. ``weights``: how often to repeat the documents of a file, by patterns of its path or
+    name; ``licences``: for the data card, by the same patterns.
     """
     out = Path(out)
     check_processors("workers", workers or 1, WORKERS_EACH)
     if bool(dev_second) != bool(dev and second):
-        raise ConfigError("held-out parallel text is two sides as well: give both --dev and --dev-second, or neither")
+        raise ConfigError("held-out parallel text needs both sides: give both --dev and --dev-second, or neither")
     cleaning = cleaning or Cleaning()
     if second and (cleaning.wanted or weights):
-        raise ConfigError("parallel text is taken as it is: no --clean, --against or --weight with --second")
+        raise ConfigError("parallel text is not cleaned: leave out --clean, --against and --weight with --second")
     unit: Lines = "pair" if second else lines
     if not 0 <= hold_out < 1:
         raise ConfigError(f"hold_out={hold_out}: expected at least 0 and less than 1")
@@ -179,7 +179,7 @@ def prepare(
 
 
 def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[float]) -> str:
-    """What decides what a corpus holds, beside the text and the tokenizer, as JSON."""
+    """The options that determine a corpus, besides text and tokenizer, as JSON."""
     options: dict[str, Any] = {"lines": lines, "hold_out": share, "block": BLOCK_CHARACTERS}
     if any(weight != 1 for weight in weights):
         options["weights"] = list(weights)
@@ -197,7 +197,7 @@ def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[f
 
 @contextmanager
 def _tidy(out: Path) -> Iterator[None]:
-    """Remove the folder when the text cannot be read and no shard is finished: there is nothing to resume."""
+    """Remove the folder if the text cannot be read and no shard is finished: there is nothing to resume."""
     try:
         yield
     except InputError:
@@ -211,7 +211,7 @@ def _reader(paths: Sequence[str | Path], second: Sequence[str | Path], errors: L
 
 
 def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
-    """What each file is, by its checksum; InputError for what is not a file that stays."""
+    """Describe each file with its checksum; InputError for pipes and other non-regular files."""
     sources = []
     with Progress("hashing", sum(path.stat().st_size for path in files), "B") as progress:
         for path in files:
@@ -227,7 +227,7 @@ def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
 
 
 def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dict[str, ShardInfo]:
-    """Make the folder, or find the finished shards of an earlier run of the same command."""
+    """Create the folder, or find the finished shards of an earlier run of the same command."""
     progress = out / PROGRESS
     if progress.is_file():
         first, *rest = progress.read_text("utf-8").splitlines() or [""]
@@ -235,7 +235,7 @@ def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dic
             raise ConfigError(
                 f"{out} holds an unfinished corpus of other text, options or tokenizer: delete it or choose another"
             )
-        # A kill may have cut the last line short: written anew, so that the next one does not continue it.
+        # A kill may have cut the last line short: rewrite it, so that the next line does not continue it.
         whole = [line for line in rest if line.endswith("}")]
         write_text(progress, "\n".join([first, *whole]) + "\n")
         infos = [from_dict(ShardInfo, json.loads(line), str(progress)) for line in whole]
@@ -255,14 +255,14 @@ def _is_whole(out: Path, info: ShardInfo) -> bool:
 
 
 def _threshold(text: Selection, share: float) -> int:
-    """Documents whose hash is below this are held out: the share of them, some at least.
+    """The hash threshold below which documents are held out: a share of them, a few at least.
 
-    Text is read ahead until the share alone has given enough documents, so only small corpora are read to the end.
+    Text is read ahead until the share has given enough documents, so only small corpora are read to the end.
     """
     if not share:
         return 0
     limit = int(share * 2**64)
-    lowest: list[int] = []  # the smallest hashes, negated: a heap whose top is the greatest of them
+    lowest: list[int] = []  # the smallest hashes, negated: a heap with the largest of them on top
     seen = set[int]()
     n_documents = n_held = 0
     for document, _ in text:
@@ -281,12 +281,12 @@ def _threshold(text: Selection, share: float) -> int:
         return 0
     least = min(LEAST_HELD_OUT, max(1, n_documents // 10), len(hashes) - 1)
     limit = max(limit, hashes[least - 1] + 1)
-    # Of a handful of documents, one is left to train on.
+    # Of a few documents, keep at least one to train on.
     return min(limit, hashes[-1]) if len(hashes) <= LEAST_HELD_OUT else limit
 
 
 class _Blocks:
-    """The documents in blocks of about BLOCK_CHARACTERS, the held-out ones in blocks of their own."""
+    """Yields documents in blocks of about BLOCK_CHARACTERS; held-out ones are in separate blocks."""
 
     def __init__(self, text: Selection, dev: Selection | None, threshold: int):
         self._parts = (text, *([dev] if dev else []))
@@ -298,7 +298,7 @@ class _Blocks:
         return sum(part.bytes_consumed for part in self._parts)
 
     def repeated(self) -> int:
-        """Documents that equal an earlier one, copies by weight not counted."""
+        """Number of documents equal to an earlier one, without copies by weight."""
         return len(self._hashes) - len(np.unique(np.frombuffer(self._hashes, np.uint64))) if self._hashes else 0
 
     def __iter__(self) -> Iterator[_Block]:
@@ -314,7 +314,7 @@ class _Blocks:
             hashed = document_hash(document.paragraphs)
             kind = "dev" if split == "train" and hashed < self._threshold else split
             if copy and kind != split:
-                continue  # held out when it was read first
+                continue  # held out on its first reading
             if split == "train" and not copy:
                 self._hashes.append(hashed)
             block = open_blocks.setdefault(kind, _Block(f"{kind}-{counts[kind]:05}", []))
@@ -334,7 +334,7 @@ def _make_all(
     workers: int,
     progress: Progress,
 ) -> list[ShardInfo]:
-    """Every shard, in order; those that are done already are taken as they are."""
+    """Build every shard, in order; finished ones are kept."""
     infos: list[ShardInfo] = []
 
     def finish(future: "Future[ShardInfo]") -> None:
@@ -356,7 +356,7 @@ def _make_all(
                 infos.append(done[block.name])
                 continue
             waiting.append(submit(pool, make_shard, out, block.name, block.documents, lines))
-            # Few blocks in flight: memory stays constant however large the text.
+            # Few blocks in flight: memory stays constant for any amount of text.
             while len(waiting) > workers + 1 or (waiting and waiting[0].done()):
                 finish(waiting[0])
                 waiting.popleft()
@@ -366,8 +366,8 @@ def _make_all(
             progress.advance(0, f"{len(infos)} shards")
         progress.advance(max((progress.total or 0) - progress.done, 0))
     except KeyboardInterrupt:
-        # What the workers are at would have to be made again: wait for it, and keep it.
-        progress.message("stopping when the shards in hand are written")
+        # Wait for the shards in progress and keep them.
+        progress.message("stopping after the shards in progress")
         pool.shutdown(wait=True, cancel_futures=True)
         for future in waiting:
             if not future.cancelled() and future.exception() is None:
@@ -375,7 +375,7 @@ def _make_all(
         raise
     except BrokenProcessPool:
         raise FirthError(
-            f"a worker process of firth prepare was killed (out of memory?): run the same command again to go on, "
+            f"a worker process of firth prepare was killed (out of memory?): run the same command again to resume, "
             f"with fewer --workers than {workers}"
         ) from None
     finally:
@@ -387,7 +387,7 @@ _worker_ids: IdCache | None = None
 
 
 def _start_worker(tokenizer: str, workers: int) -> None:
-    """In each worker: its own tokenizer."""
+    """Initialise a worker process with its own tokenizer."""
     global _worker_ids
     if workers > 1:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -408,7 +408,7 @@ def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Li
     ]
     ids = np.concatenate([block for block, _ in blocks])
     sizes = np.concatenate([block for _, block in blocks])
-    # Sentences of no pieces (control characters only) and documents of no sentences fall away; of a pair, both sides.
+    # Drop sentences without tokens (control characters only) and documents without sentences; of a pair, both sides.
     if lines == "pair":
         empty = np.repeat((sizes.reshape(-1, 2) == 0).any(1), 2)
         ids = ids[~np.repeat(empty, sizes)]
@@ -422,7 +422,7 @@ def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Li
 def _finish(
     out: Path, header: dict[str, Any], train: tuple[ShardInfo, ...], held: tuple[ShardInfo, ...], card: str
 ) -> None:
-    """Write what makes the folder a corpus; InputError if there is nothing to train on."""
+    """Write the manifest and the card; InputError if there is nothing to train on."""
     if not sum(info.tokens for info in train):
         n_held = sum(info.documents for info in held)
         shutil.rmtree(out)
@@ -430,8 +430,8 @@ def _finish(
             raise InputError(f"all {n_held} documents were held out: lower --hold-out, or give --dev files")
         names = ", ".join(s["path"] for s in header["sources"][:3])
         if json.loads(header["options"]).get("cleaning"):
-            raise InputError(f"{names}: cleaning leaves no text; --keep names what it is to leave alone")
-        raise InputError(f"{names}: no text found: only blanks or empty files")
+            raise InputError(f"{names}: cleaning removed all text; exclude rules with --keep")
+        raise InputError(f"{names}: no text found: all files are empty or blank")
     manifest = Manifest(
         format=FORMAT,
         version=VERSION,
@@ -478,7 +478,7 @@ def _report(
 
 
 def _skipped(readers: Sequence[Reader], infos: Sequence[ShardInfo]) -> int:
-    """Pairs of parallel text with nothing on one side: no line, or none that makes pieces."""
+    """Number of parallel pairs with an empty side: no line, or none with tokens."""
     parallel = [reader for reader in readers if isinstance(reader, ParallelReader)]
     read = sum(reader.skipped + reader.report.documents for reader in parallel)
     return read - sum(info.documents for info in infos) if parallel else 0

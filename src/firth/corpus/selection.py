@@ -1,4 +1,4 @@
-"""The documents that a corpus is made of: what cleaning leaves of the text, each as often as its file's weight says."""
+"""Select the documents of a corpus: what cleaning leaves, repeated by the weight of each file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from firth.errors import ConfigError
 from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.records import Document
 
-MOST = 100.0  # times that a document is repeated
+MOST = 100.0  # highest weight
 _SNIPPET = 160  # characters
 
 
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class Removed:
-    """What was removed for one reason, and examples: (place, text, what it is like or "")."""
+    """What was removed for one reason, with examples: (place, text, the document it resembles or "")."""
 
     documents: int = 0
     paragraphs: int = 0
@@ -47,7 +47,7 @@ class Removed:
 
 @dataclass(slots=True)
 class FileTally:
-    """What a file gave to the corpus: documents and characters once each, and copies beyond the first."""
+    """What a file contributed: documents and characters counted once, and further copies."""
 
     documents: int = 0
     characters: int = 0
@@ -55,20 +55,20 @@ class FileTally:
 
 
 def document_hash(paragraphs: Sequence[str], salt: str = "") -> int:
-    """64 bits by what a document says: its place in the order by which documents are held out or sampled."""
+    """A 64-bit hash of a document's text, by which documents are held out or sampled."""
     text = "\n".join(paragraphs).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8, salt=salt.encode()).digest(), "little")
 
 
 def is_held_out(document: Document, share: float) -> bool:
-    """Whether a document belongs to the held-out text: by a hash of what it says."""
+    """Whether a document is held out, by a hash of its text."""
     return document_hash(document.paragraphs) < share * 2**64
 
 
 def weights_of(files: Sequence[Path], given: Mapping[str, float]) -> list[float]:
-    """The weight of each file: that of the last pattern that matches its path or name, 1 if none does.
+    """The weight of each file, from the last pattern that matches its path or name; 1 if none does.
 
-    ConfigError for a pattern that matches no file, and for weights that cannot be.
+    ConfigError for a pattern that matches no file, and for invalid weights.
     """
     weights = [1.0] * len(files)
     for pattern, weight in given.items():
@@ -80,12 +80,12 @@ def weights_of(files: Sequence[Path], given: Mapping[str, float]) -> list[float]
         for number in matching:
             weights[number] = weight
     if files and not any(weights):
-        raise ConfigError("every file has the weight 0: nothing would be left")
+        raise ConfigError("every file has weight 0: no text would be left")
     return weights
 
 
 def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
-    """The numbers of the files that a pattern names: by path, by name, or by a folder of the path."""
+    """The indices of the files that a pattern matches: by path, by name, or by a folder of the path."""
     return [
         number
         for number, path in enumerate(files)
@@ -94,11 +94,11 @@ def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
 
 
 class Selection:
-    """Documents with the number of their copy (0 for the first), read as a stream as often as wanted.
+    """Streams documents with the index of their copy (0 for the first), any number of times.
 
-    First come all files in order, then those with a weight above 1 again, and so on: copies lie far apart. Of a weight
-    that is no whole number the fraction is sampled by a hash of the text. ``removed`` and ``files`` describe the pass
-    that runs or ran last; the first reading of a file alone counts in ``removed``.
+    All files come first in order, then those with a weight above 1 again, and so on, so copies are far apart. The
+    fraction of a weight is sampled by a hash of the text. ``removed`` and ``files`` describe the current or last pass;
+    ``removed`` counts only the first reading of a file.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Selection:
         self._weights = list(weights) or [1.0] * len(reader.files)
         self._errors = errors
         copies = max([1, *(int(np.ceil(weight)) for weight in self._weights)])
-        # Of each further reading the files that it takes.
+        # The files of each further reading.
         self._rounds = [[n for n, w in enumerate(self._weights) if w > copy] for copy in range(1, copies)]
         again = [reader.files[n] for chosen in self._rounds for n in chosen]
         self.total_bytes = reader.total_bytes + sum(path.stat().st_size for path in again)
-        # Documents that the examples of duplicates name.
+        # Documents named in the examples of duplicates.
         self._wanted = frozenset(earlier for earlier, _ in verdict.like.values()) if verdict else frozenset[int]()
         self._begin()
 
@@ -130,7 +130,7 @@ class Selection:
 
     @property
     def bytes_consumed(self) -> int:
-        """Bytes on disk read so far, of ``total_bytes``."""
+        """Bytes read from disk so far, of ``total_bytes``."""
         return self._done + self._current.bytes_consumed
 
     def __iter__(self) -> Iterator[tuple[Document, int]]:
@@ -142,7 +142,7 @@ class Selection:
             yield from self._reading(copy)
 
     def _reading(self, copy: int) -> Iterator[tuple[Document, int]]:
-        """What is left of the documents of the current reader."""
+        """Yield the remaining documents of the current reader."""
         files = {str(path): number for number, path in enumerate(self._reader.files)}
         first = self._verdict.first if self._verdict is not None else []
         last, number = -1, 0
@@ -165,7 +165,7 @@ class Selection:
         return share >= 1 or document_hash(document.paragraphs, f"copy {copy}") < share * 2**64
 
     def _kept(self, document: Document, number: int, *, tally: bool) -> Document | None:
-        """What the verdict leaves of a document."""
+        """The part of a document that the verdict keeps."""
         verdict = self._verdict
         if verdict is None:
             return document
@@ -202,7 +202,7 @@ class Selection:
             row.examples.append((document.where, _snippet(text), ""))
 
     def _like(self, number: int) -> str:
-        """What a duplicate is like, as the card says it."""
+        """Describe the document that a duplicate resembles, for the card."""
         if self._verdict is None or number not in self._verdict.like:
             return ""
         earlier, similarity = self._verdict.like[number]

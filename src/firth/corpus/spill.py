@@ -1,4 +1,4 @@
-"""Pairs of numbers sorted by the first, in bounded memory: what does not fit waits on disk."""
+"""Sort pairs of numbers in bounded memory: what does not fit goes to disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +12,10 @@ _PAIR = np.dtype([("key", "<u8"), ("value", "<u8")])
 
 
 class Spill:
-    """Pairs (key, value) of uint64: added in any order, read back sorted by key, then value.
+    """Sorts pairs (key, value) of uint64: add them in any order, read them back sorted by key, then value.
 
     Keys must be spread evenly over 64 bits, as hashes are. Up to ``memory`` bytes of pairs stay in memory; beyond that
-    all of them move to files in ``folder``, which must exist. What is read back is the same either way. Reading holds
+    all move to files in ``folder``, which must exist. The result is the same either way. Reading holds
     a 256th of the pairs at a time.
     """
 
@@ -35,7 +35,7 @@ class Spill:
             self._write()
 
     def sorted_parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(keys, values), sorted; the pairs of one key come together. Then nothing is left, in memory or on disk."""
+        """Yield sorted (keys, values); pairs of one key come together. Afterwards memory and disk are cleared."""
         if self.spilled:
             self._write()
             for part in range(_PARTS):
@@ -72,6 +72,6 @@ def _sorted(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of sorted keys: where each group of equal ones begins, and how many it has."""
+    """The start and size of each group of equal keys in sorted keys."""
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else np.zeros(0, np.int64)
     return starts, np.diff(np.append(starts, len(keys)))

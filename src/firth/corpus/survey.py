@@ -1,8 +1,8 @@
-"""The first reading of a corpus: what each document and paragraph is, and which of them cleaning removes.
+"""The first pass over a corpus: measure documents and paragraphs, and decide which of them cleaning removes.
 
-Workers measure blocks of documents; what they find is put together in the order of the text, so the verdict is the
-same for any number of them. Hashes beyond the memory that is allowed wait on disk in the folder of the survey, which
-also keeps the verdict, so that an interrupted ``firth prepare`` does not read the text for it again.
+Workers measure blocks of documents; results are combined in text order, so the verdict is the
+same for any number of workers. Hashes beyond the memory limit go to disk in the survey's folder, which
+also keeps the verdict, so that an interrupted ``firth prepare`` does not repeat the pass.
 """
 
 import json
@@ -40,13 +40,13 @@ from firth.text.records import Document
 from firth.workers import make_pool, submit
 
 BLOCK_CHARACTERS = 1_000_000
-QUOTED = 3  # documents and paragraphs shown of each reason
+QUOTED = 3  # documents and paragraphs shown per reason
 _NOT_REMOVED = 0
 _DONE = "survey.json"
 
 
 class Readable(Protocol):
-    """Documents of files, as ``CorpusReader`` reads them."""
+    """A source of documents, such as ``CorpusReader``."""
 
     files: list[Path]
     total_bytes: int
@@ -59,7 +59,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileCount:
-    """What a file of the text holds before anything is removed; ``scripts``: its letters by SCRIPTS."""
+    """The contents of a file before cleaning; ``scripts``: its letters by SCRIPTS."""
 
     documents: int
     characters: int
@@ -70,9 +70,9 @@ class FileCount:
 class Verdict:
     """What cleaning removes; documents are numbered in the order of the files.
 
-    ``documents``: uint8, the number of a reason or 0. ``like``: of the first duplicates and near-duplicates the
-    earlier document (a negative number is one of the evaluation text) and the similarity. ``paragraphs``: sorted keys
-    of paragraphs, ``paragraph_reasons`` theirs.
+    ``documents``: uint8, the number of a reason or 0. ``like``: for the first duplicates and near-duplicates the
+    earlier document (negative: one of the evaluation text) and the similarity. ``paragraphs``: sorted keys
+    of paragraphs, with their ``paragraph_reasons``.
     """
 
     documents: np.ndarray
@@ -84,13 +84,13 @@ class Verdict:
 
     @property
     def first(self) -> list[int]:
-        """Of each file the number of its first document."""
+        """The number of each file's first document."""
         return [0, *np.cumsum([file.documents for file in self.files]).tolist()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What a worker finds in a block; documents are numbered from the block's first."""
+    """A worker's measurements of a block; documents count from the block's first."""
 
     characters: np.ndarray
     scripts: np.ndarray
@@ -106,14 +106,14 @@ class _Measured:
 
 
 def survey(reader: Readable, held_out: Readable | None, cleaning: Cleaning, folder: Path, workers: int) -> Verdict:
-    """Read all of the text and decide what goes. ``held_out``: text for evaluation, of which nothing is removed, and
-    whose documents count as earlier ones. ``folder`` is made, and holds the verdict in the end.
+    """Read all text and decide what to remove. ``held_out``: evaluation text, from which nothing is removed, and
+    whose documents count as earlier ones. Creates ``folder``, which holds the verdict in the end.
     """
     if folder.is_dir():
         refuse_links(folder)
     if (folder / _DONE).is_file():
         return _load(folder)
-    remove_folder(folder)  # of a survey that was interrupted
+    remove_folder(folder)  # left by an interrupted survey
     folder.mkdir()
     state = _State(cleaning, folder)
     total = reader.total_bytes + (held_out.total_bytes if held_out else 0)
@@ -157,7 +157,7 @@ def _read(reader: Readable, state: "_State", workers: int, progress: Progress, *
 
 
 def _blocks(reader: Readable) -> Iterator[tuple[list[tuple[str, ...]], list[str], np.ndarray]]:
-    """(documents, their places, the number of the file of each), a million characters at a time."""
+    """Yield (documents, their places, the file index of each), a million characters at a time."""
     numbers = {str(path): number for number, path in enumerate(reader.files)}
     documents: list[tuple[str, ...]] = []
     places: list[str] = []
@@ -180,13 +180,13 @@ _searched: list[Runs] = []
 
 
 def _start_worker(cleaning: Cleaning, searched: list[Runs]) -> None:
-    """In each worker: what to look for."""
+    """Initialise a worker process with what to look for."""
     global _cleaning, _searched
     _cleaning, _searched = cleaning, searched
 
 
 def measure_block(documents: list[tuple[str, ...]]) -> _Measured:
-    """What a block of documents holds; runs in a worker."""
+    """Measure a block of documents; runs in a worker."""
     assert _cleaning is not None
     rules = _cleaning.rules
     block = measure(documents)
@@ -216,20 +216,20 @@ def measure_block(documents: list[tuple[str, ...]]) -> _Measured:
 
 
 def _document_hashes(paragraphs: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """One hash for the words of all paragraphs of a document; 0 for a document without words."""
+    """Hash all words of each document; 0 for a document without words."""
     has_words = np.concatenate(([0], np.cumsum(paragraphs != 0)))
     return sequence_hashes(paragraphs[paragraphs != 0], has_words[starts])
 
 
 class _State:
-    """What was found so far, in the order of the text."""
+    """The measurements so far, in text order."""
 
     def __init__(self, cleaning: Cleaning, folder: Path):
         self.cleaning = cleaning
         self.n_documents = self.n_kept = 0
         self._contamination = Contamination(cleaning.against) if cleaning.against else None
         self.searched = self._contamination.searched if self._contamination else []
-        # Bands are most of what is held: about eight times as much as the rest of a document of a few paragraphs.
+        # Bands take most memory: about eight times as much as the rest of a document of a few paragraphs.
         part = cleaning.memory // 8
         self._rows = band_rows(cleaning.similarity)
         self._hashes = Spill(folder, "documents", part)
@@ -241,7 +241,7 @@ class _State:
         self._counts: dict[int, np.ndarray] = {}
 
     def add(self, found: _Measured, places: list[str], files: np.ndarray, *, keep: bool) -> None:
-        """Add a block: the next of the text, or with ``keep`` of text that nothing is removed from."""
+        """Add the next block of the text, or with ``keep`` of text from which nothing is removed."""
         first = self.n_documents
         shift = np.uint64(first) << PARAGRAPH_BITS
         stays = np.ones(len(places), bool) if keep else found.reasons == _NOT_REMOVED
@@ -271,7 +271,7 @@ class _State:
                 self._contamination.add(int(run), places[int(document)], touched + shift)
 
     def decide(self, n_files: int) -> Verdict:
-        """The verdict on all that was added."""
+        """Decide what to remove from everything added."""
         reasons = np.concatenate(self._reasons) if self._reasons else np.zeros(0, np.uint8)
         like: dict[int, tuple[int, float]] = {}
         for later, first in later_ones(self._hashes):
@@ -306,7 +306,7 @@ class _State:
         )
 
     def _paragraphs(self, reasons: np.ndarray, overlapping: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted keys of the paragraphs to remove from documents that stay, and the reason of each."""
+        """Sorted keys of the paragraphs to remove from documents that stay, with their reasons."""
         parts = [*self._removed, (overlapping, np.full(len(overlapping), code("evaluation"), np.uint8))]
         for keys in recurring(self._long, reasons > 0):
             parts.append((keys, np.full(len(keys), code("repeated"), np.uint8)))
@@ -318,7 +318,7 @@ class _State:
         return keys[stays], why[stays]
 
     def _empty(self, reasons: np.ndarray, paragraphs: np.ndarray) -> None:
-        """Mark documents that have lost paragraphs and have no long one left."""
+        """Mark documents that lost paragraphs and have no long one left."""
         left = np.concatenate(self._n_long) if self._n_long else np.zeros(0, np.int32)
         documents, _, long = split_key(paragraphs)
         np.subtract.at(left, documents[long], 1)
@@ -338,7 +338,7 @@ def _save(verdict: Verdict, folder: Path) -> None:
         "found": [asdict(file) for file in verdict.found],
         "like": [(a, b, similarity) for a, (b, similarity) in verdict.like.items()],
     }
-    # Last: where it stands, the verdict is whole.
+    # Written last: its presence means that the verdict is complete.
     write_text(folder / _DONE, json.dumps(rest))
 
 

@@ -1,4 +1,4 @@
-"""Text files -> a tokenizer folder with a vocabulary learned from them."""
+"""Train a vocabulary on text files and write the tokenizer folder."""
 
 import dataclasses
 import time
@@ -23,17 +23,17 @@ from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, 
 VocabKind = Literal["wordpiece", "bpe", "words"]
 
 _KINDS = {"wordpiece": WORDPIECE, "bpe": BPE, "words": WORDS}
-_SMALL = 4_000_000  # bytes on disk below which starting workers takes longer than the counting
+_SMALL = 4_000_000  # bytes on disk below which starting workers takes longer than counting
 _ENCODE_AT_ONCE = 50_000  # words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VocabReport:
-    """What a vocabulary was made from and how well it fits. Written as ``report.json``.
+    """The sources of a vocabulary and how well it fits them. Written as ``report.json``.
 
-    ``coverage`` is the share of word occurrences without unknown pieces, ``unk_rate`` the share of pieces that are
-    unknown, ``pieces_per_word`` their number per word occurrence; all over the words that were counted.
-    ``bad_places`` holds the first places as (file, byte offset).
+    ``coverage`` is the share of word occurrences without unknown tokens, ``unk_rate`` the share of unknown tokens,
+    ``pieces_per_word`` the number of tokens per word occurrence; all over the counted words.
+    ``bad_places`` holds the first invalid bytes as (file, byte offset).
     """
 
     kind: VocabKind
@@ -68,12 +68,12 @@ def build_vocab(
     workers: int | None = None,
     max_types: int = MAX_TYPES,
 ) -> VocabReport:
-    """Learn ``size`` pieces from text and write the tokenizer folder ``out``.
+    """Train ``size`` tokens on text and write the tokenizer folder ``out``.
 
-    ``score`` (of WordPiece alone; "frequency" if not given): which pair of pieces is joined next.
-    The same text and options give the same bytes, whatever ``workers`` (default: the processors at hand).
-    ``max_types`` bounds memory: the rarest words are dropped when more different ones are held. Raises
-    ConfigError when ``out`` holds something already, InputError for text that cannot be read.
+    ``score`` (WordPiece only; default "frequency"): which pair of tokens to merge next.
+    The same text and options give the same bytes for any ``workers`` (default: the number of CPUs).
+    ``max_types`` bounds memory: beyond it the rarest words are dropped. Raises
+    ConfigError if ``out`` already holds something, InputError for text that cannot be read.
     """
     started_at_s = time.perf_counter()
     out = Path(out)
@@ -84,7 +84,7 @@ def build_vocab(
         words = _count(reader, splitter, max_types, workers or cpu_count())
         if not words.counts:
             raise InputError(
-                f"no words in {_named(reader)} ({reader.report.documents} documents); give text to learn from"
+                f"no words in {_named(reader)} ({reader.report.documents} documents); give text to train on"
             )
         with Progress("join pieces", size, "pieces") as progress:
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
@@ -117,10 +117,10 @@ def _check_options(size: int, kind: str, score: str | None, workers: int | None,
         raise ConfigError(f"kind={kind!r} is not known; choose 'wordpiece', 'bpe' or 'words'")
     n_special = len(_KINDS[kind].specials)
     if size <= n_special:
-        raise ConfigError(f"size={size} leaves no room beside the {n_special} special tokens; pass more")
+        raise ConfigError(f"size={size} leaves no room beside the {n_special} special tokens; pass a larger one")
     if score is not None and kind != "wordpiece":
-        does = "byte-pair encoding joins" if kind == "bpe" else "a vocabulary of words takes"
-        raise ConfigError(f"score={score!r} is an option of WordPiece: {does} what is most frequent; leave it out")
+        does = "byte-pair encoding merges" if kind == "bpe" else "a vocabulary of words takes"
+        raise ConfigError(f"score={score!r} applies to WordPiece only: {does} what is most frequent; leave it out")
     if score not in (None, "frequency", "likelihood"):
         raise ConfigError(f"score={score!r} is not known; choose 'frequency' or 'likelihood'")
     if workers is not None and workers < 1:
@@ -150,7 +150,7 @@ def _count(reader: CorpusReader, splitter: WordSplitter, max_types: int, workers
 
 
 def _count_in_workers(blocks: Iterator[list[str]], splitter: WordSplitter, workers: int) -> Iterator[Counter[str]]:
-    """Counts per block in the order of the blocks; few blocks are held at a time."""
+    """Yield counts per block in order; few blocks are held at a time."""
     pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents, splitter.marked)
     waiting: deque[Future[Counter[str]]] = deque()
     try:
@@ -169,7 +169,7 @@ def _count_in_workers(blocks: Iterator[list[str]], splitter: WordSplitter, worke
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_splitter: WordSplitter | None = None  # of a worker process
+_splitter: WordSplitter | None = None  # in a worker process
 
 
 def _start_worker(lowercase: bool, keep_accents: bool, marked: bool) -> None:

@@ -80,7 +80,7 @@ def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
     if int8 is None:
         return
     if loaded.task == PRETRAINING:
-        raise ConfigError(f"--int8: {name} has not learnt a task whose score would tell what int8 costs")
+        raise ConfigError(f"--int8: {name} is not fine-tuned, so no score can show what int8 costs")
     if int8.task and kind_of_task(int8.task) != loaded.task:
         raise ConfigError(f"{name} is a model for {loaded.task}, but {int8.task} is of kind {kind_of_task(int8.task)}")
     if not 0 <= int8.max_drop <= 100:

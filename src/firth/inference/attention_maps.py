@@ -1,7 +1,7 @@
 """Attention weights of every head for one sequence, computed explicitly.
 
-The encoder runs as it always does, fused kernels and packed layers included, and beside each attention the weights are
-computed once more from the queries and keys of its own projection. A test holds the two to one another.
+The encoder runs as usual, with fused kernels and packed layers; beside each attention the weights are
+computed again from the queries and keys of its projection. A test checks that the two agree.
 """
 
 import math
@@ -49,13 +49,13 @@ class Attention:
 def attention_weights(
     encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None, *, scaled: bool = True
 ) -> Float[np.ndarray, "L N T T"]:
-    """The weights of all layers over one row; they add up to 1 over the last axis. ``scaled``: as ``head_weights``.
+    """Compute the attention weights of all layers over one sequence; they sum to 1 over the last axis. ``scaled``: as ``head_weights``.
 
-    ConfigError for an encoder without such layers, and for a compiled one, whose layers cannot be watched.
+    ConfigError for an encoder without attention, and for a compiled one, whose layers cannot be hooked.
     """
     layers = attention_layers(encoder)
     if not layers:
-        raise ConfigError("this model has no attention whose weights could be shown: only Transformers have")
+        raise ConfigError("this model has no attention weights: only Transformers have")
     seen: list[Tensor] = []
 
     def watch(layer: SelfAttention, given: tuple[Any, ...], _: Tensor) -> None:
@@ -70,12 +70,12 @@ def attention_weights(
         encoder(pack_lists([ids], None if segments is None else [segments]).to(device), keep=())
     encoder.train(was_training)
     if len(seen) < len(layers):
-        raise ConfigError("the layers of a compiled model cannot be watched: load it without compile")
+        raise ConfigError("a compiled model hides its attention layers: load it without compile")
     return torch.stack(seen).cpu().numpy()
 
 
 def attention_layers(encoder: Encoder) -> list[SelfAttention]:
-    """The layers whose weights can be shown, from the bottom up."""
+    """The self-attention layers, from the bottom up."""
     return [module for module in encoder.modules() if isinstance(module, SelfAttention)]
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 
 def in_batches(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
-    """Row numbers in batches of at most ``budget_tokens`` tokens, longest rows first.
+    """Yield sequence indices in batches of at most ``budget_tokens`` tokens, longest first.
 
-    A row longer than the budget goes alone. Rows of similar length share a batch.
+    Sequences of similar length share a batch; one longer than the budget is alone in its batch.
     """
     batch, size = list[int](), 0
     for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

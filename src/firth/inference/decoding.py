@@ -1,14 +1,13 @@
 """Greedy search, sampling and beam search over any left-to-right model.
 
-A model takes part through one function: ``advance(ids, state) -> (log_probs, state)`` reads one more piece of each of R
-rows, ``ids (R,)``, and says the natural logarithms of the probabilities of the piece after it, ``(R, V)``. What it
-remembers of the rows is its own ``state``, of which the search asks one thing: ``state.select(chosen)``, the rows in
-another order, some left out, some taken several times.
+A model provides one function: ``advance(ids, state) -> (log_probs, state)`` reads the next token of each of R
+sequences, ``ids (R,)``, and returns natural log-probabilities of the token after it, ``(R, V)``. Its ``state`` needs
+one method: ``state.select(chosen)`` reorders, drops or repeats sequences.
+``greedy``, ``sample`` and ``beam_search`` start from ``first (B,)``, the first input of each sequence (the start token,
 
-``greedy``, ``sample`` and ``beam_search`` begin with ``first (B,)``, the piece each row reads first (the start piece,
-or the last one of a prompt whose others are in ``state``), and generate at most ``most[b]`` pieces for row b, the end
-piece included. B rows at once give what each gives alone. Of a model with damaged weights, whose log-probabilities are
-not numbers, each raises CheckpointError.
+or the last one of a prompt whose others are in ``state``), and generate at most ``most[b]`` tokens for sequence b, the
+end token included. A sequence's result does not depend on the batch. If log-probabilities are NaN, as with damaged
+weights, each raises CheckpointError.
 """
 
 import math
@@ -29,14 +28,14 @@ S = TypeVar("S", bound="State")
 
 
 class State(Protocol):
-    """What a model remembers of R rows."""
+    """The decoding state of R sequences."""
 
     def select(self: S, chosen: Int[Tensor, " R"]) -> S:
-        """Some of the rows, in the order given; a row may be taken several times."""
+        """Select sequences in the given order; one may be taken several times."""
 
 
 Advance = Callable[[Int[Tensor, " R"], S], tuple[Float[Tensor, "R V"], S]]
-# Runs one step of a model and returns its result: here, or on the thread that owns the model.
+# Runs one step of a model and returns its result, in this thread or the one that owns the model.
 Through = Callable[[Callable[[], Any]], Any]
 
 
@@ -47,8 +46,8 @@ def here(step: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A continuation. ``ids``: its pieces without the end piece. ``log_prob``: of all of it by the model, the end piece
-    included if it ``ended`` with one. ``score``: what it was ranked by (of beam search, else ``log_prob``)."""
+    """A continuation. ``ids``: its tokens without the end token. ``log_prob``: total, with the end token
+    if it ``ended`` with one. ``score``: the ranking score in beam search, else ``log_prob``."""
 
     ids: list[int]
     log_prob: float
@@ -57,9 +56,9 @@ class Hypothesis:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """What log-probabilities are divided by: ``((5 + length) / 6) ** alpha``; ``length`` counts the end piece.
+    """The divisor of log-probabilities: ``((5 + length) / 6) ** alpha``; ``length`` counts the end token.
 
-    Source: Wu et al. 2016, §7, as tensor2tensor has it; Vaswani et al. 2017, §6.1.
+    Source: Wu et al. 2016, §7, as in tensor2tensor; Vaswani et al. 2017, §6.1.
     """
     return ((5 + length) / 6) ** alpha
 
@@ -68,7 +67,7 @@ def length_penalty(length: int, alpha: float) -> float:
 def greedy(
     advance: Advance[S], state: S, first: Int[Tensor, " B"], *, end_id: int | None, most: Sequence[int]
 ) -> list[Hypothesis]:
-    """The likeliest piece at each step. ``end_id`` None: nothing ends a row but ``most``."""
+    """Greedy search: the most probable token at each step. ``end_id`` None: only ``most`` ends a sequence."""
 
     def choose(log_probs: Tensor, rows: Sequence[int], step: int) -> Tensor:
         return log_probs.argmax(1)
@@ -90,10 +89,10 @@ def sample(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
 ) -> list[Hypothesis]:
-    """A piece drawn at each step, from probabilities that ``filtered`` has changed.
+    """Sample a token at each step from the probabilities of ``filtered``.
 
-    The draw is a function of ``seed``, the row's number and the step, so the same call gives the same text.
-    ``numbers``: of the rows, where they are some of many; 0, 1, 2 … if not given.
+    The sample is a function of ``seed``, the sequence's number and the step, so the same call gives the same text.
+    ``numbers``: of the sequences, if they are a part of many; default 0, 1, 2 …
     """
     check_sampling(temperature, top_k, top_p)
     key, number_of = seed_of("sample", seed), np.arange(len(most)) if numbers is None else np.asarray(numbers)
@@ -102,31 +101,31 @@ def sample(
         draws = torch.from_numpy(uniform(draw(key, number_of[list(rows)], step))).to(log_probs.device)
         sums = filtered(log_probs, temperature, top_k, top_p).double().cumsum(1)
         _check_numbers(sums[:, -1].tolist())
-        # Times the last sum, which rounding leaves beside 1; the first sum above it is of a piece that may be chosen.
+        # Scale by the total, which rounding leaves near 1; the first cumulative sum above belongs to an allowed token.
         return torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
 
     return _one_each(advance, state, first, choose, end_id, most)
 
 
 def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """ConfigError for options of ``sample`` that make no probabilities."""
+    """Check the options of ``sample``; ConfigError for invalid ones."""
     if not (temperature > 0 and math.isfinite(temperature)):
-        raise ConfigError(f"temperature={temperature}: expected above 0 (towards 0 it becomes the greedy search)")
+        raise ConfigError(f"temperature={temperature}: expected above 0 (values near 0 approach greedy search)")
     if top_k < 0:
-        raise ConfigError(f"top_k={top_k}: expected 1 or more, or 0 for all pieces")
+        raise ConfigError(f"top_k={top_k}: expected 1 or more, or 0 for all tokens")
     if not 0 < top_p <= 1:
         raise ConfigError(f"top_p={top_p}: expected above 0 and at most 1")
 
 
 def filtered(log_probs: Float[Tensor, "R V"], temperature: float, top_k: int, top_p: float) -> Float[Tensor, "R V"]:
-    """Probabilities to draw from: sharpened by ``temperature``, of the ``top_k`` likeliest pieces (0: all), and of
-    those the fewest that hold ``top_p`` of the probability (Holtzman et al. 2019, §3.1)."""
+    """Probabilities to sample from: scaled by ``temperature``, cut to the ``top_k`` most probable tokens (0: all), and
+    to the fewest of them that hold ``top_p`` of the probability (Holtzman et al. 2019, §3.1)."""
     n_kept = min(top_k, log_probs.shape[1]) if top_k else log_probs.shape[1]
     scores = log_probs.double()
-    # From the likeliest piece down: the lowest temperatures leave that one alone, not infinities.
+    # Relative to the most probable token, so that the lowest temperatures give no infinities.
     best = ((scores - scores.amax(1, keepdim=True)) / temperature).topk(n_kept)
     ordered = best.values.softmax(1).float()
-    # A piece stays if those before it hold less than top_p: the first one always does.
+    # A token stays if those before it hold less than top_p: the first one always stays.
     ordered = ordered.masked_fill(ordered.cumsum(1) - ordered >= top_p, 0) if top_p < 1 else ordered
     kept = torch.zeros_like(log_probs, dtype=torch.float32).scatter_(1, best.indices, ordered)
     return kept / kept.sum(1, keepdim=True)
@@ -140,7 +139,7 @@ def _one_each(
     end_id: int | None,
     most: Sequence[int],
 ) -> list[Hypothesis]:
-    """One continuation a row; ``choose(log_probs, rows, step)`` says its next piece."""
+    """Generate one continuation per sequence; ``choose(log_probs, rows, step)`` returns the next tokens."""
     _check_most(most, first)
     ids: list[list[int]] = [[] for _ in most]
     log_prob, ended = [0.0] * len(most), [False] * len(most)
@@ -168,19 +167,19 @@ def _one_each(
 
 
 def _check_numbers(values: Sequence[float]) -> None:
-    """CheckpointError for NaN, which counts as the greatest of its row: it is what was chosen, if there is any."""
+    """Raise CheckpointError for NaN. NaN sorts as the greatest value, so the chosen value shows it."""
     if any(map(math.isnan, values)):
         raise CheckpointError(NOT_FINITE)
 
 
 def _check_most(most: Sequence[int], first: Tensor) -> None:
     if len(most) != len(first) or any(n < 1 for n in most):
-        raise ValueError(f"most={list(most)}: expected at least 1 for each of {len(first)} rows")
+        raise ValueError(f"most={list(most)}: expected at least 1 for each of {len(first)} sequences")
 
 
 @dataclass(frozen=True, slots=True)
 class _Alive:
-    """A beginning that may go on. ``place``: its row in the model's state; ``ids`` all its pieces."""
+    """An unfinished hypothesis. ``place``: its index in the model's state; ``ids``: its tokens."""
 
     place: int
     ids: tuple[int, ...]
@@ -202,15 +201,15 @@ def beam_search(
     alpha: float,
     most: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """For each row the best continuations, at most ``beam``, best first: by log-probability over ``length_penalty``.
+    """Beam search: the ``beam`` best continuations of each sequence, by log-probability over ``length_penalty``.
 
-    Of the best ``2 * beam`` extensions of the alive beginnings, those that end go to the finished ones, of which the
-    best ``beam`` stay; the best ``beam`` others live on. A row is done when its worst finished one cannot be beaten:
-    log-probabilities only fall, so an alive beginning never scores more than its own over the penalty of the greatest
-    length. Where nothing finished within ``most``, the alive beginnings are the answer.
+    Of the best ``2 * beam`` extensions of the unfinished hypotheses, those that end join the finished ones, of which
+    the best ``beam`` are kept; the best ``beam`` others continue. A sequence is done when its worst finished hypothesis
+    cannot be beaten: log-probabilities only fall, so an unfinished one never scores more than its own value over the
+    penalty of the greatest length. If none finished within ``most``, the unfinished hypotheses are returned.
 
-    With ``beam`` 1 this is the greedy search, as where the procedure comes from: by the letter of it one alive
-    beginning would also end at an end piece that is only second best.
+    With ``beam`` 1 this is greedy search, as in tensor2tensor: strictly by the procedure, a single
+    hypothesis could also end at an end token that is only second best.
     Source: Vaswani et al. 2017, §6.1; tensor2tensor utils/beam_search.py.
     """
     if beam < 1:
@@ -223,7 +222,7 @@ def beam_search(
     _check_most(most, first)
     alive = [[_Alive(row, (), 0.0)] for row in range(len(most))]
     finished: list[list[Hypothesis]] = [[] for _ in most]
-    # Beginnings of rows that are done, where nothing finished.
+    # The hypotheses of done sequences of which none finished.
     left: list[list[_Alive]] = [[] for _ in most]
     last = first
     for step in range(1, max(most, default=0) + 1):
@@ -253,8 +252,8 @@ def beam_search(
 def _extend(
     beginnings: Sequence[_Alive], values: list[list[float]], pieces: list[list[int]], beam: int, end_id: int | None
 ) -> tuple[list[_Alive], list[_Alive]]:
-    """The best ``2 * beam`` extensions of the beginnings of one row: those that end here, without the end piece, and
-    the best ``beam`` of those that go on."""
+    """Extend the hypotheses of one sequence to the best ``2 * beam``: those that end here, without the end token, and
+    the best ``beam`` of the others."""
     extensions = [
         (beginning.log_prob + value, piece, beginning)
         for beginning in beginnings

@@ -1,6 +1,6 @@
-"""Texts to vectors in three steps: texts -> rows -> pooled rows -> vectors.
+"""Embed texts in three steps: texts -> sequences -> pooled sequences -> vectors.
 
-The first and the last need the tokenizer alone; what runs the model between them decides which rows share a batch.
+The first and the last need only the tokenizer; the caller runs the model between them and chooses the batches.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Pool = Literal["mean", "max", "first", "last", "summary"]
 
 
 def layer_number(loaded: Loaded, layer: int) -> int:
-    """The number of a layer from 0; ConfigError for one that the model lacks."""
+    """The index of a layer from 0; ConfigError for one that the model lacks."""
     n_layers = len(loaded.objective.encoder.widths) - 1
     if not -n_layers - 1 <= layer <= n_layers:
         raise ConfigError(
@@ -32,9 +32,9 @@ def layer_number(loaded: Loaded, layer: int) -> int:
 
 
 def check_embedding(loaded: Loaded, layer: int, pool: Pool | None) -> tuple[int, Pool, bool]:
-    """The layer's number, how rows are pooled, and whether vectors get length 1; ConfigError for what there is none of.
+    """Resolve the layer's index, the pooling, and whether to normalise; ConfigError for what the model lacks.
 
-    Without ``pool``: what the model was made for, which may want a length of 1.
+    Without ``pool``: the model's default, which may normalise.
     """
     number = layer_number(loaded, layer)
     own = loaded.embedding
@@ -47,15 +47,15 @@ def check_embedding(loaded: Loaded, layer: int, pool: Pool | None) -> tuple[int,
 
 
 def embedding_rows(loaded: Loaded, texts: Sequence[str]) -> list[list[list[int]]]:
-    """For each text its rows: one, or consecutive windows where it is longer than the model reads."""
+    """The sequences of each text: one, or consecutive windows if it is longer than the model's maximum."""
     return rows_of_ids(loaded, loaded.tokenizer.ids_many(texts))
 
 
 def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[list[int]]]:
-    """As ``embedding_rows``, of texts that are ids already."""
+    """As ``embedding_rows``, for token ids."""
     layout, framed = loaded.layout, loaded.system.layout(loaded.tokenizer)
     room = (loaded.max_length or 10**9) - layout.n_special
-    # No row is empty: special pieces alone stand for nothing.
+    # No sequence may be empty: without special tokens an empty text would have no vector.
     return [
         [layout.single(ids[begin : begin + room]) or framed.single(ids) for begin in range(0, max(len(ids), 1), room)]
         for ids in texts
@@ -66,7 +66,7 @@ def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[lis
 def pooled_rows(
     loaded: Loaded, rows: Sequence[list[int]], choice: int | ResolvedMix, pool: Pool, device: torch.device
 ) -> list[Float[Tensor, " H"]]:
-    """The vector of each row, of a layer or a mix of layers, all in one batch; float32 on the host."""
+    """The vector of each sequence from a layer or a mix of layers, all in one batch; float32 on the host."""
     tokens = pack_words(rows, loaded.tokenizer)
     keep = (choice,) if isinstance(choice, int) else choice.numbers
     hidden = loaded.objective.encoder(tokens.to(device), keep=keep)
@@ -86,13 +86,13 @@ def token_rows(
 def join_windows(
     windows: Sequence[Float[Tensor, " H"]], lengths: Sequence[int], pool: Pool, unit: bool
 ) -> Float[np.ndarray, " H"]:
-    """The vectors of a text's rows, of ``lengths``, as its own; ``unit``: of length 1."""
+    """Combine the vectors of a text's sequences, weighted by ``lengths``; ``unit``: scale to length 1."""
     vector: np.ndarray = _join(windows, lengths, pool).numpy()
     return vector / max(float(np.linalg.norm(vector)), 1e-12) if unit else vector
 
 
 def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Tensor, "B H"]:
-    """One vector a row, float32 on the host."""
+    """Pool each sequence to one vector, float32 on the host."""
     if pool == "summary":
         assert hidden.summary is not None
         return hidden.summary.float().cpu()
@@ -100,7 +100,7 @@ def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Ten
 
 
 def _join(windows: Sequence[Tensor], lengths: Sequence[int], pool: Pool) -> Tensor:
-    """The windows of one text as one vector."""
+    """Combine the windows of one text."""
     stacked = torch.stack(list(windows))
     if pool == "mean":
         weights = torch.tensor(lengths, dtype=torch.float32)

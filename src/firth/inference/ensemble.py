@@ -1,7 +1,7 @@
 """Ensembles: average the probabilities of several models of one task.
 
 Source: Howard & Ruder 2018, §3.3 (bidirectional language model): a forward and a backward classifier. Each model
-reads a text in its own pieces and windows and divides by its own temperature; only its answers meet the others'.
+reads a text in its own tokens and windows and applies its own temperature; only predictions are combined.
 """
 
 import math
@@ -23,16 +23,16 @@ from firth.tasks.rows import Example, Outputs
 from firth.tasks.tag import tag_answers
 from firth.text.records import Choice, Question, Record, Text
 
-# The rows of some records and their outputs, of one model.
+# The sequences of some records and their outputs from one model.
 Read = tuple[list[Example], list[Outputs]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Models whose answers are averaged: ``firth.Ensemble([firth.load(a), firth.load(b)]).predict(texts)``.
+    """Averages the predictions of models: ``firth.Ensemble([firth.load(a), firth.load(b)]).predict(texts)``.
 
-    They may differ in system, tokenizer and lengths, not in task or labels (which may stand in another order; answers
-    have that of the first). Raises ConfigError for models that do differ in these, or whose task has no average.
+    They may differ in system, tokenizer and lengths, but not in task or labels (whose order may differ; predictions
+    use that of the first). ConfigError for models that differ in these, or whose task cannot be averaged.
     """
 
     models: Sequence[Model]
@@ -45,28 +45,28 @@ class Ensemble:
         return [model.loaded for model in self.models]
 
     def predict(self, items: Any) -> Any:
-        """As ``Model.predict``, of all models together: probabilities and values are the means of theirs."""
+        """As ``Model.predict``, with probabilities and values averaged over the models."""
         found = [answer for _, answer in self.predict_stream(items if isinstance(items, list) else [items])]
         return found if isinstance(items, list) else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
-        """As ``Model.predict_stream``, of all models together."""
+        """As ``Model.predict_stream``, averaged over the models."""
         return ensemble_stream(self._members, map(self.models[0].record, items), at_once=at_once)
 
 
 def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:
-    """ConfigError, in one line, for models that cannot answer as one; ``names``: what a person calls each of them."""
+    """Check that models can be averaged, else ConfigError; ``names``: of the models, for messages."""
     if not members:
-        raise ConfigError("an ensemble of no models: expected one or more")
+        raise ConfigError("an ensemble needs at least one model")
     first, first_name = members[0], names[0]
     if len(members) > 1 and first.task not in _AVERAGED:
         raise ConfigError(
-            f"models for {first.task} cannot be averaged, only those for {', '.join(_AVERAGED)}: ask one of them"
+            f"models for {first.task} cannot be averaged, only those for {', '.join(_AVERAGED)}: use one alone"
         )
     for member, name in zip(members, names, strict=True):
         if member.task != first.task:
             raise ConfigError(
-                f"{name} is a model for {member.task}, {first_name} for {first.task}: models of one task are averaged"
+                f"{name} is a model for {member.task}, {first_name} for {first.task}: an ensemble needs models of one task"
             )
         theirs, ours = task_model(member).config, task_model(first).config
         labels = set(getattr(theirs, "labels", ())) ^ set(getattr(ours, "labels", ()))
@@ -84,15 +84,15 @@ def _check_taggers(one: Loaded, other: Loaded, names: str) -> None:
     for key in ("unit", "scheme"):
         if getattr(ours, key) != getattr(theirs, key):
             raise ConfigError(f"{names} differ in head.{key}: {getattr(ours, key)}, {getattr(theirs, key)}")
-    # Characters that share a piece share its tag: other pieces would tag other stretches.
+    # Characters that share a token share its tag: other tokens would tag other spans.
     if ours.unit == "character" and one.tokenizer.fingerprint != other.tokenizer.fingerprint:
-        raise ConfigError(f"{names} tag characters in other pieces: average models of one tokenizer")
+        raise ConfigError(f"{names} tag characters by different tokens: average models of one tokenizer")
 
 
 def ensemble_stream(
     members: Sequence[Loaded], records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
 ) -> Iterator[tuple[Record, Prediction]]:
-    """As ``firth.inference.answering.answer_stream``, of several models that ``check_members`` lets pass."""
+    """As ``firth.inference.answering.answer_stream``, for several models that pass ``check_members``."""
     for some in chunks(records, at_once):
         answers, long = ensemble_records(members, some)
         if noted is not None:
@@ -101,7 +101,7 @@ def ensemble_stream(
 
 
 def ensemble_records(members: Sequence[Loaded], records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
-    """As ``answer_records``, of several models. Of texts too long for a row, each model's count is a floor."""
+    """As ``answer_records``, for several models. The count of long texts is the largest of any model."""
     if len(members) == 1:
         return answer_records(members[0], records)
     task, configs = TASKS[members[0].task], [task_model(member).config for member in members]
@@ -127,9 +127,9 @@ def ensemble_records(members: Sequence[Loaded], records: Sequence[Any]) -> tuple
 
 
 def _mean_of_words(reads: Sequence[Read], configs: Sequence[Any]) -> list[Outputs]:
-    """The outputs of the first model's rows, made from all: each word's mean probabilities, and the likeliest tag.
+    """Average taggers: each word's mean probabilities and most probable tag, as outputs of the first model.
 
-    Rows of models begin and end at other words, so a word is found by its record and place there.
+    Windows of models start and end at different words, so a word is matched by its record and position there.
     """
     labels = configs[0].labels
     sums: dict[tuple[int, int], np.ndarray] = {}
@@ -200,7 +200,7 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-# The answers of several models to one record as one answer, by kind of task; tags are made from the outputs.
+# Combines the predictions of several models for one record, by kind of task; tags are combined from the outputs.
 _MEANS: dict[str, Callable[[Any, Sequence[Any], Sequence[Any]], Any]] = {
     "classify": _labelled,
     "multilabel": _multilabelled,

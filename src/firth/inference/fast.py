@@ -1,7 +1,7 @@
-"""Encoders in bfloat16 or int8, for inference only.
+"""Run encoders in bfloat16 or int8, for inference only.
 
-The encoder alone does: what it hands out is float32 again, so that heads, pooling and answers are the same code and
-differ only by the encoder's own rounding.
+Only the encoder uses the lower precision and returns float32, so that heads, pooling and decoding are the same code and
+results differ only by the encoder's rounding.
 """
 
 import warnings
@@ -20,7 +20,7 @@ Precision = Literal["float32", "bfloat16", "int8", "auto"]
 
 
 class FastEncoder(Encoder):
-    """An encoder whose matrix products run in ``dtype``, or in 8-bit integers where its layers were replaced so."""
+    """An encoder whose matrix products run in ``dtype``, or in int8 if its layers were replaced."""
 
     def __init__(self, encoder: Encoder, dtype: torch.dtype):
         super().__init__()
@@ -49,9 +49,9 @@ class FastEncoder(Encoder):
         return self.encoder.regions()
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
-        """``carry`` is for encoders with recurrent state."""
+        """Run the encoder; ``carry`` only for encoders with recurrent state."""
         device = tokens.ids.device.type
-        # Other encoders have no such parameter.
+        # Other encoders do not take ``carry``.
         state = {} if carry is None else {"carry": carry}
         with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
             hidden: Hidden = self.encoder(tokens, keep=keep, **state)
@@ -66,11 +66,11 @@ class FastEncoder(Encoder):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer in integers: weights of 8 bits, scaled by output; inputs of 7, by batch; float32 in and out.
+    """A linear layer in integers: 8-bit weights scaled per output, 7-bit inputs scaled per batch; float32 in and out.
 
-    Source: FBGEMM's dynamic quantisation, symmetric weights, inputs from 0 to 127 between the batch's lowest and
-    highest. The sums are exact; the rounding of weights and inputs is the whole error. Inputs of 8 bits would
-    overflow on processors without VNNI: with 7 a model's scores are the same on all.
+    Source: FBGEMM's dynamic quantisation, symmetric weights, inputs mapped to 0 to 127 between the batch's minimum and
+    maximum. Sums are exact; only the rounding of weights and inputs causes error. 8-bit inputs would
+    overflow on CPUs without VNNI: with 7 bits scores are the same on all.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -79,7 +79,7 @@ class Int8Linear(nn.Module):
         scales = weight.abs().amax(1).clamp(min=1e-12) / 127
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         with warnings.catch_warnings():
-            # The type of such tensors is to go from PyTorch; the operator has no other way in yet.
+            # PyTorch deprecates this tensor type, but the operator accepts no other yet.
             warnings.filterwarnings("ignore", "torch.quantize_per")
             rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         bias = None if linear.bias is None else linear.bias.detach().float()
@@ -90,9 +90,9 @@ class Int8Linear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weights lie as oneDNN's matrix products read them, instead of being laid out at each call.
+    """A linear layer with weights prepacked in oneDNN's layout, instead of repacking them at each call.
 
-    Twice as fast for a single text, a tenth for large batches. The sums are the same up to their order.
+    Twice as fast for a single text, 10 % faster for large batches. Sums differ only in their order.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -105,7 +105,7 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(encoder: Encoder, device: torch.device) -> None:
-    """Replace the linear layers by packed ones, on processors where PyTorch has them; for predictions only."""
+    """Replace the linear layers by packed ones, on CPUs where PyTorch supports them; for inference only."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise") or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
@@ -118,17 +118,17 @@ def pack_linears(encoder: Encoder, device: torch.device) -> None:
 def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> tuple[Encoder, str]:
     """The encoder, made to compute in ``precision`` on ``device``, and that in words: 2 CPU threads, bfloat16.
 
-    ``auto``: bfloat16 where the processor or card multiplies in it, else float32. ``encoder`` itself is changed: its
-    weights are kept in fewer bits. ConfigError if this machine cannot, or the encoder has nothing that would.
+    ``auto``: bfloat16 if the CPU or GPU supports it, else float32. Changes ``encoder`` in place: its
+    weights are stored in fewer bits. ConfigError if this machine, or the encoder, does not support it.
     """
     if precision == "int8" and device.type != "cpu":
-        raise ConfigError(f"precision='int8': runs on a processor, not on {device.type}; use 'bfloat16' there")
+        raise ConfigError(f"precision='int8': runs on the CPU, not on {device.type}; use 'bfloat16' there")
     linears = list(_linears(encoder))
     if not linears:
         if precision in ("bfloat16", "int8"):
             raise ConfigError(
-                f"precision={precision!r}: this encoder ({type(encoder).__name__}) has no linear layers, which are "
-                "what computes in fewer bits; use 'float32'"
+                f"precision={precision!r}: this encoder ({type(encoder).__name__}) has no linear layers to run in "
+                "lower precision; use 'float32'"
             )
         precision = "float32"
     machine = find_machine("float32" if precision == "int8" else precision, "precision", device)
@@ -138,13 +138,13 @@ def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> t
     if machine.dtype == torch.float32:
         return encoder, machine.path
     for _, _, linear in linears:
-        # Embeddings and norms stay: they are added up in float32.
+        # Embeddings and norms stay in float32.
         linear.to(machine.dtype)
     return FastEncoder(encoder, machine.dtype), machine.path
 
 
 def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Each linear layer, with the module that has it and its name there."""
+    """Yield each linear layer with its parent module and name."""
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
             yield module, name, child

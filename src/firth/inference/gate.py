@@ -1,7 +1,7 @@
 """Quality gate: int8 is refused until an evaluation shows that it matches float32.
 
-int8.json lies in the model folder, beside what its manifest names: the scores in both precisions, on which data, of
-which weights. A folder that is written again has none.
+int8.json in the model folder, outside its manifest, records the scores in both precisions, the data, and
+the weights. Rewriting a folder removes it.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about
 from firth.formats.table import find_format
 
 GATE = "int8.json"
-# Points of the task's main score that int8 may cost where nothing else is said.
+# Default limit on int8's drop in the task's main score, in points.
 MAX_DROP = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """``weights``: SHA-256 of model.safetensors; ``data``: of each file, by its name. Scores are shares of 1."""
+    """An evaluation on record. ``weights``, ``data``: SHA-256 of model.safetensors and each file. Scores: 0 to 1."""
 
     weights: str
     task: str
@@ -33,36 +33,36 @@ class Gate:
 
 
 def gated_folder(model: str | Path) -> Path:
-    """The model folder that a record of int8 belongs into; ConfigError for a model that can have none."""
+    """The model folder to hold an int8 record; ConfigError for a model that cannot have one."""
     located = find_format(model)
     if located.format.key != "firth":
         raise ConfigError(
-            f"precision='int8': {model} is not a folder of Firth's own, where its scores could be recorded: "
-            f"firth convert {model} --out FOLDER makes one"
+            f"precision='int8': {model} is not a Firth model folder, which could record its scores: "
+            f"create one with firth convert {model} --out FOLDER"
         )
     folder = find_model(located.path)
     if read_about(folder).get("task") == PRETRAINING:
         raise ConfigError(
-            f"precision='int8': {model} has not learnt a task whose score would tell what int8 costs; "
+            f"precision='int8': {model} is not fine-tuned, so no score can show what int8 costs; "
             "use 'bfloat16', or fine-tune it first"
         )
     return folder
 
 
 def check_gate(model: str | Path) -> None:
-    """ConfigError unless int8 was scored, with the weights that are in the folder, and was good enough."""
+    """Raise ConfigError unless int8 was evaluated with the folder's weights and passed."""
     folder = gated_folder(model)
     how = f"firth evaluate {model} --data DEV --precision int8"
     try:
         weights = read_json(folder / GATE).get("weights")
     except FirthError:
-        raise ConfigError(f"precision='int8': not yet known to answer as well as float32: {how}") from None
+        raise ConfigError(f"precision='int8': not yet shown to match float32: {how}") from None
     if weights != file_sha256(folder / WEIGHTS):
-        raise ConfigError(f"precision='int8': {folder / GATE} is of other weights than the model's: {how}")
+        raise ConfigError(f"precision='int8': {folder / GATE} belongs to other weights than the model's: {how}")
 
 
 def record_gate(folder: Path, gate: Gate, *, passed: bool) -> None:
-    """Write the record, or where int8 was not good enough take an older one away: the last comparison counts."""
+    """Write the record, or remove an older one if int8 failed: the last comparison counts."""
     path = folder / GATE
     try:
         if passed:

@@ -53,7 +53,7 @@ class Writing:
 class Continuation:
     """What a model wrote behind a prompt, or a backward one before it. ``text``: that alone, with the space between.
 
-    ``log_prob``: the natural logarithm of its probability by the model, special pieces counted.
+    ``log_prob``: its natural log-probability under the model, over all tokens.
     """
 
     prompt: str
@@ -81,9 +81,9 @@ class Written:
 
 
 class Writer:
-    """A language model as the search of ``decoding`` asks it. ``hidden_ids``: pieces that are never written.
+    """A language model with the interface of ``decoding``. ``hidden_ids``: tokens never generated.
 
-    ``through``: what runs each step. ``on_ids``: called with the newest piece of each row, but for the last ones.
+    ``through``: runs each step. ``on_ids``: called with the newest token of each sequence, except the last ones.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Writer:
         self.hidden_ids = torch.tensor(hidden_ids, dtype=torch.int64, device=device)
 
     def begin(self, rows: Sequence[Sequence[int]]) -> tuple[Written, Int[Tensor, " R"]]:
-        """The state before the last piece of each prompt, and those last pieces."""
+        """The state before the last token of each prompt, and those last tokens."""
         last = torch.tensor([row[-1] for row in rows], dtype=torch.int64, device=self.device)
         return Written(tuple(tuple(row[:-1]) for row in rows), None), last
 
     def advance(self, ids: Int[Tensor, " R"], state: Written) -> tuple[Float[Tensor, "R V"], Written]:
-        """Log-probabilities of the next piece, in float32, and what is remembered then."""
+        """Log-probabilities of the next token, in float32, and the new state."""
         if self.on_ids is not None and state.past is not None:
             self.on_ids(ids.tolist())
         found: tuple[Tensor, Written] = self.through(lambda: self._advance(ids, state))
@@ -132,11 +132,11 @@ def generate_stream(
     through: Through = here,
     on_ids: Callable[[list[int]], None] | None = None,
 ) -> Iterator[Continuation]:
-    """Continuations in the order of the prompts; ``at_once`` of these are held in memory.
+    """Generate continuations in the order of the prompts; holds ``at_once`` prompts in memory.
 
-    The n-th prompt's draws hang on the seed and n, not on what goes through the model with it. ``through`` and
-    ``on_ids``: as in ``Writer``. Raises ConfigError for
-    a model that cannot write, InputError for a prompt without pieces, LengthError for one that is too long.
+    The n-th prompt's samples depend on the seed and n, not on the batch. ``through`` and
+    ``on_ids``: as in ``Writer``. ConfigError for
+    a model that cannot generate, InputError for a prompt without tokens, LengthError for one that is too long.
     """
     model = language_model(loaded)
     tokenizer = loaded.tokenizer
@@ -175,13 +175,13 @@ def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -
 def _search(
     writer: Writer, rows: Sequence[Sequence[int]], writing: Writing, numbers: Sequence[int]
 ) -> list[Hypothesis]:
-    """The best continuation of each prompt; ``numbers``: of the prompts, for their draws."""
+    """The best continuation of each prompt; ``numbers``: of the prompts, for sampling."""
     state, last = writer.begin(rows)
     most = [writing.max_new_tokens] * len(rows)
     if writing.how == "greedy":
         return greedy(writer.advance, state, last, end_id=None, most=most)
     if writing.how == "beam":
-        # Nothing ends, so all are of one length: a penalty would change nothing.
+        # All continuations have the same length, so a length penalty would change nothing.
         best = beam_search(writer.advance, state, last, end_id=None, beam=writing.beam, alpha=0.0, most=most)
         return [hypotheses[0] for hypotheses in best]
     return sample(

@@ -1,4 +1,4 @@
-"""``firth.load``: whatever a path means, as something that answers. A baseline is opened without torch."""
+"""``firth.load``: load any model or baseline for inference. A baseline loads without torch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def load(
     path: str | Path, *, device: str | None = None, precision: "Precision" = "float32", compile: bool = False
 ) -> "Model | Baseline":
-    """Load a model to use it: a ``Model``, as ``firth.inference.model.load`` says, or a ``Baseline``.
+    """Load a model for inference: a ``Model`` (see ``firth.inference.model.load``) or a ``Baseline``.
 
-    Both satisfy ``firth.baseline.model.Predictor`` once they have learnt a task.
+    Both satisfy ``firth.baseline.model.Predictor`` if fine-tuned.
     """
     if find_baseline(path) is None:
         from firth.inference.model import load as load_model
@@ -28,9 +28,9 @@ def load(
 
 
 def check_plain(path: str, *, device: str | None = None, precision: str = "float32", compile: bool = False) -> None:
-    """ConfigError for what a baseline, which NumPy computes, does not have."""
+    """Refuse options that a baseline, which runs in NumPy, does not have: ConfigError."""
     wrong = [] if device in (None, "cpu") else ["device"]
     wrong += [] if precision in ("float32", "auto") else ["precision"]
     wrong += ["compile"] if compile else []
     if wrong:
-        raise ConfigError(f"{path} is a baseline, which NumPy computes on the CPU: leave out {' and '.join(wrong)}")
+        raise ConfigError(f"{path} is a baseline, which runs in NumPy on the CPU: leave out {' and '.join(wrong)}")

@@ -1,6 +1,6 @@
-"""Fill masks in three steps: text -> row -> the likeliest tokens of each mask.
+"""Fill masks in two steps: text -> sequence -> the most probable tokens of each mask.
 
-The first needs the tokenizer alone; what runs the model decides which rows share a batch.
+The first needs only the tokenizer; the caller runs the model and chooses the batches.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MASK = "[MASK]"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A piece that may stand in a blank. ``probability`` of it among all pieces."""
+    """A candidate token for a mask, with its ``probability`` over the vocabulary."""
 
     piece: str
     probability: float
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """One ``[MASK]`` of a text: where it begins there (in characters), and the best pieces, best first."""
+    """One ``[MASK]`` of a text: its first character, and the best candidates, best first."""
 
     start: int
     candidates: tuple[Candidate, ...]
@@ -34,20 +34,20 @@ class Blank:
 
 @dataclass(frozen=True, slots=True)
 class MaskedRow:
-    """A text with masks as the model reads it, and the character at which each mask begins."""
+    """A tokenised text with masks, and the first character of each mask."""
 
     ids: list[int]
     starts: list[int]
 
 
 def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
-    """The objective that fills masks; ConfigError for a model that has not learnt to, and for a wrong ``top_k``."""
+    """The masked-LM objective of a model; ConfigError if it has none, and for a wrong ``top_k``."""
     if loaded.system.predict != "masked" or not isinstance(loaded.objective, MaskedLM):
-        raise ConfigError(f"a model of system {loaded.system_name} for {loaded.task} has not learnt to fill blanks")
+        raise ConfigError(f"a {loaded.system_name} model for {loaded.task} cannot fill masks")
     if "mlm" in loaded.untrained:
         raise ConfigError(
-            "this model was published without a masked-LM head: it cannot fill blanks before "
-            "firth pretrain --model has taught it to"
+            "this model was published without a masked-LM head: it cannot fill masks until "
+            "firth pretrain --model trains one"
         )
     if not 1 <= top_k <= loaded.tokenizer.size:
         raise ConfigError(f"top_k={top_k}: expected 1 to {loaded.tokenizer.size}, the size of the vocabulary")
@@ -55,11 +55,11 @@ def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
 
 
 def masked_row(loaded: Loaded, text: str) -> MaskedRow:
-    """The row of a text; InputError for one without a mask, LengthError for one longer than the model reads."""
+    """Tokenise a text; InputError if it has no mask, LengthError if it is longer than the model's maximum."""
     tokenizer, layout = loaded.tokenizer, loaded.system.layout(loaded.tokenizer)
     parts = text.split(MASK)
     if len(parts) == 1:
-        raise InputError(f"{shown(text)} has no {MASK}: write one where a word is to be found")
+        raise InputError(f"{shown(text)} has no {MASK}: write one in place of the word to predict")
     ids, starts, at = list[int](), list[int](), 0
     for number, part in enumerate(parts):
         if number:
@@ -71,7 +71,7 @@ def masked_row(loaded: Loaded, text: str) -> MaskedRow:
     row = layout.single(ids)
     if loaded.max_length is not None and len(row) > loaded.max_length:
         raise LengthError(
-            f"{shown(text)} has {len(row)} pieces, the model reads at most {loaded.max_length}: "
+            f"{shown(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: "
             f"shorten the text around its {MASK}"
         )
     return MaskedRow(row, starts)
@@ -79,7 +79,7 @@ def masked_row(loaded: Loaded, text: str) -> MaskedRow:
 
 @torch.inference_mode()
 def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: torch.device) -> list[list[Blank]]:
-    """The masks of each row with their best pieces, all in one batch."""
+    """Predict the masks of each sequence, all in one batch."""
     objective, mask_id = check_masked(loaded, top_k), loaded.tokenizer.mask_id
     hidden = objective.encoder(pack_lists([row.ids for row in rows]).to(device), keep=(-1,))
     index, where = list[int](), list[tuple[int, int]]()
@@ -96,5 +96,5 @@ def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: tor
 
 
 def shown(text: str) -> str:
-    """A text in a message."""
+    """Shorten a text for a message."""
     return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -51,7 +51,7 @@ from firth.training.regions import compile_regions
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One piece of a tokenised text: characters ``[start:end]`` of it."""
+    """One token of a text, at characters ``[start:end]``."""
 
     piece: str
     id: int
@@ -61,9 +61,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model. Texts go in one at a time or as lists; results come in the same order.
+    """A loaded model. Methods take one text or a list; results have the same order.
 
-    ``path``: what the encoder runs on and computes in, in words.
+    ``path``: a description of the encoder's device and precision.
     """
 
     loaded: Loaded
@@ -82,21 +82,21 @@ class Model:
 
     @property
     def task(self) -> str:
-        """The kind of task that it has learnt, or ``"pretraining"``."""
+        """The kind of task it is fine-tuned for, or ``"pretraining"``."""
         return self.loaded.task
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Where the model comes from."""
+        """Origin of the model: recipe, data hashes, metrics."""
         return self.loaded.provenance
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels or tags of its task, in the order of the outputs; none for values, spans and choices."""
+        """The labels or tags of its task, in the order of the outputs; empty for values, spans and choices."""
         return tuple(getattr(self.loaded.objective.config, "labels", ()))
 
     def tokenize(self, text: str) -> list[Piece]:
-        """The pieces of a text, without special ones."""
+        """Tokenise a text, without special tokens."""
         encoded, piece = self.loaded.tokenizer.encode(text), self.loaded.tokenizer.piece
         return [Piece(piece(i), i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
 
@@ -105,7 +105,7 @@ class Model:
     @overload
     def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[list[Blank]]: ...
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[Blank] | list[list[Blank]]:
-        """The likeliest pieces for each ``[MASK]`` of a text (or of each text), each blank on its own.
+        """Predict the most probable tokens for each ``[MASK]`` of a text (or of each text), independently.
 
         Raises InputError for a text without ``[MASK]``, LengthError for one longer than the model reads.
         """
@@ -123,15 +123,14 @@ class Model:
     def embed(
         self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None, mix: Mix | None = None
     ) -> Float[np.ndarray, "n H"]:
-        """A vector for each text, float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
+        """Embed texts: float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
 
-        ``layer``: 0 is the embedding output, -1 the top; ``mix``: of several layers, in its place. ``pool``: mean or
-        max over all tokens, special ones included; the first or last token; or the system's own ``summary`` (which
-        needs training to mean something, and is always the top layer's). Without it, what the model was made for: mean,
-        unless it comes from sentence-transformers, whose models may also want a length of 1. A text longer than the
-        model is read in consecutive windows: mean, max, first and last run over all of them, summaries are averaged. A
-        model that was pre-trained without special pieces and has learnt no task reads without them, but for an empty
-        text.
+        ``layer``: 0 is the embedding output, -1 the top; ``mix``: combines several layers instead. ``pool``: mean or
+        max over all tokens, special ones included; the first or last token; or the system's ``summary`` vector (which
+        needs training, and is always of the top layer). Default: mean, or for models from sentence-transformers their
+        own pooling, possibly normalised to length 1. A text longer than the model's maximum is read in consecutive
+        windows: mean, max, first and last run over all of them, summaries are averaged. A model pre-trained without
+        special tokens and not fine-tuned reads without them, except for an empty text.
         """
         if isinstance(texts, str):
             return self.embed([texts], layer, pool, mix)[0]
@@ -151,10 +150,12 @@ class Model:
         at_once: int = 2048,
         mix: Mix | None = None,
     ) -> Iterator[Float[np.ndarray, " H"]]:
-        """As ``embed``, one vector after the other; ``at_once`` texts are held in memory."""
+        """Yield the vectors of ``embed`` one by one; holds ``at_once`` texts in memory."""
         layer, how, unit = check_embedding(self.loaded, layer, pool)
         if mix is not None and how == "summary":
-            raise ConfigError("a summary is of the top layer alone: leave out the mix, or choose another pool")
+            raise ConfigError(
+                "the summary vector exists only at the top layer: leave out the mix, or choose another pool"
+            )
         choice = layer if mix is None else resolve_mix(self.loaded, mix)
         source = iter(texts)
         while some := list(islice(source, at_once)):
@@ -165,19 +166,19 @@ class Model:
     @overload
     def vectors(self, texts: Sequence[str]) -> list[TextVectors]: ...
     def vectors(self, texts: str | Sequence[str]) -> TextVectors | list[TextVectors]:
-        """Vectors in context of a text's tokens and words, or of those of each text, in all layers.
+        """Contextual vectors of the tokens and words of a text, or of each text, in all layers.
 
-        ``.layers`` (L + 1, n, H) are the tokens', ``.word_layers`` the words'; ``.tokens`` and ``.words`` have their
-        places in the text. ``vectors_stream`` takes any number of texts, and holds only the layers asked for.
+        ``.layers`` (L + 1, n, H) for tokens, ``.word_layers`` for words; ``.tokens`` and ``.words`` have their
+        character spans. ``vectors_stream`` takes any number of texts, and holds only the requested layers.
         """
         found = list(self.vectors_stream([texts] if isinstance(texts, str) else texts))
         return found[0] if isinstance(texts, str) else found
 
     def vectors_stream(self, texts: Iterable[str], choice: int | ResolvedMix | None = None) -> Iterator[TextVectors]:
-        """As ``vectors``, one text after the other; ``choice``: only one layer, or only those of a mix; None: all.
+        """Yield the vectors of each text; ``choice``: only one layer, or those of a mix; None: all.
 
-        A text longer than the model is read in windows that overlap by half; a token's vector is from the window in
-        which it has the most context.
+        A text longer than the model's maximum is read in windows that overlap by half; a token's vector comes from the
+        window in window in which it has the most context.
         """
         numbers: Sequence[int] = range(len(self.loaded.objective.encoder.widths))
         if choice is not None:
@@ -185,7 +186,7 @@ class Model:
         return vectors_stream(self.loaded, texts, numbers, encode=self._encode, budget_tokens=self.budget_tokens)
 
     def mix(self, mix: Mix) -> ResolvedMix:
-        """A mix of layers as this model has them, for ``vectors_stream`` and ``TextVectors.mixed``."""
+        """Resolve a mix of layers for this model, for ``vectors_stream`` and ``TextVectors.mixed``."""
         return resolve_mix(self.loaded, mix)
 
     def _embed_some(self, texts: list[str], choice: int | ResolvedMix, pool: Pool, unit: bool) -> Iterator[np.ndarray]:
@@ -237,11 +238,11 @@ class Model:
         return follow_probabilities(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
 
     def prefers_good(self, pairs: Iterable[MinimalPair]) -> Iterator[tuple[MinimalPair, bool]]:
-        """Each minimal pair, and whether the model finds its ``good`` sentence more likely."""
+        """Yield each minimal pair, and whether the model gives its ``good`` sentence the higher probability."""
         return prefers_good(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
-        """The words whose vectors are nearest to a word's, by the cosine, without itself.
+        """The nearest words to a word by cosine similarity, without itself.
 
         For many words ``firth.inference.word_table.open_table`` is faster. ConfigError for a model that does not read
         whole words, InputError for a word without a vector.
@@ -249,9 +250,9 @@ class Model:
         return table_of(self.loaded).nearest(word, top_k)
 
     def attention(self, text: str, second: str | None = None) -> Attention:
-        """What each head of each layer looks at while it reads a text, or a pair of texts.
+        """The attention weights of each head of each layer over a text, or a pair of texts.
 
-        Special pieces are there as in ``embed``. Raises LengthError for more pieces than the model reads, InputError
+        Special tokens as in ``embed``. LengthError for more tokens than the model reads, InputError
         for none, ConfigError for a model without attention.
         """
         row, segments = self._attention_row(text, second)
@@ -267,7 +268,7 @@ class Model:
             row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
         if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
             raise LengthError(
-                f"{shown(text)} has {len(row)} pieces, the model reads at most {self.loaded.max_length}: shorten it"
+                f"{shown(text)} has {len(row)} tokens, the model reads at most {self.loaded.max_length}: shorten it"
             )
         if not row:
             raise InputError(f"{shown(text)} has no pieces: give a text with a word in it")
@@ -327,10 +328,10 @@ class Model:
         return np.array(losses, np.float32)
 
     def predict(self, items: Any) -> Any:
-        """What a fine-tuned model says of one item, or of each of a list of them, in order.
+        """Predict one item, or each of a list of items, in order.
 
-        Items and predictions are those of the task: ``firth.tasks.items.record_of`` says what may be passed
-        in, ``firth.tasks.predictions`` what comes out. ConfigError for a model that has not learnt a task.
+        Items and predictions depend on the task: see ``firth.tasks.items.record_of`` for inputs and
+        ``firth.tasks.predictions`` for outputs. ConfigError for a model that is not fine-tuned.
         """
         several = isinstance(items, list)
         records = [self.record(item) for item in (items if several else [items])]
@@ -338,13 +339,13 @@ class Model:
         return found if several else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
-        """As ``predict``, each item's record and prediction one after the other; ``at_once`` are held in memory."""
+        """Yield each item's record and prediction; holds ``at_once`` items in memory."""
         return self.answer_stream((self.record(item) for item in items), at_once=at_once)
 
     def answer_stream(
         self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
     ) -> Iterator[tuple[Record, Prediction]]:
-        """Each record with its prediction, in order; ``noted`` counts texts too long to read at once."""
+        """Yield each record with its prediction, in order; ``noted`` counts texts too long for one sequence."""
         return answer_stream(self.loaded, records, at_once=at_once, noted=noted)
 
     @overload
@@ -356,7 +357,7 @@ class Model:
     def translate(
         self, texts: str | Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50
     ) -> str | list[str]:
-        """The translation of a text, or of each of several, by beam search (``beam`` 1: greedy).
+        """Translate a text, or each of several, by beam search (``beam`` 1: greedy).
 
         ``length_penalty``: exponent of the length penalty, 0 is none. ``extra``: maximum output length is source length
         plus this many tokens, end token included. ConfigError for a model that does not translate.
@@ -373,9 +374,9 @@ class Model:
         at_once: int = LINES_AT_ONCE,
         on_progress: Callable[[int], None] | None = None,
     ) -> Iterator[Translated]:
-        """As ``translate``, one after the other with its score; ``at_once`` texts are held in memory.
+        """Yield each translation with its score; holds ``at_once`` texts in memory.
 
-        ``on_progress`` is called with how many more texts are done.
+        ``on_progress`` receives the number of texts done since its last call.
         """
         return translate_stream(
             self.loaded,
@@ -425,12 +426,12 @@ class Model:
         top_p: float = 0.9,
         seed: int = 0,
     ) -> Continuation | list[Continuation]:
-        """What the model writes behind a text, or behind each of several: ``max_new_tokens`` tokens.
+        """Continue a text, or each of several, by ``max_new_tokens`` tokens.
 
         A backward model (AWD-LSTM's) writes before it, ELMo with its forward language model.
 
-        The options are those of ``firth.inference.generation.Writing``. ConfigError for a model that does not go on
-        with texts, InputError for an empty one, LengthError for more pieces than the model reads.
+        Options: see ``firth.inference.generation.Writing``. ConfigError for a model that cannot generate,
+        InputError for an empty text, LengthError for more tokens than the model reads.
         """
         writing = Writing(
             how=how,
@@ -448,13 +449,13 @@ class Model:
     def generate_stream(
         self, prompts: Iterable[str], writing: Writing, at_once: int = PROMPTS_AT_ONCE
     ) -> Iterator[Continuation]:
-        """As ``generate``, one after the other; ``at_once`` prompts are held in memory."""
+        """Yield each continuation; holds ``at_once`` prompts in memory."""
         return generate_stream(
             self.loaded, prompts, writing, device=self.device, budget_tokens=self.budget_tokens, at_once=at_once
         )
 
     def record(self, item: Any) -> Record:
-        """An item as a record of the model's task."""
+        """Convert an item to a record of the model's task."""
         return record_of(self.loaded.task, item, getattr(task_model(self.loaded).config, "unit", "word"))
 
     @torch.inference_mode()
@@ -466,14 +467,14 @@ class Model:
 def load(
     path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> Model:
-    """Load a model to use it: a model folder, a run folder's best model, or what another tool wrote.
+    """Load a model for inference: a model folder, a run folder's best model, or another tool's model.
 
     That may be a folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert, or
-    ``"hub:org/name"``. ``precision``: what the encoder computes in; ``"auto"`` is bfloat16 where the machine
-    multiplies in it; ``"int8"`` runs on a processor and wants the record that ``firth evaluate --precision int8``
-    makes. ``compile``: the first batches take a minute longer, the others less. The model is for predictions: its
-    weights are laid out for them (``firth.folder.read_model`` has them as they are). Raises ConfigError if there is
-    nothing at ``path`` or the machine lacks what is asked for, CheckpointError if what is there cannot be read.
+    ``"hub:org/name"``. ``precision``: the encoder's; ``"auto"`` is bfloat16 if the machine supports it; ``"int8"`` runs
+    on the CPU and requires the record of ``firth evaluate --precision int8``. ``compile``: the first batches take a
+    minute longer, later ones less. Weights may be repacked for inference (``firth.folder.read_model`` returns the
+    originals). ConfigError if there is nothing at ``path`` or the machine lacks what an option requires,
+    CheckpointError if the model cannot be read.
     """
     if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device={device!r}: PyTorch finds no GPU here; leave it out, or give 'cpu'")
@@ -487,7 +488,7 @@ def load(
         pack_linears(loaded.objective.encoder, place)
         return Model(loaded, place, path=words)
     if not loaded.objective.encoder.regions():
-        raise ConfigError(f"compile: a model of system {loaded.system_name} has no blocks to compile: go without")
+        raise ConfigError(f"compile: a {loaded.system_name} model has no blocks to compile: leave it out")
     if not compile_regions(loaded.objective.encoder, place):
-        raise ConfigError("compile: this machine has no compiler for it (g++ or clang++): install one, or go without")
+        raise ConfigError("compile: this machine has no compiler for it (g++ or clang++): install one, or leave it out")
     return Model(loaded, place, path=f"{words}, compiled")

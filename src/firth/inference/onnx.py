@@ -1,4 +1,4 @@
-"""An exported model in onnxruntime (extra ``onnx``): rows in padded batches, outputs as its task reads them."""
+"""Run an exported model in onnxruntime (extra ``onnx``) on padded batches."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from firth.tasks.rows import Example, Outputs, Row, split_rows
 
 
 def open_session(path: Path) -> Any:
-    """The graph on the processor, with as many threads as PyTorch has."""
+    """Open the graph on the CPU, with PyTorch's number of threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -22,7 +22,7 @@ def open_session(path: Path) -> Any:
 
 
 def padded_inputs(rows: Sequence[Row], pad_id: int) -> dict[str, np.ndarray]:
-    """Rows as rectangles (B, S), padded on the right to the longest."""
+    """Pad sequences on the right to rectangles (B, S)."""
     shape = len(rows), max(len(row.ids) for row in rows)
     ids, mask, segments = np.full(shape, pad_id, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for number, row in enumerate(rows):
@@ -34,9 +34,9 @@ def padded_inputs(rows: Sequence[Row], pad_id: int) -> dict[str, np.ndarray]:
 def session_outputs(
     session: Any, config: Any, examples: Sequence[Example], pad_id: int, *, budget_tokens: int = 4096
 ) -> list[Outputs]:
-    """For each example the outputs of each of its rows, as ``firth.inference.outputs.row_outputs`` has them.
+    """The outputs of each example's sequences, as from ``firth.inference.outputs.row_outputs``.
 
-    ``config``: the options of the task. Rows of similar length go together.
+    ``config``: the options of the task. Sequences of similar length share a batch.
     """
     rows = [row for example in examples for row in example.rows]
     names = [output.name for output in session.get_outputs()]
@@ -49,7 +49,7 @@ def session_outputs(
 
 
 def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dict[str, np.ndarray]:
-    """What the graph says of one row, under the names of its task."""
+    """The graph's outputs of one sequence, under the names of its task."""
     if "start_logits" in values:
         n = len(row.ids)
         return {"start": values["start_logits"][:n], "end": values["end_logits"][:n]}
@@ -57,7 +57,7 @@ def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dic
     if row.words is None:
         return {"logits": logits.reshape(1, -1)}
     pieces = row.words.pieces[row.words.asked]
-    # The head is linear: the mean of a word's pieces may be taken after it.
+    # The head is linear, so a word's tokens may be averaged after it.
     ranges = {"first": pieces[:, [0, 0]], "last": pieces[:, [1, 1]], "mean": pieces}[config.network.words]
     words = np.stack([logits[a : b + 1].mean(0) for a, b in ranges])
     return {"tag": words.argmax(1), "probability": softmax(words)}

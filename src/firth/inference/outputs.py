@@ -1,4 +1,4 @@
-"""Outputs of a task model for many examples: batched by length, returned in order."""
+"""Compute a task model's outputs for many examples: batched by length, returned in order."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,15 +26,15 @@ def row_outputs(
     budget_tokens: int = 4096,
     dtype: torch.dtype = torch.float32,
 ) -> list[Outputs]:
-    """For each example the outputs of each of its rows.
+    """Compute the outputs of each example's sequences.
 
-    ``dtype``: what matrix products compute in. The model is left in the mode (training or not) it was in.
-    CheckpointError for a model whose outputs are no finite numbers.
+    ``dtype``: of matrix products. The model keeps its mode (training or evaluation).
+    CheckpointError if outputs are not finite.
     """
     parts = parts_of(model, examples)
     found: list[Outputs] = [[]] * len(parts)
     was_training = model.training
-    if was_training:  # to walk through all modules is a good part of the time that one short text takes
+    if was_training:  # walking all modules takes a good part of the time of one short text
         model.eval()
     for numbers in in_batches([n_tokens(part) for part in parts], budget_tokens):
         for i, rows in zip(numbers, part_outputs(model, [parts[i] for i in numbers], dtype), strict=True):
@@ -45,7 +45,7 @@ def row_outputs(
 
 
 def parts_of(model: TaskModel, examples: Sequence[Example]) -> list[Example]:
-    """What may go through the model in different batches: rows, or whole examples where their rows need one another."""
+    """Split examples into parts that may run in different batches: sequences, or whole examples if joined."""
     return [
         replace(example, rows=rows, candidates=(len(rows),), targets={})
         for example in examples
@@ -54,7 +54,7 @@ def parts_of(model: TaskModel, examples: Sequence[Example]) -> list[Example]:
 
 
 def n_tokens(part: Example) -> int:
-    """Tokens in the rows of a part."""
+    """Number of tokens in a part."""
     return sum(len(row.ids) for row in part.rows)
 
 
@@ -62,7 +62,7 @@ def n_tokens(part: Example) -> int:
 def part_outputs(
     model: TaskModel, parts: Sequence[Example], dtype: torch.dtype = torch.float32
 ) -> list[list[dict[str, np.ndarray]]]:
-    """The outputs of the rows of each part, all in one batch; the model is in evaluation mode."""
+    """Compute the outputs of each part, all in one batch, in evaluation mode."""
     device = next(model.parameters()).device
     tokens = collate(parts).tokens
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
@@ -75,7 +75,7 @@ def part_outputs(
 
 
 def join_parts(examples: Sequence[Example], found: Sequence[Outputs]) -> list[Outputs]:
-    """The outputs of ``parts_of(model, examples)`` as those of each example."""
+    """Join the outputs of ``parts_of(model, examples)`` to those of each example."""
     by_row = [row for rows in found for row in rows]
     return [by_row[part] for part in split_rows([len(example.rows) for example in examples])]
 
@@ -85,7 +85,7 @@ def _part(arrays: dict[str, np.ndarray], units: slice) -> dict[str, np.ndarray]:
 
 
 def unit_counts(tokens: Tokens, unit: Unit) -> list[int]:
-    """How many units each row has."""
+    """The number of units in each sequence."""
     if unit == "row":
         return [1] * tokens.rows.n_rows
     if unit == "token":

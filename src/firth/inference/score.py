@@ -1,8 +1,8 @@
-"""From labelled examples to scores, once for everyone: records -> sequences -> outputs -> answers -> scores.
+"""Score labelled examples: records -> sequences -> outputs -> predictions -> scores.
 
-What runs the model is a parameter (``Run``): PyTorch (``row_outputs``), onnxruntime (``session_outputs``), or a model
-whose encoder is stored vectors (``row_outputs`` as well). Fine-tuning, probing, evaluation and the gate of the ONNX
-export score here.
+The engine is a parameter (``Run``): PyTorch (``row_outputs``), onnxruntime (``session_outputs``), or a model
+with stored vectors for an encoder (also ``row_outputs``). Fine-tuning, probing, evaluation and the ONNX quality gate
+all score here.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from firth.tasks.items import AT_ONCE, chunks
 from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.tasks.scoring import Scores, score_from
 
-# The answers to some records, and how many of their texts were too long, by what was done with them.
+# The predictions for some records, and counts of texts too long, by what was done with them.
 Answer = Callable[[Sequence[Any]], tuple[list[Any], Mapping[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Labelled records and their sequences, kept to be read again and again. ``noted``: as in ``RowMaker``."""
+    """Labelled records with their sequences, for repeated evaluation. ``noted``: as in ``RowMaker``."""
 
     records: Sequence[Any]
     examples: Sequence[Example]
@@ -33,31 +33,31 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Every score of an evaluation, what it hides, and how many texts were too long for a sequence."""
+    """All scores of an evaluation, their breakdown, and counts of texts too long for a sequence."""
 
     scores: Scores
     breakdown: Breakdown
     noted: Mapping[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """Convert to plain data for JSON."""
         return {"scores": self.scores, "breakdown": self.breakdown.to_dict()}
 
 
 def read_split(kind: str, records: Sequence[Any], maker: RowMaker, options: Any) -> Split:
-    """The first step: sequences and targets of records. ``options``: of the head."""
+    """First step: build the sequences and targets of records. ``options``: of the head."""
     examples = TASKS[kind].examples(records, maker, options)
     return Split(records, examples, dict(maker.noted))
 
 
 def score_split(task: str, split: Split, outputs: Sequence[Outputs], options: Any) -> Scored:
-    """The last steps, from ``outputs = run(split.examples)``: answers by these options, and their scores."""
+    """Last steps, from ``outputs = run(split.examples)``: decode with these options, and score."""
     answers = TASKS[kind_of_task(task)].answers(split.records, split.examples, outputs, options)
     return score_answers(task, split.records, answers, getattr(options, "labels", ()), split.noted)
 
 
 def score_records(task: str, records: Sequence[Any], labels: Sequence[str], answer: Answer, what: str) -> Scored:
-    """All steps in parts, in memory that does not grow with the number of records; ``what`` is shown as progress."""
+    """All steps at once, in constant memory; ``what`` is shown as progress."""
     answers, noted = [], Counter[str]()
     with Progress(what, len(records), "examples") as progress:
         for some in chunks(records, AT_ONCE):
@@ -71,7 +71,7 @@ def score_records(task: str, records: Sequence[Any], labels: Sequence[str], answ
 def score_answers(
     task: str, records: Sequence[Any], answers: Sequence[Any], labels: Sequence[str], noted: Mapping[str, int]
 ) -> Scored:
-    """The last step alone, for answers from wherever."""
+    """Only the last step, for predictions from any source."""
     kind = TASKS[kind_of_task(task)]
     scores = kind.score(records, answers, labels)
     published = DATASETS.get(task)

@@ -1,9 +1,9 @@
-"""Search texts by meaning: a file embedded once, then the nearest of its lines to any query, by exact cosine.
+"""Semantic search: embed a file once, then find its lines nearest to any query by exact cosine similarity.
 
-index.json        format, model, layer and pooling, how many texts, how wide vectors are
-vectors.f32       little-endian float32, a vector of length 1 for each text (of length 0 where the model gives none)
-texts.txt         the texts, one a line, and
-lines.npy         where each begins, and the end, in bytes
+index.json        format, model, layer and pooling, number of texts, vector size
+vectors.f32       little-endian float32, a vector of length 1 for each text (zeros if the model gives none)
+texts.txt         the texts, one per line
+lines.npy         byte offset of each line, and the end
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,15 +23,15 @@ from firth.progress import Progress
 
 ABOUT, VECTORS, TEXTS, LINES = "index.json", "vectors.f32", "texts.txt", "lines.npy"
 FORMAT, VERSION = "firth-index", 1
-# Vectors that are compared at once: a few tens of megabytes.
+# Vectors compared at once: a few tens of megabytes.
 _BLOCK = 1 << 15
-# A query is of the model that the texts were embedded by where that gives a text the direction it had.
+# Least cosine between an indexed text's vector and its new one for the model to count as the same.
 _SAME = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A text that was found: its line from 1, and the cosine of its vector and the query's."""
+    """A search result: line number from 1, and cosine similarity to the query."""
 
     line: int
     cosine: float
@@ -41,9 +41,9 @@ class Hit:
 def build_index(
     model: Model, name: str, texts: Iterable[str], out: str | Path, *, layer: int = -1, pool: Pool | None = None
 ) -> int:
-    """Embed texts, one a line, into the new folder ``out``; returns how many. Memory does not grow with their number.
+    """Embed texts, one per line, into the new folder ``out`` in constant memory; returns their number.
 
-    ``name``: of the model, as it can be loaded again. ``layer``, ``pool``: as for ``Model.embed``. InputError if there
+    ``name``: of the model, to load it again. ``layer``, ``pool``: as for ``Model.embed``. InputError if there
     are no texts.
     """
     out = Path(out)
@@ -73,7 +73,7 @@ def _write(folder: Path, model: Model, name: str, texts: Iterable[str], layer: i
             vectors.write(_of_length_1(vector).astype("<f4").tobytes())
             progress.advance(1)
     if len(ends) == 1:
-        raise InputError("no texts: give a file with a text a line")
+        raise InputError("no texts: give a file with one text per line")
     np.save(folder / LINES, np.array(ends, np.int64), allow_pickle=False)
     about = {
         "format": FORMAT,
@@ -94,7 +94,7 @@ def _of_length_1(vector: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
 
 
 class Index:
-    """A folder of ``build_index``, mapped into memory."""
+    """An opened, memory-mapped folder of ``build_index``."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
@@ -116,15 +116,15 @@ class Index:
         self.vectors = np.memmap(self.folder / VECTORS, "<f4", "r", shape=(self.n_texts, self.width))
 
     def text(self, number: int) -> str:
-        """The text of a number from 0."""
+        """The text at an index from 0."""
         with open(self.folder / TEXTS, "rb") as file:
             file.seek(int(self._ends[number]))
             return file.read(int(self._ends[number + 1] - self._ends[number]) - 1).decode()
 
     def nearest(self, query: Float[np.ndarray, " H"], top: int) -> list[Hit]:
-        """The ``top`` texts whose vectors have the highest cosine with ``query``, equal ones in the order of the file.
+        """The ``top`` texts with the highest cosine similarity to ``query``; ties in file order.
 
-        Every vector is compared: nothing is approximated.
+        Every vector is compared: the search is exact.
         """
         wanted, best = _of_length_1(query.astype(np.float32)), np.empty(0, np.float32)
         numbers = np.empty(0, np.int64)
@@ -138,16 +138,14 @@ class Index:
         return [Hit(number + 1, cosine, self.text(number)) for number, cosine in pairs]
 
     def check_model(self, model: Model) -> None:
-        """ConfigError for a model that is not the one of the texts, by what it makes of the first of them."""
+        """Raise ConfigError for a model other than the index's, detected by re-embedding the first texts."""
         number = next((n for n in range(min(self.n_texts, 100)) if self.vectors[n].any()), None)
         if number is None:
             return
         again = self.embed(model, self.text(number))
         if len(again) != self.width or float(_of_length_1(again) @ self.vectors[number]) < _SAME:
-            raise ConfigError(
-                f"{self.folder} was made by another model than this ({self.model} at that time): build it again"
-            )
+            raise ConfigError(f"{self.folder} was built with another model ({self.model} at that time): build it again")
 
     def embed(self, model: Model, text: str) -> Float[np.ndarray, " H"]:
-        """The vector of a query, made as those of the texts were."""
+        """Embed a query as the texts were."""
         return model.embed(text, self.layer, self.pool)

@@ -1,6 +1,6 @@
-"""How likely a language model finds a text: log-probabilities of its tokens, and which of two sentences it prefers.
+"""Score texts with a language model: log-probabilities of tokens, and preferences between two sentences.
 
-A masked model is asked for each token with that token masked (pseudo-log-likelihood: Salazar et al. 2020); a
+A masked model predicts each token with that token masked (pseudo-log-likelihood: Salazar et al. 2020); a
 left-to-right model for each token after those before it, a backward one before those after it, ELMo in both directions.
 """
 
@@ -23,9 +23,9 @@ from firth.inference.token_vectors import windows
 from firth.objectives.masked_lm import MaskedLM
 
 AT_ONCE = 256  # texts
-# Positions whose distribution over the vocabulary is in memory at once.
+# Positions whose distribution over the vocabulary is in memory at a time.
 _CHUNK = 256
-# Sums that differ by less are equal: the same text in another place of a batch is rounded in another way.
+# Sums that differ by less count as equal: rounding depends on the position in a batch.
 _ROUNDING = 1e-3
 
 
@@ -89,7 +89,7 @@ class MinimalPair:
 def score_texts(
     loaded: Loaded, texts: Iterable[str], *, device: torch.device, budget_tokens: int, at_once: int = AT_ONCE
 ) -> Iterator[TextScore]:
-    """The score of each text, in order; ``at_once`` texts are held in memory.
+    """Yield the score of each text, in order; holds ``at_once`` texts in memory.
 
     A text longer than the model is read in windows that overlap by half, and each token is scored where it has the
     most context. ConfigError for a model that is no language model, InputError for an empty text.
@@ -166,7 +166,7 @@ Places = list[tuple[int, float]]
 def _masked(
     loaded: Loaded, objective: MaskedLM, rows: list[_Row], device: torch.device, budget_tokens: int
 ) -> list[Places]:
-    """One copy of a row for each of its tokens, which is masked there."""
+    """Yield one copy of a sequence per token, with that token masked."""
     copies = [(number, place) for number, row in enumerate(rows) for place in range(row.first, row.last)]
     values: list[dict[int, float]] = [{} for _ in rows]
     for chosen in in_batches([len(rows[number].ids) for number, _ in copies], budget_tokens):
@@ -227,7 +227,7 @@ def _log_probabilities(objective: MaskedLM | NextToken, states: Float[Tensor, "M
 def prefers_good(
     loaded: Loaded, pairs: Iterable[MinimalPair], *, device: torch.device, budget_tokens: int
 ) -> Iterator[tuple[MinimalPair, bool]]:
-    """Each pair, and whether the model gives ``good`` the higher summed log-probability (a tie is wrong)."""
+    """Yield each pair, and whether ``good`` has the higher summed log-probability (a tie is wrong)."""
     source = iter(pairs)
     while some := list(islice(source, AT_ONCE // 2)):
         texts = [text for pair in some for text in (pair.good, pair.bad)]

@@ -1,4 +1,4 @@
-"""Vectors in context: every layer's vector of each token and word of a text, and mixes of layers."""
+"""Contextual vectors: every layer's vector of each token and word of a text, and mixes of layers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from firth.layers.mixing import PoolKind, WeightedSum
 from firth.packed import Hidden, Tokens
 
 MixName = Literal["sum", "mean", "concat", "scalar"]
-# Characters of text, and texts, whose vectors are in memory at once.
+# Characters, and texts, whose vectors are in memory at a time.
 MOST_CHARACTERS = 1 << 15
 MOST_TEXTS = 1024
 
@@ -27,7 +27,7 @@ Encode = Callable[[Tokens, tuple[int, ...]], Hidden]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A token or word of a text: characters ``[start:end]`` of it."""
+    """A token or word of a text, at characters ``[start:end]``."""
 
     text: str
     start: int
@@ -36,10 +36,10 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mix:
-    """How layers become one vector: their sum, mean, concatenation, or a scalar mix γ Σ s_l h_l (Peters et al. 2018).
+    """How to combine layers: sum, mean, concatenation, or a scalar mix γ Σ s_l h_l (Peters et al. 2018).
 
-    ``last``: the top k layers; 0: all, the embedding output included. ``weights``: the shares s_l of a scalar mix, from
-    the lowest layer up; none: those that the model has learned for its task. ``gamma``: of given weights.
+    ``last``: the top k layers; 0: all, the embedding output included. ``weights``: s_l of a scalar mix, from
+    the lowest layer up; empty: those that the model learned for its task. ``gamma``: γ for given weights.
     """
 
     kind: MixName
@@ -53,21 +53,21 @@ class Mix:
         if self.last < 0:
             raise ConfigError(f"last={self.last}: expected the number of top layers, or 0 for all")
         if self.kind != "scalar" and (self.weights or self.gamma != 1):
-            raise ConfigError(f"weights and gamma belong to a scalar mix, not to {self.kind!r}: leave them out")
+            raise ConfigError(f"weights and gamma apply to a scalar mix, not to {self.kind!r}: leave them out")
         if not np.isfinite([*self.weights, self.gamma]).all():
             raise ConfigError("weights and gamma of a scalar mix: expected finite numbers")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMix:
-    """A mix for one model: the layer numbers it reads, and of a scalar mix their factors (γ included)."""
+    """A mix for one model: the layers it reads, and for a scalar mix their factors (γ included)."""
 
     numbers: tuple[int, ...]
     kind: MixName
     factors: tuple[float, ...] = ()
 
     def of(self, layers: Sequence[Float[np.ndarray, "n _"]]) -> Float[np.ndarray, "n width"]:
-        """The mix of ``layers``, which are those of ``numbers`` in order."""
+        """Mix ``layers``, which are those of ``numbers`` in order."""
         if self.kind == "concat":
             return np.concatenate(layers, 1)
         share = 1 / len(layers) if self.kind == "mean" else 1.0
@@ -77,7 +77,7 @@ class ResolvedMix:
         return mixed
 
     def of_hidden(self, hidden: Hidden) -> Float[Tensor, "T width"]:
-        """The same of an encoder's output, as tensors."""
+        """Mix an encoder's output."""
         layers = [hidden.layers[number].float() for number in self.numbers]
         if self.kind == "concat":
             return torch.cat(layers, 1)
@@ -88,7 +88,7 @@ class ResolvedMix:
 
 
 def resolve_mix(loaded: Loaded, mix: Mix) -> ResolvedMix:
-    """The layers and factors of a mix; ConfigError for one that the model's layers do not allow."""
+    """Resolve a mix for a model; ConfigError if its layers do not allow it."""
     widths = loaded.objective.encoder.widths
     if mix.last > len(widths):
         raise ConfigError(f"last={mix.last}: this model has {len(widths)} layers, the embedding output included")
@@ -101,7 +101,7 @@ def resolve_mix(loaded: Loaded, mix: Mix) -> ResolvedMix:
     chosen = [widths[number] for number in numbers]
     if mix.kind != "concat" and len(set(chosen)) > 1:
         raise ConfigError(
-            f"a {mix.kind} of layers with the hidden sizes {chosen}: expected equal ones; take a concat, or one layer"
+            f"a {mix.kind} of layers with the hidden sizes {chosen}: expected equal ones; use concat, or one layer"
         )
     return ResolvedMix(numbers, mix.kind, factors)
 
@@ -121,11 +121,11 @@ def _learned(loaded: Loaded) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class TextVectors:
-    """The vectors of a text's own tokens in context, special tokens left out, float32.
+    """The contextual vectors of a text's tokens, without special tokens, float32.
 
-    ``spans``: the tokens ``[first:last]`` of each word. ``numbers``: the layers that are there (0 is the embedding
+    ``spans``: the tokens ``[first:last]`` of each word. ``numbers``: the stored layers (0 is the embedding
     output), ``each`` their vectors (n, H) in that order. A word is a run of letters and digits, one punctuation mark,
-    or one ideograph. No tokens: arrays of length 0.
+    or one ideograph. A text without tokens has arrays of length 0.
     """
 
     text: str
@@ -137,15 +137,15 @@ class TextVectors:
 
     @property
     def layers(self) -> Float[np.ndarray, "L n H"]:
-        """All layers of the tokens, (L + 1, n, H); ConfigError where their hidden sizes differ."""
+        """All layers of the tokens, (L + 1, n, H); ConfigError if their hidden sizes differ."""
         if len({x.shape[1] for x in self.each}) > 1:
             sizes = [x.shape[1] for x in self.each]
-            raise ConfigError(f"this model's layers have the hidden sizes {sizes}: ask for one layer, or for a concat")
+            raise ConfigError(f"this model's layers have the hidden sizes {sizes}: use one layer, or concat")
         return np.stack(self.each)
 
     @property
     def word_layers(self) -> Float[np.ndarray, "L W H"]:
-        """All layers of the words, (L + 1, W, H): each the mean of its tokens."""
+        """All layers of the words, (L + 1, W, H): each word is the mean of its tokens."""
         return np.stack([self.of_words(x) for x in self.layers])
 
     def layer(self, number: int) -> Float[np.ndarray, "n H"]:
@@ -157,7 +157,7 @@ class TextVectors:
         return mix.of([self.layer(number) for number in mix.numbers])
 
     def of_words(self, x: Float[np.ndarray, "n H"], pool: PoolKind = "mean") -> Float[np.ndarray, "W H"]:
-        """Vectors of words from those of their tokens: the mean, or the first's, or the last's."""
+        """Pool the vectors of tokens to words: the mean, the first, or the last."""
         if pool not in get_args(PoolKind):
             raise ConfigError(f"pooling {pool!r} of a word's tokens: expected one of {', '.join(get_args(PoolKind))}")
         if not self.spans:
@@ -168,7 +168,7 @@ class TextVectors:
         return (np.add.reduceat(x, firsts, 0, np.float32) / (lasts - firsts)[:, None]).astype(np.float32)
 
     def word_at(self, word: str) -> int:
-        """The number of the first word that is spelled so, or else but for case; InputError if there is none."""
+        """The index of the first word with this spelling, or else ignoring case; InputError if there is none."""
         texts = [unit.text for unit in self.words]
         if word in texts:
             return texts.index(word)
@@ -181,10 +181,10 @@ class TextVectors:
 def vectors_stream(
     loaded: Loaded, texts: Iterable[str], numbers: Sequence[int], *, encode: Encode, budget_tokens: int
 ) -> Iterator[TextVectors]:
-    """The vectors of each text in some layers, in order, in constant memory but for the longest text.
+    """Yield the vectors of each text in some layers, in order; memory is bounded by the longest text.
 
-    A text longer than the model is read in windows that overlap by half; a token's vector is from the window in which
-    it has the most context.
+    A text longer than the model's maximum is read in windows that overlap by half; a token's vector comes from the
+    window in which it has the most context.
     """
     block, n_characters = list[str](), 0
     for text in texts:
@@ -229,10 +229,10 @@ def _some(
 
 
 def windows(n: int, room: int, *, causal: bool = False) -> list[tuple[int, int, int]]:
-    """Windows of ``room`` tokens over n: where each begins, and the tokens [first, last) that are taken from it.
+    """Windows of ``room`` tokens over n: the start of each, and the tokens [first, last) to take from it.
 
-    Every token is taken once: where fewer tokens stand between it and the nearer edge in no other window; of a causal
-    model, where most stand before it.
+    Every token is taken once, from the window in which it is farthest from the nearer edge; for a causal
+    model, from the one with most tokens before it.
     """
     if n <= room:
         return [(0, 0, n)] if n else []
@@ -240,6 +240,6 @@ def windows(n: int, room: int, *, causal: bool = False) -> list[tuple[int, int, 
     begins = [*range(0, n - room, step), n - room]
     cuts = [0]
     for before, after in pairwise(begins):
-        end = before + room  # of the window before; the two share [after, end)
+        end = before + room  # of the previous window; the two share [after, end)
         cuts.append(end if causal else (after + end) // 2)
     return [(begin, a, b) for begin, (a, b) in zip(begins, pairwise([*cuts, n]), strict=True)]

@@ -19,15 +19,15 @@ from firth.inference.decoding import Through, beam_search, here
 from firth.packed import Tokens
 
 AT_ONCE = 2048
-# Most log-probabilities of a batch's next pieces at once: of many short lines they would be most of the memory.
+# Limit on a batch's next-token log-probabilities: with many short lines they would dominate memory.
 MOST_SCORES = 2**23
-# Most pieces that the lines of a batch may become, for each one of the budget: a line of usual length stays below.
+# Limit on a batch's output tokens, per token of the budget; lines of usual length stay below it.
 MOST_WRITTEN = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """How translations are looked for. Defaults: Vaswani et al. 2017, §6.1."""
+    """Options of the search for translations. Defaults: Vaswani et al. 2017, §6.1."""
 
     beam: int = 4
     length_penalty: float = 0.6
@@ -35,7 +35,7 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.beam < 1:
-            raise ConfigError(f"beam={self.beam}: expected at least 1, which is the greedy search")
+            raise ConfigError(f"beam={self.beam}: expected at least 1 (greedy search)")
         if not 0 <= self.length_penalty < float("inf"):
             raise ConfigError(f"length_penalty={self.length_penalty}: expected 0 (no length penalty) or more")
         if self.extra < 1:
@@ -44,10 +44,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A translation. ``log_prob`` of all ``pieces`` of it by the model, ``score`` what it was chosen by.
+    """A translation. ``log_prob`` over all its ``pieces``, ``score`` the search's ranking score.
 
-    ``ended``: False where the longest length came before an end. Of a line without text all is empty. ``read``: how
-    many pieces the line has, the end piece included.
+    ``ended``: False if it reached the maximum length before an end token. Empty for a line without text. ``read``: the
+    number of source tokens, the end token included.
     """
 
     text: str
@@ -59,26 +59,26 @@ class Translated:
 
 
 class Translator(Protocol):
-    """What translating asks of an objective; ``state`` is its own (``decoding.State``)."""
+    """The interface of an objective that translates; ``state`` is its own (``decoding.State``)."""
 
     def begin(self, tokens: Tokens) -> Any:
-        """The state from which rows of the source are translated."""
+        """Encode the source sequences; returns the initial decoding state."""
 
     def advance(self, ids: Int[Tensor, " R"], state: Any) -> tuple[Float[Tensor, "R V"], Any]:
-        """Read one more piece a row: log-probabilities of the next one, and the state with it."""
+        """Read one more token per sequence: log-probabilities of the next one, and the new state."""
 
 
 def translates(loaded: Loaded) -> bool:
-    """Whether a model has learnt to translate, and still has what it writes with."""
+    """Whether a model was trained to translate and still has its decoder."""
     learnt = loaded.task == PRETRAINING and loaded.system.predict == "translation"
     return learnt and getattr(loaded.objective, "decoder", None) is not None
 
 
 def translation_model(loaded: Loaded) -> Translator:
-    """The objective of a model that translates; ConfigError for any other."""
+    """The translation objective of a model; ConfigError if it has none."""
     if not translates(loaded):
         what = f"system {loaded.system_name}" + ("" if loaded.task == PRETRAINING else f" for {loaded.task}")
-        what += ", an encoder alone," if loaded.system.predict == "translation" and loaded.task == PRETRAINING else ""
+        what += ", only an encoder," if loaded.system.predict == "translation" and loaded.task == PRETRAINING else ""
         raise ConfigError(
             f"a model of {what} does not translate: train one with firth pretrain --model transformer-mini"
         )
@@ -86,7 +86,7 @@ def translation_model(loaded: Loaded) -> Translator:
 
 
 def trained_length(loaded: Loaded) -> int | None:
-    """The longest line of its training, in pieces, if the model says so; of a longer one it never saw the places."""
+    """The maximum source length in training, in tokens, if the model records it; later positions are untrained."""
     recipe = loaded.provenance.get("recipe")
     said = [recipe.get(f"data.{name}") for name in ("length", "long_length")] if isinstance(recipe, dict) else []
     return max((n for n in said if isinstance(n, int) and n > 0), default=None)
@@ -103,13 +103,12 @@ def translate_stream(
     on_progress: Callable[[int], None] | None = None,
     through: Through = here,
 ) -> Iterator[Translated]:
-    """The translation of each text, in the order of the texts; ``at_once`` texts are held in memory.
+    """Translate texts in order; holds ``at_once`` texts in memory.
 
-    ``budget_tokens``: of the source in all beams of a batch together; what may be written, and the scores of the next
-    pieces, have bounds of their own (``MOST_WRITTEN``, ``MOST_SCORES``). A line of n pieces has a translation of at
-    most n + ``search.extra``, or of one more that has no end. ``on_progress`` is called with how many more lines are
-    done, in whatever order. ``through`` runs each step of the model. CheckpointError for a model whose
-    probabilities are not numbers.
+    ``budget_tokens``: source tokens of a batch over all beams; outputs and next-token scores have their own limits
+    (``MOST_WRITTEN``, ``MOST_SCORES``). A line of n tokens has a translation of at most n + ``search.extra`` tokens, or
+    one more without an end token. ``on_progress`` receives the number of lines done since its last call. ``through``
+    runs each step of the model. CheckpointError for a model whose probabilities are not numbers.
     """
     translation_model(loaded)
     source = iter(texts)
@@ -131,7 +130,7 @@ def _translate_some(
     layout = loaded.layout
     ids = tokenizer.ids_many(texts)
     found = [Translated("", 0.0, 0.0, 0, ended=True)] * len(texts)
-    # A line without pieces has nothing to translate. Longest first, as batches are: many lines may cost the same.
+    # A line without tokens has nothing to translate. Longest first, as in batches; many lines may cost the same.
     asked = sorted((number for number, pieces in enumerate(ids) if pieces), key=lambda number: -len(ids[number]))
     rows = [layout.single(ids[number]) for number in asked]
     if on_progress is not None:
@@ -158,6 +157,6 @@ def _translate_some(
 
 
 def _costs(lengths: Sequence[int], search: Search, n_pieces: int, budget_tokens: int) -> list[int]:
-    """What lines take of the budget: the pieces that are read, or as much as what bounds a batch sooner."""
+    """Cost of each line in the budget: its source tokens, or more if another limit is reached sooner."""
     scores = math.ceil(budget_tokens * n_pieces / MOST_SCORES)
     return [search.beam * max(n, math.ceil((n + search.extra) / MOST_WRITTEN), scores) for n in lengths]

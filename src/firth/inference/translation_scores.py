@@ -15,16 +15,16 @@ TASK = "translate"
 
 
 def evaluate_translation(model: str | Path, data: str, gold: str, search: Search | None = None) -> dict[str, Any]:
-    """Scores of a model's translations of the lines of ``data`` against those of ``gold``.
+    """Translate the lines of ``data`` and score them against those of ``gold``.
 
-    Returns ``scores``, ``signatures``, ``examples``, ``notes``, and how it was searched. InputError if the files do
-    not have as many lines, ConfigError for a model that does not translate, and at once where scores cannot be made.
+    Returns ``scores``, ``signatures``, ``examples``, ``notes``, and the search options. InputError if the files
+    differ in their number of lines; ConfigError for a model that does not translate, or if scoring is unavailable.
     """
     search = search or Search()
     translation_metrics()
     loaded = load(model)
     if not translates(loaded.loaded):
-        raise ConfigError(f"{model} does not translate: --gold belongs to a model that does; files: firth score")
+        raise ConfigError(f"{model} does not translate, which --gold requires; to score files use firth score")
     sources, references = _parallel(data, gold)
     hypotheses, unended, n_long = [], 0, 0
     known = trained_length(loaded.loaded)
@@ -33,14 +33,14 @@ def evaluate_translation(model: str | Path, data: str, gold: str, search: Search
             hypotheses.append(translated.text)
             unended += not translated.ended
             n_long += known is not None and translated.read > known
-    notes = [f"{unended:,} translations came to the longest length without an end"] if unended else []
+    notes = [f"{unended:,} translations reached the maximum length without an end token"] if unended else []
     notes += [f"{n_long:,} lines are longer than any in training: data.length was {known}"] if n_long else []
     found = _scored(hypotheses, references, notes)
     return found | {"search": {"beam": search.beam, "length_penalty": search.length_penalty, "extra": search.extra}}
 
 
 def score_translation_file(predictions: str, gold: str) -> dict[str, Any]:
-    """Scores of a file of translations, whoever made them: lines, or what ``firth translate --json`` writes."""
+    """Score a file of translations from any system: plain lines, or the output of ``firth translate --json``."""
     hypotheses, references = _parallel(predictions, gold)
     if Path(predictions).suffix == ".jsonl":
         hypotheses = [_text_of(line, f"{predictions}:{number}") for number, line in enumerate(hypotheses, 1)]
@@ -51,7 +51,7 @@ def _parallel(first: str, second: str) -> tuple[list[str], list[str]]:
     sides = [[line for _, line in read_lines(Path(path))] for path in (first, second)]
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            f"{first} has {len(sides[0]):,} lines and {second} {len(sides[1]):,}: line i of the one must be the "
+            f"{first} has {len(sides[0]):,} lines and {second} {len(sides[1]):,}: line i of one must be the "
             f"translation of line i of the other"
         )
     return sides[0], sides[1]
@@ -63,7 +63,9 @@ def _text_of(line: str, where: str) -> str:
     except (ValueError, KeyError, TypeError):
         text = None
     if not isinstance(text, str):
-        raise InputError(f'{where}: expected an object with the text of a "translation", as firth translate writes')
+        raise InputError(
+            f'{where}: expected an object with the text of a "translation", as firth translate --json writes'
+        )
     return text
 
 

@@ -1,4 +1,4 @@
-"""Files of vectors in context: NumPy's .npz, AllenNLP's .hdf5 for ELMo, and JSON lines, written in constant memory."""
+"""Write contextual vectors in constant memory: NumPy's .npz, AllenNLP's .hdf5 for ELMo, and JSON lines."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from firth.progress import Progress
 
 UnitName = Literal["token", "word"]
 SUFFIXES = (".npz", ".hdf5", ".h5", ".jsonl")
-# The member of an .hdf5 file that says which data set belongs to which text, as allennlp.commands.elmo writes it.
+# The member of an .hdf5 file that maps texts to data sets, as allennlp.commands.elmo writes it.
 INDEX = "sentence_to_index"
 
 
@@ -29,7 +29,7 @@ def units_of(found: TextVectors, unit: UnitName) -> tuple[Unit, ...]:
 
 
 def unit_vectors(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) -> Float[np.ndarray, "*_ n H"]:
-    """Their vectors: of the mix, of the one layer that is there (n, H), or of all that are there (L + 1, n, H)."""
+    """Their vectors: of the mix or the only stored layer (n, H), or of all stored layers (L + 1, n, H)."""
     if mix is not None:
         x = found.mixed(mix)
         return x if unit == "token" else found.of_words(x)
@@ -38,7 +38,7 @@ def unit_vectors(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) ->
 
 
 def json_line(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) -> str:
-    """One JSON object of a text: its units with their places and vectors (of several layers a list of them)."""
+    """One JSON object per text: its units with their spans and vectors (a list of vectors for several layers)."""
     x = unit_vectors(found, unit, mix)
     rows = x.swapaxes(0, 1) if x.ndim == 3 else x
     units = (
@@ -55,13 +55,13 @@ def _quoted(text: str) -> str:
 def _numbers(x: np.ndarray) -> str:
     if x.ndim > 1:
         return f"[{', '.join(map(_numbers, x))}]"
-    return "[" + ", ".join(f"{value:.9g}" for value in x.tolist()) + "]"  # 9 digits are all of a float32
+    return "[" + ", ".join(f"{value:.9g}" for value in x.tolist()) + "]"  # 9 digits represent a float32 exactly
 
 
 def write_units(found: Iterable[TextVectors], out: Path, unit: UnitName, mix: ResolvedMix | None) -> tuple[int, int]:
-    """Write the vectors of texts to a new file by its suffix; returns how many texts and units. See ``SUFFIXES``.
+    """Write the vectors of texts to a new file by its suffix (``SUFFIXES``); returns the numbers of texts and units.
 
-    ``.npz``: ``vectors`` (N, H), or (N, L + 1, H) of several layers; ``offsets``: text i has ``[offsets[i]:offsets[i +
+    ``.npz``: ``vectors`` (N, H), or (N, L + 1, H) for several layers; ``offsets``: text i has ``[offsets[i]:offsets[i +
     1]]`` of them; ``spans`` (N, 2): their characters in the text. ``.hdf5``: a data set ``"0"``, ``"1"``, … for each
     text, (L + 1, n, H) or (n, H), and ``sentence_to_index``, as AllenNLP's command for ELMo. ConfigError for another
     suffix, and without h5py.
@@ -92,7 +92,7 @@ def _write_json_lines(
 def _write_npz(
     file: IO[bytes], found: Iterable[TextVectors], unit: UnitName, mix: ResolvedMix | None, progress: Progress
 ) -> tuple[int, int]:
-    # How many there are is known at the end, and stands at the beginning: the numbers wait in files without a name.
+    # The header holds the count, which is known only at the end: the numbers wait in unnamed files.
     folder = Path(file.name).parent
     shape: tuple[int, ...] = (0,)
     n_texts = n_units = 0
@@ -133,11 +133,11 @@ def _write_hdf5(
 
     n_texts = n_units = 0
     numbers: dict[str, str] = {}
-    # The file is locked already, by us.
+    # We already hold the lock on the file.
     with h5py.File(file.name, "w", locking=False) as archive:
         for one in found:
             archive.create_dataset(str(n_texts), data=unit_vectors(one, unit, mix), dtype="float32")
-            # Of a text that comes twice AllenNLP names the last.
+            # For a repeated text AllenNLP records the last occurrence.
             numbers[one.text] = str(n_texts)
             n_texts, n_units = n_texts + 1, n_units + len(units_of(one, unit))
             progress.advance(1)

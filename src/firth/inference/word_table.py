@@ -22,13 +22,13 @@ from firth.text.characters import character_rows
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.training.checkpoint import load_tensors
 
-# Words whose vectors are looked at together.
+# Words whose vectors are compared at once.
 _AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A word, and the cosine of the angle between its vector and that asked for."""
+    """A word and its cosine similarity to the query."""
 
     word: str
     cosine: float
@@ -36,24 +36,24 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Ngrams:
-    """Vectors of n-grams of ``shortest`` to ``longest`` characters, of which those of new words are made."""
+    """Vectors of n-grams of ``shortest`` to ``longest`` characters, from which vectors of new words are computed."""
 
     rows: Float[Tensor, "G H"]
     shortest: int
     longest: int
 
     def of(self, word: str) -> Float[Tensor, " H"]:
-        """The mean of a word's n-grams, zeros where it has none."""
+        """The mean of a word's n-gram vectors; zeros if it has none."""
         chars = torch.from_numpy(character_rows([word]).astype(np.int64))
         return ngram_mean(chars, self.rows, self.shortest, self.longest)[0]
 
 
 class WordTable:
-    """Words and their vectors, which may lie in a memory-mapped file: they are read in blocks.
+    """Words and their vectors, read in blocks so that they may be memory-mapped.
 
-    ``rows`` (V, H): of ``words``, frequent ones first. ``n_special``: so many words at the begin are no words.
-    ``ngrams``: of which the vector of a word is made that is not among them, if there are any.
-    ``lowercase``: words are looked up in lower case, as the model reads them.
+    ``rows`` (V, H): the vectors of ``words``, frequent ones first. ``n_special``: number of special tokens at the
+    start. ``ngrams``: for vectors of words outside the table, if any. ``lowercase``: look up words in lower case, as
+    the model reads them.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class WordTable:
 
     @cached_property
     def scales(self) -> Float[Tensor, " V"]:
-        """What makes each vector of length 1; 0 for one that is all zeros, and for what is no word."""
+        """The factor that normalises each vector to length 1; 0 for zero vectors and special tokens."""
         lengths = torch.cat([block.float().norm(dim=1) for block in self.rows.split(_AT_ONCE)])
         scales = torch.where(lengths > 0, lengths.reciprocal(), 0.0)
         scales[: self.n_special] = 0
         return scales
 
     def number(self, word: str) -> int | None:
-        """Of a word in the vocabulary, as it stands there, or composed."""
+        """The index of a word in the vocabulary, as written or composed (NFC); None if it is missing."""
         number = self.numbers.get(word.lower() if self.lowercase else word)
         return self.numbers.get(self._read(word)) if number is None else number
 
     def _read(self, word: str) -> str:
-        """As most models read it: composed, as macOS does not write Korean and accents."""
+        """Compose a word (NFC), as most models read it; macOS decomposes Korean and accents."""
         return normalize("NFC", word.lower() if self.lowercase else word)
 
     def unit(self, word: str) -> Float[Tensor, " H"] | None:
-        """The vector of a word, of length 1 (or 0); None where it has none."""
+        """The vector of a word, normalised to length 1 (or 0); None if it has none."""
         number = self.number(word)
         if number is not None:
             return self.rows[number].float() * self.scales[number]
@@ -96,9 +96,9 @@ class WordTable:
         return made / made.norm().clamp(min=1e-30)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
-        """The words with the vectors nearest to a word's own, by the cosine, without itself.
+        """The nearest words to a word by cosine similarity, without itself.
 
-        InputError for a word without a vector, or with one that is all zeros, to which nothing is near.
+        InputError for a word without a vector, or with a zero vector.
         """
         if top_k < 1:
             raise ConfigError(f"top_k={top_k}: expected at least 1")
@@ -106,7 +106,7 @@ class WordTable:
         if vector is None:
             raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
         if not vector.any():
-            raise InputError(f"the vector of {word!r} is all zeros: no word is near it")
+            raise InputError(f"the vector of {word!r} is all zeros, so it has no neighbours")
         values, best = self.best(vector[None], [[] if number is None else [number]], top_k)
         found = zip(best[0].tolist(), values[0].tolist(), strict=True)
         return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
@@ -136,10 +136,10 @@ class WordTable:
     def best(
         self, queries: Float[Tensor, "Q H"], without: Sequence[Sequence[int]], top_k: int, first: int = 0
     ) -> tuple[Float[Tensor, "Q k"], Tensor]:
-        """Cosines (times the queries' lengths) and numbers of the ``top_k`` nearest words of each query.
+        """Cosines (times the queries' lengths) and indices of the ``top_k`` nearest words of each query.
 
-        ``without``: words that may not be an answer, for each query. ``first``: only so many words are looked at, 0:
-        all. Where fewer words are left than are asked for, the value is -∞.
+        ``without``: words to exclude, for each query. ``first``: search only the first words; 0:
+        all. If fewer than ``top_k`` words are left, the value is -∞.
         """
         last = min(self.n_special + first, len(self.words)) if first else len(self.words)
         row = np.repeat(np.arange(len(without)), [len(some) for some in without])
@@ -158,7 +158,7 @@ class WordTable:
         return values, best
 
     def folded(self, first: int = 0) -> dict[str, list[int]]:
-        """The numbers of the first words (0: of all) by what they are in capitals: the most frequent one first."""
+        """Group the indices of the first words (0: all) by their upper-case form, most frequent first."""
         last = self.n_special + first if first else len(self.words)
         groups = defaultdict[str, list[int]](list)
         for number, word in enumerate(self.words[:last]):
@@ -168,9 +168,9 @@ class WordTable:
 
 
 def open_table(path: str | Path) -> WordTable:
-    """The words of a model and their vectors; those of the system ``vectors`` stay on disk until they are needed.
+    """Open the words of a model and their vectors; those of the system ``vectors`` are memory-mapped.
 
-    Any model of whole words with an input embedding will do. ConfigError for others.
+    Any model of whole words with an input embedding works. ConfigError for others.
     """
     located = find_format(path)
     if located.format.key == "firth" and read_about(find_model(located.path))["system"] == "vectors":
@@ -183,18 +183,18 @@ def table_of(loaded: Loaded) -> WordTable:
     encoder, tokenizer = loaded.objective.encoder, loaded.tokenizer
     try:
         rows = encoder.piece_embedding.detach()
-    except NotImplementedError:  # Encoder's own: words that are made of characters have no table
+    except NotImplementedError:  # raised by Encoder: words read by their characters have no embedding table
         rows = None
     if tokenizer.kind is not WORDS or rows is None:
         raise ConfigError(
-            f"a model of system {loaded.system_name} with a tokenizer of the kind {tokenizer.kind.name} has no vectors "
-            "of whole words: choose one of the system vectors"
+            f"a {loaded.system_name} model with a {tokenizer.kind.name} tokenizer has no vectors "
+            "of whole words: choose a model of the system vectors"
         )
     return _table(rows, encoder if isinstance(encoder, Vectors) else None, tokenizer)
 
 
 def _mapped(folder: Path) -> WordTable:
-    """A folder of the system ``vectors``, of which nothing is read yet but the words."""
+    """Open a folder of the system ``vectors``, reading only the words."""
     sizes = {key: value for key, value in read_json(folder / "config.json").items() if key != "model_type"}
     config = from_dict(VectorsConfig, sizes, str(folder / "config.json"))
     found = load_tensors(folder / WEIGHTS)
@@ -204,7 +204,7 @@ def _mapped(folder: Path) -> WordTable:
     expected = {name: tensor.shape for name, tensor in encoder.state_dict().items()}
     tokenizer = Tokenizer.load(folder)
     if {name: t.shape for name, t in state.items()} != expected or tokenizer.size != config.vocab_size:
-        raise CheckpointError(f"{folder}: its parts are not of one make, or damaged")
+        raise CheckpointError(f"{folder}: its files do not belong together, or are damaged")
     encoder.load_state_dict(state, assign=True)
     return _table(encoder.embeddings.weight.detach(), encoder, tokenizer)
 
