@@ -90,7 +90,7 @@ def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
     at = cells.index("gold")
     assert cells[at : at + 9] == ["gold", "a", "b", "a", "3", "0", "b", "1", "0"]
     assert "Always predicting a: accuracy 0.7500." in page
-    assert "Warning: the model gives the same answer to every example: a" in page
+    assert "Warning: the model predicts the same for every example: a" in page
 
 
 def write(folder: Path, found: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ def plain(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
 def test_readings_are_every_layer_alone_and_their_mixes() -> None:
     names = [reading.name for reading in readings(12)]
     assert len(names) == 13 + 4 and len(set(names)) == len(names)
-    assert "last four side by side" in names and "last four side by side" not in [r.name for r in readings(4)]
+    assert "last four concatenated" in names and "last four concatenated" not in [r.name for r in readings(4)]
     assert readings(12)[0].features["layers"] == list(range(13)), "the first one needs all layers"
 
 
@@ -55,7 +55,7 @@ def test_a_probe_compares_all_readings_and_reads_the_text_once(
     assert result["readings"][result["best"]]["held_out"]["mean"] == max(
         row["held_out"]["mean"] for row in result["readings"].values()
     )
-    assert len(result["readings"]["weighted sum of all"]["mix"]) == 3
+    assert len(result["readings"]["scalar mix of all"]["mix"]) == 3
     assert all("dev" in row for row in result["readings"].values())
     assert json.loads((out / "probe.json").read_text("utf-8")) == result
     assert not (out / "runs").exists() and not (out / "features").exists()

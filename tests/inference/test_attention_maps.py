@@ -153,7 +153,7 @@ def test_what_cannot_be_shown(folders: dict[str, Path], monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match="has no attention weights"):
         load(folders["lstm"], device="cpu").attention("a b")
     model = load(folders["bert"], device="cpu")
-    with pytest.raises(LengthError, match=f"has {MOST + 1} pieces, the model reads at most {MOST}: shorten it"):
+    with pytest.raises(LengthError, match=f"has {MOST + 1} tokens, the model reads at most {MOST}: shorten it"):
         model.attention("a " * (MOST - 1))
     assert len(model.attention("a " * (MOST - 2)).pieces) == MOST
     assert isinstance(model.attention(""), Attention)

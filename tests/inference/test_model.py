@@ -178,7 +178,7 @@ def test_texts_that_cannot_be_filled(model: Model) -> None:
             model.fill_mask(text)
     with pytest.raises(InputError, match="'the cat' has no"):
         model.fill_mask(["[MASK]", "the cat"])
-    with pytest.raises(LengthError, match=f"has {MOST + 1} pieces, the model reads at most {MOST}"):
+    with pytest.raises(LengthError, match=f"has {MOST + 1} tokens, the model reads at most {MOST}"):
         model.fill_mask("the " * (MOST - 2) + "[MASK]")
     assert len(model.fill_mask("the " * (MOST - 3) + "[MASK]")) == 1
     for top_k in (0, len(PIECES) + 1):

@@ -110,7 +110,7 @@ def test_a_damaged_folder(tmp_path: Path) -> None:
     convert_vectors(path, tmp_path / "m")
     config = tmp_path / "m" / "config.json"
     config.write_text(config.read_text().replace('"width": 2', '"width": 3'))
-    with pytest.raises(CheckpointError, match="not of one make"):
+    with pytest.raises(CheckpointError, match="do not belong together"):
         open_table(tmp_path / "m")
 
 
