@@ -125,7 +125,7 @@ def test_one_label_is_said(tmp_path: Path) -> None:
 
 def test_a_baseline_answers_alone(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(fitted), "x", "--with", str(fitted)]) == 2
-    assert "is a baseline, which supports neither" in capsys.readouterr().err
+    assert "is a baseline, which answers alone" in capsys.readouterr().err
     assert main(["predict", str(fitted), "x", "--precision", "int8"]) == 2
     assert "leave out precision" in capsys.readouterr().err
     assert main(["fill-mask", str(fitted), "a [MASK]"]) == 2

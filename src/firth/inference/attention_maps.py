@@ -49,9 +49,10 @@ class Attention:
 def attention_weights(
     encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None, *, scaled: bool = True
 ) -> Float[np.ndarray, "L N T T"]:
-    """Compute the attention weights of all layers over one sequence; they sum to 1 over the last axis. ``scaled``: as ``head_weights``.
+    """Compute the attention weights of all layers over one sequence; they sum to 1 over the last axis.
 
-    ConfigError for an encoder without attention, and for a compiled one, whose layers cannot be hooked.
+    ``scaled``: as in ``head_weights``. ConfigError for an encoder without attention, and for a compiled one, whose
+    layers cannot be hooked.
     """
     layers = attention_layers(encoder)
     if not layers:

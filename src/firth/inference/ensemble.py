@@ -66,7 +66,8 @@ def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:
     for member, name in zip(members, names, strict=True):
         if member.task != first.task:
             raise ConfigError(
-                f"{name} is a model for {member.task}, {first_name} for {first.task}: an ensemble needs models of one task"
+                f"{name} is a model for {member.task}, {first_name} for {first.task}: an ensemble needs "
+                "models of one task"
             )
         theirs, ours = task_model(member).config, task_model(first).config
         labels = set(getattr(theirs, "labels", ())) ^ set(getattr(ours, "labels", ()))

@@ -271,7 +271,7 @@ class Model:
                 f"{shown(text)} has {len(row)} tokens, the model reads at most {self.loaded.max_length}: shorten it"
             )
         if not row:
-            raise InputError(f"{shown(text)} has no pieces: give a text with a word in it")
+            raise InputError(f"{shown(text)} has no tokens: give a text with a word in it")
         return row, segments
 
     def saturation(self, text: str, second: str | None = None) -> list[Saturation]:
@@ -293,7 +293,7 @@ class Model:
         target = self.translate(source) if target is None else target
         ids = tokenizer.encode(source).ids
         if not ids:
-            raise InputError(f"{shown(source)} has no pieces: give a text with a word in it")
+            raise InputError(f"{shown(source)} has no tokens: give a text with a word in it")
         rows = [self.loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(target).ids)]
         read, written = (pack_lists([row]).to(self.device) for row in rows)
         weights = cross_weights(objective.decoder, lambda: objective.written(read, written))

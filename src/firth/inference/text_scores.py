@@ -130,8 +130,8 @@ def _masked_lm(loaded: Loaded) -> MaskedLM | None:
         return None
     if "mlm" in loaded.untrained:
         raise ConfigError(
-            "this model was published without a masked-LM head, so it does not score texts before "
-            "firth pretrain --model has taught it to"
+            "this model was published without a masked-LM head, so it cannot score texts until "
+            "firth pretrain --model trains one"
         )
     return loaded.objective
 

@@ -1,7 +1,7 @@
 """Activation functions by name.
 
 ``gelu`` is the exact (erf) form, ``gelu_tanh`` the tanh approximation of BERT's last public code and
-of GPT; they differ by up to 5e-4 a call, which moves logits (specification: BERT, GELU).
+of GPT; they differ by up to 5e-4 per call, which shifts logits (specification: BERT, GELU).
 """
 
 import functools

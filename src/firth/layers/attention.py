@@ -1,10 +1,10 @@
-"""The one dot-product attention of all Transformers here, over packed rows.
+"""Dot-product attention of all Transformers here, over packed sequences.
 
-``attend`` computes softmax(q kᵀ / √D) v within each row. On a card it is PyTorch's variable-length flash attention.
-On a processor rows of near-equal length are laid into rectangles by the plan that their ``Rows`` carry, and each
-rectangle takes the form that is faster for its length: the fused kernel, or two batched products around a softmax
-written out. That is a custom operator with its own backward, so that a compiler sees one node, and its dropout is a
-function of a seed that is passed in.
+``attend`` computes softmax(q kᵀ / √D) v within each sequence. On a GPU it is PyTorch's variable-length flash attention.
+On a CPU sequences of near-equal length form rectangles by the plan in their ``Rows``, and each
+rectangle uses whichever is faster for its length: the fused kernel, or two batched products around an explicit
+softmax. That is a custom operator with its own backward, so that a compiler sees one node, and its dropout is a
+function of the given seed.
 """
 
 import math
@@ -22,15 +22,15 @@ from firth.layers.dropout import draw_seed, keep_mask, kept_scale
 from firth.layers.operators import operator, shapes_of
 from firth.packed import Plan, Rows, plan_groups
 
-# The shortest rectangle from which the fused kernel is faster than the written-out form, by number type, forward and
-# backward. Source: benchmarks/attention.py. With dropout in it the fused kernel is never the faster one.
+# The length from which the fused kernel is faster than the explicit form, by dtype, forward and
+# backward. Source: benchmarks/attention.py. With dropout the fused kernel is never faster.
 _FUSED_FROM = {
     torch.bfloat16: (512, 512),
     torch.float32: (1, 1),
 }
 _NEVER = 2**31
 
-# Keys and values (T, N, D) of all tokens of some rows, in one layer.
+# Keys and values (T, N, D) of all tokens of some sequences, in one layer.
 KeysValues = tuple[Tensor, Tensor]
 
 
@@ -45,12 +45,12 @@ def attend(
     dropout: float,
     seed: Tensor,
 ) -> Float[Tensor, "Tq N D"]:
-    """Attention of each row of queries over the keys and values of the same row.
+    """Compute attention of each sequence's queries over its keys and values.
 
-    Source: Vaswani et al. 2017, §3.2.1. Query and key rows may differ in length; ``causal`` is aligned
-    to the row's end, so that the last query sees all keys (generation with a cache). ``dropout`` is
-    the probability with which attention weights are dropped, ``seed`` an int64 tensor (on the host)
-    that alone decides which (on a card the generator of the card decides).
+    Source: Vaswani et al. 2017, §3.2.1. Query and key sequences may differ in length; ``causal`` is aligned
+    to the end, so that the last query sees all keys (generation with a cache). ``dropout`` is
+    the drop probability of attention weights; ``seed``, an int64 tensor on the host,
+    determines which are dropped (on a GPU its own generator does).
     """
     if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not dropout:
         return _varlen(q, k, v, q_rows, k_rows, causal)
@@ -81,12 +81,13 @@ class SelfAttention(nn.Module):
     def step(
         self, x: Float[Tensor, "T H"], joined: "Joined", past: KeysValues | None
     ) -> tuple[Float[Tensor, "T H"], KeysValues]:
-        """``forward`` of tokens that continue rows (left to right, no dropout): they see all before them.
+        """``forward`` of tokens that continue sequences (causal, no dropout).
 
-        ``past``: keys and values of the tokens before, None if there are none. Returns those of all tokens too.
+        ``past``: cached keys and values of the earlier tokens, None if there are none. Also returns those of all
+        tokens.
         """
         if not self.causal:
-            raise ValueError("only attention from left to right can go on with a row")
+            raise ValueError("only causal attention can continue a sequence")
         q, k, v = self._project(x)
         k, v = joined.after(past and past[0], k), joined.after(past and past[1], v)
         context = attend(q, k, v, joined.new, joined.every, causal=True, dropout=0.0, seed=draw_seed(0.0))
@@ -99,9 +100,9 @@ class SelfAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Rows that go on: ``new`` tokens behind those that were there, together ``every``.
+    """Sequences continued by ``new`` tokens; ``every``: old and new together.
 
-    ``order`` (of every token): its place among the old tokens followed by the new ones.
+    ``order`` (of every token): its index in the old tokens followed by the new ones.
     """
 
     new: Rows
@@ -110,7 +111,7 @@ class Joined:
 
     @classmethod
     def of(cls, old: Rows | None, new: Rows) -> "Joined":
-        """Rows of the same number; None: nothing was there yet."""
+        """Join the same number of sequences; None: there are no old tokens yet."""
         if old is None:
             return cls(new, new, torch.arange(new.n_tokens, device=new.offsets.device))
         every = Rows.from_lengths((old.lengths + new.lengths).cpu().numpy()).to(new.offsets.device)
@@ -120,31 +121,31 @@ class Joined:
         return cls(new, every, order)
 
     def after(self, old: Float[Tensor, "To N D"] | None, new: Float[Tensor, "Tn N D"]) -> Float[Tensor, "T N D"]:
-        """What each old token has followed by what the new ones of its row have."""
+        """Interleave values of old and new tokens, sequence by sequence."""
         return new if old is None else torch.cat([old, new]).index_select(0, self.order)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What generation does not compute again: keys and values of all tokens that ``rows`` have so far, by layer."""
+    """The key-value cache of generation: keys and values of all tokens in ``rows`` so far, by layer."""
 
     rows: Rows
     layers: tuple[KeysValues, ...]
 
     def select(self, chosen: Int[Tensor, " R"]) -> "Past":
-        """Some of the rows, in the order given; a row may be taken several times."""
+        """Select sequences in the given order; one may be taken several times."""
         rows, index = self.rows.select(chosen)
         return Past(rows, tuple((k.index_select(0, index), v.index_select(0, index)) for k, v in self.layers))
 
 
 def _one_group(rows: Rows) -> Plan:
-    """All rows in their own order in one rectangle: pairs rows of two kinds by number."""
+    """One rectangle with all sequences in order, which pairs query and key sequences by index."""
     lengths = rows.lengths.cpu().long().numpy()
     return plan_groups(lengths, [np.arange(len(lengths))]).to(rows.offsets.device)
 
 
 class _Layout:
-    """A plan whose numbers are read once a call: for a short text reading them takes as long as a product."""
+    """A plan with its numbers read once per call: for a short text reading them takes as long as a product."""
 
     def __init__(self, plan: Plan):
         self._plan, self._in_order, self.groups = plan, plan.in_order, plan.groups.tolist()
@@ -156,26 +157,26 @@ class _Layout:
         return slots if self._in_order else slots.index_select(0, self._plan.scatter)
 
     def gradient_to_slots(self, grad: Tensor) -> Tensor:
-        """Pad slots get none, so that they add nothing to keys and values."""
+        """Scatter gradients to slots; padding gets zeros, so that it adds nothing to keys and values."""
         if self._in_order:
             return grad
         n_slots = sum(n * length for n, length, _ in self.groups)
         return grad.new_zeros(n_slots, *grad.shape[1:]).index_copy_(0, self._plan.scatter, grad)
 
     def lengths(self) -> tuple[Tensor, ...]:
-        """Of the rows of each group."""
+        """The sequence lengths of each group."""
         return self._plan.lengths.split([n for n, _, _ in self.groups])
 
 
 def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
-    """Views ``(rows, N, length, D)`` of slots ``(P, N, D)``, one for each group."""
+    """Yield views ``(rows, N, length, D)`` of slots ``(P, N, D)``, one for each group."""
     sizes = [n * length for n, length, _ in groups]
     for part, (n, length, _) in zip(x.split(sizes), groups, strict=True):
         yield part.unflatten(0, (n, length)).transpose(1, 2)
 
 
 def _hidden_scores(q: _Layout, k: _Layout, causal: bool) -> Iterator[Tensor | None]:
-    """For each group, True where a query must not see a key ``(rows, 1, q length, k length)``, or None."""
+    """Yield for each group a mask, True where a query must not see a key ``(rows, 1, q length, k length)``, or None."""
     if not causal and not any(ragged for _, _, ragged in k.groups):
         yield from [None] * len(k.groups)
         return
@@ -187,14 +188,14 @@ def _hidden_scores(q: _Layout, k: _Layout, causal: bool) -> Iterator[Tensor | No
         if causal:
             query = torch.arange(q_group[1], device=rows_k.device)
             future = key > query[:, None] + (rows_k - rows_q)[:, None, None]
-            # A pad query may see nothing at all: let it see the first key, its output is never read.
+            # A padding query may see no key: let it see the first one, as its output is never read.
             future[..., 0] = False
             hidden = future[:, None] if hidden is None else hidden | future[:, None]
         yield hidden
 
 
 def _contiguous(*rectangles: Tensor) -> list[Tensor]:
-    """Copies with the rows of each head one below the other: the batched products would make one at each use."""
+    """Copies that are contiguous per head; otherwise each batched product would copy again."""
     return [x.contiguous() for x in rectangles]
 
 
@@ -202,12 +203,12 @@ def _weights(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
     scores = (q @ k.transpose(-1, -2)).mul_(1 / math.sqrt(q.shape[-1]))
     if hidden is not None:
         scores.masked_fill_(hidden, -math.inf)
-    # The type is named, so that autocast computes forward and backward alike.
+    # An explicit dtype makes autocast compute forward and backward alike.
     return scores.softmax(-1, dtype=scores.dtype)
 
 
 def _kept(weights: Tensor, dropout: float, seed: Tensor) -> Tensor:
-    """What dropout multiplies with: 0, or 1 / (1 - dropout)."""
+    """The dropout factor: 0, or 1 / (1 - dropout)."""
     return keep_mask(weights.shape, dropout, seed).to(weights.dtype).mul_(kept_scale(dropout))
 
 
@@ -217,7 +218,7 @@ def _is_fused(dtype: torch.dtype, length: int, dropout: float, *, backward: bool
 
 
 def _added(hidden: Tensor | None, like: Tensor) -> Tensor | None:
-    """What the fused kernel adds to the scores ``(rows, 1, q length, k length)``."""
+    """The additive mask of the fused kernel ``(rows, 1, q length, k length)``."""
     if hidden is None:
         return None
     mask = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -math.inf)
@@ -237,7 +238,7 @@ def _attend(
     causal: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """The contexts ``(Tq, N, D)``, and where the fused kernel made them the log of their sums of exponentials."""
+    """The contexts ``(Tq, N, D)``, and for the fused kernel the log-sum-exp of the scores."""
     q_layout, k_layout = _Layout(Plan(q_flat, q_sizes)), _Layout(Plan(k_flat, k_sizes))
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)
@@ -375,8 +376,8 @@ torch.library.register_autograd(_attend, _backward, setup_context=_save)
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, q_rows: Rows, k_rows: Rows, causal: bool) -> Tensor:
-    """Rows as they lie, without rectangles."""
-    # Not there without CUDA on older builds, and not needed.
+    """Attention on packed sequences without rectangles."""
+    # Older builds without CUDA lack it and do not need it.
     from torch.nn.attention.varlen import varlen_attn
 
     window = (-1, 0) if causal else (-1, -1)
@@ -389,7 +390,7 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, q_rows: Rows, k_rows: Rows, causal:
 def _attend_by_group(
     q: Tensor, k: Tensor, v: Tensor, q_plan: Plan, k_plan: Plan, causal: bool, dropout: float
 ) -> Tensor:
-    """PyTorch's own attention on each rectangle, by its own backward: it draws its dropout inside the kernel."""
+    """PyTorch's own attention and backward on each rectangle; dropout happens inside the kernel."""
     q_layout, k_layout = _Layout(q_plan), _Layout(k_plan)
     groups_q, groups_k = q_layout.groups, k_layout.groups
     slots_q, slots_k, slots_v = q_layout.to_slots(q), k_layout.to_slots(k), k_layout.to_slots(v)

@@ -13,7 +13,7 @@ from firth.packed import Rows
 
 
 class LockedDropout(nn.Module):
-    """Dropout with one mask for all tokens of a row: an element is 0 at every step of it, or at none."""
+    """Dropout with one mask for all tokens of a sequence (variational dropout)."""
 
     def __init__(self, p: float):
         super().__init__()
@@ -26,7 +26,7 @@ class LockedDropout(nn.Module):
 
 
 class WordDropout(nn.Module):
-    """Embedding of words of which some vanish wherever they stand in the batch; the others are scaled up."""
+    """Embedding dropout: drops whole words everywhere in a batch; the others are scaled up."""
 
     def __init__(self, p: float):
         super().__init__()
@@ -40,9 +40,9 @@ class WordDropout(nn.Module):
 
 
 class WeightDropLSTM(nn.LSTM):
-    """One LSTM layer whose hidden-to-hidden matrix loses elements, drawn once a pass: the same at every step.
+    """An LSTM layer with dropout on its hidden-to-hidden matrix, sampled once per pass: the same at every step.
 
-    The whole matrix is the parameter, ``weight_hh_l0``; what is dropped is a copy of it.
+    The parameter ``weight_hh_l0`` is the full matrix; dropout applies to a copy.
     """
 
     def __init__(self, width_in: int, width: int, weight_dropout: float):
@@ -52,9 +52,9 @@ class WeightDropLSTM(nn.LSTM):
     def forward(  # type: ignore[override]  # packed rows, not a rectangle
         self, x: Float[Tensor, "T width_in"], across: Rectangles, start: State | None = None
     ) -> tuple[Float[Tensor, "T width"], State | None]:
-        """``start``, and the state after the rows' last tokens: (B, width) each; None unless all rows are equally long.
+        """``start``, and the state after each last token: (B, width) each; None unless all sequences have one length.
 
-        Rows of a stream are; the state of others has nowhere to go on.
+        Those of a stream do; the state of others is not carried on.
         """
         weight_in, weight_hidden, bias_in, bias_hidden = self._flat_weights
         weights = [weight_in, self.weight_dropout(weight_hidden), bias_in, bias_hidden]

@@ -1,24 +1,23 @@
-"""Batch normalisation of vectors, such as those that stand for the texts of a batch."""
+"""Batch normalisation of vectors, such as the text vectors of a batch."""
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-# Share of the newest batch in the running statistics, and what is added to a variance: PyTorch's and fastai's.
+# Momentum of the running statistics, and the epsilon added to a variance: those of PyTorch and fastai.
 _NEWEST, _EPSILON = 0.1, 1e-5
 
 
 class BatchNorm(nn.Module):
-    """Each feature brought to mean 0 and variance 1 over N vectors, then a learned gain and shift.
+    """Normalises each feature to mean 0 and variance 1 over N vectors, then applies a learned gain and shift.
 
     Source: Ioffe & Szegedy 2015; outputs and gradients are those of PyTorch's BatchNorm1d. In training the statistics
-    are those of the vectors of one call, so of a micro-batch, and move the running ones; outside of training the
-    running ones are used. A vector that is alone has no variance: it is read by the running statistics in training
-    too, and does not move them (PyTorch refuses it).
-    Differs: of the first ten batches the running statistics are the mean, where PyTorch's hold a part of the mean 0
-    and variance 1 that they begin with. States of an LSTM vary far less than that, and it takes a hundred steps to
-    forget it: more than a fine-tuning on few labels has.
+    are those of one call, so of a micro-batch, and update the running ones; otherwise the running ones are used. A
+    single vector has no variance: it uses the running statistics in training too, and does not update them (PyTorch
+    refuses it). Differs: over the first ten batches the running statistics are a plain mean, where PyTorch's still
+    contain the initial mean 0 and variance 1. States of an LSTM vary far less than that, and it takes a hundred steps
+    to forget it: more than fine-tuning on few labels has.
     """
 
     running_mean: Tensor
@@ -33,7 +32,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("n_batches", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Float[Tensor, "N width"]) -> Float[Tensor, "N width"]:
-        x = x.to(self.weight.dtype)  # means over a batch are not for 16 bits
+        x = x.to(self.weight.dtype)  # batch means need more than 16 bits
         if not self.training or len(x) == 1:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=_EPSILON)
         self._track(x.detach())

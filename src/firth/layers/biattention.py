@@ -15,14 +15,14 @@ from firth.layers.mixing import pool_rows, pool_runs
 from firth.layers.recurrent import BiRNN
 from firth.packed import Rows, to_padded
 
-# Linear functions of which a maxout unit is the highest, and how much narrower each of its layers is than the one
-# below. The paper leaves both open.
+# Linear functions per maxout unit, and the factor by which each layer is narrower than the one below. The paper
+# specifies neither.
 PIECES, REDUCTION = 4, 4
 _POOLS = 4
 
 
 class Maxout(nn.Module):
-    """Batch normalisation, dropout, then of each output the highest of several linear functions.
+    """Batch normalisation, dropout, then the maximum of several linear functions for each output.
 
     Source: Goodfellow et al. 2013, §3.
     """
@@ -38,11 +38,11 @@ class Maxout(nn.Module):
 
 
 class BiattentiveNetwork(nn.Module):
-    """K outputs of each example, whose texts are rows of vectors; a text that is alone stands for both.
+    """Computes K outputs per example from its texts, sequences of vectors; a single text serves as both.
 
-    Source: McCann et al. 2017, §4. ``width``: of the projection, and of both LSTMs in each direction. Dropout falls on
-    what each layer with weights reads. Differs: the self-attention has no bias d, which adds the same to all scores
-    of a row and so changes none of its shares.
+    Source: McCann et al. 2017, §4. ``width``: of the projection, and of both LSTMs per direction. Dropout applies to
+    the input of each layer with weights. Differs: the self-attention has no bias d, which adds the same to all scores
+    of a sequence and so does not change the softmax.
     """
 
     def __init__(self, width_in: int, n_outputs: int, *, width: int, dropout: float):
@@ -58,8 +58,8 @@ class BiattentiveNetwork(nn.Module):
         self.output = nn.Sequential(maxout(both, middle), maxout(middle, narrow), maxout(narrow, n_outputs))
 
     def forward(self, x: Float[Tensor, "T width_in"], rows: Rows, second: Bool[Tensor, " B"]) -> Float[Tensor, "B K"]:
-        """``second``: rows that hold the second text of the row before. They have outputs of 0: those of the example
-        stand at its first row."""
+        """``second``: sequences that hold the second text of the previous one. Their outputs are 0; the example's
+        are at its first sequence."""
         partner, first = partners(second)
         x = self.read(self.project(self.dropout(x)).relu(), rows)
         other = attended(x, rows, partner)
@@ -73,16 +73,16 @@ class BiattentiveNetwork(nn.Module):
 
 
 def partners(second: Bool[Tensor, " B"]) -> tuple[Int[Tensor, " B"], Int[Tensor, " E"]]:
-    """For each row the number of the other one of its example (its own where it is alone); and the first rows."""
+    """For each sequence the index of its example's other one (its own if single); and the first sequences."""
     if bool(second[0]) or bool((second[1:] & second[:-1]).any()):
-        raise ValueError("a second text stands without its first: an example's rows must be in one batch")
+        raise ValueError("found a second text without its first: an example's sequences must be in one batch")
     number = torch.arange(len(second), device=second.device)
     has_second = torch.cat([second[1:], second.new_zeros(1)])
     return number + has_second.long() - second.long(), (~second).nonzero()[:, 0]
 
 
 def attended(x: Float[Tensor, "T H"], rows: Rows, partner: Int[Tensor, " B"]) -> Float[Tensor, "T H"]:
-    """For each token a mean of the tokens of its row's partner, by the softmax of their products with it."""
+    """Dot-product attention of each token over the tokens of its sequence's partner."""
     padded, real = to_padded(x, rows)
     others, shown = padded.index_select(0, partner), real.index_select(0, partner)
     scores = (padded @ others.transpose(1, 2)).masked_fill(~shown[:, None, :], -torch.inf)
@@ -90,11 +90,11 @@ def attended(x: Float[Tensor, "T H"], rows: Rows, partner: Int[Tensor, " B"]) ->
 
 
 def softmax_rows(scores: Float[Tensor, " T"], rows: Rows) -> Float[Tensor, " T"]:
-    """Scores of tokens as shares of their row: at least 0, together 1."""
+    """Softmax of token scores within each sequence."""
     padded, _ = to_padded(scores, rows, -torch.inf)
     return _from_slots(padded.softmax(1), rows)
 
 
 def _from_slots(x: Float[Tensor, "B S *any"], rows: Rows) -> Float[Tensor, "T *any"]:
-    """The slots of a rectangle that hold tokens."""
+    """Gather the slots of a rectangle that hold tokens."""
     return x.flatten(0, 1).index_select(0, rows.row_of_token() * x.shape[1] + rows.positions)

@@ -1,4 +1,4 @@
-"""The Transformer's block with LayerNorm after each sum, as the paper, BERT and GPT have it."""
+"""The post-norm Transformer block of the paper, BERT and GPT."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ class PostNormBlock(nn.Module):
     def step(
         self, x: Float[Tensor, "T H"], joined: Joined, past: KeysValues | None
     ) -> tuple[Float[Tensor, "T H"], KeysValues]:
-        """``forward`` of tokens that continue rows, and the keys and values of all tokens so far."""
+        """``forward`` of tokens that continue sequences; also returns the key-value cache of all tokens."""
         context, kept = self.attention.step(x, joined, past)
         return self._after_attention(x, context), kept
 

@@ -1,4 +1,4 @@
-"""Words from their characters: convolutions, the maximum over places, highways, a projection.
+"""Encode words from their characters: convolutions, max pooling, highway layers, a projection.
 
 Source: Kim et al. 2016, and allenai/bilm-tf model.py for all numbers.
 """
@@ -15,9 +15,9 @@ from firth.layers.activations import ACTIVATIONS
 from firth.layers.dropout import Dropout
 from firth.text.characters import N_CHARACTERS, PADDING
 
-# Words that go through the convolutions together: what lies between would be large for many.
+# Words convolved at once, which bounds memory.
 _AT_ONCE = 256
-# Gates of highways begin mostly shut: the input goes through.
+# Highway gates start mostly closed, so that the input passes through.
 _GATE_BIAS = -2.0
 
 
@@ -42,11 +42,11 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """Rows of character ids ``(W, C)`` -> one vector a word ``(W, width)``.
+    """Encodes rows of character ids ``(W, C)`` as one vector per word ``(W, width)``.
 
-    ``filters``: (how many characters it sees, how many of them). The filling of a row takes part in convolution and
-    maximum, as in the published models: it has a vector of its own. There is a projection only where the number of
-    filters is not ``width`` already. ``dropout``: of the characters' vectors.
+    ``filters``: (width in characters, number). Padding takes part in convolution and
+    maximum, as in the published models: it has its own vector. There is a projection only if the number of
+    filters differs from ``width``. ``dropout``: on character vectors.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CharacterCNN(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, characters: Int[Tensor, "W C"]) -> Float[Tensor, "W width"]:
-        # Words of like length together, so that few columns are read for short ones.
+        # Group words of similar length, so that short ones need few columns.
         by_length = (characters != PADDING).sum(1).argsort(stable=True)
         parts = characters.index_select(0, by_length).split(_AT_ONCE)
         found = torch.cat([self._filtered(without_idle_filling(part, self.widest)) for part in parts])
@@ -91,14 +91,14 @@ class CharacterCNN(nn.Module):
 
     def _filtered(self, characters: Int[Tensor, "W S"]) -> Float[Tensor, "W F"]:
         x = self.dropout(self.embedding(characters)).transpose(1, 2)
-        # Maximum and activation may change places, since all activations here grow; so there is less to activate.
+        # All activations here are monotonic, so they can follow the maximum, where there is less to compute.
         return torch.cat([self.activate(convolution(x).amax(2)) for convolution in self.convolutions], 1)
 
 
 def without_idle_filling(characters: Int[Tensor, "W C"], widest: int) -> Int[Tensor, "W S"]:
-    """As many columns as can change a maximum over windows of at most ``widest`` columns.
+    """Drop padding columns that cannot change a maximum over windows of at most ``widest`` columns.
 
-    All windows that see nothing but filling give the same number: one of each size is enough.
+    All windows that see only padding give the same number: one of each size is enough.
     """
     longest = int((characters != PADDING).sum(1).amax())
     return characters[:, : longest + widest]
@@ -107,6 +107,6 @@ def without_idle_filling(characters: Int[Tensor, "W C"], widest: int) -> Int[Ten
 def each_once(
     read: Callable[[Int[Tensor, "U C"]], Float[Tensor, "U width"]], characters: Int[Tensor, "W C"]
 ) -> Float[Tensor, "W width"]:
-    """What ``read`` makes of words, each different one read once."""
+    """Apply ``read`` to words, to each distinct one once."""
     different, number = characters.unique(dim=0, return_inverse=True)
     return read(different).index_select(0, number)

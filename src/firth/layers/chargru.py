@@ -1,4 +1,4 @@
-"""Words from their characters: a GRU from each end.
+"""Encode words from their characters by a bidirectional GRU.
 
 Source: Peters et al. 2017 (TagLM), §2.1 and §3.2.
 """
@@ -14,10 +14,10 @@ from firth.text.characters import N_CHARACTERS, PADDING
 
 
 class CharacterGRU(nn.Module):
-    """Rows of character ids ``(W, C)`` -> one vector a word ``(W, 2 * width)``.
+    """Encodes rows of character ids ``(W, C)`` as one vector per word ``(W, 2 * width)``.
 
-    The state of each direction where it has read the whole word: [forward at its end ; backward at its begin]. The
-    filling of a row is not read; the marks of a word's begin and end are. ``dropout``: of the characters' vectors.
+    The final states of both directions: [forward at the word's end ; backward at its start]. Padding is not read;
+    the marks of a word's start and end are. ``dropout``: on character vectors.
     """
 
     def __init__(self, *, width: int, character_width: int, dropout: float):

@@ -1,12 +1,12 @@
-"""A linear-chain conditional random field: the tags of a row are scored, and decoded, together.
+"""A linear-chain conditional random field: the tags of a sequence are scored and decoded jointly.
 
 The score of tags y is the start score of y_1, the word scores s_k(y_k), the transition scores
-A[y_(k-1), y_k] and the end score of y_n; their probability is the softmax over all tags of the row that
+A[y_(k-1), y_k] and the end score of y_n; their probability is the softmax over all tag sequences that
 the constraints allow. Source: Lafferty et al. 2001; as in Peters et al. 2017, §2.1.
 
-All rows advance together, one word a step, longest row first, and a row that is over is left out.
-``alphas[t]``: for each row left at step t, and each tag of its word t, the score of all tags before
-(their log of sums, or their best).
+All sequences advance together, one word per step, longest first; finished ones drop out.
+``alphas[t]``: for each sequence left at step t, and each tag of its word t, the score of all earlier tags
+(log-sum-exp, or maximum).
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from firth.layers.recurrent import by_time
 from firth.packed import Rows
 
-# Score of what is not allowed. Finite, so that a tag no path reaches has gradient 0 and not NaN; so
-# large that in float32 all that is added to it is lost.
+# Score of forbidden transitions. Finite, so that a tag no path reaches has gradient 0 and not NaN; so
+# large that in float32 anything added to it is lost.
 FORBIDDEN = -1e30
 
 
 class Crf(nn.Module):
-    """Transition, start and end scores, learned from 0, and the constraints on them.
+    """Transition, start and end scores, initialised to 0, and the constraints on them.
 
-    ``allowed[i, j]``: tag j may follow tag i; ``starts``, ``ends``: tags that may begin, end a row. They
-    follow from the labels and are not part of the saved weights; rows of every length must have some
-    tags that they allow. All sums are in float32, under autocast too (in float64 for float64 scores).
+    ``allowed[i, j]``: tag j may follow tag i; ``starts``, ``ends``: tags that may start, end a sequence. They
+    follow from the labels and are not part of the saved weights; they must allow some tags for every
+    sequence length. All sums are in float32, under autocast too (in float64 for float64 scores).
     """
 
     allowed: Tensor
@@ -49,9 +49,9 @@ class Crf(nn.Module):
         self.register_buffer("ends", ends.clone(), persistent=False)
 
     def loss(self, scores: Float[Tensor, "W K"], tags: Int[Tensor, " W"], rows: Rows) -> Float[Tensor, ""]:
-        """-log p(tags), summed over the rows. Tags that break the constraints are a ValueError naming the row."""
+        """-log p(tags), summed over sequences. ValueError names the sequence whose tags break the constraints."""
         self._check_tags(tags, rows)
-        # A number taken off all scores of a word changes no probability, and keeps the sums of long rows small.
+        # Subtracting a constant from all scores of a word changes no probability, and keeps long sums small.
         scores = _fine(scores).log_softmax(1)
         transition, start, end = self._tables(scores.dtype)
         steps, _ = _steps(scores, rows)
@@ -70,13 +70,13 @@ class Crf(nn.Module):
 
     @torch.no_grad()
     def decode(self, scores: Float[Tensor, "W K"], rows: Rows) -> Int[Tensor, " W"]:
-        """The allowed tags of each row with the highest score (Viterbi)."""
+        """The allowed tags of each sequence with the highest score (Viterbi)."""
         transition, start, end = self._tables(_fine(scores).dtype)
         steps, order = _steps(_fine(scores), rows)
         alphas = _alphas(steps, transition, start, torch.amax)
         tags = [order[:0]]
         for alpha in reversed(alphas):
-            # What comes after a word: the transition to the tag chosen for the next one, or the row's end.
+            # After each word: the transition to the tag chosen for the next one, or the end score.
             going = transition.T.index_select(0, tags[-1])
             after = torch.cat([going, end.expand(len(alpha) - len(going), -1)])
             tags.append((alpha + after).argmax(1))
@@ -84,7 +84,7 @@ class Crf(nn.Module):
 
     @torch.no_grad()
     def marginals(self, scores: Float[Tensor, "W K"], rows: Rows) -> Float[Tensor, "W K"]:
-        """The probability of each tag of each word, given the row (forward-backward)."""
+        """The marginal probability of each tag of each word (forward-backward)."""
         scores = _fine(scores).log_softmax(1)
         transition, start, end = self._tables(scores.dtype)
         steps, order = _steps(scores, rows)
@@ -97,7 +97,7 @@ class Crf(nn.Module):
         return posterior.index_select(0, order.argsort())
 
     def _tables(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Transition, start and end scores with the constraints in them."""
+        """Transition, start and end scores with the constraints applied."""
         return (
             self.transition_scores.to(dtype).masked_fill(~self.allowed, FORBIDDEN),
             self.start_scores.to(dtype).masked_fill(~self.starts, FORBIDDEN),
@@ -105,7 +105,7 @@ class Crf(nn.Module):
         )
 
     def _transition_of(self, tags: Tensor) -> Tensor:
-        """The place in the flat table of the transition into each word (of no meaning at a row's first)."""
+        """The flat index of the transition into each word (meaningless at a sequence's first word)."""
         return tags.roll(1) * len(self.starts) + tags
 
     def _check_tags(self, tags: Tensor, rows: Rows) -> None:
@@ -130,7 +130,7 @@ def _fine(scores: Tensor) -> Tensor:
 
 
 def _steps(scores: Tensor, rows: Rows) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The scores ``(rows left, K)`` of each step, and the order that makes them of the words."""
+    """The scores ``(sequences left, K)`` of each step, and the order that produces them from the words."""
     if len(scores) != rows.n_tokens:
         raise ValueError(f"scores of {len(scores)} words for rows of {rows.n_tokens}")
     order, sizes = by_time(rows)
@@ -140,7 +140,7 @@ def _steps(scores: Tensor, rows: Rows) -> tuple[tuple[Tensor, ...], Tensor]:
 def _alphas(
     steps: tuple[Tensor, ...], transition: Tensor, start: Tensor, reduce: Callable[[Tensor, int], Tensor]
 ) -> list[Tensor]:
-    """The recursion over the words of all rows; ``reduce``: logsumexp for all paths, amax for the best one."""
+    """The forward recursion over all sequences; ``reduce``: logsumexp for all paths, amax for the best one."""
     alphas = [steps[0] + start]
     for step in steps[1:]:
         alphas.append(reduce(alphas[-1][: len(step), :, None] + transition, 1) + step)
@@ -148,7 +148,7 @@ def _alphas(
 
 
 def _check_lengths(allowed: Tensor, starts: Tensor, ends: Tensor) -> None:
-    """ValueError if for rows of some length no tags are allowed."""
+    """Raise ValueError if the constraints allow no tags for some sequence length."""
     n_words, last, seen = 1, starts, set()
     while (reached := tuple(last.tolist())) not in seen:
         if not bool((last & ends).any()):

@@ -1,8 +1,8 @@
-"""Dropout with random numbers that are cheap on CPUs and a function of a seed.
+"""Dropout that is cheap on CPUs, with random numbers that are a function of a seed.
 
-Drawing one random number of 32 bits for each element costs more there than the matrix products around it leave
-room for. Four elements share one draw of 64 bits, 16 for each: the probability is a multiple of 1 / 65,536, and the
-kept ones are scaled by exactly that, so that the expectation is exact.
+One 32-bit random number per element would be too slow beside the matrix products. Four elements share one 64-bit
+number, 16 bits each: the probability is a multiple of 1 / 65,536, and kept elements are scaled accordingly, so that
+the expectation is exact.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ _LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Each element is 0 with probability ``p``, else divided by 1 - p; nothing happens outside of training.
+    """Sets each element to 0 with probability ``p``, else divides it by 1 - p; the identity outside training.
 
-    Source: Srivastava et al. 2014. ``p`` is rounded to a multiple of 1 / 65,536 (on a processor).
+    Source: Srivastava et al. 2014. On a CPU ``p`` is rounded to a multiple of 1 / 65,536.
     """
 
     def __init__(self, p: float):
@@ -40,12 +40,12 @@ def draw_seed(p: float) -> Tensor:
 
 
 def kept_scale(p: float) -> float:
-    """What kept elements are multiplied with: 1 / (1 - p), of the p that ``keep_mask`` has."""
+    """The factor of kept elements: 1 / (1 - p), with p as ``keep_mask`` rounds it."""
     return _LEVELS / (_LEVELS - _dropped_levels(p))
 
 
 def keep_mask(shape: Sequence[int], p: float, seed: Tensor) -> Tensor:
-    """True where an element is kept: independent of one another, each with probability 1 - p."""
+    """Sample a mask: True keeps an element, independently with probability 1 - p."""
     return _keep_mask(shape, _dropped_levels(p) - _LEVELS // 2, seed)
 
 

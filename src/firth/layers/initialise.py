@@ -17,9 +17,9 @@ def normal_(module: nn.Module, std: float) -> None:
 
 
 def truncated_normal_(module: nn.Module, std: float) -> None:
-    """BERT's: matrices and embeddings from N(0, std²) re-drawn outside ±2 std, biases 0, norms 1 and 0.
+    """BERT's: matrices and embeddings from N(0, std²) truncated to ±2 std, biases 0, norms 1 and 0.
 
-    Source: google-research/bert modeling.py, create_initializer. The sample deviation is about 0.88 std.
+    Source: google-research/bert modeling.py, create_initializer. The resulting standard deviation is about 0.88 std.
     """
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Embedding)):
@@ -47,11 +47,11 @@ def uniform_(module: nn.Module, bound: float) -> None:
 
 
 def xavier_(module: nn.Module) -> None:
-    """The Transformer's: matrices uniform, as wide as their inputs and outputs say, biases 0, norms 1 and 0.
+    """The Transformer's: matrices Xavier-uniform, biases 0, norms 1 and 0.
 
-    Each projection of a joint layer is initialised as if it stood alone.
+    Each projection of a joint layer is initialised separately.
 
-    Source: Glorot and Bengio 2010, eq. 16; as harvardnlp/annotated-transformer has it.
+    Source: Glorot and Bengio 2010, eq. 16; as in harvardnlp/annotated-transformer.
     """
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):

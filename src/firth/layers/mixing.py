@@ -16,12 +16,12 @@ from firth.packed import Rows
 MixKind = Literal["one", "sum", "weighted", "concat"]
 PoolKind = Literal["first", "mean", "last"]
 
-# ELMo's, added to the variance of a layer.
+# ELMo's epsilon, added to the variance of a layer.
 NORM_EPSILON = 1e-12
 
 
 class OneLayer(nn.Module):
-    """A layer as it is."""
+    """Reads a single layer."""
 
     def __init__(self, layers: tuple[int, ...], width: int):
         super().__init__()
@@ -32,7 +32,7 @@ class OneLayer(nn.Module):
 
 
 class LayerSum(nn.Module):
-    """The sum of layers of one width."""
+    """Sums layers of equal width."""
 
     def __init__(self, layers: tuple[int, ...], width: int):
         super().__init__()
@@ -44,7 +44,7 @@ class LayerSum(nn.Module):
 
 
 class LayerConcat(nn.Module):
-    """Layers side by side, in the order in which they were asked for; their widths may differ."""
+    """Concatenates layers in the given order; their widths may differ."""
 
     def __init__(self, layers: tuple[int, ...], width: int):
         super().__init__()
@@ -55,11 +55,11 @@ class LayerConcat(nn.Module):
 
 
 class WeightedSum(nn.Module):
-    """γ Σ s_j h_j with s = softmax(scalars): all learned; at the start the mean of the layers.
+    """ELMo's scalar mix γ Σ s_j h_j with s = softmax(scalars), all learned; initially the mean of the layers.
 
-    Source: Peters et al. 2018, eq. 1. ``layer_norm`` first brings each layer to mean 0 and variance 1
-    over all tokens and features of the batch together, without gain (allenai/bilm-tf, elmo.py): a
-    token's vector then depends a little on what else is in the batch.
+    Source: Peters et al. 2018, eq. 1. ``layer_norm`` first normalises each layer to mean 0 and variance 1
+    over all tokens and features of the batch, without gain (allenai/bilm-tf, elmo.py): a
+    token's vector then depends slightly on the rest of the batch.
     """
 
     def __init__(self, layers: tuple[int, ...], width: int, *, layer_norm: bool = False):
@@ -69,7 +69,7 @@ class WeightedSum(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def weights(self) -> Float[Tensor, " L"]:
-        """The share of each of ``layers``: at least 0, together 1."""
+        """The softmax weight of each of ``layers``."""
         return self.scalars.softmax(0)
 
     def forward(self, layers: dict[int, Float[Tensor, "T _"]]) -> Float[Tensor, "T width"]:
@@ -80,15 +80,15 @@ class WeightedSum(nn.Module):
         return self.gamma * sum(rest, first)
 
 
-# What ``make_mix`` returns: ``width`` of the result, and ``layers``, the numbers of those it reads.
+# The result of ``make_mix``; ``width`` of its output, and ``layers``, the indices of those it reads.
 LayerMix = OneLayer | LayerSum | WeightedSum | LayerConcat
 
 
 def make_mix(kind: MixKind, layers: Sequence[int], widths: Sequence[int], *, layer_norm: bool = False) -> LayerMix:
-    """A module from an encoder's layers ``{number: (T, H)}`` to one vector a token ``(T, width)``.
+    """Build a module that combines an encoder's layers ``{number: (T, H)}`` to ``(T, width)``.
 
-    ``layers``: numbers 0 (embeddings) to L, or from the top: -1 is L. ``widths``: of all the encoder's
-    layers, 0 to L. ``layer_norm`` (see ``WeightedSum``) is for "weighted" only.
+    ``layers``: indices 0 (embeddings) to L, or from the top: -1 is L. ``widths``: of all the encoder's
+    layers, 0 to L. ``layer_norm`` (see ``WeightedSum``) requires "weighted".
     """
     numbers = _layer_numbers(layers, len(widths))
     chosen = [widths[number] for number in numbers]
@@ -115,9 +115,9 @@ def make_mix(kind: MixKind, layers: Sequence[int], widths: Sequence[int], *, lay
 def pool_words(
     x: Float[Tensor, "T H"], first: Int[Tensor, " W"], last: Int[Tensor, " W"], how: PoolKind
 ) -> Float[Tensor, "W H"]:
-    """Vectors of words from those of their pieces: the first's, the last's, or the mean of all.
+    """Pool token vectors to word vectors: the first token, the last, or the mean.
 
-    Word w is the pieces ``first[w]`` to ``last[w]``, both included. Means are summed in float32 or finer.
+    Word w is the tokens ``first[w]`` to ``last[w]``, both included. Means are accumulated in at least float32.
     """
     n_pieces = last - first + 1
     if bool((n_pieces < 1).any()):
@@ -139,16 +139,16 @@ def pool_words(
 
 
 def pool_rows(x: Float[Tensor, "T H"], rows: Rows, how: str) -> Float[Tensor, "B H"]:
-    """One vector a row: its first or last token's, or the mean or maximum over all of them."""
+    """Pool each sequence to one vector: its first or last token, or the mean or maximum over all."""
     if how in ("first", "last"):
         return x.index_select(0, rows.first if how == "first" else rows.last)
     return pool_runs(x, rows.lengths, how)
 
 
 def pool_runs(x: Float[Tensor, "N H"], counts: Int[Tensor, " R"], how: str) -> Float[Tensor, "R H"]:
-    """The mean, sum or maximum over each of R consecutive runs of vectors; ``counts``: of each run, at least 1.
+    """Pool each of R consecutive runs of vectors by mean, sum or maximum; ``counts``: run lengths, at least 1.
 
-    Sums and means are summed in float32 or finer.
+    Sums and means are accumulated in at least float32.
     """
     owner = torch.arange(counts.numel(), device=x.device).repeat_interleave(counts, output_size=x.shape[0])
     if how in ("mean", "sum"):

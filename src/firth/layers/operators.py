@@ -1,7 +1,7 @@
-"""Operators of our own in PyTorch's table, defined without ``torch.library.custom_op``.
+"""Register custom PyTorch operators without ``torch.library.custom_op``.
 
-The first call of a ``custom_op`` imports PyTorch's compiler: a second of processor time, and an empty folder among
-the temporary files. What is defined piece by piece needs the compiler only where something is compiled.
+The first call of a ``custom_op`` imports PyTorch's compiler: a second of CPU time, and an empty temporary
+folder. Operators registered here need the compiler only when something is compiled.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Make an operator ``namespace::name`` of a function that changes none of its arguments, on every device.
+    """Register a function that mutates no argument as operator ``namespace::name``, on every device.
 
-    Its schema follows from the annotations. Its shapes are said by ``shapes_of``, its gradient by
+    The annotations define its schema, ``shapes_of`` its shapes, and its gradient
     ``torch.library.register_autograd``.
     """
 
@@ -31,7 +31,7 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def shapes_of(op: Any) -> Callable[[F], F]:
-    """Say what an operator gives, without values, of arguments that have none: for what is compiled."""
+    """Register an operator's shape function (meta kernel), which compilation needs."""
 
     def register(function: F) -> F:
         torch.library.register_fake(op, function)

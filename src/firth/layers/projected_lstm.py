@@ -1,4 +1,4 @@
-"""An LSTM whose output is projected and whose numbers are clipped, over packed rows.
+"""An LSTM with output projection and clipping, over packed sequences.
 
 Source: allenai/bilm-tf model.py and TensorFlow's LSTMCell; Sak et al. 2014 for the projection.
 """
@@ -19,12 +19,12 @@ class ProjectedLSTM(nn.Module):
     """One layer in one direction, over tokens in the order of ``layers.recurrent.by_time``.
 
     ``c = clip(σ(f + 1) · c' + σ(i) · tanh(g))``, ``h = clip((σ(o) · tanh(c)) P)``: no peepholes, no bias of the
-    projection; a clip of 0 is none. The 1 on the forget gate is added here, not stored: then published weights come
-    back out bit for bit. Gates lie in PyTorch's order: i, f, g, o.
+    projection; 0 disables a clip. The 1 on the forget gate is added here, not stored, so that published weights
+    round-trip bit for bit. Gates are in PyTorch's order: i, f, g, o.
 
-    With a clip no fused kernel serves: time is a loop, over as many rows as still go on, and the products of all
-    inputs are taken before it. Without, PyTorch's own loop runs, which on a processor is no faster.
-    At the start: uniform as Glorot and Bengio 2010 (TensorFlow's default), biases 0.
+    With clipping no fused kernel applies: time is a loop over the unfinished sequences, and the products of all
+    inputs are computed before it. Without it PyTorch's own loop runs, which is no faster on a CPU.
+    Initialisation: Glorot-uniform (TensorFlow's default), biases 0.
     """
 
     def __init__(self, *, width_in: int, cells: int, width: int, cell_clip: float, projection_clip: float):
@@ -34,7 +34,7 @@ class ProjectedLSTM(nn.Module):
         self.weight_hh = nn.Parameter(torch.empty(4 * cells, width))
         self.bias = nn.Parameter(torch.zeros(4 * cells))
         self.weight_hr = nn.Parameter(torch.empty(width, cells))
-        # One matrix over input and state in TensorFlow: both parts begin alike.
+        # TensorFlow has one matrix over input and state, so both parts are initialised alike.
         bound = math.sqrt(6 / (width_in + width + 4 * cells))
         for weight in (self.weight_ih, self.weight_hh):
             nn.init.uniform_(weight, -bound, bound)
@@ -43,9 +43,9 @@ class ProjectedLSTM(nn.Module):
     def forward(
         self, x: Float[Tensor, "T H"], sizes: Int[Tensor, " S"], start: State
     ) -> tuple[Float[Tensor, "T P"], State]:
-        """``sizes``: how many rows each step has (on the host); ``start``: of each row, in the order of the first step.
+        """``sizes``: number of sequences at each step (on the host); ``start``: initial states, in that order.
 
-        Returns the outputs, and the state after each row's last token, in the order of ``start``.
+        Returns the outputs, and the state after each sequence's last token, in the order of ``start``.
         """
         if self.cell_clip or self.projection_clip:
             return self._clipped(x, sizes, start)
@@ -62,7 +62,7 @@ class ProjectedLSTM(nn.Module):
     def _clipped(self, x: Tensor, sizes: Tensor, start: State) -> tuple[Tensor, State]:
         (hidden, cell), dtype = start, compute_dtype(x)
         outputs, ended = [], []
-        # Cast once for all steps, where autocast would do it at each.
+        # Cast once for all steps; autocast would cast at each.
         recurrent, projection = self.weight_hh.to(dtype), self.weight_hr.to(dtype)
         inputs = F.linear(x, self.weight_ih, self._bias())
         for gates in inputs.split(sizes.tolist()):
@@ -73,7 +73,7 @@ class ProjectedLSTM(nn.Module):
             cell = _clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), self.cell_clip)
             hidden = _clip(F.linear(o.sigmoid() * cell.tanh(), projection), self.projection_clip)
             outputs.append(hidden)
-        # The shortest rows ended first, and stand last.
+        # The shortest sequences end first and come last.
         hiddens, cells = zip((hidden, cell), *reversed(ended), strict=True)
         return torch.cat(outputs), (torch.cat(hiddens), torch.cat(cells))
 

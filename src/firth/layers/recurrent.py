@@ -1,4 +1,4 @@
-"""Recurrent layers over packed rows: rows of like lengths run side by side, in PyTorch's kernel for rectangles."""
+"""Recurrent layers over packed sequences: similar lengths share a rectangle of PyTorch's kernel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from firth.layers.dropout import Dropout
 from firth.packed import Carry, Plan, Rows, plan_groups
 
-# What a step of a rectangle costs besides its rows, in rows: so much narrower it may be before another one pays.
-# Source: benchmarks/recurrent.py, on a processor. On a card all rows run at once; nothing was measured there.
+# Fixed cost of a step, in sequences: decides when a further rectangle pays off.
+# Source: benchmarks/recurrent.py, on a CPU. On a GPU all sequences run at once; not measured there.
 _STEP_ROWS = 8.0
 
 Cell = Literal["lstm", "gru"]
@@ -34,27 +34,27 @@ class CarriedState:
 
 @dataclass(frozen=True, slots=True)
 class Rectangles:
-    """The rectangles in which rows run: ``plan``, and the numbers of the rows in each."""
+    """The rectangles of a batch: ``plan``, and the sequence indices of each."""
 
     plan: Plan
     rows: tuple[Int[Tensor, " _"], ...]
 
 
 def rectangles(rows: Rows) -> Rectangles:
-    """The rectangles that take the fewest slots, a step counted as ``_STEP_ROWS`` more."""
+    """Choose the rectangles with the fewest slots, counting each step as ``_STEP_ROWS`` more."""
     lengths, device = rows.lengths.cpu().numpy(), rows.offsets.device
     groups = like_lengths(lengths, _STEP_ROWS) if device.type == "cpu" else [np.arange(len(lengths))]
     return Rectangles(plan_groups(lengths, groups).to(device), tuple(torch.from_numpy(g).to(device) for g in groups))
 
 
 def like_lengths(lengths: np.ndarray, extra: float) -> list[np.ndarray]:
-    """Numbers of rows in groups, longest first, so that the sum of longest × (rows + ``extra``) is the least."""
+    """Group sequence indices, longest first, to minimise the sum of longest × (sequences + ``extra``)."""
     each, counts = np.unique(lengths, return_counts=True)
     each, counts = each[::-1], counts[::-1]
     rows_before = np.concatenate([[0], np.cumsum(counts)])
     least, begins = np.zeros(len(each) + 1), np.zeros(len(each), np.int64)
     for end in range(1, len(each) + 1):
-        # The last group goes from length number ``begin`` to ``end``.
+        # The last group spans length indices ``begin`` to ``end``.
         costs = least[:end] + each[:end] * (rows_before[end] - rows_before[:end] + extra)
         begins[end - 1] = costs.argmin()
         least[end] = costs.min()
@@ -73,10 +73,10 @@ def run_over(
     across: Rectangles,
     start: State | None = None,
 ) -> tuple[Float[Tensor, "T width"], State | None]:
-    """One layer in one direction, by PyTorch's kernel, which wants its four ``weights``.
+    """Run one layer in one direction by PyTorch's kernel, with its four ``weights``.
 
-    ``start``, and the state after the rows' last tokens: of an LSTM, (B, width) each. The first may be None, for zeros;
-    the last is None unless all rows are equally long.
+    ``start``, and the state after the last tokens: of an LSTM, (B, width) each. ``start`` may be None, for zeros;
+    the final state is None unless all sequences have one length.
     """
     plan, learns, flat = across.plan, torch.is_grad_enabled(), tuple(weights)
     slots = x if plan.in_order else x.index_select(0, plan.gather)
@@ -92,16 +92,16 @@ def run_over(
             out = torch.gru(steps, zeros, flat, True, 1, 0.0, learns, False, True)[0]
         outputs.append(out.flatten(0, 1))
     found = torch.cat(outputs)
-    # In one rectangle without a gap: all rows have come to their end.
+    # One rectangle without padding: all sequences ended.
     state = (ends[0][0], ends[1][0]) if ends and plan.in_order and len(sizes) == 1 else None
     return found if plan.in_order else found.index_select(0, plan.scatter), state
 
 
 def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
-    """The order of tokens in which a recurrence reads them, and how many rows it has at each step.
+    """The order in which a recurrence reads tokens, and the number of sequences at each step.
 
-    The first tokens of all rows, longest row first, then the second tokens, and so on: step t is the
-    first ``sizes[t]`` of those rows. ``order`` is on the device of ``rows``, ``sizes`` on the host.
+    First the first tokens of all sequences, longest sequence first, then the second tokens, and so on: step t has the
+    first ``sizes[t]`` of them. ``order`` is on the device of ``rows``, ``sizes`` on the host.
     """
     lengths, longest_first = rows.lengths.cpu().long().sort(descending=True, stable=True)
     steps = torch.arange(int(lengths[0]))
@@ -113,12 +113,12 @@ def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
 
 
 class BiRNN(nn.Module):
-    """Recurrent layers that read each row in both directions; the output is [forward ; backward] of the top layer.
+    """Bidirectional recurrent layers; the output is [forward ; backward] of the top layer.
 
     Source: Peters et al. 2017, §2.1 (two layers below a tagger); Devlin et al. 2018, §5.3 (on frozen
-    layers). ``width`` is of one direction. Dropout falls on the input of each layer, fresh for each word;
-    none on recurrent connections or the output. At the start: recurrent matrices orthogonal and input
-    matrices Glorot-uniform, gate by gate; biases 0, of the forget gate of an LSTM 1.
+    layers). ``width`` is of one direction. Dropout applies to the input of each layer, independently for each word,
+    not to recurrent connections or the output. Initialisation: recurrent matrices orthogonal and input
+    matrices Glorot-uniform, per gate; biases 0, 1 for an LSTM's forget gate.
     """
 
     def __init__(self, width_in: int, width: int, n_layers: int, dropout: float, cell: Cell = "lstm"):
@@ -133,9 +133,9 @@ class BiRNN(nn.Module):
 
     def forward(self, x: Float[Tensor, "W H"], rows: Rows) -> Float[Tensor, "W width"]:
         if len(x) != rows.n_tokens:
-            raise ValueError(f"{len(x)} vectors for rows of {rows.n_tokens} words")
+            raise ValueError(f"{len(x)} vectors for sequences of {rows.n_tokens} words")
         across = rectangles(rows)
-        # The other direction reads from left to right as well, over rows turned round: what pads a row comes after it.
+        # The backward direction runs left to right over reversed sequences, so that padding follows the tokens.
         turned = (rows.first + rows.last).index_select(0, rows.row_of_token()) - torch.arange(len(x), device=x.device)
         for layer in self.layers:
             assert isinstance(layer, nn.LSTM | nn.GRU)
@@ -148,12 +148,12 @@ class BiRNN(nn.Module):
 
 
 def initialise_gates(name: str, values: Tensor, cell: Cell) -> None:
-    """First values of a parameter of PyTorch's recurrent layers, by its name there."""
+    """Initialise a parameter of PyTorch's recurrent layers, by its name there."""
     gates = values.chunk(4 if cell == "lstm" else 3)  # input, forget, cell, output; reset, update, new
     if "weight" in name:
         for gate in gates:
             (nn.init.orthogonal_ if "_hh_" in name else nn.init.xavier_uniform_)(gate)
         return
     values.zero_()
-    if cell == "lstm" and "_ih_" in name:  # torch adds two biases
+    if cell == "lstm" and "_ih_" in name:  # PyTorch adds two biases
         gates[1].fill_(1)

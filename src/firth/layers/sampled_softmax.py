@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Draws of a round are this many times the words still wanted.
+# Samples per round, relative to the words still missing.
 _DRAWS = 2
 _OUT = -1e9
 
@@ -23,11 +23,11 @@ def sampled_loss(
     negatives: Int[Tensor, " S"],
     n_draws: int,
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy of each label against the same ``negatives``, and how many labels score highest among them.
+    """Summed cross-entropy of each label against shared ``negatives``, and how many labels score highest among them.
 
-    From each score the log of how often the word was expected in ``n_draws`` draws is subtracted, so that on the whole
-    the gradient is that of the full softmax. A negative that is the label itself is left out of that prediction.
-    ``negatives`` are in order, each once.
+    Each score is corrected by the log of the word's expected count in ``n_draws`` samples, so that the gradient
+    approximates that of the full softmax. A negative equal to the label is excluded from that prediction.
+    ``negatives`` are sorted and unique.
     """
     true = _scores((x * weight.index_select(0, label)).sum(1), bias, label, n_draws)
     others = _scores(x @ weight.index_select(0, negatives).T, bias, negatives, n_draws)
@@ -44,10 +44,10 @@ def _scores(products: Tensor, bias: Tensor, words: Tensor, n_draws: int) -> Tens
 
 
 def draw_negatives(n: int, size: int, seed: int) -> tuple[Int[Tensor, " S"], int]:
-    """``n`` different words of a vocabulary of ``size`` in order, and how many draws it took to meet so many.
+    """Sample ``n`` distinct words of a vocabulary of ``size``, sorted; also returns the number of draws needed.
 
-    Word k is drawn with a probability of ``log((k + 2) / (k + 1)) / log(size + 1)``: close to the frequencies of a
-    vocabulary that is sorted by them.
+    Word k has probability ``log((k + 2) / (k + 1)) / log(size + 1)``, which is close to the frequencies of a
+    vocabulary sorted by them.
     """
     random = np.random.default_rng(seed)
     drawn = np.empty(0, np.int64)
@@ -61,7 +61,7 @@ def draw_negatives(n: int, size: int, seed: int) -> tuple[Int[Tensor, " S"], int
 
 
 def expected(words: Int[Tensor, " N"], n_draws: int, size: int) -> Float[Tensor, " N"]:
-    """How often a word is expected among the different ones of so many draws: its chance to be met at all."""
+    """The probability that a word occurs at least once in ``n_draws`` draws."""
     places = words.double()
     share = ((places + 2) / (places + 1)).log() / math.log(size + 1)
     return -torch.expm1(n_draws * torch.log1p(-share)).float()

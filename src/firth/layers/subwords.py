@@ -1,4 +1,4 @@
-"""fastText's n-grams of characters, for many words at once."""
+"""fastText's character n-grams, for many words at once."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _NOTHING = -1
 
 
 def word_bytes(words: Sequence[bytes]) -> Int[Tensor, "T C"]:
-    """UTF-8 bytes as ``ngram_buckets`` reads them: ``<word>`` and -1 behind it; an empty word has no bytes at all."""
+    """UTF-8 bytes for ``ngram_buckets``: ``<word>`` padded with -1; an empty word has no bytes."""
     if not words:
         return torch.zeros(0, 0, dtype=torch.int64)
     rows = [torch.tensor(list(b"<" + word + b">") if word else [], dtype=torch.int64) for word in words]
@@ -22,10 +22,10 @@ def word_bytes(words: Sequence[bytes]) -> Int[Tensor, "T C"]:
 def ngram_buckets(
     text: Int[Tensor, "T C"], shortest: int, longest: int, n_buckets: int
 ) -> tuple[Int[Tensor, " M"], Int[Tensor, " T"]]:
-    """The buckets of all n-grams of T words, those of a word together, and how many each word has.
+    """The buckets of all n-grams of T words, word by word, and their number per word.
 
-    An n-gram is ``shortest`` to ``longest`` characters (not bytes) of ``<word>``; ``<`` or ``>`` alone is none. Its
-    bucket is its 32-bit FNV-1a hash, into which bytes go as signed ones.
+    An n-gram is ``shortest`` to ``longest`` characters (not bytes) of ``<word>``; a single ``<`` or ``>`` is none. Its
+    bucket is its 32-bit FNV-1a hash over signed bytes.
     Source: facebookresearch/fastText src/dictionary.cc, computeSubwords and hash.
     """
     there = text >= 0
@@ -37,7 +37,7 @@ def ngram_buckets(
     n_characters = torch.zeros_like(text)
     going = begins
     owners, hashes = list[Tensor](), list[Tensor]()
-    # In step k the byte k places behind each begin is read; before it comes in, what came so far may be an n-gram.
+    # Step k reads the byte k positions after each start; before it is added, the bytes so far may be an n-gram.
     for step in range(text.shape[1] + 1):
         at = place + step
         inside = at < ends

@@ -1,4 +1,4 @@
-"""Two texts as two vectors, and what is read of how they differ.
+"""Compare two texts by their vectors.
 
 Source: Reimers and Gurevych 2019 (Sentence-BERT), §3; Conneau et al. 2017 (InferSent), §3.1, for the product.
 """
@@ -17,9 +17,9 @@ Comparison = Literal["cosine", "features"]
 
 
 class TowersNetwork(nn.Module):
-    """K outputs of each example, whose texts u and v are a row each: a linear layer on what is compared.
+    """Computes K outputs per example from the vectors u and v of its texts: a linear layer on their comparison.
 
-    ``compare``: "cosine": cos(u, v) alone; "features": u, v, \\|u - v\\|, u * v and the cosine.
+    ``compare``: "cosine": only cos(u, v); "features": u, v, \\|u - v\\|, u * v and the cosine.
     """
 
     def __init__(self, width: int, n_outputs: int, *, compare: Comparison, dropout: float):
@@ -29,12 +29,12 @@ class TowersNetwork(nn.Module):
 
     @torch.no_grad()
     def start_at(self, lowest: float, highest: float) -> None:
-        """Begin where a cosine of 0 is the lowest value and one of 1 the highest: the scale need not be learned."""
+        """Initialise so that a cosine of 0 gives the lowest value and 1 the highest: the scale need not be learned."""
         self.output.weight[:, -1], self.output.bias[:] = highest - lowest, lowest
 
     def forward(self, x: Float[Tensor, "B width"], second: Bool[Tensor, " B"]) -> Float[Tensor, "B K"]:
-        """``second``: rows that hold the second text of the row before. They have outputs of 0: those of the example
-        stand at its first row."""
+        """``second``: sequences that hold the second text of the previous one. Their outputs are 0; the example's
+        are at its first sequence."""
         partner, first = partners(second)
         x = self.dropout(x.float())
         u, v = x.index_select(0, first), x.index_select(0, partner.index_select(0, first))

@@ -1,7 +1,7 @@
-"""Vocabulary projection and its loss, without keeping the logits.
+"""Vocabulary projection and its loss, without storing the logits.
 
-Logits of M predictions over V pieces are the largest tensors of pre-training. They are made in
-chunks, and each chunk's gradient is taken while it is there, so that memory does not grow with M.
+Logits of M predictions over V tokens are the largest tensors of pre-training. They are computed in
+chunks, with each chunk's gradient, so that memory does not grow with M.
 """
 
 import math
@@ -16,9 +16,9 @@ from firth.layers.activations import ACTIVATIONS
 from firth.layers.operators import operator, shapes_of
 from firth.machine import compute_dtype
 
-# Logits of one chunk, for the matrix products: 2^23 numbers are 16 MB in bfloat16.
+# Logits per chunk, for the matrix products: 2^23 numbers are 16 MB in bfloat16.
 _CHUNK_LOGITS = 2**23
-# Logits of one block of a chunk, for the softmax: 2^19 numbers are 2 MB in float32, which stay in a core's cache.
+# Logits per block of a chunk, for the softmax: 2^19 numbers are 2 MB in float32, which fit a core's cache.
 _BLOCK_LOGITS = 2**19
 
 
@@ -26,7 +26,7 @@ class VocabularyHead(nn.Module):
     """BERT's masked-LM head: dense, activation, LayerNorm, then the tied embedding and a bias.
 
     Source: google-research/bert run_pretraining.py, get_masked_lm_output. The embedding matrix is
-    passed to each call, so that the head holds no second name for it.
+    passed to each call, so that the head does not own it.
     """
 
     def __init__(self, *, width: int, vocab_size: int, activation: str, norm_epsilon: float):
@@ -37,7 +37,7 @@ class VocabularyHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def features(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M H"]:
-        """What is multiplied with the embedding."""
+        """The input of the product with the embedding."""
         return self.norm(self.activate(self.transform(x)))
 
     def logits(self, x: Float[Tensor, "M H"], embedding: Float[Tensor, "V H"]) -> Float[Tensor, "M V"]:
@@ -46,7 +46,7 @@ class VocabularyHead(nn.Module):
     def loss(
         self, x: Float[Tensor, "M H"], embedding: Float[Tensor, "V H"], label: Int[Tensor, " M"]
     ) -> tuple[Tensor, Tensor]:
-        """Summed cross-entropy and the number of right predictions."""
+        """Summed cross-entropy and the number of correct predictions."""
         return vocabulary_loss(self.features(x), embedding, self.bias, label)
 
 
@@ -57,13 +57,13 @@ def vocabulary_loss(
     label: Int[Tensor, " M"],
     smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy of ``x weightᵀ + bias`` against ``label``, and how many are right.
+    """Summed cross-entropy of ``x weightᵀ + bias`` against ``label``, and the number of correct predictions.
 
-    With ``smoothing`` ε the answer is a distribution: 1 - ε on the label, ε / (V - 1) on each other piece; the loss is
-    the cross-entropy with it less its own entropy, so that 0 is still the best there is. Source: tensor2tensor
+    With label ``smoothing`` ε the target is a distribution: 1 - ε on the label, ε / (V - 1) on each other token; the
+    loss is the cross-entropy minus the target's entropy, so that 0 remains the minimum. Source: tensor2tensor
     common_layers.py, smoothing_cross_entropy; Vaswani et al. 2017, §5.4.
 
-    The matrix products run in autocast's type if that is on, the softmax and the sums in float32 at least.
+    The matrix products run in autocast's dtype if it is on, the softmax and the sums in at least float32.
     """
     needed = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
     loss, correct, *_ = _vocabulary_loss(x, weight, bias, label, smoothing, needed, compute_dtype(weight))
@@ -88,27 +88,27 @@ def _vocabulary_loss(
         logits = part @ matrix.T
         of_bias = grad_bias if needs_grad else None
         for block, answer in zip(*(whole.split(_block_rows(weight)) for whole in (logits, answers)), strict=True):
-            # In place: the block of logits becomes the gradient at the logits.
+            # In place: the block of logits becomes its gradient.
             block_loss, block_correct = _softmax_block(block, bias, answer, smoothing, of_bias)
             loss += block_loss
             correct += block_correct
         if needs_grad:
             grad_x[start : start + rows] = logits @ matrix
-            # Summed over chunks in the weight's own type: in bfloat16 each chunk would round the sum.
+            # Accumulated over chunks in the weight's dtype: in bfloat16 each chunk would round the sum.
             share = logits.T @ part
             grad_weight.add_(share) if start else grad_weight.copy_(share)
     return loss, correct, grad_x, grad_weight, grad_bias
 
 
 def _block_rows(weight: Tensor) -> int:
-    """Rows of logits that are worked on together: few on a processor, so that they stay in its cache."""
+    """Rows of logits per block: few on a CPU, so that they fit its cache."""
     return max(1, (_BLOCK_LOGITS if weight.device.type == "cpu" else _CHUNK_LOGITS) // len(weight))
 
 
 def _softmax_block(
     logits: Tensor, bias: Tensor | None, label: Tensor, smoothing: float, grad_bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss and right predictions; with ``grad_bias``, ``logits`` becomes the loss's gradient there."""
+    """Summed loss and correct predictions; with ``grad_bias``, ``logits`` is overwritten by its gradient."""
     answer = label[:, None]
     numbers = logits.to(torch.promote_types(logits.dtype if bias is None else bias.dtype, torch.float32))
     if bias is not None:
@@ -116,7 +116,7 @@ def _softmax_block(
     target = numbers.gather(1, answer)
     highest, best = numbers.max(1, keepdim=True)
     numbers.sub_(highest)
-    # Of the smoothed answer: what the label has more than each other piece, and what those have.
+    # The smoothed target: the label's excess over each other token, and the share of those.
     other = smoothing / (logits.shape[1] - 1) if smoothing else 0.0
     above = 1 - smoothing - other
     spread = numbers.sum(1, keepdim=True) if smoothing else None
@@ -138,7 +138,7 @@ def _softmax_block(
 
 
 def _entropy(smoothing: float, other: float) -> float:
-    """Of the smoothed answer."""
+    """The entropy of the smoothed target."""
     return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(other)
 
 
@@ -149,7 +149,7 @@ def _zero(weight: Tensor) -> Tensor:
 def _gradients(x: Tensor, weight: Tensor, bias: Tensor | None, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
     if not needed:
         return x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
-    # Without predictions nothing would be written over it.
+    # Without predictions nothing would overwrite it.
     grad_weight = torch.empty_like(weight) if len(x) else torch.zeros_like(weight)
     return torch.empty_like(x), grad_weight, weight.new_empty(0) if bias is None else torch.zeros_like(bias)
 
