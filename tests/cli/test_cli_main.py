@@ -98,7 +98,7 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         (["vectors", "train", "t", "--out", "m", "--least", "5"], ["--least is now called --min-count"]),
         (["predict", "m", "--length", "5"], ["Unknown option: --length"]),
         (["prepare", "a.txt", "--tokenizer", "v", "--out", "c", "--workers", "-3"], ["--workers", "-3"]),
-        (["embed", "runs/a", "lines.txt"], ["lines.txt", "firth embed --help"]),
+        (["embed", "runs/a", "a text", "--input", "lines.txt"], ["either TEXT or --input"]),
         (["embed", "runs/a", "--pool", "median"], ["--pool", "median", "summary"]),
         (["embed", "runs/a", "--layer", "top"], ["--layer", "top"]),
         (["embed", "runs/a", "--pool", "none"], ["--pool none", "leave --pool out"]),

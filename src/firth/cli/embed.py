@@ -48,7 +48,7 @@ def embed(
 ) -> None:
     """Embed lines of text: one vector per line, or one per word or token in its context; empty lines included.
 
-    Example: firth embed runs/a "A text."; firth embed runs/a --layer -2 --pool mean --out vectors.npy < lines.txt
+    Example: firth embed runs/a --layer -2 --pool mean --out vectors.npy < lines.txt
 
     Parameters
     ----------

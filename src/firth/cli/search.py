@@ -37,7 +37,7 @@ def search(
 ) -> None:
     """Find the texts nearest to a query: embed a file once, then search it by exact cosine.
 
-    Example: firth search index/ --texts lines.txt --model runs/a; firth search index/ "a question"
+    Example: firth search index/ --texts lines.txt --model runs/a
 
     Parameters
     ----------
