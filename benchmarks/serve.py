@@ -23,28 +23,7 @@ import httpx2
 import numpy as np
 
 CONNECTIONS = 32
-WORDS = tuple(
-    [
-        "the",
-        "old",
-        "farmer",
-        "walked",
-        "to",
-        "a",
-        "green",
-        "hill",
-        "near",
-        "our",
-        "river",
-        "before",
-        "winter",
-        "came",
-        "and",
-        "never",
-        "forgot",
-        "it",
-    ]
-)
+TEXT = "the old farmer walked to a green hill near our river before winter came and never forgot it"
 
 
 @dataclass
@@ -72,7 +51,7 @@ class Outcome:
 
 def bodies(n_tokens: int, rng: random.Random) -> bytes:
     """A text of about so many tokens, another one each time."""
-    return json.dumps({"inputs": " ".join(rng.choice(WORDS) for _ in range(n_tokens))}).encode()
+    return json.dumps({"inputs": " ".join(rng.choices(TEXT.split(), k=n_tokens))}).encode()
 
 
 async def closed(client: httpx2.AsyncClient, path: str, seconds: float, n_tokens: int) -> Outcome:
