@@ -201,7 +201,7 @@ CLASSIFIER = {"classifier.weight": torch.zeros(3, 8), "classifier.bias": torch.z
         (
             changed(**CLASSIFIER),
             {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "a", "2": "b"}},
-            "all different",
+            "without duplicates",
         ),
         (
             changed(**CLASSIFIER),
