@@ -210,7 +210,7 @@ def test_pretraining_goes_on_from_a_published_model(firth, kind: str, request, t
         "train.precision=float32",
     )
     assert result.code == 0, result.err
-    new = "has not learnt encoder.pooler, mlm, mlm.norm, mlm.transform, nsp: new weights there"
+    new = "has no trained encoder.pooler, mlm, mlm.norm, mlm.transform, nsp: initialised randomly"
     assert (new in result.err) is (kind == "bare")
     loaded = read_model(tmp_path / "run")
     assert loaded.untrained == () and loaded.objective.nsp is not None

@@ -355,7 +355,7 @@ def test_the_model_before_is_never_the_best(domain: tuple[Path, Path], tmp_path:
     assert dev[0]["loss"] < min(dev[1]["loss"], dev[2]["loss"]) == outcome.best
     if "matplotlib" in sys.modules:
         page = (tmp_path / "run" / "report.html").read_text("utf-8")
-        assert "No evaluation of this run was better than the model it went on from." in page
+        assert "No evaluation of this run was better than its starting model." in page
 
 
 def test_a_run_killed_while_it_is_first_scored_begins_anew(
@@ -397,7 +397,7 @@ def test_the_report_of_the_run_compares_before_and_after(domain: tuple[Path, Pat
     assert "masked LM loss per word" in rows[0]
     for row, (name, loss) in zip(rows[1:], shown.items(), strict=True):
         assert name in row and f">{loss:.4f}<" in row and f">{loss * per_word:.4f}<" in row
-    assert "cannot be compared piece by piece" in page and "No evaluation of this run" not in page
+    assert "Per-token losses of two vocabularies cannot be compared" in page and "No evaluation of this run" not in page
     assert "per word" not in write_run_report(tmp_path, recipe).read_text("utf-8")
 
 

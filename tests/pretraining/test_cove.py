@@ -137,7 +137,7 @@ def test_words_with_capitals_stand_for_those_in_lower_case(folder: Path, tmp_pat
 
 
 def test_fresh_words_are_asked_for(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--vectors PATH, or let them be learnt with --set encoder.fixed"):
+    with pytest.raises(ConfigError, match="--vectors PATH, or train them with --set encoder.fixed"):
         pretrain(recipe(folder, 'vectors=""'), tmp_path / "run", tell=lambda _: None)
     assert not (tmp_path / "run" / "recipe.toml").exists()
     learnt = recipe(folder, 'vectors=""', "encoder.fixed_words=false", "train.steps=2")
@@ -156,7 +156,7 @@ def test_vectors_that_do_not_suit(words: list[str], width: int, message: str, fo
 
 
 def test_settings_that_do_not_belong(folder: Path, tiny_corpus: Path) -> None:
-    with pytest.raises(ConfigError, match="bert does not begin with word vectors"):
+    with pytest.raises(ConfigError, match="bert takes no initial word vectors"):
         resolve({"model": "bert-tiny"}, [f"data.corpus={tiny_corpus}", 'vectors="x.txt"'], "test")
     with pytest.raises(ConfigError, match="objective.decoder=false"):
         recipe(folder, "objective.decoder=false")
@@ -203,7 +203,7 @@ def test_other_words_under_the_same_encoder(folder: Path, tmp_path: Path) -> Non
     np.testing.assert_allclose(wide.embed(lines), same, atol=1e-6)
     assert wide.embed(["spoon"], layer=0).any() and not old.embed(["spoon"], layer=0).any()
     assert wide.loaded.tokenizer.lowercase
-    with pytest.raises(ConfigError, match="an encoder alone, does not translate"):
+    with pytest.raises(ConfigError, match="only an encoder, does not translate"):
         wide.translate(["red"])
     about = read_json(tmp_path / "wide" / "firth.json")
     assert about["options"]["decoder"] is False and about["provenance"]["words"]["from"] == str(file)
@@ -226,7 +226,7 @@ def test_training_goes_on_from_an_encoder_alone(folder: Path, tmp_path: Path) ->
     data = {key: value for key, value in RECIPE.items() if key != "model"}
     base = [f"model={tmp_path / 'wide'}", f"data.corpus={folder / 'corpus'}", "train.steps=1"]
     pretrain(resolve(data, base, "test"), tmp_path / "run", heard.append)
-    assert any("has not learnt decoder." in text for text in heard)
+    assert any("has no trained decoder." in text for text in heard)
     assert load(tmp_path / "run").translate([""]) == [""]
 
 

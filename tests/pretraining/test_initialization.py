@@ -89,9 +89,9 @@ def test_other_systems_take_what_they_have(corpus: Corpus, tiny_word_corpus: Pat
 @pytest.mark.parametrize(
     ("model", "config", "message"),
     [
-        ("lstm-small", InitConfig(positions="sinusoids"), "init.positions='sinusoids' is for BERT and GPT"),
+        ("lstm-small", InitConfig(positions="sinusoids"), "init.positions='sinusoids' requires learned positions"),
         ("gpt-tiny", InitConfig(output_bias="frequencies"), "init.output_bias: the model's softmax has no bias"),
-        ("bert-tiny", InitConfig(neighbour_heads=(1,)), "init.positions='sinusoids': set that too"),
+        ("bert-tiny", InitConfig(neighbour_heads=(1,)), "requires init.positions='sinusoids'"),
         ("bert-tiny", InitConfig(positions="sinusoids", neighbour_heads=(1, 2, 3)), "a layer has 2 heads"),
     ],
 )

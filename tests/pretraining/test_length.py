@@ -45,7 +45,7 @@ def test_without_a_length_a_run_has_minutes_and_stops_repeating_a_small_text(tin
     small = dataclasses.replace(PACE, epoch_steps=10.0)
     resolved = with_steps(given, small)
     assert resolved.train.steps == 10 * MOST_EPOCHS
-    assert "(40 epochs, more teach little)" in describe_length(resolved, small, given)
+    assert "(40 epochs, more gain little)" in describe_length(resolved, small, given)
 
 
 def test_what_minutes_come_to_is_said(tiny_corpus: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_minutes_come_to_is_said(tiny_corpus: Path) -> None:
         "length: 1,140 steps (10 minutes): 2.28M tokens, 11 epochs of the corpus, about 9:30 at 4k tokens/s"
     )
     often = dataclasses.replace(PACE, epoch_steps=2.0)
-    assert "more than 40 epochs teach little" in describe_length(with_steps(given, often), often, given)
+    assert "more than 40 epochs gain little" in describe_length(with_steps(given, often), often, given)
 
 
 def test_evaluations_that_were_asked_for_more_often_stay(tiny_corpus: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_run_has_a_step_however_short_it_is(tiny_corpus: Path) -> None:
 def test_one_length_replaces_that_of_a_recipe() -> None:
     assert length_settings(None, None, None) == {}
     assert length_settings(5, None, None) == {"train.minutes": 5, "train.epochs": 0, "train.steps": 0}
-    with pytest.raises(ConfigError, match="--minutes and --steps each say how long"):
+    with pytest.raises(ConfigError, match="--minutes and --steps each set the length"):
         length_settings(5, None, 7)
     with pytest.raises(ConfigError, match="--epochs=-1: expected more than 0"):
         length_settings(None, -1, None)

@@ -33,10 +33,10 @@ def test_heads_are_drawn_over_a_held_out_sentence(tiny_run: Path, tiny_corpus: P
     (tmp_path / "log.jsonl").write_text("")
     corpus, recipe = Corpus(tiny_corpus), recipe_of(tiny_run)
     # Without a model there is nothing to look with.
-    assert "head looks at" not in write_run_report(tmp_path, recipe, corpus).read_text()
+    assert "Attention of each head" not in write_run_report(tmp_path, recipe, corpus).read_text()
     shutil.copytree(tiny_run / "model", tmp_path / "model")
     page = write_run_report(tmp_path, recipe, corpus).read_text()
-    assert "What each head looks at in a held-out sentence" in page and "data:image/png;base64," in page
+    assert "Attention of each head on a held-out sentence" in page and "data:image/png;base64," in page
     # Nor with a model that has no heads.
     row, tokenizer = SYSTEMS["lstm"], corpus.tokenizer
     encoder = row.encoder(row.config(vocab_size=tokenizer.size, width=8, n_layers=1))
@@ -44,7 +44,7 @@ def test_heads_are_drawn_over_a_held_out_sentence(tiny_run: Path, tiny_corpus: P
     shutil.rmtree(tmp_path / "model")
     (tmp_path / "model").mkdir()
     write_model(tmp_path / "model", "lstm", PRETRAINING, lstm, tokenizer, {})
-    assert "head looks at" not in write_run_report(tmp_path, recipe, corpus).read_text()
+    assert "Attention of each head" not in write_run_report(tmp_path, recipe, corpus).read_text()
 
 
 def test_a_model_of_few_positions_looks_at_a_shorter_sentence(

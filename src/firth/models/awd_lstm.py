@@ -1,7 +1,7 @@
-"""AWD-LSTM: the language model that ULMFiT pre-trains, and reads texts with.
+"""AWD-LSTM, the encoder of ULMFiT.
 
 Source: Merity et al. 2017, "Regularizing and Optimizing LSTM Language Models"; Howard & Ruder 2018 (specification §1).
-Dropout of the top layer's output belongs to what stands on it: the language model's softmax, or the head of a task.
+Dropout of the top layer's output is left to the language model's softmax, or the task head.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
 
 class AwdLstm(Encoder):
-    """Embedding and LSTM layers; ``summary`` is the top layer of the token read last, and its maximum and mean.
+    """Embedding and LSTM layers; ``summary`` concatenates the top layer's last state, maximum and mean.
 
     Source of the summary: Howard & Ruder 2018, §3.3 (concat pooling): (B, 3 × width).
     """
@@ -50,9 +50,9 @@ class AwdLstm(Encoder):
         return not self.config.backward
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
-        """``carry``: ``hidden.i`` and ``cell.i`` of layer i, (B, its width), as the rows before left them; None: zeros.
+        """``carry``: ``hidden.i`` and ``cell.i`` of layer i, (B, its width), from the previous batch; None: zeros.
 
-        Rows are in reading order, whatever the direction. There is a carry only where all rows are equally long.
+        Sequences are in text order for either direction. A carry requires sequences of one length.
         """
         rows = tokens.rows
         if not self.config.backward:
@@ -115,6 +115,6 @@ class AwdLstm(Encoder):
 
 
 def _turned(rows: Rows) -> Int[Tensor, " T"]:
-    """For each place the token there when every row is turned round."""
+    """Token indices with every sequence reversed."""
     n_tokens = torch.arange(rows.n_tokens, device=rows.offsets.device)
     return (rows.first + rows.last).index_select(0, rows.row_of_token()) - n_tokens

@@ -19,7 +19,7 @@ from firth.packed import Encoder, Hidden, Tokens, check_length, kept_layers
 
 
 class BertEmbeddings(nn.Module):
-    """Sum of piece, segment and position embeddings, LayerNorm, then dropout."""
+    """Sum of token, segment and position embeddings, LayerNorm, then dropout."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -36,16 +36,16 @@ class BertEmbeddings(nn.Module):
             x = x + self.segments.weight[0]
         else:
             x = x + self.segments(tokens.segments)
-        # From here on the sums of the blocks are of the type of the matrix products (each LayerNorm computes in
-        # float32 within): half the memory traffic, and no casts between.
+        # From here on the residual sums have the dtype of the matrix products (each LayerNorm computes in
+        # float32 inside): half the memory traffic, and no casts in between.
         return self.dropout(self.norm(x).to(compute_dtype(x)))
 
 
 class Bert(Encoder):
     """BERT: bidirectional, or left to right if the configuration says ``causal``.
 
-    ``summary`` is tanh(Wx + b) of the first token; left to right of the last one, since under causal
-    attention the first token knows nothing of the row.
+    ``summary`` is tanh(Wx + b) of the first token; for a causal model of the last one, since under causal
+    attention the first token sees no other.
     """
 
     def __init__(self, config: BertConfig):

@@ -18,7 +18,7 @@ from firth.packed import Carry, Encoder, Hidden, Rows, Tokens, kept_layers
 
 
 class Direction(nn.Module):
-    """The LSTM layers of one direction; rows come in the order in which they are read."""
+    """The LSTM layers of one direction; tokens come in reading order."""
 
     def __init__(self, config: BilmConfig):
         super().__init__()
@@ -38,10 +38,10 @@ class Direction(nn.Module):
     def forward(
         self, x: Float[Tensor, "T H"], rows: Rows, hidden: Float[Tensor, "L R H"], cell: Float[Tensor, "L R C"]
     ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Outputs (T, H) of the layers, and the state after the rows' last tokens.
+        """Outputs (T, H) of the layers, and the state after the last tokens.
 
-        Of R rows of state the first are those of ``rows``; further ones stay as they are. What dropout leaves of a
-        layer's input is also what is added to its output (bilm-tf wraps the one around the other).
+        The first of R state rows belong to ``rows``; further ones are unchanged. The residual connection adds the
+        layer's input after dropout (in bilm-tf one wraps the other).
         """
         order, sizes = by_time(rows)
         longest_first = rows.lengths.argsort(descending=True, stable=True)
@@ -60,11 +60,11 @@ class Direction(nn.Module):
 
 
 class Bilm(Encoder):
-    """Words by their characters, and two LSTMs over them, one from each side; nothing but the words is shared.
+    """Words from their characters, and an LSTM over them in each direction; only the words are shared.
 
-    Layer 0 is a word's vector twice, layer ℓ is [forward ; backward], so that all have the width 2 × ``width`` and
-    can be mixed. ``summary``: where each direction has read the whole row, [forward at its last token ; backward at
-    its first].
+    Layer 0 is a word's vector twice, layer ℓ is [forward ; backward], so that all have width 2 × ``width`` and
+    can be mixed. ``summary``: the final state of each direction, [forward at the last token ; backward at
+    the first].
     """
 
     def __init__(self, config: BilmConfig):
@@ -85,9 +85,9 @@ class Bilm(Encoder):
         return (2 * self.config.width,) * (self.config.n_layers + 1)
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
-        """``carry`` as the batch before left it (see ``begin``); None: zeros, and each row stands for itself.
+        """``carry`` from the previous batch (see ``begin``); None: zeros, so that sequences are independent.
 
-        The published code always carries: row b goes on from the state in which row b of the batch before ended, in
+        The published code always carries state from sequence b of one batch to sequence b of the next, in
         both directions, which makes a sentence's vectors depend on what was read before.
         """
         kept = kept_layers(keep, self.config.n_layers)
@@ -103,7 +103,7 @@ class Bilm(Encoder):
         layers = {0: torch.cat([x, x], 1)} if 0 in kept else {}
         for number in sorted(kept - {0}):
             layers[number] = torch.cat([ahead[number - 1], behind[number - 1].index_select(0, turned)], 1)
-        # Turned round, a row's first token is its last.
+        # Reversed, a sequence's first token is its last.
         summary = torch.cat([ahead[-1].index_select(0, rows.last), behind[-1].index_select(0, rows.last)], 1)
         return Hidden(layers=layers, rows=rows, summary=summary, carry=state)
 
@@ -119,14 +119,14 @@ class Bilm(Encoder):
         return layers[-1], CarriedState({"ahead_hidden": hidden, "ahead_cell": cell}, axis=1)
 
     def read_words(self, tokens: Tokens) -> Float[Tensor, "T width"]:
-        """The words of a batch, each different one once."""
+        """Encode the words of a batch, each distinct one once."""
         if tokens.chars is None:
             raise ValueError("this encoder reads characters: tokens.chars is missing")
         return each_once(self.words, tokens.chars)
 
     def begin(self, n_rows: int, carry: Carry | None) -> Carry:
         """State for at least ``n_rows`` rows: ``ahead_hidden`` and ``back_hidden`` (L, R, width), ``…_cell``
-        (L, R, cells). What ``carry`` has is used, and rows that it lacks begin at zero."""
+        (L, R, cells). Taken from ``carry``; missing rows start at zero."""
         widths = {"hidden": self.config.width, "cell": self.config.cells}
         state: Carry = {}
         for direction in ("ahead", "back"):
@@ -145,6 +145,6 @@ class Bilm(Encoder):
 
 
 def turned_round(rows: Rows) -> Int[Tensor, " T"]:
-    """For each token the one that stands as far from the other end of its row."""
+    """Token indices with every sequence reversed."""
     row = rows.row_of_token()
     return (rows.first + rows.last).index_select(0, row) - torch.arange(rows.n_tokens, device=rows.offsets.device)

@@ -1,4 +1,4 @@
-"""Sizes and choices of every encoder; no torch."""
+"""Configurations of all encoders; no torch."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -10,23 +10,23 @@ from firth.text.characters import ROW
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BertConfig:
-    """Defaults are BERT-base (Devlin et al. 2018, §3) with the released ``n_segments`` of 2."""
+    """BERT's configuration. Defaults are BERT-base (Devlin et al. 2018, §3) with the released ``n_segments`` of 2."""
 
-    vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(768, "H, of all layers", WIDTH)
+    vocab_size: int = required("vocabulary size (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(768, "H, hidden size", WIDTH)
     n_layers: int = option(12, "L, Transformer blocks", DEPTH)
     n_heads: int = option(12, "A, attention heads; width is a multiple of it", COUNT)
-    feed_forward_width: int = option(3072, "inner width of a block's feed-forward part", WIDTH)
-    max_positions: int = option(512, "longest row the position embeddings know", COUNT)
+    feed_forward_width: int = option(3072, "inner size of a block's feed-forward part", WIDTH)
+    max_positions: int = option(512, "maximum sequence length of the position embeddings", COUNT)
     n_segments: int = option(2, "segment embeddings (sentence A, sentence B)", COUNT)
     activation: Literal["gelu", "gelu_tanh", "relu", "tanh", "linear"] = option(
         "gelu", "gelu is the exact (erf) form, gelu_tanh the approximation"
     )
-    dropout: float = option(0.1, "of embeddings and block outputs", RATE)
-    attention_dropout: float = option(0.1, "of attention weights", RATE)
-    init_range: float = option(0.02, "deviation of the truncated normal at the start", AMOUNT)
+    dropout: float = option(0.1, "dropout of embeddings and block outputs", RATE)
+    attention_dropout: float = option(0.1, "dropout of attention weights", RATE)
+    init_range: float = option(0.02, "standard deviation of the initial truncated normal", AMOUNT)
     norm_epsilon: float = option(1e-12, "LayerNorm", POSITIVE)
-    causal: bool = option(False, "True: left to right, each token sees only those before it")
+    causal: bool = option(False, "True: left to right, each token attends only to earlier ones")
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -36,17 +36,17 @@ class BertConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GptConfig:
-    """Defaults are the published model's (Radford et al. 2018, §4.1). The inner width is always 4 × ``width``."""
+    """GPT's configuration. Defaults are the published ones (Radford et al. 2018, §4.1); inner size 4 × ``width``."""
 
-    vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(768, "H, of all layers", WIDTH)
+    vocab_size: int = required("vocabulary size (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(768, "H, hidden size", WIDTH)
     n_layers: int = option(12, "L, Transformer blocks", DEPTH)
     n_heads: int = option(12, "A, attention heads; width is a multiple of it", COUNT)
-    max_positions: int = option(512, "longest row the position embeddings know", COUNT)
-    dropout: float = option(0.1, "of block outputs", RATE)
-    attention_dropout: float = option(0.1, "of attention weights", RATE)
-    embedding_dropout: float = option(0.1, "of the sum of piece and position embedding", RATE)
-    init_range: float = option(0.02, "deviation of the normal at the start", AMOUNT)
+    max_positions: int = option(512, "maximum sequence length of the position embeddings", COUNT)
+    dropout: float = option(0.1, "dropout of block outputs", RATE)
+    attention_dropout: float = option(0.1, "dropout of attention weights", RATE)
+    embedding_dropout: float = option(0.1, "dropout of the sum of token and position embeddings", RATE)
+    init_range: float = option(0.02, "standard deviation of the initial normal", AMOUNT)
     norm_epsilon: float = option(1e-5, "LayerNorm", POSITIVE)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class GptConfig:
 
     @property
     def feed_forward_width(self) -> int:
-        """Inner width of a block's feed-forward part."""
+        """Inner size of a block's feed-forward part."""
         return 4 * self.width
 
 
@@ -64,11 +64,11 @@ class GptConfig:
 class LstmConfig:
     """A plain left-to-right LSTM whose state is carried from batch to batch."""
 
-    vocab_size: int = required("pieces in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(256, "of the embedding and of each layer", WIDTH)
+    vocab_size: int = required("vocabulary size (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(256, "size of the embedding and of each layer", WIDTH)
     n_layers: int = option(1, "LSTM layers", DEPTH)
-    dropout: float = option(0.0, "of embeddings and layer outputs", RATE)
-    init_range: float = option(0.1, "embeddings begin uniform in ± this", AMOUNT)
+    dropout: float = option(0.0, "dropout of embeddings and layer outputs", RATE)
+    init_range: float = option(0.1, "embeddings are initialised uniformly in ± this", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -81,16 +81,16 @@ _RATES = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropou
 class AwdLstmConfig:
     """Sizes and dropout of ULMFiT's language model (Howard & Ruder 2018, §4.1; Merity et al. 2017)."""
 
-    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(400, "of the embedding and of the top layer", WIDTH)
-    hidden_width: int = option(1150, "of the layers between", WIDTH)
+    vocab_size: int = required("vocabulary size in words (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(400, "size of the embedding and of the top layer", WIDTH)
+    hidden_width: int = option(1150, "size of the layers in between", WIDTH)
     n_layers: int = option(3, "LSTM layers", DEPTH)
-    embedding_dropout: float = option(0.05, "of words: each vanishes from a whole batch", RATE)
-    input_dropout: float = option(0.4, "of the embedded words, the same at every step", RATE)
-    weight_dropout: float = option(0.5, "of the hidden-to-hidden matrices", RATE)
-    hidden_dropout: float = option(0.3, "between layers, the same at every step", RATE)
-    backward: bool = option(False, "True: rows are read from the last token to the first")
-    init_range: float = option(0.1, "embeddings begin uniform in ± this", AMOUNT)
+    embedding_dropout: float = option(0.05, "dropout of words, each from a whole batch", RATE)
+    input_dropout: float = option(0.4, "dropout of word embeddings, the same at every step", RATE)
+    weight_dropout: float = option(0.5, "dropout of the hidden-to-hidden matrices", RATE)
+    hidden_dropout: float = option(0.3, "dropout between layers, the same at every step", RATE)
+    backward: bool = option(False, "True: read sequences from the last token to the first")
+    init_range: float = option(0.1, "embeddings are initialised uniformly in ± this", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -101,7 +101,7 @@ class AwdLstmConfig:
         return (self.width, *[self.hidden_width] * (self.n_layers - 1), self.width)
 
     def with_dropout(self, rate: float) -> "AwdLstmConfig":
-        """All four rates in their published proportions, ``rate`` the one of the input (published: 0.4)."""
+        """Scale all four dropouts in their published proportions; ``rate``: input dropout (published: 0.4)."""
         published: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _RATES}
         scale = rate / published["input_dropout"]
         return replace(self, **{name: value * scale for name, value in published.items()})
@@ -115,24 +115,22 @@ class BilmConfig:
     """Sizes of the original ELMo (Peters et al. 2018, §3.4; allenai/bilm-tf bin/train_elmo.py)."""
 
     vocab_size: int = required(
-        "words in the vocabulary (taken from the corpus's tokenizer); any word can be read", COUNT
+        "vocabulary size in words (taken from the corpus's tokenizer); any word can be read", COUNT
     )
-    width: int = option(512, "of a word, and of each layer's output in each direction", WIDTH)
-    cells: int = option(4096, "of each layer in each direction, before they are projected to the width", WIDTH)
-    n_layers: int = option(2, "LSTM layers in each direction", DEPTH)
-    cell_clip: float = option(3.0, "cells stay in ± this; 0: anywhere", AMOUNT)
-    projection_clip: float = option(
-        3.0, "outputs of a layer stay in ± this, before its input is added; 0: anywhere", AMOUNT
-    )
-    residual: bool = option(True, "True: from the second layer on, a layer's input is added to its output")
-    character_width: int = option(16, "of a character's vector", WIDTH)
+    width: int = option(512, "size of a word vector, and of each layer's output per direction", WIDTH)
+    cells: int = option(4096, "LSTM cells of each layer per direction, before projection", WIDTH)
+    n_layers: int = option(2, "LSTM layers per direction", DEPTH)
+    cell_clip: float = option(3.0, "clip cells to ± this; 0: no clipping", AMOUNT)
+    projection_clip: float = option(3.0, "clip layer outputs to ± this, before the residual; 0: no clipping", AMOUNT)
+    residual: bool = option(True, "True: residual connections from the second layer on")
+    character_width: int = option(16, "size of a character vector", WIDTH)
     filters: tuple[tuple[int, ...], ...] = option(
         ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
-        "of the characters: how many one sees, how many there are",
+        "character filters: pairs of width and number",
     )
-    activation: Literal["relu", "tanh"] = option("relu", "of the filters")
+    activation: Literal["relu", "tanh"] = option("relu", "activation of the filters")
     n_highways: int = option(2, "highway layers over the filters", HIGHWAYS)
-    dropout: float = option(0.1, "of each LSTM layer's input, and of what the words are predicted from", RATE)
+    dropout: float = option(0.1, "dropout of each LSTM layer's input, and of the softmax's input", RATE)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -149,13 +147,13 @@ class BilmConfig:
 class MtLstmConfig:
     """Sizes of the published encoder (McCann et al. 2017, §3)."""
 
-    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(300, "of a word's vector", WIDTH)
-    hidden_width: int = option(300, "of each layer in each direction", WIDTH)
-    n_layers: int = option(2, "LSTM layers in each direction, and of the decoder", DEPTH)
-    dropout: float = option(0.2, "between layers, in training", RATE)
-    fixed_words: bool = option(True, "True: word vectors stay as they are; false: they are learnt too")
-    init_range: float = option(0.1, "all parameters begin uniform in ± this", AMOUNT)
+    vocab_size: int = required("vocabulary size in words (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(300, "size of a word vector", WIDTH)
+    hidden_width: int = option(300, "size of each layer per direction", WIDTH)
+    n_layers: int = option(2, "LSTM layers per direction, and of the decoder", DEPTH)
+    dropout: float = option(0.2, "dropout between layers", RATE)
+    fixed_words: bool = option(True, "True: word vectors are frozen; false: they are trained")
+    init_range: float = option(0.1, "all parameters are initialised uniformly in ± this", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -166,17 +164,17 @@ Unknown = Literal["one", "shapes", "hashed", "ngrams"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorsConfig:
-    """One vector a word, whatever stands around it, and what a word without one gets."""
+    """Static word vectors: one vector per word, and a rule for unknown words."""
 
-    vocab_size: int = required("words in the vocabulary (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(100, "numbers of a vector", WIDTH)
+    vocab_size: int = required("vocabulary size in words (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(100, "size of a vector", WIDTH)
     unknown: Unknown = option(
         "one",
         "a word outside the vocabulary has: one vector for all, one for its shape (number, capitals, …), "
         "one for its hash, or the mean of its n-grams' (fastText)",
     )
-    n_buckets: int = option(0, "vectors for hashes of words (1,000 are many) or n-grams (fastText: 2,000,000)")
-    shortest_ngram: int = option(3, "characters, the marks of the word's begin and end included (fastText: 3)", COUNT)
+    n_buckets: int = option(0, "number of hash buckets, of words (1,000 are many) or n-grams (fastText: 2,000,000)")
+    shortest_ngram: int = option(3, "in characters, including the start and end marks (fastText: 3)", COUNT)
     longest_ngram: int = option(6, "the same (fastText: 6)")
 
     def __post_init__(self) -> None:
@@ -196,17 +194,17 @@ class VectorsConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformerConfig:
-    """Defaults are the base model (Vaswani et al. 2017, §3 and Table 3)."""
+    """The Transformer's configuration. Defaults are the base model (Vaswani et al. 2017, §3 and Table 3)."""
 
-    vocab_size: int = required("pieces in the vocabulary of both languages (taken from the corpus's tokenizer)", COUNT)
-    width: int = option(512, "H, of all layers; even", WIDTH)
-    n_layers: int = option(6, "L, blocks of the encoder, and as many of the decoder", DEPTH)
+    vocab_size: int = required("size of the joint vocabulary (taken from the corpus's tokenizer)", COUNT)
+    width: int = option(512, "H, hidden size; even", WIDTH)
+    n_layers: int = option(6, "L, blocks of the encoder and of the decoder", DEPTH)
     n_heads: int = option(8, "attention heads; width is a multiple of it", COUNT)
-    feed_forward_width: int = option(2048, "inner width of a block's feed-forward part", WIDTH)
-    dropout: float = option(0.1, "of the sums of embeddings and positions, and of what each part of a block adds", RATE)
-    attention_dropout: float = option(0.0, "of attention weights", RATE)
-    feed_forward_dropout: float = option(0.0, "inside of the feed-forward part", RATE)
-    attention_bias: bool = option(False, "biases in the projections of attention; the paper writes none")
+    feed_forward_width: int = option(2048, "inner size of a block's feed-forward part", WIDTH)
+    dropout: float = option(0.1, "dropout of embeddings with positions, and of each sublayer's output", RATE)
+    attention_dropout: float = option(0.0, "dropout of attention weights", RATE)
+    feed_forward_dropout: float = option(0.0, "dropout inside the feed-forward part", RATE)
+    attention_bias: bool = option(False, "biases in the attention projections; the paper has none")
     norm: Literal["post", "pre"] = option(
         "post", "post: norm after each sum, as in the paper; pre: before each part, and one at the end of each side"
     )

@@ -18,10 +18,10 @@ from firth.packed import Encoder, Hidden, Tokens, check_length, kept_layers
 
 
 class GptEmbeddings(nn.Module):
-    """Sum of piece and position embeddings, then dropout; no scale and no LayerNorm.
+    """Sum of token and position embeddings, then dropout; no scaling and no LayerNorm.
 
-    Differs: the released code has one table of pieces and positions and drops entries of it, the same ones in the
-    whole batch and in the output softmax. Here, as in transformers, the sum is dropped. Without dropout both are equal.
+    Differs: the released code has one table of tokens and positions and drops its entries, the same ones in the whole
+    batch and in the output softmax. Here, as in transformers, dropout applies to the sum. Without dropout both agree.
     """
 
     def __init__(self, config: GptConfig):
@@ -32,14 +32,14 @@ class GptEmbeddings(nn.Module):
 
     def forward(self, ids: Int[Tensor, " T"], positions: Int[Tensor, " T"]) -> Float[Tensor, "T H"]:
         x = self.pieces(ids) + self.positions(positions)
-        # From here on the sums of the blocks are of the type of the matrix products, as in BERT.
+        # From here on the residual sums have the dtype of the matrix products, as in BERT.
         return self.dropout(x.to(compute_dtype(x)))
 
 
 class Gpt(Encoder):
-    """OpenAI GPT: blocks of a Transformer from left to right, each LayerNorm after the sum, none at the top.
+    """OpenAI GPT: a causal post-norm Transformer without a final LayerNorm.
 
-    ``summary`` is the top state of the row's last token (the extract piece in fine-tuning), without a pooler.
+    ``summary`` is the top state of the last token (the extract token in fine-tuning), without a pooler.
     """
 
     def __init__(self, config: GptConfig):
@@ -83,9 +83,9 @@ class Gpt(Encoder):
         return Hidden(layers=layers, rows=tokens.rows, summary=x.index_select(0, tokens.rows.last))
 
     def step(self, tokens: Tokens, past: Past | None) -> tuple[Float[Tensor, "T H"], Past]:
-        """Top states of tokens that continue rows, as ``forward`` gives them with all before them; in evaluation mode.
+        """Top states of tokens that continue sequences, equal to those of ``forward``; in evaluation mode.
 
-        ``past``: what the call before gave, None at the beginning of the rows.
+        ``past``: the cache from the previous call, None at the start.
         """
         joined = Joined.of(None if past is None else past.rows, tokens.rows)
         check_length(joined.every, self.config.max_positions)

@@ -1,6 +1,6 @@
 """A left-to-right LSTM encoder that carries its state from one batch to the next.
 
-The plainest system with recurrent state: batch t + 1 of a stream continues the rows of batch t.
+The simplest system with recurrent state: batch t + 1 of a stream continues the sequences of batch t.
 Source: Merity et al. 2017, §4 (the stream), without any of its regularisers.
 """
 
@@ -17,7 +17,7 @@ from firth.packed import Carry, Encoder, Hidden, Tokens, kept_layers, to_padded
 
 
 class Lstm(Encoder):
-    """Embedding and LSTM layers; ``summary`` is the top layer at each row's last token."""
+    """Embedding and LSTM layers; ``summary`` is the top layer at each sequence's last token."""
 
     def __init__(self, config: LstmConfig):
         super().__init__()
@@ -39,7 +39,7 @@ class Lstm(Encoder):
         return True
 
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,), carry: Carry | None = None) -> Hidden:
-        """``carry``: ``hidden`` and ``cell``, (layers, B, H) each, as the rows before left them; None: zeros."""
+        """``carry``: ``hidden`` and ``cell``, (layers, B, H) each, from the previous batch; None: zeros."""
         kept = kept_layers(keep, self.config.n_layers)
         rows = tokens.rows
         lengths = rows.lengths.cpu()

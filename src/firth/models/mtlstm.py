@@ -1,4 +1,4 @@
-"""MT-LSTM, the encoder of a translation model that CoVe reads texts with; mtlstm_decoder.py is the other side.
+"""MT-LSTM, CoVe's encoder from a translation model; its decoder is in mtlstm_decoder.py.
 
 Source: McCann et al. 2017, "Learned in Translation: Contextualized Word Vectors", §3 (specification §1).
 """
@@ -16,16 +16,16 @@ from firth.layers.recurrent import by_time
 from firth.models.config import MtLstmConfig
 from firth.packed import Encoder, Hidden, Tokens, kept_layers
 
-# Of each layer, the hidden state and the cell (B, 2 × hidden width) in which it ends a row.
+# For each layer the final hidden state and cell (B, 2 × hidden width) of each sequence.
 States = list[tuple[Tensor, Tensor]]
 
 
 class MtLstm(Encoder):
-    """Word vectors, and LSTM layers that read them in both directions; each row stands for itself.
+    """Word vectors and bidirectional LSTM layers over them; sequences are independent.
 
     Layer 0 is the word's vector, layer ℓ is [forward ; backward]: CoVe's "first layer" is 1, its "last" 2, and layers
-    0 and 2 side by side are the paper's [GloVe(w) ; CoVe(w)]. ``summary``: where each direction has read the whole row,
-    [forward at its last token ; backward at its first].
+    0 and 2 concatenated are the paper's [GloVe(w) ; CoVe(w)]. ``summary``: the final state of each direction,
+    [forward at the last token ; backward at the first].
     """
 
     words: Tensor
@@ -34,11 +34,11 @@ class MtLstm(Encoder):
         super().__init__()
         self.config = config
         below = [config.width, *[2 * config.hidden_width] * (config.n_layers - 1)]
-        # With the biases and the order of gates of PyTorch, which the released weights have.
+        # PyTorch's biases and order of gates, as in the released weights.
         self.layers = nn.ModuleList(nn.LSTM(width, config.hidden_width, bidirectional=True) for width in below)
         self.dropout = Dropout(config.dropout)
         words = torch.empty(config.vocab_size, config.width).uniform_(-config.init_range, config.init_range)
-        # What is fixed is no parameter: nothing can unfreeze it.
+        # Fixed vectors are a buffer: nothing can unfreeze them.
         if config.fixed_words:
             self.register_buffer("words", words)
         else:
@@ -54,13 +54,13 @@ class MtLstm(Encoder):
         return self.read(tokens, keep)[0]
 
     def read(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> tuple[Hidden, States]:
-        """The hidden states, and the states from which a decoder begins."""
+        """The hidden states, and the initial states of a decoder."""
         kept, rows = kept_layers(keep, self.config.n_layers), tokens.rows
         x = self.words.index_select(0, tokens.ids)
         layers = {0: x} if 0 in kept else {}
         order, sizes = by_time(rows)
         back = order.argsort()
-        # The kernel has the longest row first.
+        # The kernel takes the longest sequence first.
         row = rows.row_of_token().index_select(0, order[: rows.n_rows]).argsort()
         x, states = x.index_select(0, order), States()
         for number, lstm in enumerate(self.layers, 1):
@@ -77,6 +77,6 @@ class MtLstm(Encoder):
         return self.words
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """All parameters, bottom to top: words if they are learnt, each layer in both directions."""
+        """All parameters, bottom to top: words if trained, each layer in both directions."""
         words = [self.words] if isinstance(self.words, nn.Parameter) else []
         return [*[[word] for word in words], *([*layer.parameters()] for layer in self.layers)]

@@ -1,4 +1,4 @@
-"""The decoder of CoVe's translation model, which asks at each step where to look; mtlstm.py is the other side.
+"""The attention decoder of CoVe's translation model; its encoder is in mtlstm.py.
 
 Source: McCann et al. 2017, §3; the form of the authors' fork of OpenNMT-py (specification §2).
 """
@@ -20,9 +20,9 @@ from firth.packed import Rows, Tokens, to_padded
 
 @dataclass(frozen=True, slots=True)
 class AttendedSource:
-    """The source of R rows, side by side in a rectangle of S places: what attention compares with, and reads.
+    """The encoded source of R sequences, padded to a rectangle of S positions: attention keys and values.
 
-    ``real``: False at places behind the end of a row.
+    ``real``: False at padding.
     """
 
     keys: Float[Tensor, "R S H"]
@@ -30,16 +30,16 @@ class AttendedSource:
     real: Bool[Tensor, "R S"]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "AttendedSource":
-        """Each of its tensors changed in the same way."""
+        """Apply ``change`` to each of its tensors."""
         return AttendedSource(change(self.keys), change(self.values), change(self.real))
 
 
 @dataclass(frozen=True, slots=True)
 class MtLstmState:
-    """What the decoder remembers of R rows that it writes.
+    """The decoding state of R sequences.
 
-    ``hidden`` and ``cell`` (R, H): of each layer. ``fed``: what the last piece was predicted from, the h~ of the paper.
-    ``row``: of which row of the source, as they were at the begin, each one is the translation.
+    ``hidden`` and ``cell`` (R, H): of each layer. ``fed``: the paper's h~ of the last step (input feeding).
+    ``row``: index of the source sequence that each one translates.
     """
 
     source: AttendedSource
@@ -49,15 +49,15 @@ class MtLstmState:
     fed: Float[Tensor, "R H"]
 
     def select(self, chosen: Int[Tensor, " R"]) -> "MtLstmState":
-        """Some of the rows, in the order given; a row may be taken several times."""
+        """Select sequences in the given order; one may be taken several times."""
         row = self.row.index_select(0, chosen)
-        # Beams of one source change places among themselves: then it is not copied.
+        # If hypotheses only move within their own source, the source is not copied.
         same = torch.equal(row, self.row)
         source = self.source if same else self.source.map(lambda x: x.index_select(0, chosen))
         return self._changed(source, lambda x: x.index_select(0, chosen))
 
     def first(self, n: int) -> "MtLstmState":
-        """The first ``n`` rows."""
+        """The first ``n`` sequences."""
         return self if n == len(self.row) else self._changed(self.source.map(lambda x: x[:n]), lambda x: x[:n])
 
     def _changed(self, source: AttendedSource, change: Callable[[Tensor], Tensor]) -> "MtLstmState":
@@ -66,16 +66,16 @@ class MtLstmState:
 
 
 class MtLstmDecoder(nn.Module):
-    """LSTM layers that read the last piece and what it was predicted from, and attend to the source.
+    """LSTM layers with input feeding that attend to the source.
 
-    For each token z of the target, from left to right, with H the top states of the row's source:
+    For each token z of the target, from left to right, with H the top states of its source:
 
         h_t = LSTM([z_t ; h~_{t-1}], h_{t-1})        h~_0 = 0; h_0 is where the encoder's directions end the row
         α_t = softmax(H W1 h_t)
         h~_t = tanh(W2 [Hᵀ α_t ; h_t])
 
-    ``output`` makes logits of h~. In training dropout falls on embeddings, between layers, and on h~, which is fed back
-    as it is predicted from. Without the biases b1 and b2 of the paper, as in the fork.
+    ``output`` maps h~ to logits. In training dropout applies to embeddings, between layers, and to h~, which is fed
+    back after dropout. Without the biases b1 and b2 of the paper, as in the fork.
     """
 
     def __init__(self, config: MtLstmConfig, dropout: float):
@@ -92,16 +92,16 @@ class MtLstmDecoder(nn.Module):
         uniform_(self, config.init_range)
 
     def begin(self, source: Float[Tensor, "Ts H"], rows: Rows, states: States) -> MtLstmState:
-        """A state in which nothing is written, of one row for each row of the source."""
+        """The initial state, one target sequence per source sequence."""
         values, real = to_padded(source, rows)
-        # H (W1 h) = (H W1) h: once for the row, not at each step.
+        # H (W1 h) = (H W1) h: computed once, not at each step.
         source_side = AttendedSource(values @ self.query.weight, values, real)
         hidden, cell = (tuple(part) for part in zip(*states, strict=True))
         row = torch.arange(rows.n_rows, device=source.device)
         return MtLstmState(source_side, row, hidden, cell, torch.zeros_like(hidden[-1]))
 
     def forward(self, tokens: Tokens, state: MtLstmState) -> Float[Tensor, "T H"]:
-        """The h~ of each token of the target; row b translates row b of ``state``, which ``begin`` made."""
+        """The h~ of each target token; sequence b translates sequence b of ``state``, from ``begin``."""
         order, sizes = by_time(tokens.rows)
         state = state.select(tokens.rows.row_of_token().index_select(0, order[: tokens.rows.n_rows]))
         written = []
@@ -111,7 +111,7 @@ class MtLstmDecoder(nn.Module):
         return torch.cat(written).index_select(0, order.argsort())
 
     def step(self, ids: Int[Tensor, " R"], state: MtLstmState) -> tuple[Float[Tensor, "R H"], MtLstmState]:
-        """``forward`` of one more token a row: its h~, and the state with it."""
+        """``forward`` of one more token per sequence: its h~, and the new state."""
         state = self._next(self._embedded(ids), state)
         return state.fed, state
 

@@ -1,4 +1,4 @@
-"""The encoder of the encoder-decoder Transformer, in the order of the paper; transformer_decoder.py is the other side.
+"""The encoder of the encoder-decoder Transformer, in the order of the paper; see also transformer_decoder.py.
 
 Source: Vaswani et al. 2017, §3 and Figure 1; tensorflow/tensor2tensor for what the paper leaves open (LayerNorm's
 epsilon, the form with norms before each part).
@@ -25,14 +25,14 @@ _LONGEST_WAVE = 10_000.0
 
 
 def interleaved(n: int, width: int) -> Float[Tensor, "n H"]:
-    """Positions 0 … n-1: place 2i is ``sin(p / 10000^(2i/H))``, place 2i + 1 its cosine (Vaswani et al. 2017, §3.5)."""
+    """Positions 0 … n-1: dimension 2i is ``sin(p / 10000^(2i/H))``, 2i + 1 its cosine (Vaswani et al. 2017, §3.5)."""
     waves = _LONGEST_WAVE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(n, dtype=torch.float64)[:, None] * waves
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float()
 
 
 def halves(n: int, width: int) -> Float[Tensor, "n H"]:
-    """As ``interleaved``, but all sines before all cosines, and waves that reach 10000 exactly.
+    """As ``interleaved``, but all sines before all cosines, and wavelengths that reach 10000 exactly.
 
     Source: tensor2tensor common_attention.py, get_timing_signal_1d.
     """
@@ -45,9 +45,9 @@ POSITIONS: dict[str, Callable[[int, int], Tensor]] = {"interleaved": interleaved
 
 
 class PlacedPieces(nn.Module):
-    """Embeddings times the root of the width, plus positions, then dropout.
+    """Embeddings scaled by the square root of the hidden size, plus positions, then dropout.
 
-    It has no parameters: the one matrix that both sides read and the output multiplies with is passed to each call.
+    It has no parameters: the matrix shared by both sides and the output is passed to each call.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -58,15 +58,15 @@ class PlacedPieces(nn.Module):
     def forward(
         self, embedding: Float[Tensor, "V H"], ids: Int[Tensor, " T"], places: Int[Tensor, " T"], n_places: int
     ) -> Float[Tensor, "T H"]:
-        """``places`` of the pieces in their rows, all below ``n_places``."""
+        """``places``: positions of the tokens in their sequences, all below ``n_places``."""
         table = self.positions(n_places, embedding.shape[1]).to(embedding.device, embedding.dtype)
         x = F.embedding(ids, embedding) * self.scale + table.index_select(0, places)
-        # As in BERT here: from here on sums are of the type of the matrix products.
+        # From here on the residual sums have the dtype of the matrix products, as in BERT.
         return self.dropout(x.to(compute_dtype(x)))
 
 
 class FeedForward(nn.Module):
-    """``max(0, x W1 + b1) W2 + b2``, with dropout between if asked for (Vaswani et al. 2017, §3.3)."""
+    """``max(0, x W1 + b1) W2 + b2``, with optional dropout in between (Vaswani et al. 2017, §3.3)."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
@@ -124,14 +124,14 @@ class PreNormBlock(nn.Module):
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
-# By ``norm``: the blocks, and what stands at the end of each side.
+# By ``norm``: the blocks, and the final norm of each side.
 _BLOCKS: dict[str, Callable[[TransformerConfig], nn.Module]] = {"post": _post_norm_block, "pre": PreNormBlock}
 ENDS: dict[str, Callable[[TransformerConfig], nn.Module]] = {"post": lambda config: nn.Identity(), "pre": make_norm}
 
 
 class TransformerEncoder(Encoder):
-    """The encoder, which reads the source. ``summary`` is the mean of the row's top states, the end piece included:
-    training asks nothing of any one of them, the decoder reads them all.
+    """The encoder of the source. ``summary`` is the mean of the top states, the end token included:
+    training favours none of them, for the decoder reads them all.
     """
 
     def __init__(self, config: TransformerConfig):

@@ -1,4 +1,4 @@
-"""The decoder of the encoder-decoder Transformer, in the order of the paper; transformer.py is the other side.
+"""The decoder of the encoder-decoder Transformer, in the order of the paper; see also transformer.py.
 
 Source: Vaswani et al. 2017, §3 and Figure 1; tensorflow/tensor2tensor for the form with norms before each part.
 """
@@ -29,7 +29,7 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(config.width, config.width, config.attention_bias)
 
     def remember(self, source: Float[Tensor, "Ts H"]) -> KeysValues:
-        """Keys and values of the source, which are the same for all that is asked of it."""
+        """Keys and values of the source, the same for all queries."""
         k, v = self.key_value(source).unflatten(-1, (2, self.n_heads, -1)).unbind(1)
         return k, v
 
@@ -43,7 +43,7 @@ class CrossAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """What both forms of the decoder's block are made of: attention to the left, to the source, feed-forward."""
+    """The parts of both decoder blocks: causal self-attention, cross-attention, feed-forward."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
@@ -70,7 +70,7 @@ class PostNormDecoderBlock(DecoderBlock):
         source: KeysValues,
         source_rows: Rows,
     ) -> tuple[Float[Tensor, "R H"], KeysValues]:
-        """``forward`` of one more token a row; ``queries``: how many of the rows ask each row of the source."""
+        """``forward`` of one more token per sequence; ``queries``: number of sequences per source sequence."""
         context, kept = self.attention.step(x, joined, past)
         return self._after_attention(x, context, queries, source, source_rows), kept
 
@@ -116,11 +116,11 @@ _BLOCKS: dict[str, Callable[[TransformerConfig], AnyDecoderBlock]] = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
-    """What the decoder remembers of R rows that it writes, the translations of B rows of the source.
+    """The decoding state of R sequences, the translations of B source sequences.
 
-    ``past``: of the tokens written so far, None before the first. ``source``: keys and values of the source, by block,
-    computed once. ``queries``: how many of the R rows, which stand together, translate each row of the source: the
-    source is not copied for each of them.
+    ``past``: cache of the tokens generated so far, None before the first. ``source``: keys and values of the source, by
+    block, computed once. ``queries``: how many of the R sequences, which are adjacent, translate each source sequence:
+    the source is not copied for each of them.
     """
 
     source: Past
@@ -128,7 +128,7 @@ class DecoderState:
     past: Past | None = None
 
     def select(self, chosen: Int[Tensor, " R"]) -> "DecoderState":
-        """Some of the rows, in the order given; a row may be taken several times."""
+        """Select sequences in the given order; one may be taken several times."""
         of_source = self.queries.row_of_token().index_select(0, chosen)
         asked, counts = torch.unique_consecutive(of_source, return_counts=True)
         as_before = asked.tolist() == list(range(self.source.rows.n_rows))
@@ -140,7 +140,7 @@ class DecoderState:
 
 
 class Decoder(nn.Module):
-    """The decoder: reads the source's hidden states and what is written so far.
+    """The decoder: attends to the source's hidden states and the tokens generated so far.
 
     The embedding matrix is passed to each call, so that it is stored once.
     """
@@ -155,7 +155,7 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tokens, embedding: Float[Tensor, "V H"], source: Float[Tensor, "Ts H"], source_rows: Rows
     ) -> Float[Tensor, "T H"]:
-        """The top states of ``tokens``; row b translates row b of the source."""
+        """The top states of ``tokens``; sequence b translates sequence b of the source."""
         rows = tokens.rows
         x = self.placed(embedding, tokens.ids, rows.positions, rows.longest)
         for block in self._blocks():
@@ -163,14 +163,14 @@ class Decoder(nn.Module):
         return self.end(x)
 
     def begin(self, source: Float[Tensor, "Ts H"], source_rows: Rows) -> DecoderState:
-        """A state in which nothing is written, of one row for each row of the source."""
+        """The initial state, one target sequence per source sequence."""
         layers = tuple(block.cross_attention.remember(source) for block in self._blocks())
         return DecoderState(Past(source_rows, layers), _rows_of_one(source_rows.n_rows, source.device))
 
     def step(
         self, ids: Int[Tensor, " R"], embedding: Float[Tensor, "V H"], state: DecoderState
     ) -> tuple[Float[Tensor, "R H"], DecoderState]:
-        """``forward`` of one more token a row: its top state, and the state with it. No dropout: call ``eval``."""
+        """``forward`` of one more token per sequence: its top state, and the new state. No dropout: call ``eval``."""
         past, source = state.past, state.source
         joined = Joined.of(None if past is None else past.rows, _rows_of_one(len(ids), ids.device))
         x = self.placed(embedding, ids, joined.every.lengths - 1, joined.every.longest)

@@ -1,7 +1,7 @@
 """Static word vectors as an encoder.
 
-Where they come from is for objectives/cbow.py, gensim (vectors/train.py), or a file of another tool
-(convert/word_vectors.py). Words outside the vocabulary come with their characters, and are looked up by them.
+They come from objectives/cbow.py, gensim (vectors/train.py), or a file of another tool
+(convert/word_vectors.py). Words outside the vocabulary carry their characters, which select their vectors.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from firth.text.characters import BEGIN_WORD, END_WORD
 from firth.text.shapes import SHAPES, bucket_of, shape_of
 from firth.text.tokenizer import WORDS
 
-# Ids of a vocabulary of whole words, whose special pieces come first.
+# Ids of a vocabulary of whole words, whose special tokens come first.
 UNKNOWN = WORDS.specials.index(WORDS.unk)
 _NO_WORDS = tuple(WORDS.specials.index(piece) for piece in (WORDS.start, WORDS.between, WORDS.end))
 
 
 class Vectors(Encoder):
-    """An embedding and nothing else: layer 0 is the top one; ``summary`` is the mean of a row's words.
+    """Only an embedding: layer 0 is the top one; ``summary`` is the mean of a sequence's words.
 
-    ``unknown``: the vectors of what is outside the vocabulary, a row for each shape, hash, or hash of an n-gram;
-    None where ``<unk>`` stands for all of it. Tokens that come without characters are ``<unk>`` too.
+    ``unknown``: vectors for words outside the vocabulary, one per shape, hash, or n-gram hash;
+    None if ``<unk>`` covers them all. Tokens without characters are ``<unk>`` too.
     """
 
     def __init__(self, config: VectorsConfig):
@@ -36,7 +36,7 @@ class Vectors(Encoder):
         n_unknown = len(SHAPES) if config.unknown == "shapes" else config.n_buckets
         self.embeddings = nn.Embedding(config.vocab_size, config.width)
         self.unknown = nn.Embedding(n_unknown, config.width) if n_unknown else None
-        # Source: word2vec.c, InitNet; GloVe's glove.c begins so too.
+        # Source: word2vec.c, InitNet; GloVe's glove.c initialises alike.
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.5 / config.width, 0.5 / config.width)
 
@@ -63,7 +63,7 @@ class Vectors(Encoder):
         return self.unknown(torch.tensor(rows, dtype=torch.int64, device=chars.device))
 
     def _mean(self, x: Float[Tensor, "T H"], tokens: Tokens) -> Float[Tensor, "B H"]:
-        """Of the words of each row; zeros where there are none."""
+        """The mean of the words of each sequence; zeros if there are none."""
         is_word = torch.ones_like(tokens.ids, dtype=x.dtype)
         for piece in _NO_WORDS:
             is_word = is_word * (tokens.ids != piece)
@@ -84,7 +84,7 @@ class Vectors(Encoder):
 def ngram_mean(
     chars: Int[Tensor, "U C"], weight: Float[Tensor, "G H"], shortest: int, longest: int
 ) -> Float[Tensor, "U H"]:
-    """The mean of the rows of each word's n-grams, zeros where it has none (fastText's vector of a new word)."""
+    """The mean of each word's n-gram vectors, zeros if it has none (fastText's vector of a new word)."""
     marked = torch.where(chars == BEGIN_WORD, ord("<"), torch.where(chars == END_WORD, ord(">"), chars))
     text = marked.masked_fill(marked > 255, -1)
     buckets, counts = ngram_buckets(text.long(), shortest, longest, len(weight))
@@ -92,5 +92,5 @@ def ngram_mean(
 
 
 def _spelled(row: Sequence[int]) -> str:
-    """The word of a row of characters; a part of a character at its cut end is dropped."""
+    """Decode a row of characters to its word; a partial character at a cut end is dropped."""
     return bytes(character for character in row if character < 256).decode(errors="ignore")

@@ -17,11 +17,11 @@ from firth.packed import Carry
 
 
 class AwdLM(Objective):
-    """Term ``lm``: every token predicts the next (of a backward model the one before) by the embedding, with a bias.
+    """Term ``lm``: every token predicts the next (the previous in a backward model) by the tied embedding, with a bias.
 
-    In training also ``activation``, the mean square of the top states as the softmax sees them, and ``change``, that
-    of the difference between one step of a row and the next, before dropout. Each is summed over tokens, a mean over
-    the width; ``counts`` has how many. Outside of training the loss is the language model's alone.
+    In training also ``activation``, the mean square of the top states after dropout, and ``change``, that of the
+    difference between consecutive steps, before dropout. Each is summed over tokens and averaged over the hidden size;
+    ``counts`` has the numbers. Outside training the loss is only the language model's.
     """
 
     penalties = frozenset({"activation", "change"})
@@ -57,5 +57,5 @@ class AwdLM(Objective):
 
 
 def _mean_squares(x: Float[Tensor, "N H"]) -> Float[Tensor, ""]:
-    """Over the width; summed over tokens."""
+    """Mean over the hidden size, summed over tokens."""
     return x.float().square().mean(1).sum()

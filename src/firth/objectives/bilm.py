@@ -17,15 +17,15 @@ from firth.models.bilm import Bilm
 from firth.objectives.config import BilmLMConfig
 from firth.packed import Carry
 
-# Of a sample of nearly all words the last ones take more draws than the whole softmax takes time.
+# Sampling nearly all words takes longer than the full softmax.
 _LARGEST_SAMPLE = 0.9
 
 
 class BilmLM(Objective):
-    """Terms ``forward`` and ``backward``, each half of the loss; the perplexity of a direction is e to its term.
+    """Terms ``forward`` and ``backward``, each half of the loss; a direction's perplexity is exp of its term.
 
-    Both have the same softmax, which is not tied to the input: that has only characters. ``tokens`` of a batch are of
-    the stream that is read forward, ``second`` of the one read backward (``data/both_ways.py``).
+    Both share one softmax, which is not tied to the input, for that has only characters. ``tokens`` of a batch belong
+    to the forward stream, ``second`` to the backward one (``data/both_ways.py``).
     """
 
     encoder: Bilm
@@ -59,7 +59,7 @@ class BilmLM(Objective):
         return self.softmax(x)
 
     def _loss(self, top: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-        """Over all words; in training over a sample of them, if it is not nearly the vocabulary."""
+        """The loss over all words; in training over a sample, unless that is nearly the vocabulary."""
         chosen = self.dropout(top).index_select(0, target.index)
         weight, bias, n = self.softmax.weight, self.softmax.bias, self.config.negatives
         if not self.training or not 0 < n <= _LARGEST_SAMPLE * len(weight):

@@ -1,8 +1,8 @@
 """Continuous bag of words: predict a word from the mean of its context.
 
 Source: Mikolov et al. 2013a, §3.1; word2vec.c. Differs: the softmax is over the whole vocabulary, which negative
-sampling and the Huffman tree only stand in for; a word and a word of the context share one vector, with a bias (as in
-Mnih and Hinton 2008), so that a model folder holds word vectors and nothing else; frequent words are not left out.
+sampling and the Huffman tree approximate; input and output share one vector per word, with a bias (as in
+Mnih and Hinton 2008), so that a model folder holds only word vectors; frequent words are not subsampled.
 """
 
 import torch
@@ -29,15 +29,15 @@ class Cbow(Objective):
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         hidden, target = self.encoder(batch.tokens), batch.targets["lm"]
-        # A target is the token behind the one that its index names, as for every language model here.
+        # The target is the token after the indexed one, as in every language model here.
         context = self.context(hidden.top, batch.tokens.rows, target.index + 1)
         loss, correct = vocabulary_loss(context, self.encoder.piece_embedding, self.bias, target.label)
         return Step({"lm": loss}, {"lm": correct})
 
     def context(self, x: Float[Tensor, "T H"], rows: Rows, centre: Int[Tensor, " M"]) -> Float[Tensor, "M H"]:
-        """The mean of the tokens around each ``centre``, within its row and without itself.
+        """The mean of the tokens around each ``centre``, within its sequence and without itself.
 
-        While training, each centre has a window of its own, 1 to ``window`` with equal chances: near words count more.
+        In training each centre samples its window uniformly from 1 to ``window``, so near words count more.
         """
         window = self.config.window
         reach = torch.arange(1, window + 1, device=x.device)

@@ -9,29 +9,31 @@ from firth.config import AMOUNT, COUNT, RATE, check_bounds, option
 class MaskedLMConfig:
     """Masked language modelling, with or without next-sentence prediction."""
 
-    next_sentence: bool = option(True, "also learn whether B follows A; needs data.instances = 'pairs'")
+    next_sentence: bool = option(True, "add next-sentence prediction; requires data.instances = 'pairs'")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CausalLMConfig:
-    """Each token predicts the next one; there is nothing to choose."""
+    """Next-token prediction; no options."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TiedLMConfig:
-    """Each token predicts the next one by the input embedding; there is nothing to choose."""
+    """Next-token prediction by the tied input embedding; no options."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamingLMConfig:
-    """Each token of a stream predicts the next one; there is nothing to choose."""
+    """Next-token prediction over a stream; no options."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CbowConfig:
-    """A word from the words around it."""
+    """Options of continuous bag of words."""
 
-    window: int = option(5, "words on either side, at most; while training 1 to this, drawn for each word", COUNT)
+    window: int = option(
+        5, "maximum context words on either side; in training sampled from 1 to this for each word", COUNT
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self, "objective")
@@ -39,11 +41,11 @@ class CbowConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwdLMConfig:
-    """The next word of a stream, and penalties on the activations that predict it (Merity et al. 2017, §4)."""
+    """Next-word prediction over a stream, with activation penalties (Merity et al. 2017, §4)."""
 
-    dropout: float = option(0.4, "of the top states before the softmax, the same at every step", RATE)
-    activation: float = option(2.0, "weight of the mean square of those states", AMOUNT)
-    change: float = option(1.0, "weight of the mean square of their change from step to step", AMOUNT)
+    dropout: float = option(0.4, "dropout of the top states before the softmax, the same at every step", RATE)
+    activation: float = option(2.0, "weight of the penalty on the mean square of those states", AMOUNT)
+    change: float = option(1.0, "weight of the penalty on the mean square of their change between steps", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self, "objective")
@@ -51,7 +53,7 @@ class AwdLMConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BilmLMConfig:
-    """The next word and the one before, each from one side."""
+    """Options of the bidirectional language model."""
 
     negatives: int = option(
         8192,
@@ -66,12 +68,12 @@ class BilmLMConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MtLstmTranslationConfig:
-    """The target side, word by word, by recurrent layers."""
+    """Options of CoVe's recurrent translation model."""
 
     dropout: float = option(
-        0.2, "of the decoder's words, between its layers, and of what words are predicted from", RATE
+        0.2, "dropout of the decoder's embeddings, between its layers, and of the softmax's input", RATE
     )
-    decoder: bool = option(True, "false: an encoder alone, as CoVe was released, which translates nothing")
+    decoder: bool = option(True, "false: only an encoder, as CoVe was released, which cannot translate")
 
     def __post_init__(self) -> None:
         check_bounds(self, "objective")
@@ -79,9 +81,9 @@ class MtLstmTranslationConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslationConfig:
-    """The target side, piece by piece."""
+    """Options of the Transformer's translation objective."""
 
-    label_smoothing: float = option(0.1, "of an answer is spread evenly over all other pieces, in training", RATE)
+    label_smoothing: float = option(0.1, "share of the target spread evenly over all other tokens, in training", RATE)
 
     def __post_init__(self) -> None:
         check_bounds(self, "objective")

@@ -16,7 +16,7 @@ from firth.packed import Carry
 
 
 class MaskedLM(Objective):
-    """Terms ``mlm`` (at the chosen positions only) and, if configured, ``nsp``; both of weight 1."""
+    """Terms ``mlm`` (only at masked positions) and, if configured, ``nsp``; both have weight 1."""
 
     def __init__(self, encoder: Bert, config: MaskedLMConfig):
         super().__init__()
@@ -49,10 +49,10 @@ class MaskedLM(Objective):
         return Step(losses, right)
 
     def logits(self, x: Float[Tensor, "M H"]) -> Float[Tensor, "M V"]:
-        """Scores over the vocabulary for top-layer states of M blanks."""
+        """Scores over the vocabulary from top-layer states of M masks."""
         return self.mlm.logits(x, self.encoder.piece_embedding)
 
     def next_sentence_logits(self, summary: Float[Tensor, "B H"]) -> Float[Tensor, "B 2"]:
-        """Scores of "follows" (0) and "is from elsewhere" (1)."""
+        """Scores of "B follows A" (0) and "B is random" (1)."""
         assert self.nsp is not None, "made without next-sentence prediction"
         return self.nsp(summary)

@@ -17,7 +17,7 @@ from firth.packed import Carry, Tokens
 class MtLstmTranslation(Objective):
     """Term ``translation``: every token of the target side predicts the next, the last one the end.
 
-    The target has an embedding and an output matrix of its own. ``decoder`` is None where the encoder was published
+    The target has its own embedding and output matrix. ``decoder`` is None if the encoder was published
     without one.
     """
 
@@ -39,18 +39,18 @@ class MtLstmTranslation(Objective):
         return Step({"translation": loss}, {"translation": correct})
 
     def written(self, source: Tokens, target: Tokens) -> Float[Tensor, "T H"]:
-        """What follows each token of the target is predicted from it; row b is the translation of row b."""
+        """The decoder states that predict the token after each target token; sequence b translates sequence b."""
         assert self.decoder is not None
         return self.decoder(target, self.begin(source))
 
     def begin(self, tokens: Tokens) -> MtLstmState:
-        """The state from which rows of the source are translated."""
+        """Encode the source sequences; returns the initial decoding state."""
         assert self.decoder is not None
         hidden, states = self.encoder.read(tokens)
         return self.decoder.begin(hidden.top, hidden.rows, states)
 
     def advance(self, ids: Int[Tensor, " R"], state: MtLstmState) -> tuple[Float[Tensor, "R V"], MtLstmState]:
-        """Read one more piece a row: log-probabilities of the next one, float32, and the state with it."""
+        """Read one more token per sequence: log-probabilities of the next one, float32, and the new state."""
         assert self.decoder is not None
         written, state = self.decoder.step(ids, state)
         return self.decoder.output(written).float().log_softmax(1), state

@@ -1,4 +1,4 @@
-"""Left-to-right language modelling: each token predicts the next one, with BERT's head, a bias alone, or neither."""
+"""Left-to-right language modelling: each token predicts the next, with BERT's head, only a bias, or neither."""
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,9 @@ from firth.packed import Carry
 
 
 class CausalLM(Objective):
-    """BERT's own blocks and head, from left to right: the paper's "LTR & No NSP". Term ``lm``.
+    """BERT's blocks and head, left to right: the paper's "LTR & No NSP". Term ``lm``.
 
-    Every token but a row's last predicts the one after it. Source: Devlin et al. 2018, §5.1 (specification §9).
+    Every token but a sequence's last predicts the next. Source: Devlin et al. 2018, §5.1 (specification §9).
     """
 
     def __init__(self, encoder: Bert, config: CausalLMConfig):
@@ -47,11 +47,11 @@ class CausalLM(Objective):
 
 
 class TiedLM(Objective):
-    """GPT's objective: every token but a row's last predicts the one after it by ``h · weᵀ``. Term ``lm``.
+    """GPT's objective: every token but a sequence's last predicts the next by ``h · weᵀ``. Term ``lm``.
 
     There is no head and no bias. Source: Radford et al. 2018, §3.1, equations 1 and 2. Differs: in the released code
-    positions are rows of the same table and take part in the softmax. Here, as in transformers, it runs over tokens of
-    the vocabulary alone.
+    positions are rows of the same table and take part in the softmax. Here, as in transformers, it covers only
+    the vocabulary.
     """
 
     def __init__(self, encoder: Gpt, config: TiedLMConfig):

@@ -18,8 +18,8 @@ from firth.packed import Carry, Tokens
 class Translation(Objective):
     """Term ``translation``: every token of the target side predicts the next, the last one the end.
 
-    Source, target and output share one matrix, the encoder's, without a bias. In training the answers are smoothed;
-    outside of it the loss is the plain cross-entropy, so that held-out losses are log-likelihoods.
+    Source, target and output share the encoder's matrix, without a bias. Label smoothing applies in training;
+    otherwise the loss is plain cross-entropy, so that held-out losses are log-likelihoods.
     """
 
     def __init__(self, encoder: TransformerEncoder, config: TranslationConfig):
@@ -38,17 +38,17 @@ class Translation(Objective):
         return Step({"translation": loss}, {"translation": correct})
 
     def written(self, source: Tokens, target: Tokens) -> Float[Tensor, "T H"]:
-        """What follows each token of the target is predicted from it; row b is the translation of row b."""
+        """The decoder states that predict the token after each target token; sequence b translates sequence b."""
         read = self.encoder(source)
         return self.decoder(target, self.encoder.piece_embedding, read.top, read.rows)
 
     def begin(self, tokens: Tokens) -> DecoderState:
-        """The state from which rows of the source are translated."""
+        """Encode the source sequences; returns the initial decoding state."""
         source = self.encoder(tokens)
         return self.decoder.begin(source.top, source.rows)
 
     def advance(self, ids: Int[Tensor, " R"], state: DecoderState) -> tuple[Float[Tensor, "R V"], DecoderState]:
-        """Read one more piece a row: log-probabilities of the next one, float32, and the state with it."""
+        """Read one more token per sequence: log-probabilities of the next one, float32, and the new state."""
         embedding = self.encoder.piece_embedding
         written, state = self.decoder.step(ids, embedding, state)
         return F.linear(written, embedding).float().log_softmax(1), state

@@ -19,8 +19,8 @@ from firth.training.checkpoint import list_checkpoints
 def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> list[Path]:
     """Write model folder ``out``: the arithmetic mean of the models, or of the ``last`` checkpoints of one run.
 
-    Returns the folders that went into it. ConfigError if there are not as many, CheckpointError for one that is
-    damaged, or of other sizes, another tokenizer or another objective than the first.
+    Returns the averaged folders. ConfigError if there are too few, CheckpointError for one that is
+    damaged, or differs from the first in sizes, tokenizer or objective.
     """
     out = Path(out)
     check_new(out)
@@ -61,14 +61,14 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
 def _last_checkpoints(run: Path, last: int) -> list[Path]:
     """The newest checkpoints of a run, without the state before its first step."""
     if last < 2:
-        raise ConfigError(f"--last {last}: a mean is of two checkpoints at least")
+        raise ConfigError(f"--last {last}: averaging needs at least two checkpoints")
     found = [path for step, path in list_checkpoints(run / "checkpoints") if step]
     if len(found) < last:
-        # Says what is wrong with a path that leads to nothing.
+        # Reports what is wrong with a missing path.
         find_model(run)
         raise ConfigError(
-            f"{run} has {len(found)} checkpoints, --last {last} wants as many: train with train.keep_checkpoints="
-            f"{last} or more, or ask for fewer"
+            f"{run} has {len(found)} checkpoints, fewer than --last {last}: train with train.keep_checkpoints="
+            f"{last} or more, or average fewer"
         )
     return found[-last:]
 
@@ -84,12 +84,12 @@ def _check_same(first: Loaded, other: Loaded, first_folder: Path, folder: Path) 
     }
     for what, (ours, theirs) in pairs.items():
         if ours != theirs:
-            raise CheckpointError(f"{folder} has other {what} than {first_folder}: a mean of both would be no model")
+            raise CheckpointError(f"{folder} differs from {first_folder} in {what}: they cannot be averaged")
 
 
 @torch.no_grad()
 def _set_means(loaded: Loaded, sums: dict[str, Tensor], n: int) -> None:
-    """Summed in float64, divided once, rounded once to the model's own type; whole numbers stay as they are."""
+    """Set the means: summed in float64, divided once, rounded once to the model's dtype; integers are kept."""
     state = loaded.objective.state_dict()
     for name, tensor in state.items():
         if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""How a model that learns from scratch starts; no torch."""
+"""Options of initialisation from scratch; no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ from firth.config import AMOUNT, POSITIVE, check_bounds, option
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitConfig:
-    """Initialization from the statistics of the training text. The defaults are the published random one."""
+    """Initialisation from statistics of the training text. The defaults are the published random one."""
 
     embeddings: Literal["random", "cooccurrence"] = option(
         "random", "cooccurrence: token embeddings start as vectors counted in the training text (PPMI, SVD)"

@@ -1,4 +1,4 @@
-"""Weights to start from that the training text already says: what tokens mean, how frequent they are, what is near.
+"""Initialise weights from statistics of the training text: co-occurrence, frequencies, neighbouring positions.
 
 A small BERT that starts at random spends its first millions of tokens on a plateau at the frequencies of the tokens,
 until attention has found positions. It need not: see docs/learning.md.
@@ -42,7 +42,7 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
     if config.embeddings == "cooccurrence":
         assert counts is not None
         table = _table(objective, corpus.tokenizer.size)
-        tell("counting which tokens occur together")
+        tell("counting token co-occurrences")
         vectors = cooccurrence_vectors(corpus, counts, table.shape[1] - n_dimensions)
         vectors = _of_deviation(vectors, config.embedding_deviation)
         # [MASK] and the like never occur in text. Zeros there would leave LayerNorm nothing but the position to scale
@@ -61,12 +61,12 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
         _output_bias(objective, corpus.tokenizer.size).copy_(shares.log())
     if config.neighbour_heads:
         if not n_dimensions:
-            raise ConfigError("init.neighbour_heads finds neighbours by init.positions='sinusoids': set that too")
+            raise ConfigError("init.neighbour_heads requires init.positions='sinusoids'")
         _set_neighbour_heads(objective.encoder, config.neighbour_heads, config.neighbour_gain)
 
 
 def _table(objective: Objective, n_tokens: int) -> Tensor:
-    """The matrix with a row per token: the input embedding, or the softmax of a model that reads characters."""
+    """The matrix with a row per token: the input embedding, or the softmax of a character-level model."""
     for p in objective.parameters():
         if p.dim() == 2 and len(p) == n_tokens:
             return p
@@ -87,9 +87,9 @@ def _of_deviation(vectors: Tensor, deviation: float) -> Tensor:
 
 
 def _reader(encoder: Encoder) -> tuple[nn.Embedding, SelfAttention]:
-    """The position embeddings of a model that learns them, and its first layer's self-attention."""
+    """The learned position embeddings of a model, and its first layer's self-attention."""
     if not isinstance(encoder, (Bert, Gpt)):
-        raise ConfigError("init.positions='sinusoids' is for BERT and GPT, which learn positions: set it to 'random'")
+        raise ConfigError("init.positions='sinusoids' requires learned positions (BERT, GPT): set it to 'random'")
     block = encoder.blocks[0]
     assert isinstance(block, PostNormBlock)
     return encoder.embeddings.positions, block.attention

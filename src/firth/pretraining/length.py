@@ -1,4 +1,4 @@
-"""How many steps a run has that is to take so many minutes, or so many passes over its text."""
+"""Derive the number of steps of a run from minutes or epochs."""
 
 import dataclasses
 import math
@@ -8,12 +8,12 @@ from firth.errors import ConfigError
 from firth.pretraining.recipe import Pretrain
 from firth.progress import format_count, format_duration
 
-# What a run has for which nobody says how long it is.
+# Defaults of a run without a given length.
 DEFAULT_MINUTES = 30.0
-# Devlin et al. 2018, App. A.2: a million steps are about 40 epochs. More of the same text teaches little.
+# Devlin et al. 2018, App. A.2: a million steps are about 40 epochs. More epochs on the same text gain little.
 MOST_EPOCHS = 40.0
 
-# Of a sized run: evaluations, and how much of the time they may take together; how often it is saved.
+# Number of evaluations, their largest share of the time, and number of checkpoints of a sized run.
 _MOST_EVALUATIONS, _EVALUATION_SHARE = 10, 0.05
 _SAVE_EVERY_S = 300.0
 # A forward pass without a backward one, as a share of a training step.
@@ -23,10 +23,10 @@ _MOST_STEPS = (1 << 31) - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How fast a run trains.
+    """The measured speed of a run.
 
-    ``step_s``: seconds of a step. ``step_tokens``: tokens of a step, on average. ``epoch_steps``: steps of one pass
-    over the training text. ``dev_batches``: micro-batches of held-out text that an evaluation can read, at most.
+    ``step_s``: seconds per step. ``step_tokens``: average tokens per step. ``epoch_steps``: steps per pass
+    over the training text. ``dev_batches``: maximum micro-batches of held-out text per evaluation.
     """
 
     step_s: float
@@ -36,14 +36,14 @@ class Pace:
 
 
 def is_sized(recipe: Pretrain) -> bool:
-    """Whether the recipe says how many steps its run has."""
+    """Whether the recipe sets the number of steps."""
     return recipe.train.steps > 0
 
 
 def with_steps(recipe: Pretrain, pace: Pace) -> Pretrain:
-    """The recipe with the number of steps that fit, and with evaluations and checkpoints spread over them.
+    """Set the number of steps that fit, with evaluations and checkpoints spread over them.
 
-    It is stored with the run, so that a run that resumes is not measured again.
+    The result is stored with the run, so that resuming does not measure again.
     """
     train = recipe.train
     looks = _evaluation_steps(recipe, pace)
@@ -53,7 +53,7 @@ def with_steps(recipe: Pretrain, pace: Pace) -> Pretrain:
     else:
         steps = 60 * (train.minutes or DEFAULT_MINUTES) / pace.step_s
         n_evaluations = _n_evaluations(steps, looks)
-        steps -= n_evaluations * looks  # they take their part of the time
+        steps -= n_evaluations * looks  # evaluations take their share of the time
         if not train.minutes:
             steps = min(steps, MOST_EPOCHS * pace.epoch_steps)
     n = min(max(round(steps), 1), _MOST_STEPS)
@@ -73,7 +73,7 @@ def with_steps(recipe: Pretrain, pace: Pace) -> Pretrain:
 
 
 def _evaluation_steps(recipe: Pretrain, pace: Pace) -> float:
-    """As how many steps one evaluation takes."""
+    """The cost of one evaluation in steps."""
     asked = recipe.train.eval_batches or pace.dev_batches
     return min(asked, pace.dev_batches) / recipe.train.slots * _FORWARD_SHARE
 
@@ -84,7 +84,7 @@ def _n_evaluations(steps: float, looks: float) -> int:
 
 
 def describe_length(recipe: Pretrain, pace: Pace, given: Pretrain) -> str:
-    """What the steps of a sized recipe come to, in words; ``given``: the recipe before it was sized."""
+    """Describe the length of a sized recipe; ``given``: the recipe before sizing."""
     n = recipe.train.steps
     epochs = n / pace.epoch_steps
     if given.train.epochs:
@@ -92,32 +92,32 @@ def describe_length(recipe: Pretrain, pace: Pace, given: Pretrain) -> str:
     elif given.train.minutes:
         why = f"{given.train.minutes:g} minutes"
     elif epochs > MOST_EPOCHS - 0.5:
-        why = f"{MOST_EPOCHS:g} epochs, more teach little"
+        why = f"{MOST_EPOCHS:g} epochs, more gain little"
     else:
-        why = f"{DEFAULT_MINUTES:g} minutes, as nothing else is said (--minutes, --epochs or --steps)"
+        why = f"{DEFAULT_MINUTES:g} minutes, the default (--minutes, --epochs or --steps)"
     speed = pace.step_tokens / pace.step_s
     told = (
         f"length: {n:,} steps ({why}): {format_count(n * pace.step_tokens)} tokens, {epochs:.2g} epochs of the "
         f"corpus, about {format_duration(n * pace.step_s)} at {format_count(speed)} tokens/s"
     )
     if given.train.minutes and epochs > MOST_EPOCHS:
-        told += f"; the text is small for so long a run: more than {MOST_EPOCHS:g} epochs teach little"
+        told += f"; the text is small for this length: more than {MOST_EPOCHS:g} epochs gain little"
     return told
 
 
 def check_asked(minutes: float | None, epochs: float | None, steps: int | None) -> None:
-    """ConfigError for two lengths at once, and for lengths that are none."""
+    """Check that at most one length is given and that it is valid; else ConfigError."""
     flags = {"--minutes": minutes, "--epochs": epochs, "--steps": steps}
     given = {flag: value for flag, value in flags.items() if value is not None}
     if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} each say how long the run is: give one of them")
+        raise ConfigError(f"{' and '.join(given)} each set the length of the run: give one of them")
     for flag, value in given.items():
         if not (value > 0 and math.isfinite(value)):
             raise ConfigError(f"{flag}={value:g}: expected more than 0")
 
 
 def length_settings(minutes: float | None, epochs: float | None, steps: int | None) -> dict[str, float]:
-    """Recipe keys for the one length that is given: the others of a recipe it is laid over no longer hold."""
+    """Recipe keys for the given length, which reset the others of a recipe."""
     check_asked(minutes, epochs, steps)
     given = {"train.minutes": minutes, "train.epochs": epochs, "train.steps": steps}
     if all(value is None for value in given.values()):

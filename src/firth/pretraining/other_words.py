@@ -11,26 +11,26 @@ from firth.text.tokenizer import WORDS, Tokenizer
 
 
 def has_other_words(loaded: Loaded, tokenizer: Tokenizer) -> bool:
-    """Whether a model reads words, and ``tokenizer`` is another vocabulary of words."""
+    """Whether a model reads whole words and ``tokenizer`` has a different word vocabulary."""
     both = loaded.tokenizer.kind is WORDS and tokenizer.kind is WORDS
     return both and loaded.tokenizer.fingerprint != tokenizer.fingerprint
 
 
 def makes_same_words(one: Tokenizer, other: Tokenizer) -> bool:
-    """Whether both make the same words of a text, whatever words they know."""
+    """Whether both split text into the same words, whatever their vocabularies."""
     ours, theirs = one.rules(), other.rules()
     return all(ours[step] == theirs[step] for step in ("normalizer", "pre_tokenizer"))
 
 
 def weights_for_words(loaded: Loaded, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], int]:
-    """The model's weights with the rows of ``tokenizer``'s words, and how many words the model did not have.
+    """The model's weights for ``tokenizer``'s words, and how many words are new to the model.
 
-    A word that both have keeps its row, and its place in a bias; any other begins as the mean over all old words, and
-    as zeros in a table that is not learnt.
+    A shared word keeps its row, and its bias; a new one is initialised with the mean of all old words, or
+    with zeros in a frozen table.
     Source: Howard & Ruder 2018, §3.2 (specification §3).
     """
     old = {piece: i for i, piece in enumerate(loaded.tokenizer.pieces)}
-    # Behind the last row stands what is new.
+    # New words read the row after the last.
     rows = torch.tensor([old.get(piece, len(old)) for piece in tokenizer.pieces])
     state = loaded.objective.state_dict()
     by_word = _by_word(loaded, state)
@@ -41,7 +41,7 @@ def weights_for_words(loaded: Loaded, tokenizer: Tokenizer) -> tuple[dict[str, T
 
 
 def _by_word(loaded: Loaded, state: Mapping[str, Tensor]) -> list[str]:
-    """The tensors with a row for each word: those that a larger vocabulary would make longer."""
+    """The tensors with a row per word: those whose length depends on the vocabulary."""
     objective = loaded.objective
     config = objective.encoder.config
     larger = dataclasses.replace(config, vocab_size=config.vocab_size + 1)

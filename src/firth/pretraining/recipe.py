@@ -1,4 +1,4 @@
-"""The recipe of a pre-training run: from TOML, flags and ``--set`` to one frozen object and back."""
+"""The pre-training recipe: from TOML, flags and ``--set`` to one frozen object and back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ from firth.training.config import OptimConfig, TrainConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pretrain:
-    """All options of a pre-training run. ``encoder`` and ``objective`` are of the system's own types."""
+    """The options of a pre-training run. ``encoder`` and ``objective`` have the system's own types."""
 
-    model: str = required("a size (bert-mini), or the folder of a model to go on from")
-    vectors: str = option("", "word vectors that a cove begins with: a file or a model folder; empty: none")
+    model: str = required("a size (bert-mini), or the folder of a model to continue pre-training")
+    vectors: str = option("", "initial word vectors for cove: a file or a model folder; empty: none")
     system: str = required("row of the table of systems; follows from the model")
-    data: DataConfig = option(DataConfig(), "from shards to rows")
-    masking: MaskingConfig = option(MaskingConfig(), "what is predicted")
-    init: InitConfig = option(InitConfig(), "how a model that learns from scratch starts")
+    data: DataConfig = option(DataConfig(), "sequences from the corpus")
+    masking: MaskingConfig = option(MaskingConfig(), "masked tokens")
+    init: InitConfig = option(InitConfig(), "initialisation from scratch")
     objective: Any = required("the system's objective")
-    encoder: Any = required("the system's sizes")
+    encoder: Any = required("the system's configuration")
     optim: OptimConfig = option(OptimConfig(), "optimiser")
-    train: TrainConfig = option(TrainConfig(), "length, batches, saving")
+    train: TrainConfig = option(TrainConfig(), "length, batches, checkpoints")
 
     def __post_init__(self) -> None:
         self.optim.check_looks(self.train.eval_every, "train.eval_every")
@@ -45,9 +45,9 @@ class Pretrain:
         if self.data.instances == "pairs" and getattr(self.encoder, "n_segments", 2) < 2:
             raise ConfigError("encoder.n_segments=1: data.instances='pairs' needs two, one for each text")
         if self.vectors and not hasattr(self.encoder, "fixed_words"):
-            raise ConfigError(f"vectors={self.vectors!r}: {self.system} does not begin with word vectors: leave it out")
+            raise ConfigError(f"vectors={self.vectors!r}: {self.system} takes no initial word vectors: leave it out")
         if not getattr(self.objective, "decoder", True):
-            raise ConfigError("objective.decoder=false: an encoder alone learns no translations: leave it out")
+            raise ConfigError("objective.decoder=false: translation needs the decoder: leave it out")
         positions = getattr(self.encoder, "max_positions", None)
         if positions is not None and max(self.data.lengths) > positions:
             raise ConfigError(f"data.length={max(self.data.lengths)} is above encoder.max_positions={positions}")
@@ -61,7 +61,7 @@ class Pretrain:
 
 
 _TABLES = ("data", "masking", "init", "objective", "encoder", "optim", "train")
-# Below it, what the papers found best for BERT-base teaches little in the time that one has (docs/learning.md).
+# Below this size the published settings of BERT-base learn little in practical time (docs/learning.md).
 _BASE_WIDTH = 768
 _NEEDED = {"model": "give a size such as --model bert-mini"}
 
@@ -73,10 +73,10 @@ def default_recipe(model: str | None) -> str:
 
 
 def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_size: int | None = None) -> Pretrain:
-    """A recipe from plain data with settings laid over it.
+    """Build a recipe from plain data and settings.
 
-    What is not said follows from the model: the system, its sizes, its own instance plan and published settings.
-    ``vocab_size``: of the corpus's tokenizer, where the recipe does not give it.
+    Missing options follow from the model: system, configuration, instance plan and published settings.
+    ``vocab_size``: of the corpus's tokenizer, if the recipe does not give it.
     """
     plain = _plain(data, settings, where)
     plain["model"] = resolve_model(plain["model"])
@@ -99,7 +99,7 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
 
 
 def read_resolved_recipe(data: Mapping[str, Any], where: str) -> Pretrain:
-    """The recipe that a run stores: complete, so that nothing else needs to be there to read it."""
+    """Read the complete recipe that a run stores; needs no other file."""
     plain = _plain(data, (), where)
     if plain.get("system") not in SYSTEMS:
         raise ConfigError(f"{where}: system={plain.get('system')!r}: expected one of {', '.join(SYSTEMS)}")
@@ -115,7 +115,7 @@ def _built(plain: dict[str, Any], where: str) -> Pretrain:
     return from_dict(Pretrain, plain, where, kinds={"encoder": row.config, "objective": row.objective_config})
 
 
-# What may change between a run and its resumption: where things are, and how often to look and to save.
+# Options that may change on resuming: paths, and intervals of evaluations and checkpoints.
 _FREE = (
     "model",
     "vectors",
@@ -128,7 +128,7 @@ _FREE = (
 
 
 def identity(recipe: Pretrain) -> dict[str, Any]:
-    """The options that make a run what it is, by dotted key."""
+    """The options that identify a run, by dotted key."""
     plain = to_dict(recipe)
     flat = {
         (f"{table}.{key}" if isinstance(value, dict) else table): inner
@@ -139,7 +139,7 @@ def identity(recipe: Pretrain) -> dict[str, Any]:
 
 
 def defaults(recipe: Pretrain) -> dict[str, Any]:
-    """What each option is where nothing is said, by dotted key as in ``identity``."""
+    """The default of each option, by dotted key as in ``identity``."""
     return {
         f"{table}.{option.name}": option.default
         for table in _TABLES
@@ -149,12 +149,12 @@ def defaults(recipe: Pretrain) -> dict[str, Any]:
 
 
 def _model(name: str) -> tuple[str, dict[str, Any]]:
-    """System and configuration fields of a size name, or of a model folder."""
+    """The system and configuration of a size name or model folder."""
     if not looks_like_path(name):
         return size_named(name)
     loaded = open_model(name)
     if loaded.task != PRETRAINING:
-        raise ConfigError(f"{name} is a model for {loaded.task}: pre-training goes on from a pre-trained one")
+        raise ConfigError(f"{name} is a model for {loaded.task}: only a pre-trained model can continue pre-training")
     sizes = dataclasses.asdict(loaded.objective.encoder.config)
     if loaded.tokenizer.kind is WORDS:
         del sizes["vocab_size"]  # its words are moved to those of the corpus

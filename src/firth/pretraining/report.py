@@ -14,11 +14,11 @@ from firth.page import Report
 from firth.pretraining.recipe import Pretrain
 from firth.training.log import read_log
 
-# Names of terms as readers know them.
+# Display names of loss terms.
 _TERMS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
-# Losses of pieces: another vocabulary has other pieces.
+# Per-token losses depend on the vocabulary.
 _OF_PIECES = ("mlm_loss", "lm_loss")
-# Pieces of a sentence in which there is something to look at.
+# Number of tokens of a sentence to show attention for.
 _SHORTEST = 8
 
 
@@ -33,7 +33,7 @@ def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) 
     report = Report(f"{recipe.model} pre-trained: {run.name}")
     _numbers(report, train, dev, None if corpus is None else pieces_per_word(corpus))
     for term, title in _TERMS.items():
-        for kind, label in (("loss", "loss per prediction, nats"), ("accuracy", "share right")):
+        for kind, label in (("loss", "loss per prediction, nats"), ("accuracy", "accuracy")):
             key = f"{term}_{kind}"
             curves = {
                 name: ([e["step"] for e in some], [e[key] for e in some])
@@ -56,7 +56,7 @@ def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) 
 
 
 def pieces_per_word(corpus: Corpus) -> float | None:
-    """Of the held-out text; None without such text."""
+    """Tokens per word of the held-out text; None without such text."""
     n_pieces = n_words = 0
     for info in corpus.shards("dev"):
         ids = corpus.open(info).ids
@@ -66,7 +66,7 @@ def pieces_per_word(corpus: Corpus) -> float | None:
 
 
 def _attention(report: Report, run: Path, corpus: Corpus) -> None:
-    """What the heads of the run's model look at in a held-out sentence, if it has any that look."""
+    """Add the attention maps of the run's model on a held-out sentence, if it has attention."""
     loaded = read_model(run)
     encoder, layout = loaded.objective.encoder, loaded.layout
     most = min(MOST_LABELS, loaded.max_length or MOST_LABELS)
@@ -75,12 +75,12 @@ def _attention(report: Report, run: Path, corpus: Corpus) -> None:
         return
     row = layout.single(ids)
     attention = Attention([loaded.tokenizer.pieces[i] for i in row], attention_weights(encoder, row))
-    report.plot("What each head looks at in a held-out sentence", draw_attention(attention))
-    report.text("A line of a map is a piece that looks, a column one that it looks at; the darker, the more.")
+    report.plot("Attention of each head on a held-out sentence", draw_attention(attention))
+    report.text("Rows attend (queries), columns are attended to (keys); darker is more.")
 
 
 def short_sentence(corpus: Corpus, most: int) -> list[int] | None:
-    """The pieces of the first held-out sentence that is neither very short nor of more than ``most``; None without."""
+    """The ids of the first held-out sentence that is neither very short nor longer than ``most``; None if none."""
     for info in corpus.shards("dev"):
         shard = corpus.open(info)
         lengths = np.diff(shard.sentences)
@@ -92,8 +92,8 @@ def short_sentence(corpus: Corpus, most: int) -> list[int] | None:
 
 
 def _numbers(report: Report, train: list[dict[str, Any]], dev: list[dict[str, Any]], per_word: float | None) -> None:
-    """The last and the best evaluation, next to that of the model the run went on from, and what it took."""
-    # Step 0 is of the model before this run: the best is one that the run has made.
+    """Add the last and best evaluations, that of the starting model, and the cost."""
+    # Step 0 is the starting model: the best must be one that the run trained.
     before, made = [e for e in dev if not e["step"]], [e for e in dev if e["step"]]
     rows = [("before", e) for e in before]
     if made:
@@ -102,7 +102,7 @@ def _numbers(report: Report, train: list[dict[str, Any]], dev: list[dict[str, An
     if rows:
         _held_out_table(report, rows, per_word)
     if before and made and before[-1]["loss"] < best["loss"]:
-        report.text("No evaluation of this run was better than the model it went on from.")
+        report.text("No evaluation of this run was better than its starting model.")
     if train:
         rates = sorted(e["tokens_per_s"] for e in train)
         report.text(
@@ -128,8 +128,8 @@ def _held_out_table(report: Report, rows: list[tuple[str, dict[str, Any]]], per_
     )
     if of_pieces:
         report.text(
-            f"Losses of two vocabularies cannot be compared piece by piece. Per word ({per_word:.3f} pieces here) they "
-            f"can, on the same text: roughly for masked pieces, which see the rest of their word."
+            f"Per-token losses of two vocabularies cannot be compared. Losses per word ({per_word:.3f} tokens here) "
+            f"can, on the same text: roughly for masked tokens, which see the rest of their word."
         )
 
 

@@ -53,7 +53,7 @@ from firth.vectors.fixed_words import fill_words
 
 RECIPE = "recipe.toml"
 WORKER = "firth.pretraining.worker"
-# How long the speed of a run is measured, for each length of its rows, after a step that warms up.
+# Seconds to measure a run's speed for each sequence length, after a warm-up step.
 _MEASURE_S = 4.0
 _FEWEST_MEASURED = 2
 
@@ -69,12 +69,12 @@ class Outcome:
 
     @property
     def model(self) -> Loaded:
-        """The best model so far, as ``firth.folder.read_model`` has it."""
+        """The best model so far, read by ``firth.folder.read_model``."""
         return read_model(self.run)
 
 
 def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Pretrain:
-    """A recipe with all that follows from the corpus and the model filled in."""
+    """Complete a recipe with everything that follows from the corpus and the model."""
     tables = override(dict(data), settings).get("data")
     folder = tables.get("corpus") if isinstance(tables, dict) else None
     if not folder:
@@ -98,8 +98,8 @@ def pretrain(
 ) -> Outcome:
     """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
 
-    ``steps``, ``minutes`` or ``epochs``: how long. Of minutes the speed is measured first, and the steps that fit are
-    stored with the run. Without any of them, in a recipe too, a run has 30 minutes and at most 40 epochs.
+    ``steps``, ``minutes`` or ``epochs``: length of the run. For minutes the speed is measured first, and the steps that
+    fit are stored with the run. Without any of them, here or in the recipe, a run has 30 minutes and at most 40 epochs.
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file, a
     name ("small", "published") or a recipe object, over which all of these are laid; None: "small" for a BERT below
     base size, else "published". ``processes``: how many share the work on a CPU; auto: one for each thread, where the
@@ -123,9 +123,9 @@ def resume(
     corpus: str | Path | None = None,
     processes: Processes = "auto",
 ) -> Outcome:
-    """Go on with a run from its newest undamaged checkpoint, bit for bit as if it had not stopped.
+    """Resume a run from its newest undamaged checkpoint, bit-equal to an uninterrupted run.
 
-    ``corpus``: where the corpus is now, if it was moved. ``processes``: as many as before where that is possible.
+    ``corpus``: the corpus's new path, if it was moved. ``processes``: by default as many as before, if possible.
     """
     run = Path(run)
     recipe = recipe_of(run)
@@ -135,17 +135,17 @@ def resume(
 
 
 def recipe_of(run: Path) -> Pretrain:
-    """The resolved recipe that a run was started with."""
+    """Read the resolved recipe of a run."""
     if not (run / RECIPE).is_file():
         raise ConfigError(f"{run} is not a run: it has no {RECIPE}")
     return read_resolved_recipe(with_new_names(read_toml(run / RECIPE)), str(run / RECIPE))
 
 
 def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> dict[str, Any]:
-    """One micro-batch of a run made again, with the loss that the run's newest weights give it.
+    """Rebuild one micro-batch of a run, with its loss under the run's newest weights.
 
-    Returns the rows as text; for each row what was asked for (place in the row, answer); and the mean
-    loss of each term, None where it is not a finite number.
+    Returns the sequences as text, with their targets (position, label), and the mean
+    loss of each term, None if it is not finite.
     """
     run = Path(run)
     recipe = recipe_of(run)
@@ -167,7 +167,7 @@ def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> di
 
 
 def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
-    """Each row's pieces, and what was asked for at which place of it; of a translation at places of the other side."""
+    """Each sequence's tokens, and its targets by position; for translations, positions of the target side."""
     if batch.second is not None:
         sides = Batch(batch.tokens, {}), Batch(batch.second, batch.targets)
         both = zip(*(_rows_in_words(side, pieces) for side in sides), strict=True)
@@ -214,11 +214,11 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Pr
 
 
 def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Pretrain:
-    """The recipe with the number of steps that fit its minutes or epochs; what each process of a run does."""
+    """Set the number of steps that fit the recipe's minutes or epochs; runs in each process."""
     pace = measure_pace(recipe, run, world, n_threads=n_threads, seconds=_MEASURE_S)
     resolved = with_steps(recipe, pace)
     if world.size > 1:
-        # All processes have the steps that the leading one has found.
+        # All processes use the leading one's number of steps.
         leading = sum_over_ranks({"steps": float(resolved.train.steps if world.leads else 0)}, world)
         resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, steps=int(leading["steps"])))
     if world.leads:
@@ -227,9 +227,9 @@ def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
 
 
 def measure_pace(recipe: Pretrain, run: Path, world: World, *, n_threads: int = 0, seconds: float) -> Pace:
-    """How fast a recipe trains: a few of its steps are made, from random weights, which are then forgotten.
+    """Measure the speed of a recipe by a few steps from random weights, which are discarded.
 
-    ``seconds``: how long each length of its sequences is measured, after a step that warms up. Nothing is written.
+    ``seconds``: time for each sequence length, after a warm-up step. Nothing is written.
     """
     # The learning rate of the first step is that of a long run.
     long = dataclasses.replace(
@@ -249,7 +249,7 @@ def measure_pace(recipe: Pretrain, run: Path, world: World, *, n_threads: int = 
 
 
 def _pace(trainer: Trainer, loader: Loader, phase: int, seconds: float) -> tuple[float, float]:
-    """Seconds and tokens of a step in a phase of the data, over all processes."""
+    """Seconds and tokens per step in a phase of the data, over all processes."""
     world = trainer.world
     spent_s, tokens, n = 0.0, 0, 0
     steps = loader.steps(Place(phase=phase), step=0, rank=world.rank, world=world.size)
@@ -266,10 +266,10 @@ def _pace(trainer: Trainer, loader: Loader, phase: int, seconds: float) -> tuple
 
 
 def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Outcome:
-    """What each process of a run does. ``n_threads``: of its arithmetic, 0: as they are."""
+    """Run the training in each process. ``n_threads``: compute threads; 0: unchanged."""
     with deterministic(), _threads(n_threads):
         machine = find_machine(recipe.train.precision)
-        # Until its first checkpoint is whole, nothing is lost by starting from the recipe.
+        # Before the first complete checkpoint, starting over from the recipe loses nothing.
         new = not has_begun(run)
         trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
         if world.leads:
@@ -291,7 +291,7 @@ def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
 
 @contextlib.contextmanager
 def _threads(n: int) -> Iterator[None]:
-    """So many threads of arithmetic while it lasts; 0: as many as there are."""
+    """A context with ``n`` compute threads; 0: unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(n or before)
     try:
@@ -308,12 +308,12 @@ def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
 
 
 def _silent(text: str) -> None:
-    """Only the leading process speaks."""
+    """Drop messages: only the leading process prints."""
 
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """Deterministic algorithms on a processor, without filling memory nobody reads; put back afterwards."""
+    """A context with deterministic CPU algorithms, without filling uninitialised memory."""
     options: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), options.fill_uninitialized_memory
     if not torch.cuda.is_available():
@@ -335,18 +335,18 @@ def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callab
         f"{recipe.train.slots} × {recipe.train.batch_tokens} tokens; {shared}"
     )
     if trainer.dev is None:
-        tell("the corpus has no held-out text: nothing is evaluated, and the last model is kept")
+        tell("the corpus has no held-out text: there is no evaluation, and the last model is kept")
 
 
 def make_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
-    """The stream of micro-batches of a recipe."""
+    """Build the stream of micro-batches of a recipe."""
     return _loader(recipe, corpus, recipe.data, recipe.masking, "train")
 
 
 def make_dev_loader(recipe: Pretrain, corpus: Corpus) -> Loader:
-    """The held-out text of a recipe, in sequences of the length that the model is for: that of the last phase.
+    """Build the held-out batches of a recipe, with the sequence length of the last phase.
 
-    It is masked as published, whatever the training's masks are, so that losses of different recipes compare.
+    Masking is as published, whatever the training uses, so that losses of different recipes are comparable.
     """
     data = dataclasses.replace(
         recipe.data,
@@ -377,15 +377,15 @@ def _loader(recipe: Pretrain, corpus: Corpus, data: DataConfig, masking: Masking
 
 
 def make_objective(recipe: Pretrain) -> Objective:
-    """The objective with fresh weights: a function of the recipe's seed."""
+    """Build the objective with random initialisation from the recipe's seed."""
     torch.manual_seed(recipe.train.seed)
     return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
 
 
 def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable[[str], None]) -> None:
-    """The weights of the model that a run goes on from; next-sentence prediction may be left behind, or begin.
+    """Load the weights of the model to continue; next-sentence prediction may be dropped or added.
 
-    What the model has never learnt begins as the run's seed draws it.
+    Untrained parts are initialised from the run's seed.
     """
     loaded = open_model(folder)
     expected, found = objective.state_dict(), loaded.objective.state_dict()
@@ -393,37 +393,37 @@ def _load_base(objective: Objective, folder: str, corpus: Corpus, tell: Callable
         found, n_new = weights_for_words(loaded, corpus.tokenizer)
         tell(
             f"{folder} has {corpus.tokenizer.size - n_new:,} of the {corpus.tokenizer.size:,} words of the corpus's "
-            "vocabulary; the others begin as the mean of its words (where those are fixed, as zeros)"
+            "vocabulary; the others are initialised with the mean of its words (zeros if those are frozen)"
         )
         if not makes_same_words(loaded.tokenizer, corpus.tokenizer):
             tell(
-                f"{folder} learnt from text that was normalised or split in another way than the corpus's, so that "
-                "words which both have may mean less to it. To read as it did, prepare the corpus with its tokenizer "
+                f"{folder} was trained on text normalised or split differently from the corpus, so "
+                "shared words may fit less well. To match it, prepare the corpus with its tokenizer "
                 "(firth prepare --tokenizer MODEL_FOLDER)"
             )
     else:
         corpus.check_tokenizer(loaded.tokenizer, f"that of {folder}")
     other = [name for name in expected.keys() ^ found.keys() if not name.startswith(("nsp.", "decoder."))]
     if other:
-        raise ConfigError(f"{folder} has another objective: it differs in {', '.join(sorted(other)[:3])}")
+        raise ConfigError(f"{folder} has another objective, which differs in {', '.join(sorted(other)[:3])}")
     absent = tuple(part for part in ("nsp.", "decoder.") if not any(name.startswith(part) for name in found))
     new = (*(f"{part}." for part in loaded.untrained), *absent)
     begun = sorted({name.rpartition(".")[0] for name in expected if name.startswith(new)})
     if begun:
-        tell(f"{folder} has not learnt {', '.join(begun)}: new weights there")
+        tell(f"{folder} has no trained {', '.join(begun)}: initialised randomly")
     objective.load_state_dict(
         {name: tensor if name.startswith(new) else found[name] for name, tensor in expected.items()}
     )
 
 
 def _begin_words(encoder: MtLstm, recipe: Pretrain, tokenizer: Tokenizer, tell: Callable[[str], None]) -> None:
-    """Word vectors, for an encoder that is to have them from somewhere: from the recipe's, or from its model."""
+    """Load the initial word vectors of an encoder that needs them, from the recipe or its model."""
     if recipe.vectors:
         tell(fill_words(encoder, tokenizer, recipe.vectors))
     elif encoder.config.fixed_words and not looks_like_path(recipe.model):
         raise ConfigError(
-            f"{recipe.model} reads word vectors as they are, and random ones say nothing: give some with --vectors "
-            "PATH, or let them be learnt with --set encoder.fixed_words=false"
+            f"{recipe.model} keeps its word vectors frozen, and random ones carry no meaning: give some with --vectors "
+            "PATH, or train them with --set encoder.fixed_words=false"
         )
 
 
@@ -436,7 +436,7 @@ def assemble(
     *,
     measured: bool = False,
 ) -> tuple[Trainer, Loader]:
-    """A run's trainer and training text. ``measured``: its speed only, so that any weights do."""
+    """Build a run's trainer and loader. ``measured``: only to measure speed, so weights do not matter."""
     corpus = Corpus(recipe.data.corpus)
     if recipe.encoder.vocab_size != corpus.tokenizer.size:
         raise ConfigError(
@@ -455,7 +455,7 @@ def assemble(
         raise ConfigError(
             f"train.micro_batches={n_slots} cannot be shared by {world.size} processes: leave it out for a new run"
         )
-    if world.leads or world.group is None:  # of several processes on one machine one looks for all
+    if world.leads or world.group is None:  # one process per machine loads the weights
         need = memory_of(recipe, machine, 1 if world.group is None else world.size)
         tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
     loader = make_loader(recipe, corpus)
@@ -465,7 +465,7 @@ def assemble(
         if looks_like_path(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
         elif world.leads or world.group is None:
-            # Processes of one machine share the weights that the leading one has.
+            # Processes of one machine share the leading one's weights.
             initialize(objective, corpus, recipe.init, tell)
         if isinstance(objective.encoder, MtLstm):
             _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
@@ -499,7 +499,7 @@ def assemble(
         world=world,
         tell=tell,
         advice=(
-            f"Look at that batch with: firth pretrain --resume {run} --replay {{place}}. To begin again with other "
+            f"Inspect that batch with: firth pretrain --resume {run} --replay {{place}}. To begin again with other "
             f"values, delete {run} or choose another --out."
         ),
     )
@@ -508,7 +508,7 @@ def assemble(
 
 def _tell_left_out(loader: Loader, what: str, tell: Callable[[str], None]) -> None:
     if n_long := loader.left_out():
-        tell(f"{n_long:,} {what} pairs are longer than data.length={max(loader.data.lengths)}: left out")
+        tell(f"{n_long:,} {what} pairs are longer than data.length={max(loader.data.lengths)} and skipped")
 
 
 def _weights(objective: Objective, recipe: Pretrain, folder: Path) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""How many processes share a pre-training run, and what each has of a step."""
+"""Choose how many processes share a pre-training run, and their part of a step."""
 
 import dataclasses
 import math
@@ -19,16 +19,16 @@ from firth.training.checkpoint import list_checkpoints
 
 Processes = int | Literal["auto"]
 
-# To start a process takes seconds: a run of fewer floating-point operations ends about as soon with one.
+# Starting a process takes seconds: with fewer floating-point operations one process is as fast.
 SHORT_RUN_FLOPS = 5e12
 _SHORT_RUN_MINUTES = 1.0
 
 
 def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
-    """How many processes a run in ``run`` has: as many as asked for; or as before; or one for each thread.
+    """Choose the number of processes: as requested, else as before, else one for each thread.
 
-    On a CPU several processes of one thread each train faster than one with several threads. With a GPU, in a short
-    run, and where memory is too small for more, it is one. ConfigError where so many cannot share a step.
+    On a CPU several single-threaded processes train faster than one with several threads. With a GPU, for a short
+    run, or with too little memory, it is one. ConfigError if that many cannot share a step.
     """
     if asked == 1:
         return 1
@@ -36,7 +36,7 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
     most = recipe.train.micro_batches or _most_slots(recipe)
     if asked != "auto":
         if machine.device.type != "cpu":
-            raise ConfigError(f"--processes {asked}: a GPU has one process each; for several start them by torchrun")
+            raise ConfigError(f"--processes {asked}: one process per GPU; for several GPUs start them with torchrun")
         if asked > most:
             of_the = "train.micro_batches" if recipe.train.micro_batches else "rows a step"
             raise ConfigError(f"--processes {asked}: at most {most} can share a step of {most} {of_the}")
@@ -49,7 +49,7 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
     if n == 1:
         return 1
     n_parameters = sum(p.numel() for p in _outline(recipe).parameters())
-    # Two operations a parameter and token in each of three products: forward, and the gradients of both factors.
+    # Two operations per parameter and token in each of three products: forward, and the gradients of both factors.
     if 6 * n_parameters * _most_tokens(recipe) < SHORT_RUN_FLOPS or 0 < recipe.train.minutes < _SHORT_RUN_MINUTES:
         return 1
     free = free_memory(machine.device)
@@ -59,10 +59,10 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
 
 
 def for_processes(recipe: Pretrain, n: int) -> Pretrain:
-    """The recipe with a number of micro-batches: as given, else one for each of ``n`` processes.
+    """Set the number of micro-batches: as given, else one for each of ``n`` processes.
 
-    Then those of a step, and those of an evaluation, have as many tokens together as one had before. They are of the
-    recipe from here on, so the batches are the same whatever number of processes goes on with the run.
+    Their total tokens per step, and per evaluation, stay the same. The recipe stores the number, so
+    batches are the same for any number of processes that resume the run.
     """
     train = recipe.train
     if train.micro_batches:
@@ -77,13 +77,13 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
 
 
 def _most_slots(recipe: Pretrain) -> int:
-    """So many micro-batches have at least a row each."""
+    """The most micro-batches that can each hold a sequence."""
     sides = 2 if recipe.data.instances == "translations" else 1
     return max(recipe.train.batch_tokens // (sides * max(recipe.data.lengths)), 1)
 
 
 def _most_tokens(recipe: Pretrain) -> float:
-    """About how many tokens a run reads, at most."""
+    """Upper estimate of the tokens that a run reads."""
     train = recipe.train
     if train.steps:
         return float(train.steps * train.slots * train.batch_tokens)
@@ -94,25 +94,25 @@ def _most_tokens(recipe: Pretrain) -> float:
 
 
 def _before(run: Path) -> int | None:
-    """The number of processes that a run had when it was last saved."""
+    """The number of processes of a run at its last checkpoint."""
     for _, path in reversed(list_checkpoints(run / "checkpoints")):
         try:
             found = read_json(path / "train" / "state.json")["environment"]["processes"]
         except (InputError, KeyError, TypeError):
-            continue  # damaged: what is said of that is said when it is resumed
+            continue  # damaged, which resuming will report
         if isinstance(found, int) and found > 0:
             return found
     return None
 
 
 def _outline(recipe: Pretrain) -> Objective:
-    """The recipe's objective without any weights, to see how large it is."""
+    """The recipe's objective without weights, to measure its size."""
     with sizes_only():
         return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
 
 
 def memory_of(recipe: Pretrain, machine: Machine, n: int) -> Memory:
-    """What ``n`` processes need for a recipe, together. Nothing is made to find out."""
+    """Estimate the memory of ``n`` processes together, without allocating it."""
     return estimate_memory(
         _outline(recipe),
         recipe.row,

@@ -1,4 +1,4 @@
-"""One of the processes of a run: ``python -m firth.pretraining.worker``, started by the leading one."""
+"""A worker process of a run: ``python -m firth.pretraining.worker``, started by the leading one."""
 
 import tomllib
 from pathlib import Path
@@ -12,7 +12,7 @@ from firth.training.processes import Group, join_group
 
 
 def work(group: Group, message: dict[str, Any]) -> None:
-    """Train beside the leading process, by the recipe that it says."""
+    """Train beside the leading process, with the recipe in its message."""
     reuse_memory()
     recipe = read_resolved_recipe(tomllib.loads(message["recipe"]), "recipe")
     part = sized if message.get("measure") else train
@@ -20,7 +20,7 @@ def work(group: Group, message: dict[str, Any]) -> None:
 
 
 def _silent(text: str) -> None:
-    """Only the leading process speaks."""
+    """Drop messages: only the leading process prints."""
 
 
 if __name__ == "__main__":
