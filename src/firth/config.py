@@ -1,4 +1,4 @@
-"""Frozen dataclasses to TOML or JSON and back, strictly; and typed overrides ``a.b=c``.
+"""Convert frozen dataclasses to TOML or JSON and back, strictly, and apply typed overrides ``a.b=c``.
 
 A key that no field has is an error that names the nearest one. Spellings of other tools are not
 accepted, but the error says what the key is called here. Nothing in this module imports torch.
@@ -129,7 +129,7 @@ RENAMED_FLAGS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a number must lie. ``text``: what an error says was expected."""
+    """The valid range of a number. ``text``: what an error says was expected."""
 
     text: str
     holds: Callable[[float], bool]
@@ -150,19 +150,19 @@ RATE = Bounds("at least 0 and less than 1", lambda x: 0 <= x < 1)
 
 
 def option(default: Any, comment: str, bounds: Bounds | None = None) -> Any:
-    """A dataclass field with a default and the comment that is shown beside its key; see ``check_bounds``."""
+    """Declare a dataclass field with a default and the comment shown beside its key; see ``check_bounds``."""
     if isinstance(default, (list, dict)):
         raise TypeError("a default must be immutable: use a tuple")
     return dataclasses.field(default=default, metadata={"comment": comment, "bounds": bounds})
 
 
 def required(comment: str, bounds: Bounds | None = None) -> Any:
-    """A dataclass field without default, with the comment that is shown beside its key."""
+    """Declare a dataclass field without default, with the comment shown beside its key."""
     return dataclasses.field(metadata={"comment": comment, "bounds": bounds})
 
 
 def check_bounds(config: Any, table: str = "") -> None:
-    """ConfigError for a number outside the bounds of its field; ``table``: its key in a recipe, for the message."""
+    """Raise ConfigError for a number outside its field's bounds; ``table``: its key in a recipe, for the message."""
     for field in dataclasses.fields(config):
         bounds, value = field.metadata.get("bounds"), getattr(config, field.name)
         if bounds is not None and value is not None and not bounds.holds(value):
@@ -170,7 +170,7 @@ def check_bounds(config: Any, table: str = "") -> None:
 
 
 def unknown_key(key: str, known: Sequence[str], where: str, foreign: Mapping[str, str] = FOREIGN_KEYS) -> ConfigError:
-    """The error for a key nobody reads: names the nearest key, or what a foreign spelling is called here.
+    """The error for an unknown key: names the nearest key, or Firth's name for another tool's spelling.
 
     ``known``: the keys of its table, which decide whether what it is called in that table is there at all.
     """
@@ -193,7 +193,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, str]) -> Any:
-    """``value`` as a ``kind``, or a ConfigError that names the key and what was expected."""
+    """Convert ``value`` to ``kind``; ConfigError names the key and what was expected."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(value, int) and abs(value) >= _INTEGERS:
         raise ConfigError(f"{where}: {key}: expected a whole number below 2^63")
@@ -226,7 +226,7 @@ def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, 
 
 
 def _variant(value: Any, variants: Sequence[Any], key: str, where: str) -> Any:
-    """The one of several dataclasses that a table means: each has a field ``kind`` whose default is its name.
+    """Choose among several dataclasses by a table's ``kind``: the default of that field is each one's name.
 
     A key that another variant has is an error that names that variant's kind.
     """
@@ -278,7 +278,7 @@ def from_dict(
 
 
 def with_new_names(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Stored options with the keys of earlier versions (``RENAMED_KEYS``) under their names now.
+    """Rename the keys that earlier versions stored (``RENAMED_KEYS``) to today's.
 
     Reads tables (``{"optim": {"peak_rate": …}}``) and dotted keys (``{"optim.peak_rate": …}``) alike. For files that
     an earlier version wrote, never for what a user types: there an old name is an error.
@@ -321,7 +321,7 @@ def _with_features(head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Plain data of a dataclass, ready for JSON or TOML; None (which TOML lacks) is left out."""
+    """Convert a dataclass to plain data for JSON or TOML; None (which TOML lacks) is left out."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
@@ -335,7 +335,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain data; a ConfigError names the file and the line where it breaks."""
+    """Read a TOML file as plain data; ConfigError names the file and line of a syntax error."""
     try:
         return _parse_toml(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -359,7 +359,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 
 def _check_depth(data: Any) -> None:
-    """ValueError for plain data that is nested so deeply that printing or copying it could fail."""
+    """Raise ValueError for data nested too deeply to print or copy safely."""
     level = [data]
     for _ in range(_DEPTH):
         level = [
@@ -374,7 +374,7 @@ def _check_depth(data: Any) -> None:
 
 
 def to_toml(config: Any, *, comments: bool = False) -> str:
-    """The TOML text of a dataclass; with ``comments``, each key's meaning beside it."""
+    """Format a dataclass as TOML; with ``comments``, each key's meaning beside it."""
     text = tomli_w.dumps(to_dict(config))
     if not comments:
         return text
@@ -415,7 +415,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 
 def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Plain recipe data with settings laid over it; the data passed in stays as it was.
+    """Apply settings to a copy of plain recipe data.
 
     ``settings``: ``{"a.b": c}``, or texts such as ``"a.b=c"``.
     """
@@ -435,7 +435,7 @@ def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) 
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, maybe behind a byte order mark; InputError if it is not there or not one."""
+    """Read a JSON object from a file, with or without a byte order mark; InputError if missing or invalid."""
     try:
         data = json.loads(path.read_text("utf-8-sig"))
         _check_depth(data)

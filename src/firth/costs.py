@@ -20,7 +20,7 @@ from firth.text.characters import ROW
 
 
 def transformer_flops(config: BertConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token, attention, and the vocabulary where predicted."""
+    """Forward and backward: six operations per weight and token, attention, and the vocabulary at predictions."""
     return gpt_flops(config, batch) + 6 * config.width**2 * _predictions(batch)
 
 
@@ -43,7 +43,7 @@ _PASSING = 125
 
 
 def transformer_bytes(config: BertConfig | GptConfig, item: int) -> tuple[float, float]:
-    """Of one token, all layers: queries, keys, values, context, two sums and two norms of the width, and the inner
+    """Of one token, all layers: queries, keys, values, context, two sums and norms of the hidden size, and the inner
     layer before and after its activation; a byte an element that dropout may take. And one input a block, with all of
     one block."""
     dropped = 2 * config.width if config.dropout else 0
@@ -104,7 +104,7 @@ def bilm_bytes(config: BilmConfig, item: int) -> tuple[float, float]:
 
 
 def lstm_flops(config: LstmConfig, batch: Batch) -> float:
-    """Forward and backward: six operations a weight and token, and the vocabulary where predicted."""
+    """Forward and backward: six operations per weight and token, and the vocabulary at predictions."""
     layers = config.n_layers * 8 * config.width**2 * batch.tokens.rows.n_tokens
     vocabulary = config.width * config.vocab_size * batch.counts().get("lm", 0)
     return 6.0 * (layers + vocabulary)
@@ -157,7 +157,7 @@ def lstm_bytes(config: LstmConfig, item: int) -> tuple[float, float]:
 
 
 def vectors_flops(config: VectorsConfig, batch: Batch) -> float:
-    """The vocabulary where predicted: looking up and adding is next to nothing."""
+    """The vocabulary at predictions; lookups and sums are negligible."""
     return 6.0 * config.width * config.vocab_size * _predictions(batch)
 
 

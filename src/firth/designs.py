@@ -12,7 +12,7 @@ from firth.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Design:
-    """One row of the table of designs: a published way to put a head on an encoder.
+    """One head preset: a published way to put a head on an encoder.
 
     ``tasks``: the kinds of task that it is for. ``settings``: its own, as tables of a recipe; they go before those of
     the system, and whatever the recipe says goes before them. A ``scheme`` is taken where the tags are of entities.
@@ -92,7 +92,7 @@ SHORT_TASKS: dict[str, tuple[str, str]] = {"similarity": ("regress", "towers")}
 
 
 def design_named(name: str, task: str) -> Design:
-    """The row of HEADS. ConfigError for a name that is not there, and for a design of other kinds of task."""
+    """Look up a head preset. ConfigError for an unknown name, and for a preset of other kinds of task."""
     if name not in HEADS:
         raise ConfigError(f"design={name!r}: known are {', '.join(HEADS)}")
     if task not in HEADS[name].tasks:

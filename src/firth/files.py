@@ -1,4 +1,4 @@
-"""Write files and folders whole or not at all, one writer at a time, and never through a link.
+"""Write files and folders atomically, one writer at a time, and never through a link.
 
 What is being written has a name that nobody can guess, ``.NAME.<16 hex digits>.tmp``, beside its target, and its
 writer holds a system lock on it. So the next writer of the same target knows what a kill has left there (nobody
@@ -40,7 +40,7 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def check_new(path: Path, *, resume: str = "", but: str = "") -> None:
-    """ConfigError if there is anything at ``path`` already, other than a folder in which nothing was written.
+    """Raise ConfigError if ``path`` already exists and is not an empty folder.
 
     ``resume``: the command that resumes what is there, for the message. ``but``: a file that counts as nothing.
     """
@@ -52,7 +52,7 @@ def check_new(path: Path, *, resume: str = "", but: str = "") -> None:
 
 
 def check_new_file(path: Path) -> None:
-    """ConfigError if there is anything at ``path`` already."""
+    """Raise ConfigError if ``path`` already exists."""
     if os.path.lexists(path):
         raise _exists(path)
 
@@ -62,14 +62,14 @@ def _exists(path: Path, also: str = "") -> ConfigError:
 
 
 def holds_something(folder: Path, *, but: str = "") -> bool:
-    """Whether anything is in the folder but a lock, half-written files, and a file of the name ``but``."""
+    """Whether a folder holds anything but a lock, half-written files, and a file named ``but``."""
     names = (path.name for path in folder.iterdir())
     return any(name not in (_LOCK, but) and not _TEMPORARY.fullmatch(name) for name in names)
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Make the folder if need be and hold it; ConfigError if it cannot be written, or another process holds it.
+    """Create the folder if needed and lock it; ConfigError if it is not writable or another process holds it.
 
     The system releases it when the process ends, however it ends. What a killed process left half written in it is
     removed, and so is a folder in which nothing was written.
@@ -92,7 +92,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def refuse_links(folder: Path) -> None:
-    """ConfigError if a folder has a link to another one in it: what is written there would land elsewhere."""
+    """Raise ConfigError if a folder contains a link to another: files written there would land elsewhere."""
     for path in folder.iterdir():
         if path.is_symlink() and path.is_dir():
             raise ConfigError(f"{path} is a link, and nothing is written through links: put the folder itself there")
@@ -115,7 +115,7 @@ def _lock_file(folder: Path) -> BinaryIO:
 
 
 def append_to(path: Path) -> BinaryIO:
-    """Open a file to write at its end, made if need be. ConfigError for a link, and for what is no regular file."""
+    """Open a file to append, creating it if needed. ConfigError for a link or another non-regular file."""
     try:
         return open(path, "ab", opener=_regular)
     except OSError as error:
@@ -131,7 +131,7 @@ def _regular(path: str, flags: int) -> int:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says, or what it means."""
+    """The system's error message, or its meaning in plain words."""
     if error.errno == errno.ELOOP:
         return f"{error.filename} is a link, and nothing is written through links: delete it"
     if error.errno == errno.EEXIST:
@@ -140,7 +140,7 @@ def _reason(error: OSError) -> str:
 
 
 def _hold(descriptor: int) -> bool | None:
-    """Lock an open file or folder: False if another process has it, None where the file system has no locks."""
+    """Lock an open file or folder: False if another process holds it, None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -162,7 +162,7 @@ def _temporary(path: Path) -> Path:
 
 
 def clear_litter(folder: Path, name: str = "") -> bool:
-    """Remove what killed processes left half written in a folder: all of it, or what was to become ``name``.
+    """Remove half-written files of killed processes from a folder: all, or those meant to become ``name``.
 
     Returns whether another process is writing there at this moment. What it writes stays.
     """
@@ -239,7 +239,7 @@ def temporary_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def write_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears at ``path`` when all of it is on disk, or not at all. OSError names ``path``.
+    """Open a file that is written atomically to ``path``. OSError names ``path``.
 
     A link at ``path`` is replaced, not followed.
     """
@@ -265,13 +265,13 @@ def as_text(file: BinaryIO) -> Iterator[TextIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     with write_file(path) as file:
         file.write(text.encode("utf-8"))
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented, whole or not at all."""
+    """Write an indented JSON object atomically."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -309,7 +309,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that appears at ``path`` when all of it is on disk, or not at all; yields where to write.
+    """Create a folder that appears atomically at ``path``; yields where to write.
 
     ConfigError if there is something at ``path`` (see ``check_new``), at the start or at the end, if another process
     is writing it, or if nothing can be written there.
@@ -335,7 +335,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears at ``path`` when all of it is on disk, or not at all. Errors as in ``new_folder``."""
+    """Open a new file that appears atomically at ``path``. Errors as in ``new_folder``."""
     check_new_file(path)
     _refuse_second_writer(path)
     try:
@@ -352,14 +352,14 @@ def _refuse_second_writer(path: Path) -> None:
 
 
 def _not_written(path: Path, error: OSError) -> FirthError:
-    """A disk that fails in the middle, or a place that was never one to write to."""
+    """The error for a failing disk, or a place that is not writable."""
     if error.errno in _FULL:
         return SaveError(_why(path, error))
     return ConfigError(f"{path} cannot be written: {_reason(error)}")
 
 
 def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a new folder with ``fill(temporary)`` and a manifest; it appears at ``path`` whole. See ``new_folder``.
+    """Create a new folder atomically by ``fill(temporary)``, with a manifest. See ``new_folder``.
 
     A failing disk is a CheckpointError.
     """
@@ -372,7 +372,7 @@ def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder by ``fill(temporary)``; it appears at ``path`` whole, on disk, with a manifest.
+    """Write or replace a folder atomically by ``fill(temporary)``, with a manifest.
 
     An older folder at ``path`` stands until the new one is whole: its place is only for one process at a time (see
     ``lock``). A failure (disk full, no permission) is a CheckpointError; what stood there before is untouched.
@@ -408,7 +408,7 @@ def _older(path: Path) -> Path:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Put ``new`` in the place of ``path``. Between the two renames only ``path.old`` exists: see ``recover``."""
+    """Replace ``path`` by ``new``. Between the two renames only ``path.old`` exists: see ``recover``."""
     _remove(_older(path))
     try:
         if os.path.lexists(path):
@@ -424,7 +424,7 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def recover(path: Path) -> None:
-    """Bring back the older folder if a kill fell between the two renames of ``write_folder``, or remove it."""
+    """Restore the older folder after a kill between the two renames of ``write_folder``, or remove it."""
     old = _older(path)
     if not path.exists() and old.exists():
         os.rename(old, path)

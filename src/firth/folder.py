@@ -78,12 +78,12 @@ class Loaded:
 
     @property
     def max_length(self) -> int | None:
-        """Longest row the encoder can read, special pieces included; None: any."""
+        """Maximum sequence length of the encoder, special tokens included; None: unlimited."""
         return getattr(self.objective.encoder.config, "max_positions", None)
 
 
 def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...] | None:
-    """The foreign tensor names of a folder, or None where it holds ours.
+    """The foreign tensor names of a folder, or None if it uses Firth's.
 
     Other tools know fine-tuned models only with the published heads.
     """
@@ -190,7 +190,7 @@ def _card(
 
 
 def find_model(path: str | Path) -> Path:
-    """The model folder that a path means: itself, or the ``model/`` of a run folder."""
+    """Find the model folder of a path: itself, or the ``model/`` of a run folder."""
     folder = Path(path).resolve()
     # A run may be replacing its model at this moment, or was killed while it did: then the older one is there, or
     # was until the new one was.
@@ -234,7 +234,7 @@ def _stamp(folder: Path) -> tuple[int, ...] | None:
 
 
 def _check(folder: Path) -> None:
-    """CheckpointError for a damaged file; what no manifest covers is said."""
+    """Raise CheckpointError for a damaged file; report files that no manifest covers."""
     covered: Collection[str] = ()
     if (folder / MANIFEST).is_file():
         check_folder(folder, skip="train")
@@ -294,7 +294,7 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
 
 
 def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
-    """CheckpointError for an encoder that the weights are too few for, or the machine has no room for.
+    """Raise CheckpointError for an encoder larger than its weights or than the machine's memory.
 
     Nothing is made to find out.
     """
@@ -320,7 +320,7 @@ def _no_encoder(folder: Path, name: str) -> str:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """``firth.json``, checked to be of a layout this version reads."""
+    """Read ``firth.json`` and check that this version supports its layout."""
     try:
         about = read_json(folder / "firth.json")
     except FirthError as error:
@@ -336,7 +336,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 def read_weights(
     folder: Path, objective: Objective, names: tuple[Rename, ...] | None, config: Any
 ) -> dict[str, Tensor]:
-    """A folder's tensors under our names, checked against the objective's."""
+    """Read a folder's tensors under Firth's names, checked against the objective's."""
     expected = objective.state_dict()
     rows: list[Rename] = [((name,), name) for name in expected] if names is None else expand(names, config.n_layers)
     return to_ours(load_tensors(folder / WEIGHTS), rows, expected, str(folder / WEIGHTS))

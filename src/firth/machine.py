@@ -20,7 +20,7 @@ _KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 2
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where and in what type the matrix products run. ``path`` says it in words."""
+    """Device and dtype of matrix products. ``path`` describes them."""
 
     device: torch.device
     dtype: torch.dtype
@@ -28,7 +28,7 @@ class Machine:
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices in hardware (AMX or AVX-512 BF16)."""
+    """Whether this CPU multiplies bfloat16 matrices in hardware (AMX or AVX-512 BF16)."""
     capability = torch.backends.cpu.get_cpu_capability()
     if "AVX512" not in capability and "AMX" not in capability:
         return False
@@ -37,13 +37,13 @@ def has_fast_bfloat16() -> bool:
 
 
 def compute_dtype(x: torch.Tensor) -> torch.dtype:
-    """The type in which matrix products of ``x`` run: autocast's where that is on, else its own."""
+    """The dtype of matrix products of ``x``: autocast's if it is on, else its own."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def bound_kernel_caches() -> None:
-    """Let this process remember fewer compiled matrix products, each of which is made for one shape of its inputs.
+    """Limit the process's cache of compiled matrix products, each compiled for one input shape.
 
     Batches of packed sequences have ever new shapes, and a product takes 100 to 250 kB: PyTorch's and oneDNN's defaults
     (1,024 each) let a process grow by hundreds of MB in its first hours. To go without PyTorch's own cache costs
@@ -55,7 +55,7 @@ def bound_kernel_caches() -> None:
 
 
 def find_machine(precision: str, option: str = "train.precision", device: torch.device | None = None) -> Machine:
-    """The card if there is one, else the processor, or ``device``; ``precision`` as in ``train.precision``.
+    """Choose the GPU if there is one, else the CPU, or ``device``; ``precision`` as in ``train.precision``.
 
     ConfigError, which names the ``option``, for a precision that this machine does not compute in.
     """
@@ -75,7 +75,7 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
 
 
 def reuse_memory() -> None:
-    """Let this process keep the memory it frees, for what it needs next.
+    """Let this process keep freed memory for reuse.
 
     A step frees and asks for the same large tensors again and again. By default each goes back to the system and
     comes again as pages to be filled with zeros, which takes a tenth of a step of a small model. Only where the C
@@ -104,13 +104,13 @@ class _WithoutValues(TorchFunctionMode):
 
 @contextmanager
 def sizes_only() -> Iterator[None]:
-    """Inside, modules are made without memory for their parameters: to know how many there are."""
+    """A context that builds modules without parameter memory, to count their parameters."""
     with torch.device("meta"), _WithoutValues():
         yield
 
 
 def free_memory(device: torch.device) -> float | None:
-    """Bytes that this process can still have on a device, or None where nobody says.
+    """Bytes that this process can still allocate on a device; None if unknown.
 
     On the CPU: what the system has, and what the limits of its control group and of the process itself leave.
     """
@@ -130,7 +130,7 @@ def _available() -> float | None:
 
 
 def _left_to_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """What a container's limit leaves: the least of the process's own group and those above it."""
+    """Bytes left under a container's limit: the minimum over the process's group and its parents."""
     found = []
     for limit, used in _group_files(root, own):
         try:
@@ -143,7 +143,7 @@ def _left_to_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
 
 
 def _group_files(root: Path, own: Path) -> Iterator[tuple[Path, Path]]:
-    """Files with the limit and the use of each group, in version 2 and version 1 of control groups."""
+    """The files with limit and usage of each group, in control groups version 2 and 1."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -161,7 +161,7 @@ def _group_files(root: Path, own: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _left_to_process() -> float | None:
-    """What ``ulimit -v`` leaves: of addresses, not of memory, so that it is the first to run out."""
+    """Bytes left under ``ulimit -v``, which limits address space and so runs out first."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None

@@ -20,7 +20,7 @@ _DOUBT = 1.35
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: of weights with their gradients and optimiser state, and of what a micro-batch adds."""
+    """Memory in bytes: of weights with gradients and optimiser state, and of a micro-batch."""
 
     parameters: float
     work: float
@@ -40,7 +40,7 @@ def estimate_memory(
     recompute: bool,
     processes: int = 1,
 ) -> Memory:
-    """The peak of a training step with micro-batches of ``tokens``, to a third. ``model`` may be on the meta device.
+    """Estimate peak memory of a training step with micro-batches of ``tokens``, within a third. Meta device works.
 
     Measured against the truth by benchmarks/training_memory.py. Of several processes on one machine, which share
     weights and optimiser state: of all together.
@@ -58,7 +58,7 @@ def estimate_memory(
 
 
 def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:
-    """What the run needs and what there is, in words; ConfigError when it will not fit, however one estimates."""
+    """Describe the memory needed and available; ConfigError if the run certainly does not fit."""
     free = free_memory(machine.device)
     words = f"memory: about {_shown(need.total)} ({_shown(need.parameters)} of it weights, gradients and optimiser)"
     if free is None:

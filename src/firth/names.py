@@ -1,4 +1,4 @@
-"""Names that stand for a model: shipped weights, and published models by the names people know; no torch.
+"""Resolve model names: shipped weights, and published models by their well-known names; no torch.
 
 A model is named, in this order, by a path that exists, by a shipped model, or by a size (``firth.systems.SIZES``, for
 training from scratch). ``hub:org/name`` is a model of the Hugging Face hub.
@@ -42,7 +42,7 @@ _NAMES = "firth models lists the names"
 
 
 def locate(name: str | Path) -> Path:
-    """The path that a name stands for: itself if it is there, or the folder of a shipped model.
+    """The path of a name: itself if it exists, or the folder of a shipped model.
 
     ConfigError for a shipped model that this installation does not have. A name that stands for nothing is returned
     as a path, which is then not found; ``not_found`` says what may be meant.

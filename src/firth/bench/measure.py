@@ -32,7 +32,7 @@ _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Seconds that the same work took each time."""
+    """The seconds of repeated measurements."""
 
     seconds: tuple[float, ...]
 
@@ -51,7 +51,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something to time: ``run()`` does it once. ``tokens`` it reads, and the model's operations in it."""
+    """A contestant to time: ``run()`` does it once. ``tokens`` it reads, and the model's operations."""
 
     run: Callable[[], object]
     tokens: int = 0
@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast some work was done. ``share``: its operations over those of the best matrix product of the same run."""
+    """The speed of some work. ``share``: of peak, the fastest matrix product of the same run."""
 
     name: str
     spread: Spread
@@ -69,7 +69,7 @@ class Rate:
     share: float | None
 
     def facts(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         s = self.spread
         return {
             "name": self.name,
@@ -102,13 +102,13 @@ def in_turn(
 
 
 def _settle(device: str) -> None:
-    """Wait for what a card is still at."""
+    """Wait for a GPU's queued work."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
 
 
 def rates(works: Mapping[str, Work], repeats: int = 5, *, device: str = "cpu") -> list[Rate]:
-    """The rates of works that are timed in turn, with the matrix products of the machine among them."""
+    """Time works in turn, together with the machine's matrix products."""
     every = {**matrix_products(device), **works}
     spreads = in_turn({name: work.run for name, work in every.items()}, repeats, device=device)
     limit = max(work.flops / spreads[name].median for name, work in every.items() if name.startswith(MATRIX))
@@ -127,7 +127,7 @@ def _rate(name: str, work: Work, spread: Spread, limit: float) -> Rate:
 
 
 def matrix_products(device: str = "cpu") -> dict[str, Work]:
-    """The limit: products of two large matrices, in each type that the machine multiplies in hardware."""
+    """The peak: products of two large matrices, in each dtype that the hardware supports."""
     on_card = device.startswith("cuda")
     dtypes = [torch.float32]
     if torch.cuda.is_bf16_supported() if on_card else has_fast_bfloat16():
@@ -150,7 +150,7 @@ def _product(shape: tuple[int, int, int], dtype: torch.dtype, device: str) -> Wo
 
 
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
-    """What a figure depends on besides the program. ``load``: of the minute before, by whatever else was running."""
+    """Facts of the machine that figures depend on. ``load``: average of the last minute."""
     name, flags = _processor()
     return {
         "processor": name,
@@ -178,7 +178,7 @@ def version_of(package: str) -> str | None:
 
 
 def _processor() -> tuple[str, set[str]]:
-    """Its name and its instruction sets, as far as the system tells."""
+    """The CPU's name and instruction sets, as far as the system reports them."""
     found: dict[str, str] = {}
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()

@@ -38,14 +38,14 @@ _BATCHES_A_STEP = 2
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What was measured of ``model`` on ``machine``."""
+    """The measurements of ``model`` on ``machine``."""
 
     model: str
     machine: dict[str, Any]
     rates: list[Rate]
 
     def facts(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         return {"model": self.model, "machine": self.machine, "rates": [rate.facts() for rate in self.rates]}
 
 
@@ -87,7 +87,7 @@ def _measured(model: str, works: dict[str, Work], repeats: int) -> Bench:
 
 
 def bench_recipe(model: str, corpus: Path, batch_tokens: int, base: Model | None = None) -> Pretrain:
-    """The recipe of pre-training with nothing said but what must be; of ``base`` where ``model`` is its folder."""
+    """A pre-training recipe with only the required options; of ``base`` if ``model`` is its folder."""
     data: dict[str, Any] = {"corpus": str(corpus), "length": _LENGTH, "workers": 0}
     plain: dict[str, Any] = {"model": model, "data": data}
     if base is not None:
@@ -101,14 +101,14 @@ def bench_recipe(model: str, corpus: Path, batch_tokens: int, base: Model | None
 
 
 def write_random_model(folder: Path, recipe: Pretrain, tokenizer: Tokenizer) -> Path:
-    """A model folder with the recipe's fresh weights."""
+    """Write a model folder with the recipe's random initialisation."""
     objective = make_objective(recipe)
     make_folder(folder, lambda new: write_model(new, recipe.system, PRETRAINING, objective, tokenizer, {}))
     return folder
 
 
 def encode_work(model: Model, n_texts: int) -> Work:
-    """Vectors of texts as long as the sentences of reviews, as ``firth embed`` makes them."""
+    """Embedding texts as long as review sentences, as ``firth embed`` does."""
     lengths = [REVIEW_SENTENCES[i % len(REVIEW_SENTENCES)] for i in range(n_texts)]
     texts = plain_texts(model.loaded.tokenizer, lengths)
     rows = [model.loaded.layout.single(ids) for ids in model.loaded.tokenizer.ids_many(texts)]
@@ -119,7 +119,7 @@ def encode_work(model: Model, n_texts: int) -> Work:
 
 
 def step_work(recipe: Pretrain, run: Path) -> Work:
-    """Updates of a pre-training run as ``firth pretrain`` makes them, from batches that are there already."""
+    """Updates of a pre-training run as in ``firth pretrain``, from prepared batches."""
     trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), lambda text: None)
     batches = next(loader.steps(Place(), step=0))[0]
     trainer.objective.train()

@@ -16,7 +16,7 @@ _SENTENCES_A_DOCUMENT = 50
 
 
 def plain_tokenizer(size: int) -> Tokenizer:
-    """A tokenizer of ``size`` pieces in which each word of a text that ``plain_texts`` makes is one piece."""
+    """A tokenizer of ``size`` tokens that has each word of ``plain_texts`` as one token."""
     words = [f"w{number}" for number in range(size - len(SPECIALS))]
     return Tokenizer.from_vocab([*SPECIALS, *words], lowercase=True)
 
@@ -31,7 +31,7 @@ def plain_texts(tokenizer: Tokenizer, lengths: Sequence[int], seed: int = 0) -> 
 
 
 def plain_corpus(folder: Path, tokenizer: Tokenizer, n_tokens: int, seed: int = 0) -> Path:
-    """A corpus folder of about ``n_tokens`` random pieces, in documents of sentences as long as those of articles."""
+    """Write a corpus folder of about ``n_tokens`` random tokens, with sentence lengths as in articles."""
     rng = np.random.default_rng(seed)
     n_documents = max(n_tokens // (_SENTENCES_A_DOCUMENT * int(np.mean(ARTICLE_SENTENCES))), 1)
     lengths = rng.choice(ARTICLE_SENTENCES, n_documents * _SENTENCES_A_DOCUMENT)

@@ -1,4 +1,4 @@
-"""``firth convert``: any model that Firth reads -> a model folder, or the format of another tool."""
+"""``firth convert``: convert any supported model to a model folder or another tool's format."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ def convert(
     allow_unknown_hangul: bool = False,
     dtype: StoredDtype | None = None,
 ) -> Converted:
-    """Write the model at ``source`` to the new folder ``out`` in the format ``target``, whole or not at all.
+    """Write the model at ``source`` to the new folder ``out`` in the format ``target``, atomically.
 
     What was written is read again and compared, number by number, before the folder appears. ``vocab``,
     ``lowercase`` and ``gelu`` are for models of other tools, as in ``ReadOptions``; ``int8`` is for ONNX.
@@ -129,7 +129,7 @@ def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Facts]:
 
 
 def shortened(loaded: Loaded, max_positions: int) -> Loaded:
-    """The same model for rows of at most ``max_positions`` tokens.
+    """The same model for sequences of at most ``max_positions`` tokens.
 
     Source: openai/finetune-transformer-lm train.py keeps the first n_ctx rows. ConfigError where there are not as many.
     """

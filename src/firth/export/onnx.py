@@ -1,4 +1,4 @@
-"""``firth convert --as onnx``: a model as an ONNX graph that onnxruntime, measured, computes as PyTorch does.
+"""``firth convert --as onnx``: export a model to ONNX, and check that onnxruntime agrees with PyTorch.
 
 model.onnx                 ids, mask and segments of padded rows in, the outputs of the model's heads out
 model_int8.onnx            the same with weights of 8 bits, only where it scores as well on labelled data
@@ -88,13 +88,13 @@ def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
 
 
 def _absent(loaded: Loaded) -> tuple[str, ...]:
-    """Parts that nothing has trained: a graph has none of them."""
+    """Untrained parts, which a graph leaves out."""
     never = (POOLER,) if loaded.task == PRETRAINING and f"{POOLER}." in loaded.system.no_gradient else ()
     return (*loaded.untrained, *never)
 
 
 def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Facts:
-    """Write the files into an existing empty folder; returns what was measured, in words.
+    """Write the files into an existing empty folder; returns a description of the measurements.
 
     CheckpointError if onnxruntime gives other numbers than PyTorch, or int8 costs more than it may.
     """
@@ -203,7 +203,7 @@ def _compare(session: Any, loaded: Loaded) -> list[dict[str, Any]]:
 
 
 def _drawn_rows(loaded: Loaded, batch: int, length: int) -> list[Row]:
-    """Rows of pieces at random, each a word, from the full length down to one token."""
+    """Random sequences in which each token is a word, from the full length down to one token."""
     config = loaded.objective.encoder.config
     rng = np.random.default_rng(batch * length)
     lengths = [length] if batch == 1 else np.linspace(length, 1, batch).astype(int).tolist()
@@ -230,7 +230,7 @@ def _differences(session: Any, loaded: Loaded, rows: Sequence[Row]) -> dict[str,
 
 @torch.inference_mode()
 def _packed_outputs(loaded: Loaded, rows: Sequence[Row]) -> Mapping[str, Tensor]:
-    """What the model itself says, under the names of the graph."""
+    """The model's own outputs, under the graph's names."""
     tokens, objective = collate([Example((row,), (1,), {}) for row in rows]).tokens, loaded.objective
     if isinstance(objective, TaskModel):
         return naming(objective)(objective.logits(objective.read(tokens), tokens))
@@ -288,7 +288,7 @@ def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -
 
 
 def _quantise(path: Path, small: Path) -> None:
-    """Weights in 8-bit integers, scaled by output; inputs are quantised as they come.
+    """Quantise weights to 8-bit integers, scaled per output; inputs are quantised dynamically.
 
     Of the weights' range 7 bits are used: with 8 the sums overflow on processors without VNNI, and the scores would
     not hold there.
@@ -314,7 +314,7 @@ def _quiet_root() -> Iterator[None]:
 
 
 def _scores(loaded: Loaded, gold: _Gold, session: Any, what: str) -> dict[str, float]:
-    """The scores of a graph: rows, decoding and scoring are those of ``firth evaluate``."""
+    """Score a graph as ``firth evaluate`` does."""
     config = task_model(loaded).config
 
     def run(examples: Sequence[Example]) -> list[Outputs]:

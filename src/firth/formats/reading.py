@@ -58,7 +58,7 @@ _PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """What a user says of a model of another tool, where its files do not; None where nothing is said.
+    """What the user specifies about another tool's model, if its files do not; None: not given.
 
     ``vocab``: a vocabulary in place of the folder's. ``lowercase``: whether text is lower-cased. ``gelu``: the form in
     a Google checkpoint; erf if not given, as in every copy in use. ``vectors``: word vectors for an encoder that has
@@ -76,7 +76,7 @@ NO_OPTIONS = ReadOptions()
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A model that was read, what was found out about it by name, and what is wrong with its tokenizer, if anything."""
+    """A model read from another format, facts about it by name, and a problem of its tokenizer, if any."""
 
     loaded: Loaded
     facts: Facts
@@ -84,13 +84,13 @@ class Foreign:
 
 
 def read_firth(path: Path, options: ReadOptions) -> Foreign:
-    """A model folder, or the model of a run."""
+    """Read a model folder, or the model of a run."""
     loaded = read_model(path)
     return Foreign(loaded, describe(loaded.system_name, loaded.task, loaded.objective))
 
 
 def read_sentence_transformers(path: Path, options: ReadOptions) -> Foreign:
-    """A folder of sentence-transformers: the transformer in it, and how its tokens become one vector."""
+    """Read a folder of sentence-transformers: its transformer and its pooling."""
     parts = read_sentence_model(path)
     inner = read_huggingface(parts.transformer, options)
     unit = ", made of length 1" if parts.embedding.normalize else ""
@@ -99,7 +99,7 @@ def read_sentence_transformers(path: Path, options: ReadOptions) -> Foreign:
 
 
 def read_huggingface(folder: Path, options: ReadOptions) -> Foreign:
-    """A folder of transformers, of any year."""
+    """Read a folder of any version of transformers."""
     file = next((folder / name for name in CONFIGS if (folder / name).is_file()), folder / CONFIGS[0])
     theirs, where = read_json(file), str(file)
     family = _model_type(theirs, where)
@@ -121,7 +121,7 @@ def read_huggingface(folder: Path, options: ReadOptions) -> Foreign:
 
 
 def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
-    """By what ``config.json`` calls it; the oldest files of BERT do not say."""
+    """The model type in ``config.json``; the oldest files of BERT have none."""
     name = theirs.get("model_type", "bert")
     if not isinstance(name, str) or name not in _MODEL_TYPES:
         known = " and ".join(map(repr, _MODEL_TYPES))
@@ -130,7 +130,7 @@ def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
 
 
 def read_released_gpt(folder: Path, options: ReadOptions) -> Foreign:
-    """The ten arrays of OpenAI's release."""
+    """Read the ten arrays of OpenAI's release."""
     kind: _What = ("gpt", PRETRAINING, TiedLMConfig())
     config, ours = read_openai(folder)
     text = _tokenizer(folder, config.vocab_size, options)
@@ -139,7 +139,7 @@ def read_released_gpt(folder: Path, options: ReadOptions) -> Foreign:
 
 
 def read_published_elmo(path: Path, options: ReadOptions) -> Foreign:
-    """The two files of ELMo."""
+    """Read the two files of ELMo."""
     if options.lowercase:
         raise ConfigError("ELMo reads text as it is: leave out --uncased")
     files = find_files(path)
@@ -173,7 +173,7 @@ def read_cove(path: Path, options: ReadOptions) -> Foreign:
 
 
 def read_fastai_model(path: Path, options: ReadOptions) -> Foreign:
-    """The weights of a language model of fastai, and the list of words beside them."""
+    """Read the weights of a fastai language model, and its word list."""
     if options.lowercase is False:
         raise ConfigError("fastai's language models read lower-cased text: leave out --cased")
     kind: _What = ("awd-lstm", PRETRAINING, AwdLMConfig())
@@ -207,7 +207,7 @@ def _types(tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_google(prefix: Path, options: ReadOptions) -> Foreign:
-    """A TensorFlow checkpoint of google-research/bert; ``prefix`` is its path without ``.index``."""
+    """Read a TensorFlow checkpoint of google-research/bert; ``prefix`` is its path without ``.index``."""
     folder, where, gelu = prefix.parent, str(prefix), options.gelu or "erf"
     file = folder / "bert_config.json"
     config = google_bert.config_from_google(read_json(file), str(file), "gelu" if gelu == "erf" else "gelu_tanh")
@@ -241,7 +241,7 @@ def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
 
 
 def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts) -> Foreign:
-    """The model and what there is to say of it."""
+    """Collect the model and the facts about it."""
     system_name, task, _ = kind
     facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]
     if text.n_fillers:
@@ -258,7 +258,7 @@ def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[st
 
 
 def describe(system_name: str, task: str, objective: Objective) -> Facts:
-    """System, task, labels and sizes of a model in words."""
+    """Describe a model's system, task, labels and sizes."""
     config = objective.encoder.config
     sizes = f"{config.n_layers} layers of width {config.width}, {config.vocab_size:,} pieces"
     n_parameters = sum(p.numel() for p in objective.parameters())
@@ -283,7 +283,7 @@ class _Text:
 
 
 def _tokenizer(folder: Path, size: int, options: ReadOptions) -> _Text:
-    """The tokenizer of a folder, which must have ``size`` pieces, special ones at the end not counted."""
+    """Load the tokenizer of a folder, which must have ``size`` tokens, not counting appended special ones."""
     vocab, advice = options.vocab, f"firth convert {folder} --vocab FILE --out DIR"
     if vocab is None and not any((folder / name).is_file() for name in VOCABULARIES):
         raise CheckpointError(f"{folder} has no tokenizer.json and no vocab.txt: give its vocabulary with {advice}")
@@ -366,7 +366,7 @@ def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[
 
 
 def _renew(part: nn.Module, std: float) -> None:
-    """Fresh weights, the same at each reading; training draws its own."""
+    """Initialise weights, the same at each reading; training initialises its own."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for parameter in part.parameters():

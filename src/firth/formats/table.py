@@ -1,4 +1,4 @@
-"""The table of formats: how each is found, read and written. A new format is a row here.
+"""The table of model formats: how each is detected, read and written. A new format is a row here.
 
 ``find_format`` decides by the files that are there, never by a name (but for ``hub:``); the first row that finds a path
 has it. What is written as ONNX, which takes a labelled data set to judge, is in ``export/onnx.py``.
@@ -32,7 +32,7 @@ ONNX_ABOUT, ONNX_GRAPH = "onnx.json", "model.onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A format of models on disk.
+    """One model format on disk.
 
     ``key``: its name after ``--as``. ``title``: what a path in it is, in words. ``page``: its page under docs/.
 
@@ -159,7 +159,7 @@ def find_format(path: str | Path) -> Located:
 
 
 def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
-    """Read a model of any format; every tensor is used, or known to be of no use, or an error."""
+    """Read a model of any format; a tensor that is neither used nor known to be unused is an error."""
     row, name = located.format, located.name
     given = [field.name for field in fields(options) if getattr(options, field.name) is not None]
     if strange := [option for option in given if option not in row.options]:
@@ -178,13 +178,13 @@ def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
 
 
 def check_packages(row: Format) -> None:
-    """ConfigError unless the extra of a format is installed."""
+    """Raise ConfigError unless the extra of a format is installed."""
     if missing := [name for name in row.packages if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"{row.title} needs {' and '.join(missing)}: pip install 'firth[{row.extra}]'")
 
 
 def open_model(path: str | Path) -> Loaded:
-    """Load the model at ``path``, whatever its format. What is wrong with its tokenizer is said on stderr."""
+    """Load the model at ``path`` in any format. Problems of its tokenizer are reported on stderr."""
     found = read_format(find_format(path))
     if found.warning:
         say(f"{path}: {found.warning}")

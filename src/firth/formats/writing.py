@@ -1,4 +1,4 @@
-"""Write a model in each format, read it again and compare: the writers of the table."""
+"""The writers of the table of formats: each writes a model, reads it again and compares."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,14 +25,14 @@ _BERTS = ("bert", "bert-ltr")
 
 
 def write_firth(folder: Path, loaded: Loaded) -> Facts:
-    """A model folder, which transformers reads too where it knows the system."""
+    """Write a model folder, which transformers reads too if it knows the system."""
     _write_model(folder, loaded)
     _compare(loaded.objective.state_dict(), read_model(folder, unfinished=True).objective.state_dict())
     return []
 
 
 def write_huggingface(folder: Path, loaded: Loaded) -> Facts:
-    """The files that transformers reads, and no other."""
+    """Write only the files that transformers reads."""
     _check_system("hf", loaded, (*_BERTS, "gpt"))
     _write_model(folder, loaded)
     (folder / "firth.json").unlink()
@@ -42,7 +42,7 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Facts:
 
 
 def write_sentence_transformers(folder: Path, loaded: Loaded) -> Facts:
-    """A model folder with the files of sentence-transformers beside."""
+    """Write a model folder with the files of sentence-transformers."""
     _check_system("st", loaded, _BERTS)
     facts = write_firth(folder, loaded)
     write_sentence_model(folder, loaded.embedding, loaded.objective.encoder.widths[-1], loaded.max_length)
@@ -50,7 +50,7 @@ def write_sentence_transformers(folder: Path, loaded: Loaded) -> Facts:
 
 
 def write_google(folder: Path, loaded: Loaded) -> Facts:
-    """The files of google-research/bert."""
+    """Write the files of google-research/bert."""
     _check_system("google", loaded, _BERTS)
     if loaded.task not in (PRETRAINING, "classify", "answer"):
         raise ConfigError(f"this is a model for {loaded.task}, which google-research/bert does not have")
@@ -67,7 +67,7 @@ def write_google(folder: Path, loaded: Loaded) -> Facts:
 
 
 def _google_facts(loaded: Loaded) -> Facts:
-    """What Google's files cannot say."""
+    """The facts that Google's files cannot hold."""
     tokenizer = loaded.tokenizer
     facts = [("for Google's code", f"--do_lower_case={tokenizer.lowercase}: its files do not say it")]
     google = Tokenizer.from_vocab(tokenizer.pieces, lowercase=tokenizer.lowercase, google=True)
@@ -79,7 +79,7 @@ def _google_facts(loaded: Loaded) -> Facts:
 
 
 def write_released_gpt(folder: Path, loaded: Loaded) -> Facts:
-    """The arrays of OpenAI's release, and the tokenizer."""
+    """Write the arrays of OpenAI's release, and the tokenizer."""
     _check_system("openai", loaded, ("gpt",))
     config, tokenizer = loaded.objective.encoder.config, loaded.tokenizer
     # Special pieces behind all others are made anew by their code, which has no place for them in the files.
@@ -98,7 +98,7 @@ def write_released_gpt(folder: Path, loaded: Loaded) -> Facts:
 
 
 def write_published_elmo(folder: Path, loaded: Loaded) -> Facts:
-    """The published files of ELMo."""
+    """Write the published files of ELMo."""
     if loaded.system_name != "elmo":
         raise ConfigError(f"this is a {loaded.system_name}: the format elmo is for elmo")
     config, where = loaded.objective.encoder.config, (folder / elmo.OPTIONS, folder / elmo.WEIGHTS)
@@ -126,7 +126,7 @@ def _write_model(folder: Path, loaded: Loaded) -> None:
 
 
 def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
-    """ConfigError for a model that another tool cannot hold."""
+    """Raise ConfigError for a model that the other tool does not support."""
     options: Any = loaded.objective.config
     if loaded.system.huggingface is not None and loaded.system_name not in systems:
         raise ConfigError(f"this is a {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
@@ -135,7 +135,7 @@ def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
 
 
 def _compare(written: Mapping[str, Any], again: Mapping[str, Any]) -> None:
-    """CheckpointError unless all that was written reads as the same numbers."""
+    """Raise CheckpointError unless everything written reads back equal."""
     for name, tensor in written.items():
         read = again[name]
         same = torch.equal(read, tensor) if isinstance(tensor, Tensor) else np.array_equal(read, tensor)

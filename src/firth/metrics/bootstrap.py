@@ -65,7 +65,7 @@ def paired_permutation_p(
 def paired_bootstrap(
     score: Callable[[Int[np.ndarray, " n"]], Sequence[float]], n: int, seed: int, draws: int = 1000
 ) -> Float[np.ndarray, "draws systems"]:
-    """Scores of several systems on ``draws`` resamples of the same ``n`` examples, drawn with replacement.
+    """Scores of several systems on ``draws`` resamples of the same ``n`` examples, with replacement.
 
     ``score(numbers)`` gives every system's score on the examples with these numbers, so that differences between
     columns are paired. Source: Efron and Tibshirani 1993, §8.3.
@@ -77,7 +77,7 @@ def paired_bootstrap(
 
 
 def percentile_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """The 95 % interval of bootstrap values; those that are not finite are left out."""
+    """The 95 % interval of bootstrap values, ignoring those that are not finite."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return math.nan, math.nan

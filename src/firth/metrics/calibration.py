@@ -31,7 +31,7 @@ def softmax(logits: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n K"]:
 def reliability(
     probabilities: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"], n_bins: int = 15
 ) -> list[ReliabilityBin]:
-    """The rows of a reliability diagram: equal ranges of confidence, lowest first, those without a prediction left out.
+    """The bins of a reliability diagram: equal ranges of confidence, lowest first, without empty ones.
 
     Confidence is the probability of the likeliest class; range m of M holds (m-1)/M < confidence <= m/M.
     Source: Guo et al. 2017, §2.
@@ -78,7 +78,7 @@ def fit_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"
 
 
 def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
-    """``fit_temperature`` drawn towards 1, as if by 30 further examples: a handful that are all right would want 0."""
+    """``fit_temperature`` shrunk towards 1, as if by 30 more examples: a few examples, all correct, would give 0."""
     return fit_temperature(logits, gold) ** (len(gold) / (len(gold) + _DOUBT))
 
 
@@ -119,7 +119,7 @@ def cross_fitted(
 
 
 def _below_largest(logits: np.ndarray) -> np.ndarray:
-    """How far each logit lies below the largest of its row: at most 0, and small enough to divide and add up."""
+    """Logits minus the largest of their row, for numerical stability."""
     logits = logits.astype(np.float64)
     with np.errstate(over="ignore"):
         return np.maximum(logits - logits.max(-1, keepdims=True), -1e100)

@@ -7,13 +7,13 @@ from jaxtyping import Bool, Int
 
 
 def accuracy(gold: Int[np.ndarray, " n"], predicted: Int[np.ndarray, " n"]) -> float:
-    """Share of predictions that are right, 0 to 1. Raises ValueError for no or unequally many labels."""
+    """Share of correct predictions, 0 to 1. ValueError for no labels, or unequal numbers of them."""
     _check(gold, predicted)
     return float(np.mean(gold == predicted))
 
 
 def macro_f1(gold: Int[np.ndarray, " n"], predicted: Int[np.ndarray, " n"]) -> float:
-    """F1 of each class that occurs in either array, and their mean, 0 to 1: rare classes weigh like common ones.
+    """F1 of each class in either array, and their mean, 0 to 1: rare classes count as much as common ones.
 
     F1 is 2 TP / (2 TP + FP + FN), which is 0 for a class that is never right.
     Source: scikit-learn f1_score(average="macro"), whose classes are also those of both arrays.
@@ -76,7 +76,7 @@ def _f1(n_right: int, n_both: int) -> float:
 
 
 def _counts(gold: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How often each class is gold, is predicted, and is both at once."""
+    """Counts of each class as gold, as predicted, and as both."""
     n_classes = int(max(gold.max(), predicted.max())) + 1
     right = gold[gold == predicted]
     n_gold, n_predicted, n_right = (np.bincount(labels, minlength=n_classes) for labels in (gold, predicted, right))

@@ -13,7 +13,7 @@ KLUE_NER_TAGS = ("B-PS", "I-PS", "B-LC", "I-LC", "B-OG", "I-OG", "B-DT", "I-DT",
 
 @dataclass(frozen=True, slots=True)
 class EntityScores:
-    """Entities in the gold tags, in the predicted ones, and in both with the same label and borders."""
+    """Counts of entities in the gold tags, in the predicted ones, and in both with equal label and borders."""
 
     n_gold: int
     n_predicted: int
@@ -94,7 +94,7 @@ def conlleval(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
 
 
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Share of tags that are right, 0 to 1, over all sentences together. Any tags will do, parts of speech too."""
+    """Share of correct tags, 0 to 1, over all sentences together. Works for any tags, also parts of speech."""
     _check(gold, predicted)
     pairs = list(zip(chain.from_iterable(gold), chain.from_iterable(predicted), strict=True))
     return sum(a == b for a, b in pairs) / len(pairs)

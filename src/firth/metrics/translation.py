@@ -23,7 +23,7 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
 
 
 def translation_metrics() -> dict[str, Any]:
-    """sacreBLEU's metrics by name. ConfigError without the library: ask before there is much to score."""
+    """sacreBLEU's metrics by name. ConfigError without the library, so call it before translating."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
