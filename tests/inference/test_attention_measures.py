@@ -53,7 +53,7 @@ def test_the_models_own_translation_and_other_models() -> None:
     found = made.cross_attention("a1 b2")
     expected = made.loaded.tokenizer.encode(made.translate("a1 b2")).ids
     assert found.pieces == [made.loaded.tokenizer.piece(i) for i in expected] + ["[SEP]"]
-    with pytest.raises(InputError, match="has no pieces"):
+    with pytest.raises(InputError, match="has no tokens"):
         made.cross_attention(" ", "a1")
     with pytest.raises(ConfigError, match="has no cross-attention: firth pretrain --model transformer-mini"):
         tiny_language_model("bert").cross_attention("a1")

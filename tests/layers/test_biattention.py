@@ -128,7 +128,7 @@ def test_partners_by_hand() -> None:
 
 @pytest.mark.parametrize("second", [[True, False], [False, True, True]])
 def test_a_second_text_without_a_first_is_our_own_mistake(second: list[bool]) -> None:
-    with pytest.raises(ValueError, match="rows must be in one batch"):
+    with pytest.raises(ValueError, match="sequences must be in one batch"):
         partners(torch.tensor(second))
 
 

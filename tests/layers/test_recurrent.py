@@ -202,5 +202,5 @@ def test_bfloat16_input_under_autocast(cell: Cell) -> None:
 
 
 def test_vectors_that_are_not_those_of_the_rows() -> None:
-    with pytest.raises(ValueError, match="7 vectors for rows of 8 words"):
+    with pytest.raises(ValueError, match="7 vectors for sequences of 8 words"):
         BiRNN(2, 2, 1, dropout=0.0)(torch.zeros(7, 2), Rows.from_lengths([3, 5]))
