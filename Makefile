@@ -3,7 +3,7 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test coverage check docs wheel models study bench torture clean
+.PHONY: help demo test coverage check docs wheel models study bench torture audit clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
@@ -16,6 +16,7 @@ help:
 	@echo "make study   fine-tune them on a dozen tasks, about 100 minutes on two cores; what is done is kept"
 	@echo "make bench   measure this machine beside other libraries, about 20 quiet minutes; writes docs/benchmarks.md"
 	@echo "make torture kill, fill the disk and damage files, hours on two cores, resumable; writes docs/robustness.md"
+	@echo "make audit   look up known vulnerabilities of the pinned dependencies, where a network allows it"
 	@echo "make clean   remove caches and build outputs; .venv, runs/ and models/ stay"
 
 demo:
@@ -58,6 +59,10 @@ bench:
 torture:
 	@scripts/setup report,dev
 	.venv/bin/python tests/torture/campaign.py $(if $(PARTS),--parts $(PARTS))
+
+audit:
+	@scripts/setup report,dev
+	scripts/audit
 
 clean:
 	rm -rf build dist docs/_build htmlcov .coverage* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -38,7 +38,7 @@ from firth.finetuning.finetune import (
     summary,
 )
 from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
-from firth.finetuning.resolve import balanced, resolve
+from firth.finetuning.resolve import Resolved, balanced, resolve
 from firth.finetuning.train import (
     Run,
     split_of,
@@ -473,6 +473,17 @@ def test_what_there_is_no_memory_for_is_known_before_it_is_made(
     with pytest.raises(ConfigError, match=r"memory: about [\d.]+ GB .* too large for this machine"):
         run_resolved(size, tmp_path / "out", tell=QUIET)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_share_of_unknown_tokens_is_said(plain: dict[str, Any], tmp_path: Path) -> None:
+    dev = tmp_path / "d.tsv"
+    dev.write_text("text\tlabel\nꙮ ꙮ\triver\nꙮ ꙮ\twinter\n", "utf-8")
+    recipe, base, labelled = resolve({**plain, "data": {**plain["data"], "dev": str(dev)}}, SETTINGS, "t")
+    heard: list[str] = []
+    job._Finetuning(Resolved(recipe, base, labelled), tmp_path / "out", heard.append)._examples_for(recipe)
+    (told,) = [text for text in heard if "[UNK]" in text]
+    # Of each text [CLS] ꙮ ꙮ [SEP].
+    assert told.startswith("dev, 50.0% of the tokens are [UNK]")
 
 
 # -- the encoder ---------------------------------------------------------------------------------------------

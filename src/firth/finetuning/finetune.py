@@ -50,6 +50,8 @@ from firth.recipes import Settings, plain_of
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
+from firth.tasks.rows import unknown_share
+from firth.text.open_words import OpenWords
 from firth.training.distributed import World
 from firth.training.processes import start_group
 
@@ -59,6 +61,8 @@ RESULTS, IDENTITY = "results.json", "identity.json"
 _COLLAPSE = 0.15
 # Fewer updates than this leave the new layer half taught.
 _FEW_UPDATES = 100
+# A share of unknown tokens from which on it is said.
+_MUCH_UNKNOWN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,8 +363,23 @@ class _Finetuning:
                 made[name] = split_of(self.base, recipe, records)
                 for what, n in made[name].noted.items():
                     self.tell(f"{name}, {what}: {n:,}")
+                if told := self._unknown_tokens(made[name]):
+                    self.tell(f"{name}, {told}")
             self._examples = {key: made}
         return self._examples[key]
+
+    def _unknown_tokens(self, split: Split) -> str:
+        """How many tokens of some examples the tokenizer does not know, where that may harm; else empty."""
+        tokenizer = self.base.tokenizer
+        if isinstance(tokenizer, OpenWords):  # reads any word by its characters
+            return ""
+        share = unknown_share(split.examples, tokenizer.unk_id)
+        if share < _MUCH_UNKNOWN:
+            return ""
+        return (
+            f"{share:.1%} of the tokens are {tokenizer.kind.unk}, of which the model sees nothing: take one whose "
+            "vocabulary has the words of this text, or extend it (firth extend)"
+        )
 
     def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:
         """The initial vectors of the head's own words, read once."""

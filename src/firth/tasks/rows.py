@@ -219,6 +219,12 @@ def make_row(
     return Row(np.asarray(ids, np.int32), kinds, words, cut, chars)
 
 
+def unknown_share(examples: Sequence[Example], unk_id: int) -> float:
+    """The share of unknown tokens among all of some examples, special ones included."""
+    rows = [row for example in examples for row in example.rows]
+    return sum(int(np.count_nonzero(row.ids == unk_id)) for row in rows) / max(sum(len(row.ids) for row in rows), 1)
+
+
 def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:
     """How many tokens of each text of a pair to keep: the longer text loses its last token, in ties the second.
 
