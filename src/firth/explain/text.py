@@ -155,7 +155,9 @@ def _input(page: Report, model: Model, asked: Asked) -> str:
     page.heading(heading)
     page.text(asked.say("input_text"))
     tokens, parts = rows
-    columns = [max(text_width(token), 34.0) + 8 for token in tokens]
+    # As wide as the widest name in the column.
+    named = zip(tokens, *(names for _, names in parts.values()), strict=True)
+    columns = [max(34.0, *map(text_width, column)) + 12 for column in named]
     left = max(text_width(asked.say(f"input_{key}")) for key in parts) + 12
     starts = left + np.concatenate([[0], np.cumsum(columns)])
     drawn = [label(starts[i] + columns[i] / 2 - 4, 12, token, anchor="middle") for i, token in enumerate(tokens)]
