@@ -41,6 +41,7 @@ async def attention(context: Context, body: AttentionBody) -> Any:
 # What the page consists of; all of it comes from here.
 PAGE = {
     "index.html": "text/html; charset=utf-8",
+    "icon.svg": "image/svg+xml",
     "playground.css": "text/css; charset=utf-8",
     "playground.js": "text/javascript; charset=utf-8",
 }
