@@ -117,6 +117,14 @@ def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
         Corpus(folder)
 
 
+@pytest.mark.parametrize("options", ["", "{", "[]", "[" * 100_000])
+def test_broken_options_are_named(tmp_path: Path, options: str) -> None:
+    folder = write_corpus(tmp_path / "corpus")
+    edit_manifest(folder, options=options)
+    with pytest.raises(CorpusError, match=r"manifest\.json is damaged: its options are no JSON object"):
+        _ = Corpus(folder).is_parallel
+
+
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "corpus")
     other = Tokenizer.from_vocab([*PIECES, "more"], lowercase=True)

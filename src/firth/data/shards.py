@@ -126,7 +126,13 @@ class Corpus:
     @property
     def is_parallel(self) -> bool:
         """Whether each document is a sentence and its translation (``firth prepare --second``)."""
-        return json.loads(self.manifest.options).get("lines") == "pair"
+        try:
+            options = json.loads(self.manifest.options)
+        except (ValueError, RecursionError):
+            options = None
+        if not isinstance(options, dict):
+            raise CorpusError(f"{self.folder / 'manifest.json'} is damaged: its options are no JSON object")
+        return options.get("lines") == "pair"
 
     @property
     def fingerprint(self) -> str:
