@@ -50,7 +50,7 @@ def test_the_road_of_parallel_text(firth, tiny_vocab: Path, tmp_path: Path) -> N
     assert made.code == 0 and "2 pairs, 4 sentences" in made.out and "held out  2 pairs" in made.out
     assert "left out: 2 pairs with nothing on one side" in made.out
     assert f"next: firth pretrain --model transformer-mini --corpus {tmp_path / 'c'}" in made.out
-    for model, what in (("bert-tiny", "'pairs'"), ("lstm-small", "'streams'")):
+    for model, what in (("bert-tiny", "'documents'"), ("lstm-small", "'streams'")):
         refused = firth("pretrain", "--model", model, "--corpus", tmp_path / "c", "--out", tmp_path / "r")
         assert refused.code == 2 and f"c is parallel text, but data.instances={what}" in refused.complaint
     short = text(tmp_path / "d", ["eins"])
@@ -83,8 +83,8 @@ def test_training_says_what_is_left_out_and_what_comes_next(firth, tiny_pairs: P
         "encoder.width=128",
     )
     assert result.code == 0, result.err
-    assert " training pairs are longer than data.length=24: left out" in result.err
-    assert " held-out pairs are longer than data.length=24: left out" in result.err
+    assert " training pairs are longer than data.length=24 and skipped" in result.err
+    assert " held-out pairs are longer than data.length=24 and skipped" in result.err
     assert result.out.endswith(f"next: firth translate {tmp_path / 'r'} < lines.txt\n")
     shown = json.loads(firth("pretrain", "--resume", tmp_path / "r", "--replay", "0:0:0:0").out)
     row = shown["rows"][0]

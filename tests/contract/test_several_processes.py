@@ -121,7 +121,7 @@ def test_a_bad_batch_of_another_process_is_named(tiny_corpus: Path, tmp_path: Pa
     """A rate that makes all weights infinite: the losses of all batches are no numbers, and each is named."""
     settings = ("train.micro_batches=2", "optim.learning_rate=1e38", "optim.warmup_share=0", "optim.clip_norm=0")
     recipe = tiny_recipe("bert", tiny_corpus, *settings)
-    with pytest.raises(TrainingError, match=r"not (a number|finite) in step \d, batch 0:0:0:\d+, 0:0:0:\d+\. Look at"):
+    with pytest.raises(TrainingError, match=r"not (a number|finite) in step \d, batch 0:0:0:\d+, 0:0:0:\d+\. Inspect"):
         pretrain(recipe, tmp_path / "run", silent, processes=2)
 
 

@@ -147,7 +147,7 @@ def test_an_empty_context_has_no_answer(loaded: dict[str, Loaded]) -> None:
 def test_a_long_question_is_cut_and_noted(loaded: dict[str, Loaded]) -> None:
     record = Question("who walked " * 50, "the old farmer")
     (answer,), noted = answer_records(loaded["answer"], [record])
-    assert noted == {"question cut to 16 pieces": 1}
+    assert noted == {"question cut to 16 tokens": 1}
     assert answer.cut
 
 

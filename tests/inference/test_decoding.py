@@ -298,9 +298,9 @@ def test_beams_that_cannot_be(beam: int, alpha: float, words: str) -> None:
 
 @pytest.mark.parametrize("most", [[], [0], [1, 1]])
 def test_lengths_are_one_for_each_row(most: list[int]) -> None:
-    with pytest.raises(ValueError, match="expected at least 1 for each of 1 rows"):
+    with pytest.raises(ValueError, match="expected at least 1 for each of 1 sequences"):
         greedy(Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, most=most)
-    with pytest.raises(ValueError, match="expected at least 1 for each of 1 rows"):
+    with pytest.raises(ValueError, match="expected at least 1 for each of 1 sequences"):
         beam_search(Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, alpha=0.0, most=most)
 
 

@@ -79,7 +79,7 @@ def test_a_long_question_loses_its_end_and_is_counted() -> None:
     (example,) = answer_examples([Question("q " * 65, "a b")], made, CONFIG)
     assert (example.rows[0].ids == TOKENIZER.ids_many(["q"])[0][0]).sum() == 64
     assert example.about.begin == 66
-    assert made.noted == {"question cut to 64 pieces": 1}
+    assert made.noted == {"question cut to 64 tokens": 1}
     (whole,) = answer_examples([Question("q " * 64, "a b")], made, CONFIG)
     assert made.noted.total() == 1
     assert (example.cut, whole.cut) == (True, False)

@@ -56,7 +56,7 @@ def test_lines_that_are_no_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("firth.text.corpus.LINE_LIMIT", 20)
     ours = write(tmp_path, "a", ["short", "word " * 20])
     theirs = write(tmp_path, "b", ["kurz", "lang"])
-    with pytest.raises(InputError, match="a:2: a line of more than"):
+    with pytest.raises(InputError, match="a:2: found a line of more than 20 characters"):
         list(ParallelReader([ours], [theirs]))
     with pytest.raises(InputError, match="not JSONL"):
         list(ParallelReader([write(tmp_path, "c.jsonl", ['{"text": "x"}'])], [theirs]))

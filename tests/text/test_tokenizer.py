@@ -268,7 +268,7 @@ def test_bad_vocabularies(tmp_path: Path, lines: list[str], message: str) -> Non
 
 def test_pieces_that_a_vocabulary_file_could_not_hold() -> None:
     for piece in (" a", "a\n", "a\nb"):
-        with pytest.raises(TokenizerError, match="piece 5 has white space"):
+        with pytest.raises(TokenizerError, match="token 5 has white space"):
             Tokenizer.from_vocab([*SPECIALS, piece], lowercase=True)
 
 

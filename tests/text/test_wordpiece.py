@@ -73,7 +73,7 @@ def test_equals_recounting(counts: dict[str, int], score: Score, min_count: int)
         pieces = train_wordpiece(counts, size, score=score, min_count=min_count)
         assert pieces[: len(SPECIALS)] == list(SPECIALS)
         assert pieces[len(SPECIALS) + n_alphabet :] == expected[:n]
-    with pytest.raises(TokenizerError, match=f"at most {size} pieces"):
+    with pytest.raises(TokenizerError, match=f"at most {size} tokens"):
         train_wordpiece(counts, size + 1, score=score, min_count=min_count)
 
 

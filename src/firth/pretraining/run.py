@@ -54,6 +54,8 @@ from firth.vectors.fixed_words import fill_words
 RECIPE = "recipe.toml"
 WORKER = "firth.pretraining.worker"
 # Seconds to measure a run's speed for each sequence length, after a warm-up step.
+# Where the length of a run is not known yet, the learning rate is that of the begin of a long one.
+_LONG_RUN_STEPS = 1_000_000
 _MEASURE_S = 4.0
 _FEWEST_MEASURED = 2
 
@@ -233,7 +235,7 @@ def measure_pace(recipe: Pretrain, run: Path, world: World, *, n_threads: int = 
     """
     # The learning rate of the first step is that of a long run.
     long = dataclasses.replace(
-        recipe, train=dataclasses.replace(recipe.train, steps=1_000_000, minutes=0.0, epochs=0.0)
+        recipe, train=dataclasses.replace(recipe.train, steps=_LONG_RUN_STEPS, minutes=0.0, epochs=0.0)
     )
     with deterministic(), _threads(n_threads):
         machine = find_machine(recipe.train.precision)
@@ -487,7 +489,7 @@ def assemble(
         dev=dev,
         config=recipe.train,
         optim=recipe.optim,
-        rate=rate_of(recipe.optim, recipe.train.steps),
+        rate=rate_of(recipe.optim, recipe.train.steps or _LONG_RUN_STEPS),
         scales={} if recipe.train.layer_decay == 1 else layer_scales(objective, recipe.train.layer_decay, below=0),
         flops=partial(recipe.row.flops, recipe.encoder),
         run=run,

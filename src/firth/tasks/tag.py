@@ -64,8 +64,9 @@ def _crf(config: TagConfig) -> Crf:
     A sequence may start or end within an entity: it can be a window of a longer text.
     """
     tags, scheme = config.labels, config.scheme
-    transitions = torch.tensor([[allowed(a, b, scheme) for b in tags] for a in tags])
-    anywhere = torch.ones(len(tags), dtype=torch.bool)
+    # The constraints are computed with, even where the model is built for its sizes alone.
+    transitions = torch.tensor([[allowed(a, b, scheme) for b in tags] for a in tags], device="cpu")
+    anywhere = torch.ones(len(tags), dtype=torch.bool, device="cpu")
     return Crf(len(tags), transitions, anywhere, anywhere)
 
 
