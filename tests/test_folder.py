@@ -205,6 +205,23 @@ def test_tied_tensors_are_stored_once(tmp_path: Path) -> None:
     assert not [name for name in names if "decoder" in name]
 
 
+def test_reading_draws_no_weights(tmp_path: Path) -> None:
+    written(tmp_path / "m")
+    before = torch.get_rng_state()
+    made = read_model(tmp_path / "m").objective
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(parameter.is_meta or not parameter.requires_grad for parameter in made.parameters())
+
+
+def test_weights_that_are_shared_stay_shared(tmp_path: Path) -> None:
+    model = pretraining("bert")
+    written(tmp_path / "m", objective=model)
+    shared = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    read = read_model(tmp_path / "m").objective
+    assert [name for name, _ in read.named_parameters(remove_duplicate=False)] == shared
+    assert len(list(read.parameters())) == len(list(model.parameters()))
+
+
 def test_a_run_folder_means_its_model(tmp_path: Path) -> None:
     written(tmp_path / "run" / "model")
     assert find_model(tmp_path / "run") == tmp_path / "run" / "model"

@@ -24,7 +24,7 @@ from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.files import MANIFEST, check_folder, covered_files
-from firth.machine import free_memory, sizes_only
+from firth.machine import free_memory, sizes_only, unfilled
 from firth.progress import say
 from firth.systems import SYSTEMS, TASKS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig
@@ -273,10 +273,9 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: not of one make"
         )
-    # Weights come from the file at once: making the modules draws nothing that counts.
     make: Callable[[Any, Any], Objective] = system.objective if task == PRETRAINING else TASKS[task].model
     _check_size(folder, lambda: system.encoder(config))
-    objective = make(system.encoder(config), options)
+    objective = unfilled(lambda: make(system.encoder(config), options))
     weights = read_weights(folder, objective, names, config)
     stored = {t.dtype for t in weights.values() if t.is_floating_point()}
     objective.load_state_dict(weights)

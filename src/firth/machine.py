@@ -3,16 +3,21 @@
 import ctypes
 import os
 import resource
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from firth.errors import ConfigError
+
+_Made = TypeVar("_Made", bound=nn.Module)
 
 # Environment variables of ideep (PyTorch) and oneDNN.
 _KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 256}
@@ -91,15 +96,57 @@ def reuse_memory() -> None:
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Leaves out what fills tensors: on the meta device that does nothing, but PyTorch imports a second's worth."""
+    """Leaves out what fills tensors of the meta device: it does nothing, but PyTorch imports a second's worth."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
         if name.endswith("_") and not name.endswith("__") and name != "requires_grad_":
-            return args[0] if args else next(iter((kwargs or {}).values()))
+            filled = args[0] if args else next(iter((kwargs or {}).values()))
+            if isinstance(filled, torch.Tensor) and filled.is_meta:
+                return filled
         return func(*args, **(kwargs or {}))
+
+
+class _Registration(threading.local):
+    """Whether parameters that this thread registers are left without memory."""
+
+    deferred = False
+
+
+_registration = _Registration()
+
+
+def _defer(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+    """A parameter of the same shape on the meta device, inside `unfilled`."""
+    if not _registration.deferred or parameter is None or parameter.is_meta:
+        return None  # as it is
+    return nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+
+
+def unfilled(make: Callable[[], _Made]) -> _Made:
+    """A module whose parameters have memory but no values yet, for one whose weights are read from a file.
+
+    Drawing random weights that a file then replaces took half of the time to read a small model. Buffers have their
+    values: some are tables that no file holds.
+    """
+    hook = register_module_parameter_registration_hook(_defer)
+    _registration.deferred = True
+    try:
+        with _WithoutValues():
+            module = make()
+    finally:
+        _registration.deferred = False
+        hook.remove()
+    made: dict[nn.Parameter, nn.Parameter] = {}  # a parameter with two names stays one
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter not in made:
+                values = torch.empty_like(parameter, device="cpu")
+                made[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
+            setattr(part, name, made[parameter])
+    return module
 
 
 @contextmanager

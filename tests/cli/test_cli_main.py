@@ -126,7 +126,7 @@ def test_wrong_usage_is_one_line_that_names_the_flag(
         (KeyboardInterrupt(), 130, "firth: interrupted\n"),
         (KeyboardInterrupt("go on so"), 130, "firth: interrupted: go on so\n"),
         (PermissionError(13, "Permission denied", "x/y"), 2, "firth: x/y: Permission denied\n"),
-        (OSError(28, "No space left on device"), 1, "firth: the disk is full\n"),
+        (OSError(28, "No space left on device"), 1, "firth: stdout: the disk is full\n"),
         (BrokenPipeError(), 1, ""),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_reader_that_leaves_is_nothing_to_talk_about() -> None:
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         result = run(*MAIN, "--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    assert (result.returncode, result.stderr) == (1, "firth: the disk is full\n")
+    assert (result.returncode, result.stderr) == (1, "firth: stdout: the disk is full\n")
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])

@@ -71,7 +71,7 @@ def test_a_new_folder_takes_the_place_of_the_old(tmp_path: Path) -> None:
 FAILURES: list[tuple[Exception, str]] = [
     (
         OSError(errno.ENOSPC, "No space left on device"),
-        r"x could not be written: the disk is full \(\d+ MB free\)",
+        r"x could not be written: the disk is full \(\d+ MB free at /.*\)",
     ),
     (OSError(errno.EDQUOT, "Disk quota exceeded"), "the disk is full"),
     (PermissionError(errno.EACCES, "Permission denied"), "x could not be written: Permission denied"),

@@ -66,7 +66,8 @@ def _fail(message: str, code: int) -> int:
 
 
 def _reason(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
+    # Files are named by what writes them: what has no name is the results on stdout.
+    where = f"{error.filename}: " if error.filename else "stdout: " if error.errno == errno.ENOSPC else ""
     what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return where + what
 
