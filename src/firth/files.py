@@ -392,8 +392,8 @@ def _why(path: Path, error: OSError) -> str:
     if error.errno in _FULL:
         free = shutil.disk_usage(path.parent).free
         return (
-            f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free at {_mount(path)}). What was saved "
-            f"before is untouched: make room, then resume"
+            f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free at {_mount(path)}). What was "
+            f"saved before is untouched: make room, then resume"
         )
     return f"{path} could not be written: {_reason(error)}. What was saved before is untouched"
 

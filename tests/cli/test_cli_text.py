@@ -210,6 +210,12 @@ def test_prepare_takes_the_evaluation_text_apart(firth, tiny_text: Path, tiny_vo
     assert (report["documents"], report["dev_documents"]) == (80, 4)
 
 
+def test_prepare_says_how_much_a_vocabulary_does_not_know(firth, tiny_vocab: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("日本 は 国 です\n" * 9, "utf-8")
+    result = firth("prepare", tmp_path / "t.txt", "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--workers", 1)
+    assert result.code == 0 and f"100.0% of the tokens are unknown to {tiny_vocab}" in result.out
+
+
 def test_prepare_needs_a_share(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
     result = firth("prepare", tiny_text, "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--hold-out", 1.5)
     assert result.code == 2 and "hold_out=1.5" in result.complaint and list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firth.errors import ConfigError
 from firth.finetuning.unknown import check_known
 from firth.text.records import Question, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
@@ -23,7 +24,8 @@ def test_some_unknown_tokens_are_counted() -> None:
 @pytest.mark.parametrize(
     "record", [Text("좋은 영화", second="나쁜"), Tagged("좋은 영화", ((0, 2), (3, 5))), Question("누가", "영화")]
 )
-def test_another_script_is_named(record: Text | Tagged | Question) -> None:
-    said = check_known([record] * 3, TOKENIZER, "m")
-    assert said.startswith("100% of the tokens") and "mostly in Hangul" in said
-    assert said.endswith("choose a model whose vocabulary has that script")
+def test_another_script_is_refused(record: Text | Tagged | Question) -> None:
+    with pytest.raises(
+        ConfigError, match="100% of the tokens .* mostly in Hangul, .* whose vocabulary has that script"
+    ):
+        check_known([record] * 3, TOKENIZER, "m")

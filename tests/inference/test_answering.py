@@ -151,6 +151,11 @@ def test_a_long_question_is_cut_and_noted(loaded: dict[str, Loaded]) -> None:
     assert answer.cut
 
 
+def test_texts_of_unknown_tokens_alone_are_noted(loaded: dict[str, Loaded]) -> None:
+    texts = [Text("日本"), Text("the 日本"), Text(""), Text("本", second="日")]
+    assert answer_records(loaded["classify"], texts)[1] == {"nothing but [UNK]": 2}
+
+
 def test_a_model_that_has_learnt_no_task(tiny_run: Path) -> None:
     with pytest.raises(ConfigError, match="is not fine-tuned for a task: fine-tune it"):
         task_model(read_model(tiny_run))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 _VALUES = {"--weight": "2", "--licence": "CC BY-SA 4.0"}
+# Share of unknown tokens from which it is said.
+_MUCH_UNKNOWN = 0.01
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -163,6 +165,11 @@ def prepare(
             ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
         ]
     )
+    if report.unknown >= _MUCH_UNKNOWN * report.tokens:
+        print(
+            f"  warning: {report.unknown / report.tokens:.1%} of the tokens are unknown to {tokenizer}: a vocabulary "
+            "of this text (firth vocab) would know them"
+        )
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")

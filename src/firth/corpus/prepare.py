@@ -68,7 +68,8 @@ class PrepareReport:
 
     ``skipped_pairs``: parallel pairs with an empty side. ``removed``: for each reason its name,
     documents, paragraphs and characters. ``repeated_documents``: exact duplicates of earlier ones, if no survey
-    removed them. ``evaluation_texts``: the overlap with evaluation files.
+    removed them. ``evaluation_texts``: the overlap with evaluation files. ``unknown``: the number of training tokens
+    that the tokenizer does not know.
     """
 
     documents: int
@@ -86,6 +87,7 @@ class PrepareReport:
     removed: tuple[tuple[str, int, int, int], ...] = ()
     repeated_documents: int = 0
     evaluation_texts: tuple[Found, ...] = ()
+    unknown: int = 0
 
 
 @dataclass(slots=True)
@@ -175,7 +177,13 @@ def prepare(
         )
         report = _report(train, held, [reader, *([dev_reader] if dev_reader else [])], text, verdict, blocks.repeated())
         _finish(out, header, train, held, card)
-        return report
+        return replace(report, unknown=_count_unknown(out, train, made))
+
+
+def _count_unknown(out: Path, train: Sequence[ShardInfo], tokenizer: Tokenizer) -> int:
+    """The number of training tokens that the tokenizer does not know."""
+    files = (part_path(out, info.name, "ids") for info in train)
+    return sum(int(np.count_nonzero(np.load(file, mmap_mode="r") == tokenizer.unk_id)) for file in files)
 
 
 def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[float]) -> str:

@@ -5,18 +5,22 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from firth.errors import ConfigError
 from firth.text.tokenizer import Tokenizer
 
 # Texts that are looked at, from the first on.
 _TEXTS = 500
-# Share of unknown tokens from which it is said, and from which the model is of another language.
+# Share of unknown tokens from which it is said, and from which the model is refused as one of another language.
 _SAID, _NOTHING = 0.1, 0.95
 # Blocks that a letter's Unicode name begins with are named so.
 _SCRIPTS = {"CJK": "Chinese characters", "HANGUL": "Hangul", "HIRAGANA": "Japanese", "KATAKANA": "Japanese"}
 
 
 def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str:
-    """What is to be said of the tokens that are unknown to a model's vocabulary; empty if they are few."""
+    """What is to be said of the tokens that are unknown to a model's vocabulary; empty if they are few.
+
+    ConfigError if nearly all are.
+    """
     texts = [text for record in records[:_TEXTS] for text in _texts(record) if text.strip()]
     unknown = tokenizer.pieces.index(tokenizer.kind.unk)
     counts = [(len(ids), sum(one == unknown for one in ids)) for ids in tokenizer.ids_many(texts)]
@@ -30,7 +34,7 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
         f"{tokenizer.kind.unk} to {model}, and {all_unknown:,} texts are nothing else"
     )
     if share >= _NOTHING:
-        return f"{said}: little more than their length can be learnt; choose a model whose vocabulary has that script"
+        raise ConfigError(f"{said}: nothing can be learnt; choose a model whose vocabulary has that script")
     return f"{said}: a model whose vocabulary has them would learn more (firth extend adds words)"
 
 

@@ -11,7 +11,7 @@ from firth.systems import TASKS
 from firth.tasks.items import AT_ONCE, check_records, chunks
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
-from firth.tasks.rows import Example, Outputs, RowMaker
+from firth.tasks.rows import Example, Outputs, RowMaker, unreadable
 from firth.text.records import Record
 
 # Runs a model, in PyTorch or another engine: returns the outputs of each example's sequences.
@@ -43,11 +43,14 @@ def read_records(
 
 
 def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], dict[str, int]]:
-    """Tokenise some records to sequences; also counts texts too long, by what was done."""
+    """Tokenise some records to sequences; also counts texts too long, by what was done, and those that are unknown."""
     model, task = task_model(loaded), TASKS[loaded.task]
     check_records(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
-    return task.examples(records, maker, model.config), dict(maker.noted)
+    examples = task.examples(records, maker, model.config)
+    if n_unreadable := unreadable(examples, loaded.tokenizer):
+        maker.noted[f"nothing but {loaded.tokenizer.kind.unk}"] += n_unreadable
+    return examples, dict(maker.noted)
 
 
 def answer_stream(

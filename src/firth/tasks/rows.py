@@ -225,6 +225,17 @@ def unknown_share(examples: Sequence[Example], unk_id: int) -> float:
     return sum(int(np.count_nonzero(row.ids == unk_id)) for row in rows) / max(sum(len(row.ids) for row in rows), 1)
 
 
+def unreadable(examples: Sequence[Example], tokenizer: Tokenizer) -> int:
+    """The number of examples of which the tokenizer knows no token: nothing but unknown ones, and special ones."""
+    if isinstance(tokenizer, OpenWords):  # reads any word by its characters
+        return 0
+    return sum(
+        any((row.ids == tokenizer.unk_id).any() for row in example.rows)
+        and all(np.isin(row.ids, tokenizer.special_ids).all() for row in example.rows)
+        for example in examples
+    )
+
+
 def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:
     """How many tokens of each text of a pair to keep: the longer text loses its last token, in ties the second.
 
