@@ -131,7 +131,7 @@ def unfilled(make: Callable[[], _Made]) -> _Made:
     Drawing random weights that a file then replaces took half of the time to read a small model. Buffers have their
     values: some are tables that no file holds.
     """
-    hook = register_module_parameter_registration_hook(_defer)
+    hook = register_module_parameter_registration_hook(_defer)  # type: ignore[arg-type]  # its result is taken
     _registration.deferred = True
     try:
         with _WithoutValues():

@@ -62,7 +62,11 @@ figure.drawing { margin: 0.75rem 0 1.25rem; overflow-x: auto; }
 .token bdi { display: block; padding: 0.05rem 0.3rem; border-radius: 0.25rem; border: 1px solid var(--grid);
   white-space: pre; }
 .token small { display: block; color: var(--faint); font-size: 0.7rem; }
-.wide { overflow-x: auto; margin: 1.25rem 0 1.75rem; }
+.wide { overflow-x: auto; margin: 1.25rem 0 1.75rem;
+  background: linear-gradient(to right, var(--page) 40%, transparent) 0 0 / 3rem 100% no-repeat local,
+    linear-gradient(to left, var(--page) 40%, transparent) 100% 0 / 3rem 100% no-repeat local,
+    linear-gradient(to right, var(--faint), transparent) 0 0 / 0.5rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--faint), transparent) 100% 0 / 0.5rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 0.925rem; min-width: 50%; }
 th, td { padding: 0.35rem 1.5rem 0.35rem 0; text-align: left; vertical-align: baseline;
   border-bottom: 1px solid var(--grid); }

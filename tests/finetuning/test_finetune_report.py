@@ -69,6 +69,20 @@ BREAKDOWN = {
 }
 
 
+def test_mistakes_are_shown_with_the_words_that_mattered(tmp_path: Path) -> None:
+    words = [["not", -0.4], ["<good>", 0.25], ["film", 0.0]]
+    mistake = {"where": "t.tsv:7", "gold": "a", "predicted": "b", "probability": 0.97, "words": words}
+    page = write(tmp_path, results() | {"best_seed": 1, "mistakes": {"split": "dev", "examples": [mistake]}})
+    assert "t.tsv:7: a, predicted b (97%)" in page
+    tokens = re.findall(r'<span class="token" title="([^"]*)"><bdi style="([^"]*)">([^<]*)', page)
+    assert [(hint, text) for hint, _, text in tokens] == [
+        ("log-odds -0.40", "not"),
+        ("log-odds +0.25", "&lt;good&gt;"),
+        ("log-odds +0.00", "film"),
+    ]
+    assert ["dashed" in style for _, style, _ in tokens] == [True, False, False]
+
+
 def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
     page = write(tmp_path, results() | {"best_seed": 1, "breakdown": {"dev": BREAKDOWN}})
     cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]

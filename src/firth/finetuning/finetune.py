@@ -30,12 +30,14 @@ from firth.files import check_new, file_sha256, lock, recover, write_json, write
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
+from firth.finetuning.mistakes import find_mistakes
 from firth.finetuning.recipe import Finetune, combinations, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.several import count_processes, for_processes
 from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
-from firth.folder import read_model
+from firth.folder import Loaded, read_model
+from firth.inference.answering import answer_records
 from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
@@ -426,8 +428,16 @@ class _Finetuning:
             outputs = row_outputs(model, rows[name].examples, budget_tokens=recipe.train.batch_tokens)
             scored = score_split(recipe.task, rows[name], outputs, options)
             scores["dev"][name], scores["breakdown"][name] = scored.scores, scored.breakdown.to_dict()
+        if recipe.kind == "classify":
+            split = next(iter(self.labelled.dev), "held out")
+            scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
         write_json(done, scores)
         return run | scores
+
+    def _mistakes(self, loaded: Loaded, split: Split) -> list[dict[str, Any]]:
+        """The most confident mistakes of a classifier, as plain data."""
+        answers, _ = answer_records(loaded, split.records)
+        return [found.to_dict() for found in find_mistakes(loaded, split.records, answers)]
 
     def _keep(self, number: int, best: dict[str, Any]) -> None:
         """Copy the best run's model to the top, with its scores; runs keep their scores and curves."""
@@ -466,8 +476,11 @@ class _Finetuning:
             "calibration": best["calibration"],
             # Runs scored by an earlier version have none.
             "breakdown": best.get("breakdown", {}),
+            "mistakes": best.get("mistakes", {}),
             "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
-            "scored": [{key: value for key, value in run.items() if key != "breakdown"} for run in scored],
+            "scored": [
+                {key: value for key, value in run.items() if key not in ("breakdown", "mistakes")} for run in scored
+            ],
             "notes": self.labelled.notes,
             "model": file_sha256(self.out / "model" / "model.safetensors"),
         }

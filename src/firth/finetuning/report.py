@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from firth.config import to_toml
+from firth.explain.markup import Mark, token_row
 from firth.finetuning.recipe import Finetune
 from firth.page import Cell, Report
 from firth.training.log import read_log
 
+# Share of the largest weight from which on a word is shown as speaking against the label; opacity of the largest.
+_AGAINST = 0.2
+_STRONGEST = 0.7
 # Most columns of a confusion matrix that fit a page.
 MOST_COLUMNS = 30
 
@@ -31,6 +35,7 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     if not on_dev:
         report.heading(f"Held out: {examples['held_out']:,} examples")
         add_scores(report, results["held_out"], results, "held_out")
+    add_mistakes(report, results.get("mistakes", {}))
     report.heading("Runs")
     report.table(["run", results["metric"], "best step", "of", "minutes", ""], [_run(run) for run in results["runs"]])
     _curves(report, out, results)
@@ -77,6 +82,30 @@ def add_breakdown(report: Report, found: dict[str, Any]) -> None:
         report.table(["gold", *labels], [[label, *row] for label, row in zip(labels, found["confusion"], strict=True)])
     elif labels:
         report.text(f"The confusion matrix of {len(labels):,} labels is in results.json.")
+
+
+def add_mistakes(report: Report, found: dict[str, Any]) -> None:
+    """Add the most confident mistakes, each word coloured by its weight. ``found``: ``split`` and ``examples``."""
+    if not found.get("examples"):
+        return
+    report.heading("Most confident mistakes")
+    report.text(
+        f"Of {found['split']}, by the run with the best seed. The stronger a word's colour, the more of the predicted "
+        "label's log-odds is lost without it; words with a dashed outline speak against that label."
+    )
+    for mistake in found["examples"]:
+        where, sure = Path(mistake["where"]).name, f"{mistake['probability']:.0%}"
+        title = f"{where}: {mistake['gold']}, predicted {mistake['predicted']} ({sure})"
+        largest = max((abs(weight or 0.0) for _, weight in mistake["words"]), default=0.0)
+        report.drawing(token_row([_word(word, weight, largest) for word, weight in mistake["words"]]), title)
+
+
+def _word(word: str, weight: float | None, largest: float) -> Mark:
+    if weight is None or not largest:
+        return Mark(word)
+    share = weight / largest
+    hint = f"log-odds {weight:+.2f}"
+    return Mark(word, amount=_STRONGEST * abs(share), colour=int(share < 0), hint=hint, dashed=share < -_AGAINST)
 
 
 def _row(metric: str, scores: dict[str, Any]) -> list[Cell]:
