@@ -9,6 +9,9 @@ import pytest
 from typed_pages import DOCS, Reader, blocks_of
 
 from firth.cli import main
+from firth.folder import PRETRAINING, write_model
+from firth.systems import SYSTEMS
+from firth.text.tokenizer import SPECIALS, Tokenizer
 
 PAGES = ["own-labels", "own-text", "korean", "published-weights"]
 
@@ -27,16 +30,30 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Path) -> 
     return Reader(firth)
 
 
+def write_reader_of(text: str, folder: Path) -> None:
+    """A BERT of random weights whose vocabulary has the letters of a text."""
+    letters = sorted({letter for letter in text if letter.isalpha()})
+    pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
+    sizes = {"width": 8, "n_layers": 1, "n_heads": 2, "feed_forward_width": 8, "max_positions": 64}
+    system = SYSTEMS["bert"]
+    model = system.objective(system.encoder(system.config(vocab_size=len(pieces), **sizes)), system.objective_config())
+    folder.mkdir()
+    write_model(folder, "bert", PRETRAINING, model, Tokenizer.from_vocab(pieces, lowercase=True), {})
+
+
 def test_every_tutorial_is_run() -> None:
     assert sorted(path.stem for path in (DOCS / "tutorials").glob("*.md")) == sorted(PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_tutorial_run_in_their_order(
-    page: str, reader: Reader, tiny_run: Path, capfd: pytest.CaptureFixture[str]
+    page: str, reader: Reader, tiny_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"TINY_RUN": str(tiny_run), "TINY_HF": str(tiny_run / "model")}
-    blocks = list(blocks_of(DOCS / "tutorials" / f"{page}.md", names))
+    path, korean = DOCS / "tutorials" / f"{page}.md", tmp_path / "tiny-korean"
+    if page == "korean":
+        write_reader_of(path.read_text("utf-8"), korean)
+    names = {"TINY_RUN": str(tiny_run), "TINY_HF": str(tiny_run / "model"), "TINY_KOREAN": str(korean)}
+    blocks = list(blocks_of(path, names))
     assert len(blocks) > 2
     for block in blocks:
         if all(importlib.util.find_spec(name) is not None for name in block.needs):
