@@ -138,6 +138,30 @@ def test_the_gradient_is_that_of_both_losses(kind: str, system: str) -> None:
 
 
 @every_kind
+def test_the_published_form_averages_each_sequence_and_predicts_positions_too(kind: str) -> None:
+    torch.manual_seed(0)
+    config = replace(KINDS[kind][0], auxiliary_lm=0.5, auxiliary_form="published", network=network_of(dropout=0.0))
+    model = TASKS[kind].model(encoder_of("gpt"), config).train()
+    batch = collate(examples_of(kind, "gpt"), next_tokens=True)
+    step, ends = model(batch), batch.tokens.rows.offsets.tolist()
+    embeddings = model.encoder.embeddings
+    logits = model.encoder(batch.tokens).top @ torch.cat([embeddings.pieces.weight, embeddings.positions.weight]).T
+    rows = list(zip(ends, ends[1:], strict=False))
+    means = [F.cross_entropy(logits[a : b - 1], batch.tokens.ids[a + 1 : b]) for a, b in rows]
+    assert len({b - a for a, b in rows}) > 1 and model.counts(batch)["lm"] == len(rows)
+    torch.testing.assert_close(step.losses["lm"], torch.stack(means).sum())
+    found = gradients(model, model(batch).losses["lm"])
+    expected = torch.autograd.grad(torch.stack(means).sum(), embeddings.positions.weight)[0]
+    torch.testing.assert_close(found["encoder.embeddings.positions.weight"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_published_form_needs_a_gpt() -> None:
+    config = replace(KINDS["classify"][0], auxiliary_lm=0.5, auxiliary_form="published")
+    with pytest.raises(ConfigError, match="auxiliary_form='published' is of GPT's position rows"):
+        TASKS["classify"].model(encoder_of("bert-ltr"), config)
+
+
+@every_kind
 def test_the_encoder_runs_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(kind, "bert-ltr", 0.5)
     calls: list[Tokens] = []

@@ -10,6 +10,11 @@ from firth.errors import ConfigError
 _AUXILIARY_LM = (
     "weight of a next-token loss on the same sequences while fine-tuning (GPT: 0.5); left-to-right models only"
 )
+_AUXILIARY_FORM = (
+    "tokens: the mean over all predictions; published: each sequence's mean first, and the softmax covers the rows of "
+    "positions too, as in openai/finetune-transformer-lm (GPT only)"
+)
+AuxiliaryForm = Literal["tokens", "published"]
 _BOTH_ORDERS = "True: encode a pair in both orders and add the two vectors that the head reads (GPT's similarity)"
 
 
@@ -250,6 +255,7 @@ class ClassifyConfig:
     )
     both_orders: bool = option(False, _BOTH_ORDERS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
+    auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     network: AnyNetwork = option(LinearConfig(), "network between encoder and output")
 
@@ -276,6 +282,7 @@ class MultiLabelConfig:
     labels: tuple[str, ...] = required("the labels, in the order of the outputs")
     threshold: float = option(0.5, "a label applies from this probability on; chosen on held-out examples")
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
+    auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     network: Network = option(LinearConfig(), "network between encoder and output")
 
@@ -293,6 +300,7 @@ class RegressConfig:
     highest: float = option(0.0, "highest value in training; predictions are clipped to it")
     both_orders: bool = option(False, _BOTH_ORDERS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
+    auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     network: PairNetwork = option(LinearConfig(), "network between encoder and output")
 
@@ -319,6 +327,7 @@ class TagConfig:
     crf: bool = option(False, "True: a conditional random field over the tags of a sequence")
     label_smoothing: float = option(0.0, "share of the target spread over all tags; not with a CRF", RATE)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
+    auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(
         WindowConfig(), "windows over documents; stride: the part of a sequence that is tagged"
     )
@@ -361,6 +370,7 @@ class ChooseConfig:
     )
     shared_dropout: bool = option(False, "True: all choices of a question share one dropout mask (GPT)")
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
+    auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
     network: Network = option(LinearConfig(), "network between encoder and output")
 

@@ -19,6 +19,7 @@ from firth.layers.initialise import truncated_normal_, xavier_
 from firth.layers.mixing import pool_runs
 from firth.layers.towers import TowersNetwork
 from firth.layers.vocabulary import vocabulary_loss
+from firth.models.gpt import Gpt
 from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.config import AnyNetwork, BiattentiveConfig, LinearConfig, TowersConfig, reads_apart
 from firth.tasks.features import Features, Unit, make_features
@@ -127,11 +128,16 @@ class TaskModel(Objective):
                 f"auxiliary_lm={auxiliary}: this encoder is bidirectional, so each token already sees the next "
                 "one: leave it out, or use a left-to-right model"
             )
+        if config.auxiliary_form == "published" and not isinstance(encoder, Gpt):
+            raise ConfigError("auxiliary_form='published' is of GPT's position rows: leave it out, or take a GPT")
         self.keep = tuple(sorted({*self.keep, len(encoder.widths) - 1}))
         self.weights["lm"] = auxiliary
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {**batch.counts(), "mix": 1}
+        counts = {**batch.counts(), "mix": 1}
+        if "lm" in self.weights and self.config.auxiliary_form == "published":
+            counts["lm"] = batch.tokens.rows.n_rows
+        return counts
 
     def read(self, tokens: Tokens, keep: Sequence[int] | None = None) -> Hidden:
         """Run the encoder and return the layers that ``logits`` and ``step`` need, or ``keep``; if none, skip it."""
@@ -160,18 +166,37 @@ class TaskModel(Objective):
         """Combine the task's loss terms with the auxiliary ones.
 
         ``auxiliary_lm`` adds term ``lm``: every token, special ones included, predicts the next by a softmax over the
-        products of its top vector with the input embeddings, without a bias. Source: Radford et al. 2018, §3.2.
-        Differs: the mean is over all predictions of an update; openai/finetune-transformer-lm averages each sequence
-        first. ``mix_l2`` adds term ``mix`` in training: the sum of squares of the scalar mix weights, once per
-        micro-batch.
+        products of its top vector with the input embeddings, without a bias; the mean is over all predictions of an
+        update (``auxiliary_form``: over sequences, see ``_published_lm``). Source: Radford et al. 2018, §3.2.
+        ``mix_l2`` adds term ``mix`` in training: the sum of squares of the scalar mix weights, once per micro-batch.
         """
-        if "lm" in self.weights:
+        if "lm" in self.weights and self.config.auxiliary_form == "published":
+            losses["lm"], correct["lm"] = self._published_lm(hidden, batch)
+        elif "lm" in self.weights:
             target, embedding = batch.targets["lm"], self.encoder.piece_embedding
             chosen = hidden.top.index_select(0, target.index)
             losses["lm"], correct["lm"] = vocabulary_loss(chosen, embedding, None, target.label)
         if "mix" in self.weights and self.training:
             losses["mix"] = torch.stack([weights.square().sum() for weights in self.features.mix_weights()]).sum()
         return Step(losses, correct)
+
+    def _published_lm(self, hidden: Hidden, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum over sequences of the mean next-token loss, and of the share of correct predictions.
+
+        A position's row of the embeddings can be predicted like a token. Source: openai/finetune-transformer-lm
+        train.py, model. Differs: dropout on embeddings does not reach the output softmax.
+        """
+        assert isinstance(self.encoder, Gpt)
+        table = torch.cat([self.encoder.piece_embedding, self.encoder.embeddings.positions.weight])
+        target, rows = batch.targets["lm"], batch.tokens.rows
+        n_predictions = (rows.lengths - 1).index_select(0, rows.row_of_token().index_select(0, target.index))
+        loss, correct = table.new_zeros(()), table.new_zeros(())
+        for n in n_predictions.unique().tolist():  # sequences of one length together: each prediction weighs 1/n
+            (chosen,) = (n_predictions == n).nonzero(as_tuple=True)
+            vectors = hidden.top.index_select(0, target.index.index_select(0, chosen))
+            found, right = vocabulary_loss(vectors, table, None, target.label.index_select(0, chosen))
+            loss, correct = loss + found / n, correct + right / n
+        return loss, correct
 
     def outputs(self, tokens: Tokens) -> dict[str, Tensor]:
         """The model outputs that predictions are decoded from."""
