@@ -536,23 +536,24 @@ def count_parameters(size: str, vocab_size: int = _TYPICAL_VOCABULARY) -> int:
 
 
 def resolve_model(name: str) -> str:
-    """A model's name as recipes store it: a path with ``/`` or ``.`` in it, ``hub:org/name``, or a size.
+    """A model's name as recipes store it: a path with ``/`` or ``.`` in it, ``hub:org/name``, a shipped one, or a size.
 
     A folder is taken before a shipped model, and both before a size of the same name. ConfigError for a name that
     stands for nothing.
     """
-    if looks_like_path(name):
+    if name not in SHIPPED and has_weights(name):
         return name
     if Path(name).exists():
         if name in SIZES:
             say(f"{name} is a folder here: it is used, and not the size of that name")
         return f"./{locate(name)}"
     if name in SHIPPED:
-        return str(locate(name))
+        locate(name)  # a recipe stores the name: the folder differs from one installation to the next
+        return name
     size_named(name)
     return name
 
 
-def looks_like_path(name: str) -> bool:
-    """Whether a resolved name is a path: it contains ``/`` or ``.``; anything else is a name of SIZES."""
-    return "/" in name or "." in name
+def has_weights(name: str) -> bool:
+    """Whether a resolved name stands for weights: a path, ``hub:…`` or a shipped model. Anything else is a size."""
+    return "/" in name or "." in name or name in SHIPPED

@@ -24,7 +24,7 @@ from firth.machine import find_machine
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import assemble, deterministic, make_loader, make_objective
 from firth.progress import say
-from firth.systems import looks_like_path, resolve_model
+from firth.systems import has_weights, resolve_model
 from firth.text.tokenizer import Tokenizer
 from firth.training.distributed import World
 from firth.training.trainer import Trainer
@@ -66,7 +66,7 @@ def bench(
     model = resolve_model(model)
     with tempfile.TemporaryDirectory(prefix="firth-bench-") as place:
         folder = Path(place)
-        base = load(model) if looks_like_path(model) else None
+        base = load(model) if has_weights(model) else None
         if base is not None and base.loaded.task != PRETRAINING:
             tell(f"{model} is a model for {base.loaded.task}: only its encoder is measured, no pre-training")
             return _measured(model, {"encode": encode_work(base, n_texts)}, repeats)

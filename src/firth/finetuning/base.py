@@ -16,7 +16,7 @@ from firth.folder import PRETRAINING, Loaded
 from firth.formats.table import open_model
 from firth.packed import Encoder
 from firth.progress import Progress
-from firth.systems import SYSTEMS, looks_like_path, size_named
+from firth.systems import SYSTEMS, has_weights, size_named
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import RowMaker
 from firth.text.published import load_tokenizer
@@ -118,7 +118,7 @@ class Base:
 
 def read_base(model: str, tokenizer: str, from_scratch: bool) -> Base:
     """Read the base that a recipe names: a model folder, or a size with a tokenizer."""
-    if looks_like_path(model):
+    if has_weights(model):
         if tokenizer:
             raise ConfigError(f"--tokenizer {tokenizer}: {model} has its own; leave it out")
         return base_of(open_model(model), from_scratch)

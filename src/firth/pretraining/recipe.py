@@ -12,7 +12,7 @@ from firth.folder import PRETRAINING
 from firth.formats.table import open_model
 from firth.pretraining.config import InitConfig
 from firth.recipes import Settings, check_plain
-from firth.systems import SIZES, SYSTEMS, System, looks_like_path, resolve_model, size_named
+from firth.systems import SIZES, SYSTEMS, System, has_weights, resolve_model, size_named
 from firth.text.tokenizer import WORDS
 from firth.training.config import OptimConfig, TrainConfig
 
@@ -83,7 +83,7 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     system, sizes = _model(plain["model"])
     if plain.setdefault("system", system) != system:
         raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
-    if looks_like_path(plain["model"]):
+    if has_weights(plain["model"]):
         for key, value in plain["encoder"].items():
             if key in sizes and sizes[key] != value and not key.endswith("dropout"):
                 raise ConfigError(f"{where}: encoder.{key}={value}, but {plain['model']} has {sizes[key]}")
@@ -150,7 +150,7 @@ def defaults(recipe: Pretrain) -> dict[str, Any]:
 
 def _model(name: str) -> tuple[str, dict[str, Any]]:
     """The system and configuration of a size name or model folder."""
-    if not looks_like_path(name):
+    if not has_weights(name):
         return size_named(name)
     loaded = open_model(name)
     if loaded.task != PRETRAINING:

@@ -41,7 +41,7 @@ from firth.pretraining.report import write_run_report
 from firth.pretraining.several import Processes, count_processes, for_processes, memory_of
 from firth.progress import say
 from firth.recipes import Settings, plain_of
-from firth.systems import looks_like_path
+from firth.systems import has_weights
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
 from firth.training.distributed import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
@@ -280,7 +280,7 @@ def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
         if new:
             if world.leads:
                 write_text(run / RECIPE, to_toml(recipe, comments=True))
-            trainer.begin(score=looks_like_path(recipe.model))
+            trainer.begin(score=has_weights(recipe.model))
         else:
             trainer.resume(partial(_weights, trainer.objective, recipe))
             if world.leads:
@@ -422,7 +422,7 @@ def _begin_words(encoder: MtLstm, recipe: Pretrain, tokenizer: Tokenizer, tell: 
     """Load the initial word vectors of an encoder that needs them, from the recipe or its model."""
     if recipe.vectors:
         tell(fill_words(encoder, tokenizer, recipe.vectors))
-    elif encoder.config.fixed_words and not looks_like_path(recipe.model):
+    elif encoder.config.fixed_words and not has_weights(recipe.model):
         raise ConfigError(
             f"{recipe.model} keeps its word vectors frozen, and random ones carry no meaning: give some with --vectors "
             "PATH, or train them with --set encoder.fixed_words=false"
@@ -464,7 +464,7 @@ def assemble(
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
     if not measured and not has_begun(run):
-        if looks_like_path(recipe.model):
+        if has_weights(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
         elif world.leads or world.group is None:
             # Processes of one machine share the leading one's weights.
