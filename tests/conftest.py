@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 
 
@@ -65,6 +66,14 @@ def _documents(n_documents: int, seed: int) -> Iterator[str]:
             lines.append(" ".join(sentences[:n]))
             del sentences[:n]
         yield "\n".join(lines)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Arguments of wrong types reach the code, as those of users do: shapes and types are not checked at calls."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

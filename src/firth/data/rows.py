@@ -7,7 +7,7 @@ stream into columns for models with recurrent state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from firth.text.tokenizer import Tokenizer
 _POOL_BUDGETS = 32
 
 
+@runtime_checkable
 class Batches(Protocol):
     """The micro-batches of one shard in one epoch, with random access."""
 

@@ -13,7 +13,7 @@ weights, each raises CheckpointError.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from firth.inference.outputs import NOT_FINITE
 S = TypeVar("S", bound="State")
 
 
+@runtime_checkable
 class State(Protocol):
     """The decoding state of R sequences."""
 

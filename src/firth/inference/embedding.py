@@ -91,7 +91,7 @@ def join_windows(
     return vector / max(float(np.linalg.norm(vector)), 1e-12) if unit else vector
 
 
-def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Tensor, "B H"]:
+def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Tensor, "B P"]:
     """Pool each sequence to one vector, float32 on the host."""
     if pool == "summary":
         assert hidden.summary is not None

@@ -122,7 +122,7 @@ class Model:
 
     def embed(
         self, texts: str | Sequence[str], layer: int = -1, pool: Pool | None = None, mix: Mix | None = None
-    ) -> Float[np.ndarray, "n H"]:
+    ) -> Float[np.ndarray, "*n H"]:
         """Embed texts: float32 ``(n, H)``, in the order of the texts; one text gives ``(H,)``.
 
         ``layer``: 0 is the embedding output, -1 the top; ``mix``: combines several layers instead. ``pool``: mean or

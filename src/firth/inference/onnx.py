@@ -48,7 +48,7 @@ def session_outputs(
     return [found[part] for part in split_rows([len(example.rows) for example in examples])]
 
 
-def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dict[str, np.ndarray]:
+def _row_outputs(values: Mapping[str, np.ndarray | np.generic], row: Row, config: Any) -> dict[str, np.ndarray]:
     """The graph's outputs of one sequence, under the names of its task."""
     if "start_logits" in values:
         n = len(row.ids)

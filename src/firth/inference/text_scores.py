@@ -54,7 +54,7 @@ class TextScore:
     @property
     def log_probability(self) -> float:
         """The sum over tokens; of a masked model the pseudo-log-likelihood; of ELMo the mean of both directions."""
-        forward = sum(token.log_probability for token in self.tokens)
+        forward = sum((token.log_probability for token in self.tokens), 0.0)
         return (forward + sum(token.log_probability for token in self.backward)) / 2 if self.backward else forward
 
     @property

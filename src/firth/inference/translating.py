@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -58,6 +58,7 @@ class Translated:
     read: int = 0
 
 
+@runtime_checkable
 class Translator(Protocol):
     """The interface of an objective that translates; ``state`` is its own (``decoding.State``)."""
 
