@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from firth import progress
 from firth.progress import Progress, format_count, format_duration
 
 
@@ -42,3 +43,18 @@ def test_the_last_line_says_how_it_ended(done: int, expected: str, monkeypatch: 
         monkeypatch.setattr(time, "monotonic", lambda: now_s + 5)
         progress.advance(done)
     assert expected in stream.getvalue().splitlines()[-1]
+
+
+def test_progress_inside_larger_work_has_no_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "_QUIET_FOR_S", 0.0)
+    monkeypatch.setattr(progress, "_PLAIN_EVERY_S", 0.0)
+    with progress.part_of(shown.append), progress.Progress("training", 2, "steps", stream=stream) as inner:
+        inner.message("step 1  loss 3")
+        inner.advance(2)
+    assert stream.getvalue() == "" and shown[0].startswith("training  100%")
+    status = progress.Status(stream)
+    status.show("fit 1 of 2")
+    status.clear()
+    assert stream.getvalue() == "fit 1 of 2\n"

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firth.baseline.model import BASELINES
+from firth.baseline.model import METHODS
 from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
@@ -250,7 +250,7 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         _check(folder)
     try:
         system_name, task = about["system"], about["task"]
-        if system_name in BASELINES:
+        if system_name in METHODS:
             raise CheckpointError(_no_encoder(folder, system_name))
         if system_name not in SYSTEMS or task not in (PRETRAINING, *TASKS):
             raise CheckpointError(f"{folder}: system {system_name!r}, task {task!r} are not known to this Firth")
@@ -315,6 +315,8 @@ def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
 
 
 def _no_encoder(folder: Path, name: str) -> str:
+    if name == "joint":
+        return f"{folder} is a joint model, which only predict, evaluate and serve run: its encoder is in encoder/"
     return f"{folder} is the baseline {name}, which has no encoder: only predict and evaluate run it"
 
 

@@ -1,7 +1,10 @@
 """Progress on stderr with rate and time left: a live bar on a terminal, plain lines elsewhere."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TextIO
 
@@ -9,6 +12,9 @@ from firth.errors import printable
 
 _PLAIN_EVERY_S = 10.0
 _QUIET_FOR_S = 2.0
+
+# Where progress is shown if it is part of larger work: gets its line.
+_SHOWN_BY: ContextVar[Callable[[str], None] | None] = ContextVar("shown_by", default=None)
 
 
 def say(text: str) -> None:
@@ -42,7 +48,8 @@ class Progress:
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self._first = done
         self._stream = sys.stderr if stream is None else stream
-        self._live = self._stream.isatty()
+        self._shown_by = _SHOWN_BY.get()
+        self._live = self._shown_by is None and self._stream.isatty()
         self._started_at_s = time.monotonic()
         self._written_at_s = self._started_at_s
         self._wrote = False
@@ -54,7 +61,7 @@ class Progress:
         """Count ``amount`` more units; ``note`` is shown at the end of the line."""
         self.done += amount
         now_s = time.monotonic()
-        every_s = 0.2 if self._live else _PLAIN_EVERY_S
+        every_s = 0.2 if self._live or self._shown_by else _PLAIN_EVERY_S
         if now_s - self._started_at_s >= _QUIET_FOR_S and (not self._wrote or now_s - self._written_at_s >= every_s):
             self._write(self.line(now_s, note))
             self._written_at_s = now_s
@@ -78,13 +85,19 @@ class Progress:
         return "  ".join(parts)
 
     def message(self, text: str) -> None:
-        """Write one line of its own without disturbing the bar."""
+        """Write one line of its own without disturbing the bar. As a part of larger work it is not shown."""
+        if self._shown_by is not None:
+            return
         if self._live and self._wrote:
             self._stream.write("\r\x1b[K")
         self._stream.write(text + "\n")
         self._stream.flush()
 
     def _write(self, text: str) -> None:
+        if self._shown_by is not None:
+            self._shown_by(text)
+            self._wrote = True
+            return
         self._stream.write(f"\r\x1b[K{text}" if self._live else text + "\n")
         self._stream.flush()
         self._wrote = True
@@ -99,3 +112,39 @@ class Progress:
         if self._live and self._wrote:
             self._stream.write("\n")
             self._stream.flush()
+
+
+@contextlib.contextmanager
+def part_of(show: Callable[[str], None]) -> Iterator[None]:
+    """A context in which progress is shown by ``show(line)`` alone: it is part of larger work, which has one line."""
+    token = _SHOWN_BY.set(show)
+    try:
+        yield
+    finally:
+        _SHOWN_BY.reset(token)
+
+
+class Status:
+    """One line on stderr on what is being done, in free words: rewritten on a terminal, every ten seconds elsewhere."""
+
+    def __init__(self, stream: TextIO | None = None):
+        self._stream = sys.stderr if stream is None else stream
+        self._live = self._stream.isatty()
+        self._written_at_s = time.monotonic()
+        self._wrote = False
+
+    def show(self, text: str) -> None:
+        """Show a new text, if the last one has stood long enough."""
+        now_s = time.monotonic()
+        if now_s - self._written_at_s < (0.2 if self._live else _PLAIN_EVERY_S):
+            return
+        self._stream.write(f"\r\x1b[K{printable(text)}" if self._live else printable(text) + "\n")
+        self._stream.flush()
+        self._written_at_s, self._wrote = now_s, True
+
+    def clear(self) -> None:
+        """Make room for a line of another kind."""
+        if self._live and self._wrote:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._wrote = False

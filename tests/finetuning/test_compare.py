@@ -60,7 +60,7 @@ def compared(files: Path, tiny_run: Path, tmp_path_factory: pytest.TempPathFacto
 
 def test_every_way_is_scored_with_intervals_and_costs(compared: Path) -> None:
     results = read_json(compared / "compare.json")
-    assert list(results["ways"]) == ["baseline", "frozen-1", "fine-tuned-1"] and not results["skipped"]
+    assert list(results["ways"]) == ["baseline", "frozen-1", "fine-tuned-1", "joint-1"] and not results["skipped"]
     for row in results["ways"].values():
         low, high = row["interval"]
         assert 0 <= low <= row["score"] <= high <= 1 and row["labels"] == 62
@@ -111,7 +111,7 @@ def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, t
         settings=FAST,
         tell=heard.append,
     )
-    assert list(found.results["ways"]) == ["baseline"] and len(found.results["skipped"]) == 2
+    assert list(found.results["ways"]) == ["baseline"] and len(found.results["skipped"]) == 3
     assert any(line.startswith("skipped: fine-tuned run with 62 labels") for line in heard)
     assert "nothing else was fitted" in found.results["recommendation"]
     assert "Skipped for lack of time" in (tmp_path / "c" / "report.html").read_text("utf-8")
@@ -135,7 +135,13 @@ def test_taggers_are_compared_with_the_commonest_tag(
         ("", 5, "classify", InputError, "the file is empty, expected at least one example"),
         ("text\tlabel\na\tnew\n", 5, "classify", InputError, "found the label 'new', expected one of the 2 known"),
         ("text\tlabel\na\tin\n", 0, "classify", ConfigError, "--minutes 0: expected more than 0"),
-        ("text\tlabel\na\tin\n", 5, "answer", ConfigError, "compare supports classify and tag, not yet answer"),
+        (
+            "text\tlabel\na\tin\n",
+            5,
+            "answer",
+            ConfigError,
+            "compare supports classify, multilabel, regress, tag, not answer",
+        ),
         (None, 5, "classify", ConfigError, "--dev is missing"),
     ],
 )
@@ -178,3 +184,36 @@ def test_estimates_grow_with_the_examples_that_are_read() -> None:
     # 100 and 300 labels are read equally often; 100,000 labels far more often than 10,000.
     assert module._expected_s(way, 300, {100: {"seconds": 10.0}}) == pytest.approx(12)
     assert module._expected_s(way, 100_000, {10_000: {"seconds": 10.0}}) == pytest.approx(120)
+
+
+def scored_texts(files: Path) -> dict[str, list[str]]:
+    """Labelled lines of other kinds: of several labels, and of values."""
+    several = {verb: f"{label},moves" if verb in ("fetch", "send") else label for verb, label in VERBS.items()}
+    values = {verb: number for number, verb in enumerate(VERBS)}
+    return {
+        "multilabel": [f"{verb} the {thing}\t{several[verb]}" for verb in VERBS for thing in THINGS],
+        "regress": [f"{verb} the {thing}\t{values[verb]}" for verb in VERBS for thing in THINGS],
+    }
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("multilabel", "micro_f1"), ("regress", "spearman")])
+def test_other_kinds_of_labels_are_compared_four_ways(
+    kind: str, metric: str, files: Path, tmp_path: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = scored_texts(files)[kind]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *lines[::2], *lines[1::4]]) + "\n", "utf-8")
+    (tmp_path / "dev.tsv").write_text("\n".join(["text\tlabel", *lines[3::4]]) + "\n", "utf-8")
+    data = LabelledConfig(train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.tsv"))
+    out = tmp_path / "c"
+    found = compare(kind, data, out, models=[str(tiny_run)], sizes=(), settings=FAST, tell=lambda text: None)
+    results = found.results
+    assert list(results["ways"]) == ["baseline", "frozen-1", "fine-tuned-1", "joint-1"] and not results["skipped"]
+    assert results["metric"] == metric and results["ways"]["baseline"]["score"] > 0.9
+    joint = firth.load(out / "cells" / "joint-1" / str(results["examples"]["train"]) / "run")
+    assert isinstance(joint, firth.Baseline) and joint.system == "joint" and joint.task == kind
+    # Nothing but what compare says itself: no line of an evaluation inside.
+    assert "step" not in capsys.readouterr().err
+    run = out / "cells" / "joint-1" / str(results["examples"]["train"]) / "run"
+    assert main(["evaluate", str(run), "--data", data.dev, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert scores[metric] == pytest.approx(results["ways"]["joint-1"]["score"])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, COUNT, POSITIVE, check_bounds, option
+from firth.config import AMOUNT, COUNT, POSITIVE, SHARE, check_bounds, option
 from firth.errors import ConfigError
 
 TextKind = Literal["classify", "multilabel", "regress"]
@@ -47,6 +47,22 @@ class TfidfConfig:
         fewest = {"classify": 2, "multilabel": 1, "regress": 0}[self.kind]
         if len(self.labels) < fewest or len(set(self.labels)) < len(self.labels):
             raise ConfigError(f"labels={list(self.labels)}: expected at least {fewest}, all different")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JointConfig:
+    """TF-IDF and a fine-tuned encoder together: how their predictions are weighted."""
+
+    kind: TextKind = option("classify", "classify, multilabel or regress")
+    labels: tuple[str, ...] = option((), "the labels, in the order of the outputs; none for regress")
+    weight: float = option(0.5, "weight of the encoder; that of TF-IDF is 1 less it", SHARE)
+    temperature: float = option(1.0, "outputs are divided by it before the softmax: fitted so that shares come true")
+    threshold: float = option(0.5, "multilabel: probability from which a label holds; chosen on held-out examples")
+    lowest: float = option(0.0, "regress: lowest value in training; predictions are not below it")
+    highest: float = option(0.0, "regress: highest value in training; predictions are not above it")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

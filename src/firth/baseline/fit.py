@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from firth.baseline.config import GramConfig, TextKind, TfidfConfig
+from firth.baseline.config import GramConfig, JointConfig, TextKind, TfidfConfig
 from firth.baseline.tfidf import Reader, Tfidf, answers_of, fit_reader, linear_outputs
 from firth.data.hashing import seed_of
 from firth.errors import InputError
@@ -194,7 +194,7 @@ def fit_linear(
     return np.stack([weight for weight, _ in rows]), np.array([bias for _, bias in rows], np.float32)
 
 
-def targets_of(config: TfidfConfig, records: Sequence[Text]) -> Int[np.ndarray, "n K"]:
+def targets_of(config: TfidfConfig | JointConfig, records: Sequence[Text]) -> Int[np.ndarray, "n K"]:
     """1 where a label holds."""
     held = [record.label if isinstance(record.label, tuple) else (record.label,) for record in records]
     return np.array([[label in some for label in config.labels] for some in held], np.int64)

@@ -9,7 +9,7 @@ README.md              model card
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,17 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
     (folder / "README.md").write_text(_card(baseline, tensors, provenance), "utf-8")
 
 
-def find_baseline(path: str | Path) -> Path | None:
-    """The folder of a baseline that a path means (itself, or the ``model/`` of a run); None for anything else."""
+def find_baseline(path: str | Path, names: Collection[str] = BASELINES) -> Path | None:
+    """The folder of a baseline that a path means (itself, or the ``model/`` of a run); None for anything else.
+
+    ``names``: of the baselines meant.
+    """
     folder = Path(path)
     # As firth.folder.find_model: a run may be replacing its model at this moment.
     for candidate in (folder, folder / "model", folder / ".model.old"):
         if (candidate / ABOUT).is_file():
             try:
-                return candidate if read_json(candidate / ABOUT).get("system") in BASELINES else None
+                return candidate if read_json(candidate / ABOUT).get("system") in names else None
             except FirthError:
                 return None  # whoever reads models says what is wrong with it
         if (candidate / "config.json").is_file():

@@ -5,17 +5,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from firth.baseline.config import CommonestTagConfig, TfidfConfig
+from firth.baseline.config import CommonestTagConfig, JointConfig, TfidfConfig
 from firth.tasks.items import AT_ONCE, check_records, chunks, record_of
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
 
 # By name: the type of the options in its folder. ``firth finetune --model NAME`` fits one.
 BASELINES: dict[str, type[Any]] = {"tfidf": TfidfConfig, "commonest-tag": CommonestTagConfig}
+# Everything that answers as a baseline does: also a baseline and an encoder together (``firth.inference.joint``).
+METHODS: dict[str, type[Any]] = {**BASELINES, "joint": JointConfig}
 
 
 class Method(Protocol):
-    """How a baseline answers: ``Tfidf`` or ``CommonestTag``."""
+    """How a baseline answers: ``Tfidf`` or ``CommonestTag``; or, with an encoder, ``firth.inference.joint.Joint``."""
 
     @property
     def config(self) -> Any: ...
@@ -61,7 +63,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A TF-IDF or commonest-tag model. ``predict`` takes what ``firth.Model.predict`` takes for the same task."""
+    """A TF-IDF, commonest-tag or joint model. ``predict`` takes what ``firth.Model.predict`` takes for its task."""
 
     method: Method
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -71,8 +73,8 @@ class Baseline:
 
     @property
     def system(self) -> str:
-        """``"tfidf"`` or ``"commonest-tag"``."""
-        return next(name for name, config in BASELINES.items() if isinstance(self.method.config, config))
+        """``"tfidf"``, ``"commonest-tag"`` or ``"joint"``."""
+        return next(name for name, config in METHODS.items() if isinstance(self.method.config, config))
 
     @property
     def task(self) -> str:

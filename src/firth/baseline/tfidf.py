@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from firth.baseline.config import GramConfig, TfidfConfig
+from firth.baseline.config import GramConfig, JointConfig, TfidfConfig
 from firth.baseline.grams import BLOCKS, Vocabulary, fit_vocabulary, tfidf
 from firth.metrics.calibration import softmax
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
@@ -109,7 +109,7 @@ def linear_outputs(
     return np.concatenate([np.zeros_like(found), found], 1) if two_labels else found
 
 
-def answers_of(outputs: Float[np.ndarray, "n K"], config: TfidfConfig) -> list[TextAnswer]:
+def answers_of(outputs: Float[np.ndarray, "n K"], config: TfidfConfig | JointConfig) -> list[TextAnswer]:
     """Predictions of the outputs."""
     if config.kind == "regress":
         return [Valued(float(value)) for value in np.clip(outputs[:, 0], config.lowest, config.highest)]
@@ -126,6 +126,6 @@ def _labelled(shares: list[float], labels: tuple[str, ...]) -> Labelled:
     return Labelled(best, by_label[best], by_label)
 
 
-def _multilabelled(shares: list[float], config: TfidfConfig) -> MultiLabelled:
+def _multilabelled(shares: list[float], config: TfidfConfig | JointConfig) -> MultiLabelled:
     by_label = dict(zip(config.labels, shares, strict=True))
     return MultiLabelled(tuple(label for label, share in by_label.items() if share >= config.threshold), by_label)

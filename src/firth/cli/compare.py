@@ -25,9 +25,10 @@ def compare(
     form: Annotated[str, Parameter(name="--format")] = "auto",
     skip_bad: Flag = False,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    verbose: Flag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare a baseline, frozen features and fine-tuning on your labels, and keep the winner.
+    """Compare a baseline, frozen features, fine-tuning and both together on your labels, and keep the winner.
 
     The same command continues a comparison that was stopped.
 
@@ -40,7 +41,7 @@ def compare(
     dev
         File of labelled examples that every way is scored on.
     task
-        classify (texts or pairs), tag, or a data set such as glue/sst2.
+        classify, multilabel or regress (texts or pairs), tag, or a data set such as glue/sst2.
     models
         Folders of pre-trained models; without any, only the baseline is fitted.
     minutes
@@ -59,6 +60,8 @@ def compare(
         Leave bad rows out and list them.
     settings
         A recipe key for the fine-tunings, such as --set optim.learning_rate=1e-4; repeatable.
+    verbose
+        Show the messages and evaluations of every fit.
     as_json
         Print compare.json.
     """
@@ -79,7 +82,7 @@ def compare(
         skip_bad=skip_bad,
     )
     keys: dict[str, Any] = {".".join(path): value for path, value in map(parse_override, settings or [])}
-    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys)
+    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys, verbose=verbose)
     if as_json:
         print_json(found.results)
         return

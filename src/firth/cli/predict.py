@@ -170,6 +170,15 @@ def _load(
         check_plain(baselines[0], precision=precision, compile=compile)
         baseline = read_baseline(path)
         return baseline, baseline.answer_stream
+    from firth.inference.joint import find_joint
+
+    if joint := [str(some) for some in paths if find_joint(some) is not None]:
+        from firth.inference.loading import load
+
+        if others:
+            raise ConfigError(f"{joint[0]} is a joint model, which answers alone: leave out --with")
+        model = load(path, precision=precision, compile=compile)
+        return model, model.answer_stream
     from firth.inference.answering import task_model
     from firth.inference.ensemble import check_members, ensemble_stream
 

@@ -1,4 +1,4 @@
-"""``firth compare``: compare a baseline, frozen features and fine-tuning on a user's labels, with their costs.
+"""``firth compare``: compare a baseline, frozen features, fine-tuning and both together on a user's labels.
 
 out/
 ├── identity.json    hashes of data and options: the same command resumes, other data is refused
@@ -11,6 +11,7 @@ The most informative cells for their time run first: the baseline at every numbe
 labels to all. A cell runs only if its estimated time, taken from the previous cell of its way, fits the budget.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import shutil
@@ -30,6 +31,7 @@ from firth.files import file_sha256, lock, remove_folder, write_folder, write_js
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.finetune import IDENTITY, resume, run_resolved
+from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.label_check import label_conflicts, label_suspects
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig
@@ -38,13 +40,13 @@ from firth.inference.loading import load
 from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
 from firth.metrics.calibration import expected_calibration_error
 from firth.pretraining.run import RECIPE
-from firth.progress import format_duration, say
+from firth.progress import Status, format_duration, part_of, say
 from firth.systems import TASKS, kind_of_task
-from firth.tasks.predictions import Labelled
+from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 
 RESULTS = "compare.json"
-KINDS = ("classify", "tag")
-BASELINE = {"classify": "tfidf", "tag": "commonest-tag"}
+BASELINE = {"classify": "tfidf", "multilabel": "tfidf", "regress": "tfidf", "tag": "commonest-tag"}
+KINDS = tuple(BASELINE)
 # Numbers of labels on the curve, up to the size of the data; all labels come last.
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 # A fine-tuning has at least about this many updates, however few examples there are.
@@ -70,6 +72,7 @@ class Way:
     model: str
     frozen: bool = False
     baseline: bool = False
+    joint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +92,17 @@ def compare(
     minutes: float = 20.0,
     sizes: Sequence[int] = SIZES,
     settings: Mapping[str, Any] | None = None,
+    verbose: bool = False,
     tell: Callable[[str], None] = say,
 ) -> Comparison:
     """Compare ways to learn ``task`` in folder ``out``, or resume the comparison there.
 
-    ``settings``: further recipe keys of the fine-tunings. Wrong data or options raise ConfigError or InputError before
-    anything is written.
+    ``settings``: further recipe keys of the fine-tunings. ``verbose``: also prints the messages of each. Wrong data or
+    options raise ConfigError or InputError before anything is written.
     """
     kind = kind_of_task(task)
     if kind not in KINDS:
-        raise ConfigError(f"compare supports {' and '.join(KINDS)}, not yet {kind}: use firth finetune and evaluate")
+        raise ConfigError(f"compare supports {', '.join(KINDS)}, not {kind}: use firth finetune and evaluate")
     if not 0 < minutes < float("inf"):
         raise ConfigError(f"--minutes {minutes}: expected more than 0")
     if not data.dev and not data.folder:
@@ -107,20 +111,27 @@ def compare(
     data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
         raise ConfigError(f"{data.folder} has no dev file of {task}: compare needs one")
-    work = _Comparing(task, data, labelled, Path(out), ways_of(kind, models), minutes * 60, sizes, settings or {}, tell)
+    work = _Comparing(
+        task, data, labelled, Path(out), ways_of(kind, models), minutes * 60, sizes, settings or {}, verbose, tell
+    )
     with lock(Path(out)):
         work.claim()
         return work.run()
 
 
 def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
-    """The baseline, and for each model frozen features (texts only) and fine-tuning."""
+    """The baseline, and for each model frozen features, fine-tuning, and it together with the baseline.
+
+    Tags are learned by the baseline and by fine-tuning alone.
+    """
     ways = [Way("baseline", "baseline", BASELINE[kind], baseline=True)]
     for number, model in enumerate(models, start=1):
         name = Path(model).name or model
-        if kind == "classify":
+        if kind != "tag":
             ways.append(Way(f"frozen {name}", f"frozen-{number}", model, frozen=True))
         ways.append(Way(f"fine-tuned {name}", f"fine-tuned-{number}", model))
+        if kind != "tag":
+            ways.append(Way(f"joint {name}", f"joint-{number}", model, joint=True))
     return ways
 
 
@@ -137,16 +148,23 @@ class _Comparing:
         budget_s: float,
         sizes: Sequence[int],
         settings: Mapping[str, Any],
+        verbose: bool,
         tell: Callable[[str], None],
     ):
         self.task, self.data, self.labelled, self.out, self.ways = task, data, labelled, out, ways
-        self.budget_s, self.settings, self.tell = budget_s, dict(settings), tell
+        self.budget_s, self.settings, self.verbose = budget_s, dict(settings), verbose
+        self.status, self._tell = Status(), tell
         self.metric = labelled.metrics[0]
         self.split, self.dev = next(iter(labelled.dev.items()))
         self.n_all = len(labelled.train) + len(labelled.held)
         self.sizes = [*(n for n in sorted(set(sizes)) if n < self.n_all), self.n_all]
         self.skipped: list[str] = []
         self.spent_s = 0.0
+
+    def tell(self, text: str) -> None:
+        """Say something for good: the line on what is being done makes room."""
+        self.status.clear()
+        self._tell(text)
 
     def claim(self) -> None:
         """Create the folder, or resume a comparison of the same data and options in it."""
@@ -185,14 +203,15 @@ class _Comparing:
         # The baseline is cheap at all sizes. All models are fitted to few labels before any is fitted to many.
         plan = [(self.ways[0], n) for n in self.sizes] + [(way, n) for n in self.sizes for way in self.ways[1:]]
         given_up = set[str]()
-        for way, n in plan:
+        for number, (way, n) in enumerate(plan, start=1):
             if way.folder in given_up:
                 continue
-            cell = self._cell(way, n, cells[way.folder])
+            cell = self._cell(way, n, cells, f"fit {number} of {len(plan)}: {way.name}, {n:,} labels")
             if cell is None:
                 given_up.add(way.folder)
             else:
                 cells[way.folder][n] = cell
+        self.status.clear()
         results = self._results(cells)
         self._keep(results["winner"], cells)
         write_json(self.out / RESULTS, results)
@@ -202,54 +221,91 @@ class _Comparing:
             self.tell(f"no report.html: {error}")
         return Comparison(self.out, results)
 
-    def _cell(self, way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> dict[str, Any] | None:
-        """Run one fit; None if there is no time for it, which skips all larger ones of its way too."""
+    def _cell(
+        self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]], what: str
+    ) -> dict[str, Any] | None:
+        """Run one fit; None if there is no time for it, which skips all larger ones of its way too.
+
+        ``what``: the fit in words.
+        """
         folder = self.out / "cells" / way.folder / str(n)
         if (folder / "cell.json").is_file():
             cell = read_json(folder / "cell.json")
             self.spent_s += cell["seconds"]
             return cell
+        done = cells[way.folder]
+        missing = self._missing(way, n, cells)
         left_s = self.budget_s - self.spent_s
-        expected_s = _expected_s(way, n, done)
+        expected_s = cells["baseline"][n]["seconds"] if way.joint and not missing else _expected_s(way, n, done)
         # The baseline's first fit always runs: without it there is nothing to compare with.
-        if expected_s > left_s and not (way.baseline and not done):
+        if missing or (expected_s > left_s and not (way.baseline and not done)):
             larger = [size for size in self.sizes if size >= n]
             sizes = ", ".join(f"{size:,}" for size in larger)
-            self.skipped.append(
-                f"{way.name} with {sizes} labels: about {format_duration(expected_s)} for the first of them, "
-                f"{format_duration(left_s)} left"
+            why = missing or (
+                f"about {format_duration(expected_s)} for the first of them, {format_duration(left_s)} left"
             )
+            self.skipped.append(f"{way.name} with {sizes} labels: {why}")
             self.tell(f"skipped: {self.skipped[-1]}")
             return None
         started_at_s = time.monotonic()
+
+        def show(line: str) -> None:
+            left_s = max(self.budget_s - self.spent_s - (time.monotonic() - started_at_s), 0.0)
+            self.status.show(f"{what}  at most {format_duration(left_s)} left  {line}")
+
         try:
-            self._fit(way, n, folder / "run")
+            with contextlib.nullcontext() if self.verbose else part_of(show):
+                self._fit(way, n, folder / "run")
+                cell = self._scored(folder / "run")
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"finished fits are kept: the same command resumes in {self.out}") from None
         seconds = time.monotonic() - started_at_s
-        cell = self._scored(folder / "run") | {"way": way.name, "labels": n, "seconds": seconds}
-        self.spent_s += time.monotonic() - started_at_s
+        cell |= {"way": way.name, "labels": n, "seconds": seconds}
+        self.spent_s += seconds
         write_json(folder / "cell.json", cell)
         self.tell(f"{way.name}, {n:,} labels: {self.metric} {cell['scores'][self.metric]:.4f} in {seconds:.0f} s")
         return cell
+
+    def _missing(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> str:
+        """What a joint model lacks, in words; empty if nothing."""
+        if not way.joint:
+            return ""
+        if n not in cells["baseline"]:
+            return "the baseline is not fitted to so many"
+        return "" if self._encoders(way, n) else "neither of its models is fitted to so many"
+
+    def _encoders(self, way: Way, n: int) -> list[Path]:
+        """The finished runs of a joint model's encoder with so many labels."""
+        like = [other for other in self.ways if other.model == way.model and not other.joint and not other.baseline]
+        runs = [self.out / "cells" / other.folder / str(n) / "run" for other in like]
+        return [run for run in runs if (run.parent / "cell.json").is_file()]
 
     def _fit(self, way: Way, n: int, run: Path) -> None:
         limit = 0 if n == self.n_all and not self.data.limit else n
         data = dataclasses.asdict(self.data) | {"limit": limit}
         recipe: dict[str, Any] = {"model": way.model, "task": self.task, "data": data}
+        tell = self.tell if self.verbose else _silent
+        if not way.baseline and not way.joint and (run / RECIPE).is_file() and (run / IDENTITY).is_file():
+            resume(run, tell=tell)
+            return
+        if run.exists():
+            remove_folder(run)
+        run.parent.mkdir(parents=True, exist_ok=True)
         if way.baseline:
-            if run.exists():
-                remove_folder(run)
-            run.parent.mkdir(parents=True, exist_ok=True)
-            run_baseline(resolve_baseline(recipe, {}, "compare"), run, tell=_silent)
-        elif (run / RECIPE).is_file() and (run / IDENTITY).is_file():
-            resume(run, tell=_silent)
+            run_baseline(resolve_baseline(recipe, {}, "compare"), run, tell=tell)
+        elif way.joint:
+            self._fit_joint(way, n, run, recipe)
         else:
-            if run.exists():
-                remove_folder(run)
-            run.parent.mkdir(parents=True, exist_ok=True)
             settings = {"train.epochs": _epochs(n)} | (_FROZEN if way.frozen else {}) | self.settings
-            run_resolved(resolve(recipe, settings, "compare"), run, tell=_silent)
+            run_resolved(resolve(recipe, settings, "compare"), run, tell=tell)
+
+    def _fit_joint(self, way: Way, n: int, run: Path, recipe: dict[str, Any]) -> None:
+        data = LabelledConfig(**recipe["data"])
+        baseline = self.out / "cells" / "baseline" / str(n) / "run"
+        fitted = fit_joint(baseline, self._encoders(way, n), read_labelled(self.task, data, {}))
+        members = {"baseline": baseline, "encoder": fitted.encoder}
+        origin = {name: str(path.relative_to(self.out)) for name, path in members.items()}
+        keep_joint(run / "model", fitted, baseline, {"recipe": recipe, "members": origin})
 
     def _scored(self, run: Path) -> dict[str, Any]:
         """Predict the dev examples; record all scores, calibration, time and size."""
@@ -262,7 +318,7 @@ class _Comparing:
         return {
             "scores": TASKS[self.labelled.kind].score(self.dev, answers, labels),
             "calibration_error": self._calibration_error(answers, labels),
-            "answers": [a.label if isinstance(a, Labelled) else list(a.tags) for a in answers],  # type: ignore[union-attr]
+            "answers": [_stored(answer) for answer in answers],
             "predict_ms": 1000 * predict_s / len(self.dev),
             "megabytes": size / 1e6,
         }
@@ -314,7 +370,7 @@ class _Comparing:
 
     def _draws(self, answers: Sequence[Sequence[Any]]) -> np.ndarray:
         """Scores of every way on resampled dev examples."""
-        score, labels = TASKS[self.labelled.kind].score, self.labelled.options["labels"]
+        score, labels = TASKS[self.labelled.kind].score, self.labelled.options.get("labels", ())
         made = [[_answer(a) for a in some] for some in answers]
 
         def scores(numbers: np.ndarray) -> list[float]:
@@ -362,11 +418,22 @@ def _epochs(n: int) -> float:
     return max(_EPOCHS, _FEWEST_UPDATES * _BATCH / n)
 
 
-def _answer(found: Any) -> Any:
-    """Convert an answer to what the scorers read."""
-    from firth.tasks.predictions import TaggedText
+def _stored(answer: Any) -> Any:
+    """What the scorers read of an answer, as plain data."""
+    if isinstance(answer, Labelled):
+        return answer.label
+    if isinstance(answer, MultiLabelled):
+        return {"labels": list(answer.labels)}
+    return answer.value if isinstance(answer, Valued) else list(answer.tags)
 
-    return Labelled(found, 1.0, {}) if isinstance(found, str) else TaggedText(tuple(found), (), ())
+
+def _answer(found: Any) -> Any:
+    """The answer again."""
+    if isinstance(found, str):
+        return Labelled(found, 1.0, {})
+    if isinstance(found, dict):
+        return MultiLabelled(tuple(found["labels"]), {})
+    return Valued(found) if isinstance(found, float) else TaggedText(tuple(found), (), ())
 
 
 def recommendation(results: Mapping[str, Any]) -> str:
@@ -375,9 +442,10 @@ def recommendation(results: Mapping[str, Any]) -> str:
     metric, n = results["metric"], results["examples"]["train"]
     base = ways["baseline"]
     if len(ways) == 1:
+        wanted = "more --minutes" if len(names) > 1 else "--models, and enough --minutes for them,"
         return (
-            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give --models, and enough "
-            "--minutes for them, to measure what pre-training adds here."
+            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give {wanted} to measure what "
+            "pre-training adds here."
         )
     others = [name for name in ways if name != "baseline"]
     row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from firth.baseline.folder import find_baseline, read_baseline
+from firth.baseline.model import Baseline
 from firth.errors import ConfigError
 from firth.files import file_sha256
 from firth.finetuning.baseline import score_method
@@ -20,6 +21,7 @@ from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
+from firth.inference.joint import find_joint, read_joint
 from firth.inference.loading import check_plain
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
@@ -70,7 +72,12 @@ def evaluate(
             raise ConfigError(
                 f"{model} is a baseline, which supports neither ensembles nor other precisions: leave out --with"
             )
-        return _evaluate_baseline(model, data, config, task, split)
+        return _evaluate_method(model, read_baseline(model), "NumPy and SciPy on the CPU", data, config, task, split)
+    if find_joint(model) is not None:
+        if others or max_drop is not None:
+            raise ConfigError(f"{model} is a joint model, which is evaluated alone: leave out --with and --max-drop")
+        joint = read_joint(model, precision=precision)
+        return _evaluate_method(model, joint, "TF-IDF and an encoder", data, config, task, split)
     folder = gated_folder(model) if precision == "int8" else None
     weights = file_sha256(folder / WEIGHTS) if folder is not None else ""
     loaded = open_model(model)
@@ -135,8 +142,9 @@ def _published(answer: Answer, tokenizer: Tokenizer, records: Sequence[Any]) -> 
     return list(recover_published(records, found, tokenizer)), dict(noted)
 
 
-def _evaluate_baseline(model: str | Path, data: str, config: LabelledConfig, task: str, split: str) -> dict[str, Any]:
-    baseline = read_baseline(model)
+def _evaluate_method(
+    model: str | Path, baseline: Baseline, path: str, data: str, config: LabelledConfig, task: str, split: str
+) -> dict[str, Any]:
     _check_kind(model, baseline.task, task)
     problems = Problems(skip_bad=config.skip_bad)
     config = _columns_of(task, baseline.task, data, config, problems, baseline.provenance)
@@ -145,7 +153,6 @@ def _evaluate_baseline(model: str | Path, data: str, config: LabelledConfig, tas
         records = check_labels(records, baseline.labels, problems)
     task = task or baseline.task
     scored = score_method(task, baseline.method, records, "evaluating")
-    path = "NumPy and SciPy on the CPU"
     return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report(), "path": path}
 
 

@@ -162,6 +162,8 @@ def _check_learnable(
     if kind != "classify":
         if len(train) < _FEWEST:
             raise InputError(f"{what}: expected at least {_FEWEST}: {more}")
+        if kind == "multilabel" and (never := set(labels).difference(*(record.label for record in train))):
+            problems.note(f"labels without a training example, which cannot be learned: {_listed(sorted(never))}")
         return
     counts = Counter(record.label for record in train)
     (commonest, n), *others = counts.most_common()

@@ -20,6 +20,10 @@ def load(
     Both satisfy ``firth.baseline.model.Predictor`` if fine-tuned.
     """
     if find_baseline(path) is None:
+        from firth.inference.joint import find_joint, read_joint
+
+        if find_joint(path) is not None:
+            return read_joint(path, device=device, precision=precision, compile=compile)
         from firth.inference.model import load as load_model
 
         return load_model(path, device=device, precision=precision, compile=compile)

@@ -1,0 +1,165 @@
+"""TF-IDF and a fine-tuned encoder together: a weighted mean of their log-odds, or of their values (late fusion).
+
+firth.json    names the joint model, its task, weight and calibration, provenance
+tfidf/        the baseline's folder
+encoder/      the fine-tuned model's folder
+
+Both members are whole models of their own, so each can be taken out and used alone.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from firth.baseline.config import JointConfig
+from firth.baseline.folder import ABOUT, FORMAT, VERSION, find_baseline, read_baseline
+from firth.baseline.model import Baseline, Method
+from firth.baseline.tfidf import TextAnswer, answers_of
+from firth.config import from_dict, read_json, to_dict
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.files import MANIFEST, check_folder
+from firth.tasks.predictions import Labelled, MultiLabelled, Valued
+from firth.text.records import Text
+
+if TYPE_CHECKING:
+    from firth.inference.fast import Precision
+    from firth.inference.model import Model
+
+JOINT = "joint"
+TFIDF, ENCODER = "tfidf", "encoder"
+# Probabilities of exactly 0 or 1 have no log-odds.
+_LEAST = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A baseline and an encoder that answer together; a method as ``Tfidf`` is."""
+
+    config: JointConfig
+    tfidf: Method
+    encoder: "Model"
+
+    @property
+    def task(self) -> str:
+        return self.config.kind
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
+
+    @property
+    def unit(self) -> str:
+        return "word"
+
+    def answers(self, texts: Sequence[Text]) -> list[TextAnswer]:
+        """The predictions, in order."""
+        if not texts:
+            return []
+        read = [answer for _, answer in self.encoder.answer_stream(texts)]
+        ours = log_odds(self.tfidf.answers(texts), self.labels)
+        return answers_of(mixed(log_odds(read, self.labels), ours, self.config.weight), self.config)
+
+
+def log_odds(answers: Sequence[Any], labels: Sequence[str]) -> Float[np.ndarray, "n K"]:
+    """Predictions as numbers whose weighted mean is a prediction again.
+
+    Log-probabilities of classes, log-odds of labels that may hold together, or values (one column).
+    """
+    if isinstance(answers[0], Valued):
+        return np.array([[answer.value] for answer in answers], np.float64)
+    shares = np.array([[answer.probabilities[label] for label in labels] for answer in answers], np.float64)
+    shares = np.clip(shares, _LEAST, 1 - _LEAST)
+    if isinstance(answers[0], MultiLabelled):
+        return np.log(shares) - np.log1p(-shares)
+    assert isinstance(answers[0], Labelled)
+    return np.log(shares)
+
+
+def mixed(
+    encoder: Float[np.ndarray, "n K"], tfidf: Float[np.ndarray, "n K"], weight: float
+) -> Float[np.ndarray, "n K"]:
+    """The weighted mean; ``weight`` is the encoder's, 0 to 1."""
+    return weight * encoder + (1 - weight) * tfidf
+
+
+def find_joint(path: str | Path) -> Path | None:
+    """The folder of a joint model that a path means; None for anything else."""
+    return find_baseline(path, names=(JOINT,))
+
+
+def write_joint(
+    folder: Path, config: JointConfig, provenance: dict[str, Any], copy: Callable[[Path, Path], None]
+) -> None:
+    """Write a joint model into an existing empty folder; ``copy(tfidf, encoder)`` fills the members' folders."""
+    copy(folder / TFIDF, folder / ENCODER)
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "system": JOINT,
+        "task": config.kind,
+        "options": to_dict(config),
+        "provenance": provenance,
+    }
+    (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "README.md").write_text(_card(config, provenance), "utf-8")
+
+
+def read_joint(
+    path: str | Path, *, device: str | None = None, precision: "Precision" = "float32", compile: bool = False
+) -> Baseline:
+    """Load a joint model, strictly; CheckpointError if it is damaged or none. The options are the encoder's."""
+    from firth.inference.model import load
+
+    folder = find_joint(path)
+    if folder is None:
+        raise CheckpointError(f"{path} is not a joint model")
+    if precision == "int8":
+        raise ConfigError(
+            f"{path} is a joint model, which no evaluation in 8-bit integers covers: leave precision out, or give "
+            f"{folder / ENCODER}"
+        )
+    if (folder / MANIFEST).is_file():
+        check_folder(folder)
+    try:
+        about = read_json(folder / ABOUT)
+        if about.get("format") != FORMAT or about.get("version") != VERSION:
+            raise CheckpointError(f"layout {about.get('format')!r} version {about.get('version')!r} is not known here")
+        config = from_dict(JointConfig, about.get("options", {}), str(folder / ABOUT))
+        tfidf = read_baseline(folder / TFIDF)
+    except (KeyError, TypeError, ValueError, FirthError) as error:
+        raise CheckpointError(f"{folder} cannot be read as a joint model: {error}") from None
+    encoder = load(folder / ENCODER, device=device, precision=precision, compile=compile)
+    for name, member in ((TFIDF, tfidf), (ENCODER, encoder)):
+        if member.task != config.kind or set(member.labels) != set(config.labels):
+            raise CheckpointError(f"{folder}: {name} is not of the joint model's task and labels")
+    return Baseline(Joint(config, tfidf.method, encoder), about.get("provenance", {}))
+
+
+def _card(config: JointConfig, provenance: dict[str, Any]) -> str:
+    return "\n".join(
+        [
+            "---",
+            "tags: [firth]",
+            "---",
+            "",
+            "# TF-IDF and a fine-tuned encoder together, made by Firth",
+            "",
+            f"- task: {config.kind}",
+            f"- labels: {', '.join(config.labels) or 'none'}",
+            f"- weight of the encoder: {config.weight:g}, of TF-IDF: {1 - config.weight:g}",
+            "",
+            "Load it with `firth.load(folder)`. Its members, `tfidf/` and `encoder/`, are models of their own.",
+            "",
+            "## Where it comes from",
+            "",
+            "```json",
+            json.dumps(provenance, indent=2, ensure_ascii=False),
+            "```",
+            "",
+        ]
+    )
