@@ -63,7 +63,7 @@ class Step:
     """
 
     losses: dict[str, Float[Tensor, ""]]
-    correct: dict[str, Float[Tensor, ""]]
+    correct: dict[str, Shaped[Tensor, ""]]
     carry: Carry | None = None
 
 

@@ -11,24 +11,22 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from firth.baseline.config import JointConfig
 from firth.baseline.folder import ABOUT, FORMAT, VERSION, find_baseline, read_baseline
-from firth.baseline.model import Baseline, Method
-from firth.baseline.tfidf import TextAnswer, answers_of
+from firth.baseline.model import Baseline
+from firth.baseline.tfidf import TextAnswer, Tfidf, answers_of
 from firth.config import from_dict, read_json, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import MANIFEST, check_folder
+from firth.inference.fast import Precision
+from firth.inference.model import Model, load
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
 from firth.text.records import Text
-
-if TYPE_CHECKING:
-    from firth.inference.fast import Precision
-    from firth.inference.model import Model
 
 JOINT = "joint"
 TFIDF, ENCODER = "tfidf", "encoder"
@@ -41,8 +39,8 @@ class Joint:
     """A baseline and an encoder that answer together; a method as ``Tfidf`` is."""
 
     config: JointConfig
-    tfidf: Method
-    encoder: "Model"
+    tfidf: Tfidf
+    encoder: Model
 
     @property
     def task(self) -> str:
@@ -110,11 +108,9 @@ def write_joint(
 
 
 def read_joint(
-    path: str | Path, *, device: str | None = None, precision: "Precision" = "float32", compile: bool = False
+    path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> Baseline:
     """Load a joint model, strictly; CheckpointError if it is damaged or none. The options are the encoder's."""
-    from firth.inference.model import load
-
     folder = find_joint(path)
     if folder is None:
         raise CheckpointError(f"{path} is not a joint model")
@@ -137,6 +133,8 @@ def read_joint(
     for name, member in ((TFIDF, tfidf), (ENCODER, encoder)):
         if member.task != config.kind or set(member.labels) != set(config.labels):
             raise CheckpointError(f"{folder}: {name} is not of the joint model's task and labels")
+    if not isinstance(tfidf.method, Tfidf):
+        raise CheckpointError(f"{folder}: {TFIDF} is of the kind {tfidf.system}")
     return Baseline(Joint(config, tfidf.method, encoder), about.get("provenance", {}))
 
 

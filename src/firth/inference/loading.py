@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth.baseline.folder import find_baseline, read_baseline
-from firth.baseline.model import Baseline
+from firth.baseline.model import METHODS, Baseline
 from firth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ def load(
     Both satisfy ``firth.baseline.model.Predictor`` if fine-tuned.
     """
     if find_baseline(path) is None:
-        from firth.inference.joint import find_joint, read_joint
+        if find_baseline(path, names=METHODS) is not None:
+            from firth.inference.joint import read_joint
 
-        if find_joint(path) is not None:
             return read_joint(path, device=device, precision=precision, compile=compile)
         from firth.inference.model import load as load_model
 
