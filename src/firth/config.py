@@ -108,6 +108,7 @@ FOREIGN_FINETUNING_KEYS = {
 
 # Keys and flags of earlier versions -> their names now: for error messages, and for files that earlier versions wrote.
 RENAMED_KEYS = {
+    "design": "head_preset",
     "adapt.rate_decay": "adapt.layer_decay",
     "fresh": "from_scratch",
     "optim.lowest_rate": "optim.min_learning_rate",
@@ -116,6 +117,7 @@ RENAMED_KEYS = {
     "train.rate_decay": "train.layer_decay",
 }
 RENAMED_FLAGS = {
+    "--design": "--head-preset",
     "--alpha": "--length-penalty",
     "--fold": "--ignore-case",
     "--fresh": "--from-scratch",

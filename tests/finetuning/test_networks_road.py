@@ -47,7 +47,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = [*SMALL, "train.epochs=3"]
-    recipe |= {"design": "bcn"}
+    recipe |= {"head_preset": "bcn"}
     found, base, data = resolve(recipe, settings, "t")
     assert (found.head.network.kind, found.head.windows.long, found.adapt.frozen_groups) == ("biattentive", "cut", -1)
     assert (found.optim.kind, found.optim.learning_rate, found.head.network.dropout) == ("adamw", 1e-3, 0.2)
@@ -90,13 +90,13 @@ def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
         "data.choose_on=dev",
         "train.evaluations_per_epoch=0",
     ]
-    found = run_resolved(resolve(recipe | {"design": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
+    found = run_resolved(resolve(recipe | {"head_preset": "bcn"}, settings, "t"), tmp_path / "out", tell=QUIET)
     assert found.results["dev"]["dev"]["accuracy"]["mean"] > 0.95
 
 
 def test_the_design_is_for_labels_of_texts(recipe: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"design='bcn' is for classify, not for a task of kind regress"):
-        resolve(recipe | {"design": "bcn", "task": "regress"}, [], "t")
+    with pytest.raises(ConfigError, match=r"head_preset='bcn' is for classify, not for a task of kind regress"):
+        resolve(recipe | {"head_preset": "bcn", "task": "regress"}, [], "t")
 
 
 def test_probing_is_by_a_linear_head(recipe: dict[str, Any], tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
         "t",
     )
     recipe = found.recipe
-    assert (recipe.task, recipe.design, recipe.head.network.kind) == ("regress", "towers", "towers")
+    assert (recipe.task, recipe.head_preset, recipe.head.network.kind) == ("regress", "towers", "towers")
     done = run_resolved(found, tmp_path / "out", tell=QUIET)
     assert done.scores["dev"]["pearson"] > 0.8
     same, other = load(tmp_path / "out").predict([("the mill", "the mill"), ("the mill", "the queen")])

@@ -1,4 +1,4 @@
-"""TagLM over a tiny bidirectional language model: designs by name, word vectors to begin with, the whole road."""
+"""TagLM over a tiny bidirectional language model: head presets by name, initial word vectors, the whole road."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,6 @@ import torch
 from network_options import network_of
 
 from firth.config import read_json, read_toml, to_dict
-from firth.designs import HEADS
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json
 from firth.finetuning import finetune as job
@@ -17,6 +16,7 @@ from firth.finetuning.base import find_vectors, make_model
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.resolve import check_own, resolve
 from firth.folder import PRETRAINING, read_model, write_model
+from firth.head_presets import HEADS
 from firth.inference.model import load
 from firth.models.bilm import Bilm
 from firth.models.config import BilmConfig
@@ -75,7 +75,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def plain(base: Path, data: Path) -> dict[str, Any]:
     files = {"train": str(data / "t.conll"), "format": "conll"}
-    return {"task": "tag", "model": f"{base}/", "design": "taglm", "data": files}
+    return {"task": "tag", "model": f"{base}/", "head_preset": "taglm", "data": files}
 
 
 # -- designs -------------------------------------------------------------------------------------------------
@@ -100,10 +100,10 @@ def test_taglm_is_the_papers_tagger_of_names(plain: dict[str, Any]) -> None:
 def test_every_design_is_known_to_its_kinds_and_to_no_other(name: str, plain: dict[str, Any]) -> None:
     assert set(HEADS[name].tasks) <= set(TASKS) and HEADS[name].tasks
     if "tag" in HEADS[name].tasks:
-        assert resolve(plain | {"design": name}, [], "test")[0].design == name
+        assert resolve(plain | {"head_preset": name}, [], "test")[0].head_preset == name
     else:
-        with pytest.raises(ConfigError, match=f"design='{name}' is for .*, not for a task of kind tag"):
-            resolve(plain | {"design": name}, [], "test")
+        with pytest.raises(ConfigError, match=f"head_preset='{name}' is for .*, not for a task of kind tag"):
+            resolve(plain | {"head_preset": name}, [], "test")
 
 
 def test_a_design_goes_over_the_systems_settings_and_below_what_is_said(plain: dict[str, Any]) -> None:
@@ -134,9 +134,9 @@ def test_a_design_that_goes_by_scores_wants_more_than_one(plain: dict[str, Any])
 
 
 def test_unknown_designs_are_named(plain: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"design='tagml': known are taglm, elmo, bilstm-crf"):
-        resolve(plain | {"design": "tagml"}, [], "test")
-    with pytest.raises(ConfigError, match="design='taglm' is for tag, not for a task of kind classify"):
+    with pytest.raises(ConfigError, match=r"head_preset='tagml': known are taglm, elmo, bilstm-crf"):
+        resolve(plain | {"head_preset": "tagml"}, [], "test")
+    with pytest.raises(ConfigError, match="head_preset='taglm' is for tag, not for a task of kind classify"):
         resolve(plain | {"task": "classify"}, [], "test")
 
 
@@ -207,9 +207,9 @@ def test_a_tagger_learns_and_the_language_model_stays(
     vectors = f"adapt.vectors={data / 'v.txt'}"
     settings = [*SMALL, "train.epochs=12", "optim.learning_rate=0.02", vectors]
     heard: list[str] = []
-    run_resolved(resolve(plain | {"design": name}, settings, "test"), tmp_path / "out", tell=heard.append)
+    run_resolved(resolve(plain | {"head_preset": name}, settings, "test"), tmp_path / "out", tell=heard.append)
     assert any("vectors for 4 of the vocabulary's 8 words" in line for line in heard)
-    assert read_toml(tmp_path / "out" / "recipe.toml")["design"] == name
+    assert read_toml(tmp_path / "out" / "recipe.toml")["head_preset"] == name
     results = read_json(tmp_path / "out" / "results.json")
     assert results["held_out"]["entity_f1"]["mean"] == 1
     before, after = read_model(base).objective, read_model(tmp_path / "out").objective

@@ -35,7 +35,7 @@ def finetune(
     *,
     labelled: LabelledFlags = NOT_GIVEN,
     skip_bad: Flag = False,
-    design: str | None = None,
+    head_preset: str | None = None,
     tokenizer: str | None = None,
     from_scratch: Flag = False,
     out: Path | None = None,
@@ -62,7 +62,7 @@ def finetune(
         Recipe file (.toml); flags override it.
     skip_bad
         Skip malformed rows and list them; otherwise the first one stops the run.
-    design
+    head_preset
         Published head preset: taglm, elmo or bilstm-crf for token classification, bcn for text
         classification, towers for pairs of texts.
     tokenizer
@@ -93,7 +93,7 @@ def finetune(
     keys: Keys = {
         **labelled.keys(),
         "--skip-bad": ("data.skip_bad", skip_bad or None),
-        "--design": ("design", design),
+        "--head-preset": ("head_preset", head_preset),
         "--tokenizer": ("tokenizer", tokenizer),
         "--from-scratch": ("from_scratch", from_scratch or None),
         "--seeds": ("train.seeds", seeds),

@@ -82,7 +82,9 @@ def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) ->
         others = [other for other, kinds in _KINDS.items() if kind in kinds]
         advice = f"give --model {others[0]}" if others else "there is no baseline for it"
         raise ConfigError(f"--model {name} is for {', '.join(_KINDS[name])}; task {plain['task']} is {kind}: {advice}")
-    neural = sorted(plain.keys() & {"head", "adapt", "optim", "train", "grid", "design", "tokenizer", "from_scratch"})
+    neural = sorted(
+        plain.keys() & {"head", "adapt", "optim", "train", "grid", "head_preset", "tokenizer", "from_scratch"}
+    )
     if neural:
         raise ConfigError(f"{where}: a baseline has no {' and no '.join(neural)}: leave out, or give another --model")
     plain.setdefault("data", {})

@@ -21,8 +21,8 @@ from firth.config import (
     required,
     to_dict,
 )
-from firth.designs import SHORT_TASKS, design_named
 from firth.errors import ConfigError
+from firth.head_presets import SHORT_TASKS, preset_named
 from firth.recipes import Settings, check_plain, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
 from firth.tasks.config import NETWORKS, BiLstmConfig
@@ -115,7 +115,9 @@ class Finetune:
         False, "True: random initialisation at the model's size, to measure what pre-training adds"
     )
     task: str = required("a kind (classify, multilabel, regress, tag, answer, choose) or a data set (glue/sst2)")
-    design: str = option("", "head preset by name (taglm, elmo, …), which overrides the system's settings; empty: none")
+    head_preset: str = option(
+        "", "head preset by name (taglm, elmo, …), which overrides the system's settings; empty: none"
+    )
     kind: str = required("the kind of task; follows from the task")
     metric: str = required("metric for model selection; follows from the task")
     data: LabelledConfig = option(LabelledConfig(), "labelled examples")
@@ -175,8 +177,8 @@ def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dic
         Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
     )
     if plain["task"] in SHORT_TASKS:
-        plain["task"], design = SHORT_TASKS[plain["task"]]
-        plain["design"] = plain.get("design") or design
+        plain["task"], preset = SHORT_TASKS[plain["task"]]
+        plain["head_preset"] = plain.get("head_preset") or preset
     return plain
 
 
@@ -184,14 +186,14 @@ def with_defaults(
     plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool, has_summary: bool = True
 ) -> dict[str, Any]:
     """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
-    those the design's if it names one.
+    those the head preset's if it names one.
 
     ``has_summary``: whether the encoder's own vector of a text was trained; without it the mean of its tokens is read.
     ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
     known = {f.name for f in dataclasses.fields(TASKS[kind].config)}
-    said = laid_over(design_settings(plain, kind), plain)
+    said = laid_over(preset_settings(plain, kind), plain)
     if said["adapt"].get("frozen_groups") == -1:
         known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)
@@ -220,10 +222,10 @@ def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key in known}
 
 
-def design_settings(plain: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
+def preset_settings(plain: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
     """The tables of the recipe's head preset; empty if it names none."""
-    name = plain.get("design", "")
-    return design_named(str(name), kind).settings if name else {}
+    name = plain.get("head_preset", "")
+    return preset_named(str(name), kind).settings if name else {}
 
 
 def own_word_width(head: Any) -> int:

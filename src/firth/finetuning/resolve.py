@@ -11,8 +11,8 @@ from firth.finetuning.recipe import (
     build,
     combinations,
     data_config,
-    design_settings,
     plain_recipe,
+    preset_settings,
     varied,
     with_defaults,
 )
@@ -34,7 +34,7 @@ class Resolved(NamedTuple):
 def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved:
     """Complete a recipe with everything that follows from the labelled data and the model."""
     plain = plain_recipe(data, settings, where)
-    wanted = design_settings(plain, kind_of_task(plain["task"])).get("head", {})
+    wanted = preset_settings(plain, kind_of_task(plain["task"])).get("head", {})
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
     plain["model"] = resolve_model(plain["model"])
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))

@@ -1,4 +1,4 @@
-"""``firth finetune --design``: a published tagger by its name, from a tagging file to answers."""
+"""``firth finetune --head-preset``: a published tagger by its name, from a tagging file to answers."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ FAST = [f"--set={key}" for key in SMALL]
 def test_a_tagger_by_its_name(firth, folder: Path, tmp_path: Path) -> None:
     data = ["--task", "tag", "--model", folder / "lm", "--train", folder / "t.conll", "--epochs", "1"]
     vectors = f"--set=adapt.vectors={folder / 'v.txt'}"
-    done = firth("finetune", "--design", "taglm", *data, *FAST, vectors, "--out", tmp_path / "run")
+    done = firth("finetune", "--head-preset", "taglm", *data, *FAST, vectors, "--out", tmp_path / "run")
     assert done.code == 0 and "tag fine-tuned on" in done.out
     assert "vectors for 2 of the vocabulary's 2 words (1 by their lower case)" in done.err
     about = json.loads((tmp_path / "run" / "model" / "firth.json").read_text())
@@ -51,19 +51,19 @@ def test_a_tagger_by_its_name(firth, folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "task", "words"),
     [
-        ("tagml", "tag", "design='tagml': known are taglm, elmo, bilstm-crf"),
-        ("taglm", "classify", "design='taglm' is for tag, not for a task of kind classify"),
+        ("tagml", "tag", "head_preset='tagml': known are taglm, elmo, bilstm-crf"),
+        ("taglm", "classify", "head_preset='taglm' is for tag, not for a task of kind classify"),
     ],
 )
 def test_what_is_no_design_of_the_task_is_one_line(firth, folder: Path, name: str, task: str, words: str) -> None:
     data = ["--task", task, "--model", folder / "lm", "--train", folder / "t.conll", "--out", folder / "out"]
-    result = firth("finetune", "--design", name, *data)
+    result = firth("finetune", "--head-preset", name, *data)
     assert result.code == 2 and words in result.complaint
     assert not (folder / "out").exists()
 
 
 def test_the_recipe_of_a_design_is_shown_with_its_name(firth, folder: Path) -> None:
     data = ["--task", "tag", "--model", folder / "lm", "--train", folder / "t.conll"]
-    shown = firth("finetune", "--design", "bilstm-crf", *data, "--show-recipe")
+    shown = firth("finetune", "--head-preset", "bilstm-crf", *data, "--show-recipe")
     assert shown.code == 0
-    assert 'design = "bilstm-crf"' in shown.out and 'join = "none"' in shown.out
+    assert 'head_preset = "bilstm-crf"' in shown.out and 'join = "none"' in shown.out

@@ -1,6 +1,6 @@
 """The table of head presets: published ways to put a head on an encoder.
 
-A recipe of fine-tuning takes one by its name (``design``); what it leaves open comes from the system's own settings.
+A fine-tuning recipe names one (``head_preset``); what the preset leaves open comes from the system's own settings.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from firth.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Design:
+class HeadPreset:
     """One head preset: a published way to put a head on an encoder.
 
     ``tasks``: the kinds of task that it is for. ``settings``: its own, as tables of a recipe; they go before those of
@@ -42,8 +42,8 @@ _TAGLM: dict[str, Any] = {
     "dropout": 0.25, "output_dropout": False,
 }  # fmt: skip
 
-HEADS: dict[str, Design] = {
-    "taglm": Design(
+HEADS: dict[str, HeadPreset] = {
+    "taglm": HeadPreset(
         tasks=("tag",),
         settings={
             **_TAGGER,
@@ -51,7 +51,7 @@ HEADS: dict[str, Design] = {
         },
     ),
     # Peters et al. 2018, App. A, of names (specification of ELMo, §9).
-    "elmo": Design(
+    "elmo": HeadPreset(
         tasks=("tag",),
         settings={
             **_TAGGER,
@@ -65,12 +65,12 @@ HEADS: dict[str, Design] = {
             },
         },
     ),
-    "bilstm-crf": Design(
+    "bilstm-crf": HeadPreset(
         tasks=("tag",),
         settings={**_TAGGER, "head": {"crf": True, "scheme": "BIOES", "network": {**_TAGLM, "join": "none"}}},
     ),
     # McCann et al. 2017, §4. What the paper leaves open, dropout and the length of training among it, is ours.
-    "bcn": Design(
+    "bcn": HeadPreset(
         tasks=("classify",),
         settings={
             "optim": {**_ADAM, "schedule": "linear", "warmup_share": 0.0},
@@ -81,20 +81,22 @@ HEADS: dict[str, Design] = {
         },
     ),
     # Reimers and Gurevych 2019, §3. The cosine beside the differences is ours.
-    "towers": Design(
+    "towers": HeadPreset(
         tasks=("classify", "regress"),
         settings={"head": {"windows": {"long": "cut"}, "network": {"kind": "towers"}}},
     ),
 }  # fmt: skip
 
-# Tasks that are another kind under a design, by the name that people know: (kind, design).
+# Tasks that are another kind with a head preset, by the name that people know: (kind, preset).
 SHORT_TASKS: dict[str, tuple[str, str]] = {"similarity": ("regress", "towers")}
 
 
-def design_named(name: str, task: str) -> Design:
+def preset_named(name: str, task: str) -> HeadPreset:
     """Look up a head preset. ConfigError for an unknown name, and for a preset of other kinds of task."""
     if name not in HEADS:
-        raise ConfigError(f"design={name!r}: known are {', '.join(HEADS)}")
+        raise ConfigError(f"head_preset={name!r}: known are {', '.join(HEADS)}")
     if task not in HEADS[name].tasks:
-        raise ConfigError(f"design={name!r} is for {' and '.join(HEADS[name].tasks)}, not for a task of kind {task}")
+        raise ConfigError(
+            f"head_preset={name!r} is for {' and '.join(HEADS[name].tasks)}, not for a task of kind {task}"
+        )
     return HEADS[name]
