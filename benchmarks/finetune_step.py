@@ -29,7 +29,7 @@ from firth.finetuning.recipe import Finetune
 from firth.finetuning.resolve import resolve
 from firth.finetuning.train import Run, split_of
 from firth.folder import write_model
-from firth.inference.score import Split
+from firth.inference.score import EncodedSplit
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.systems import SYSTEMS
 from firth.tasks.rows import Example
@@ -62,7 +62,7 @@ class Ours:
         self.machine = find_machine(self.recipe.train.precision)
         records = [*labelled.train, *labelled.held]
         self.examples: list[Example] = split_of(self.base, self.recipe, records).examples
-        self.run = Run(self.base, self.recipe, 1, self.examples, Split([], [], {}), self.machine, run)
+        self.run = Run(self.base, self.recipe, 1, self.examples, EncodedSplit([], [], {}), self.machine, run)
         self.model = make_model(self.base, self.recipe, 1)
 
     def trainer(self) -> tuple[Trainer, ExampleSource]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Cell = str | int | float | None
+TableCell = str | int | float | None
 Curve = tuple[Sequence[float], Sequence[float]]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart: (on white, on black).
@@ -99,7 +99,7 @@ class Report:
         """Add text as it is, in a fixed-width font: a recipe, an output."""
         self._parts.append(f"<pre>{html.escape(text.strip(chr(10)))}</pre>")
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> None:
         """Add a table. Columns of numbers (``0.5``, ``"87.2 ± 0.4"``, ``"12 %"``) stand to the right."""
         assert all(len(row) == len(header) for row in rows), "each row needs a cell per column"
         cells = [[_cell_text(cell) for cell in row] for row in rows]
@@ -196,7 +196,7 @@ class Report:
         self._parts.append(f"<figure>\n<figcaption>{caption}</figcaption>\n{svg}\n</figure>")
 
 
-def _cell_text(cell: Cell) -> str:
+def _cell_text(cell: TableCell) -> str:
     """How a cell is shown: floats with four digits, long whole numbers in groups of three."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return _NOTHING

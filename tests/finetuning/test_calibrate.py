@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from firth.finetuning.calibrate import calibrate
-from firth.inference.score import Split
+from firth.inference.score import EncodedSplit
 from firth.tasks.answer import Passage, answer_answers
 from firth.tasks.choose import choose_answers
 from firth.tasks.classify import classify_answers, multilabel_answers
@@ -25,7 +25,7 @@ def test_a_temperature_makes_shares_come_true() -> None:
     # Four texts, always sure by 4 logits of a, which is right three times in four: a share of 3/4 is a logit of ln 3.
     texts = [Text("x", label) for label in "aaab"] * 2500
     outputs = logits_of([[4.0, 0.0]] * 10_000)
-    options, figures = calibrate("classify", ClassifyConfig(labels=("a", "b")), Split(texts, [], {}), outputs)
+    options, figures = calibrate("classify", ClassifyConfig(labels=("a", "b")), EncodedSplit(texts, [], {}), outputs)
     # Few examples would draw it towards 1: see the next test.
     assert options.temperature == pytest.approx(4 / math.log(3), rel=5e-3)
     answer = classify_answers(texts, [Example((), (1,), {})] * 10_000, outputs, options)[0]
@@ -37,7 +37,7 @@ def test_a_temperature_makes_shares_come_true() -> None:
 def test_a_handful_of_right_answers_does_not_make_probabilities_of_one() -> None:
     texts = [Text("x", "a"), Text("x", "b")]
     options, _ = calibrate(
-        "classify", ClassifyConfig(labels=("a", "b")), Split(texts, [], {}), logits_of([[1.0, 0.0], [0.0, 1.0]])
+        "classify", ClassifyConfig(labels=("a", "b")), EncodedSplit(texts, [], {}), logits_of([[1.0, 0.0], [0.0, 1.0]])
     )
     assert 0.7 < options.temperature < 1
 
@@ -51,7 +51,7 @@ def test_a_temperature_of_questions_with_unequal_numbers_of_choices() -> None:
     # The third choice of every second question is never right and never likely: it must not count.
     records = [Choice("x", "", ("p", "q") if i % 2 else ("p", "q", "r"), [0, 0, 0, 1][i % 4]) for i in range(80)]
     examples, outputs = choice_outputs([[4.0, 0.0] if i % 2 else [4.0, 0.0, -200.0] for i in range(80)])
-    options, figures = calibrate("choose", ChooseConfig(), Split(records, examples, {}), outputs)
+    options, figures = calibrate("choose", ChooseConfig(), EncodedSplit(records, examples, {}), outputs)
     assert options.temperature == pytest.approx((4 / math.log(3)) ** (80 / 110), rel=1e-2)
     assert options.temperature == figures["temperature"]
     assert choose_answers(records, examples, outputs, options)[1].probabilities == pytest.approx((0.83, 0.17), abs=0.01)
@@ -64,7 +64,7 @@ def test_the_threshold_of_several_labels_is_the_best_and_nearest_to_a_half() -> 
     # a is right at a share of 0.32, wrong at 0.18: thresholds of 0.2 to 0.3 are perfect; 0.3 is nearest to a half.
     texts = [Text("x", ("a",)), Text("y", ())]
     outputs = logits_of([[logit(0.32)], [logit(0.18)]])
-    options, figures = calibrate("multilabel", MultiLabelConfig(labels=("a",)), Split(texts, [], {}), outputs)
+    options, figures = calibrate("multilabel", MultiLabelConfig(labels=("a",)), EncodedSplit(texts, [], {}), outputs)
     assert (options.threshold, figures["micro_f1"]) == (0.3, 1.0)
     examples = [Example((), (1,), {})] * 2
     assert [answer.labels for answer in multilabel_answers(texts, examples, outputs, options)] == [("a",), ()]
@@ -93,7 +93,7 @@ def test_the_threshold_of_no_answer_parts_questions_with_an_answer_from_those_wi
 ) -> None:
     records, examples, outputs = asked(scores)
     given = AnswerConfig(can_refuse=True)
-    options, figures = calibrate("answer", given, Split(records, examples, {}), outputs)
+    options, figures = calibrate("answer", given, EncodedSplit(records, examples, {}), outputs)
     assert figures["f1"] == 1.0
     texts = [answer.text for answer in answer_answers(records, examples, outputs, options)]
     assert texts == ["Ann", "", "Ann", ""]
@@ -103,11 +103,11 @@ def test_the_threshold_of_no_answer_parts_questions_with_an_answer_from_those_wi
 def test_where_no_answer_at_all_is_best_none_is_given() -> None:
     records, examples, outputs = asked([(3.0, 0.0), (1.0, 0.0), (9.0, 0.0), (2.0, 0.0)])
     records = [Question("q", "Ann", ()) for _ in records]
-    options, figures = calibrate("answer", AnswerConfig(can_refuse=True), Split(records, examples, {}), outputs)
+    options, figures = calibrate("answer", AnswerConfig(can_refuse=True), EncodedSplit(records, examples, {}), outputs)
     assert figures["f1"] == 1.0
     assert {answer.text for answer in answer_answers(records, examples, outputs, options)} == {""}
 
 
 @pytest.mark.parametrize(("kind", "options"), [("regress", RegressConfig()), ("answer", AnswerConfig())])
 def test_other_tasks_stay_as_they_are(kind: str, options: Any) -> None:
-    assert calibrate(kind, options, Split([], [], {}), []) == (options, {})
+    assert calibrate(kind, options, EncodedSplit([], [], {}), []) == (options, {})

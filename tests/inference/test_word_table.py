@@ -13,7 +13,7 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.inference import word_table
 from firth.inference.model import load
 from firth.inference.word_table import Neighbour, WordTable, open_table
-from firth.vectors.folder import Reading, convert_vectors
+from firth.vectors.folder import VectorOptions, convert_vectors
 
 
 def table_by_hand() -> WordTable:
@@ -70,7 +70,7 @@ def test_words_are_looked_up_as_the_model_reads_them(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a", [(b"oslo", [1.0, 2.0]), (b"bergen", [1.0, 1.0])])
     convert_vectors(path, tmp_path / "lower")
     assert [one.word for one in open_table(tmp_path / "lower").nearest("Oslo")] == ["bergen"]
-    convert_vectors(path, tmp_path / "cased", Reading(lowercase=False))
+    convert_vectors(path, tmp_path / "cased", VectorOptions(lowercase=False))
     with pytest.raises(InputError, match="'Oslo' is not among the 2 words"):
         open_table(tmp_path / "cased").nearest("Oslo")
 
@@ -120,7 +120,7 @@ def test_nearest_words_against_gensim(shared_data: Path, tmp_path: Path, name: s
     path = shared_data / "word-vectors" / name
     if not path.is_file():
         pytest.skip(f"{path} is not here")
-    convert_vectors(path, tmp_path / "m", Reading(lowercase=False))
+    convert_vectors(path, tmp_path / "m", VectorOptions(lowercase=False))
     table = open_table(tmp_path / "m")
     theirs = gensim.KeyedVectors.load_word2vec_format(str(path), binary=name.endswith(".bin"))
     for word in ("the", "government", "Sydney" if "Sydney" in theirs else "sydney"):

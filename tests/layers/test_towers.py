@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from firth.layers.towers import Comparison, TowersNetwork
+from firth.layers.towers import TowerComparison, TowersNetwork
 
 WIDTH, K = 5, 3
 
 
 @pytest.mark.parametrize("compare", ["cosine", "features"])
-def test_each_pair_is_compared_by_the_formula(compare: Comparison) -> None:
+def test_each_pair_is_compared_by_the_formula(compare: TowerComparison) -> None:
     torch.manual_seed(0)
     made = TowersNetwork(WIDTH, K, compare=compare, dropout=0.3).double().eval()
     nn.init.normal_(made.output.weight)

@@ -14,7 +14,7 @@ from firth.config import read_json
 from firth.errors import ConfigError, InputError, TrainingError
 from firth.files import write_json
 from firth.studies import cells
-from firth.studies.cells import DONE, Cell, read_facts, run_cells, run_study, select, stamps_of
+from firth.studies.cells import DONE, StudyCell, read_facts, run_cells, run_study, select, stamps_of
 from firth.workers import submit
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -31,7 +31,7 @@ def work(folder: Path, *, number: int) -> dict[str, Any]:
 
 
 def test_cells_are_done_once_and_failures_are_told(tmp_path: Path) -> None:
-    cells = [Cell(f"part/{n}", work, {"number": n}) for n in (2, -1, 3)]
+    cells = [StudyCell(f"part/{n}", work, {"number": n}) for n in (2, -1, 3)]
     told: list[str] = []
     facts = run_cells(cells, tmp_path, 2, told.append)
     assert facts == {"part/2": {"square": 4}, "part/3": {"square": 9}}
@@ -44,7 +44,7 @@ def test_cells_are_done_once_and_failures_are_told(tmp_path: Path) -> None:
 
 
 def test_a_mistake_of_ours_leaves_its_traceback_in_the_log(tmp_path: Path) -> None:
-    assert run_cells([Cell("zero", work, {"number": 0})], tmp_path, 1, lambda _: None) == {}
+    assert run_cells([StudyCell("zero", work, {"number": 0})], tmp_path, 1, lambda _: None) == {}
     log = (tmp_path / "zero/cell.log").read_text()
     assert log.startswith("Traceback") and log.endswith("ZeroDivisionError: a mistake\n")
 
@@ -59,7 +59,7 @@ def process(folder: Path) -> dict[str, Any]:
 
 def test_a_process_that_is_killed_takes_its_own_cell_alone_with_it(tmp_path: Path) -> None:
     told: list[str] = []
-    cells = [Cell("killed", killed, {}), Cell("one", process, {}), Cell("two", process, {})]
+    cells = [StudyCell("killed", killed, {}), StudyCell("one", process, {}), StudyCell("two", process, {})]
     facts = run_cells(cells, tmp_path, 1, told.append)
     assert set(facts) == {"one", "two"} and facts["one"] != facts["two"]
     assert any("killed: failed: its process was killed" in text for text in told)
@@ -84,17 +84,17 @@ def test_a_stop_while_a_cell_is_being_begun_ends_its_process(tmp_path: Path, mon
 
     monkeypatch.setattr(cells, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt, match="the same command goes on from there"):
-        run_cells([Cell("cell", asleep, {})], tmp_path, 1, lambda _: None)
+        run_cells([StudyCell("cell", asleep, {})], tmp_path, 1, lambda _: None)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "cell" / "pid").read_text()), 0)
 
 
 def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:
     cells = [
-        Cell("second", work, {"number": 2}, ("first",)),
-        Cell("first", work, {"number": 1}),
-        Cell("after a failure", work, {"number": 3}, ("second", "failing")),
-        Cell("failing", work, {"number": -1}),
+        StudyCell("second", work, {"number": 2}, ("first",)),
+        StudyCell("first", work, {"number": 1}),
+        StudyCell("after a failure", work, {"number": 3}, ("second", "failing")),
+        StudyCell("failing", work, {"number": -1}),
     ]
     told: list[str] = []
     with pytest.raises(TrainingError, match="2 cells failed or wait for one that did, such as after a failure"):
@@ -107,10 +107,10 @@ def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:
 
 def test_chosen_cells_bring_what_they_need() -> None:
     cells = [
-        Cell("a", work, {}),
-        Cell("b", work, {}, ("a",)),
-        Cell("c/x", work, {}, ("b",)),
-        Cell("c/y", work, {}),
+        StudyCell("a", work, {}),
+        StudyCell("b", work, {}, ("a",)),
+        StudyCell("c/x", work, {}, ("b",)),
+        StudyCell("c/y", work, {}),
     ]
     assert [cell.name for cell in select(cells, ["x"])] == ["a", "b", "c/x"]
     assert [cell.name for cell in select(cells, ["c/"])] == ["a", "b", "c/x", "c/y"]
@@ -119,13 +119,13 @@ def test_chosen_cells_bring_what_they_need() -> None:
 
 def test_no_cell_of_that_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no cell has such a name"):
-        run_study([Cell("a", work, {})], tmp_path, only=["b"], workers=1, tell=print)
+        run_study([StudyCell("a", work, {})], tmp_path, only=["b"], workers=1, tell=print)
 
 
 def test_what_was_done_under_the_options_names_of_then_is_done(tmp_path: Path) -> None:
-    def cells(rate: str, vectors: str, settings: str) -> list[Cell]:
-        first = Cell("first", work, {"recipe": {"optim": {rate: 1.0}}, "settings": [settings]})
-        return [first, Cell("second", work, {"training": {vectors: 2}}, ("first",))]
+    def cells(rate: str, vectors: str, settings: str) -> list[StudyCell]:
+        first = StudyCell("first", work, {"recipe": {"optim": {rate: 1.0}}, "settings": [settings]})
+        return [first, StudyCell("second", work, {"training": {vectors: 2}}, ("first",))]
 
     before = cells("peak_rate", "least", "train.rate_decay=0.5")
     for name, stamp in stamps_of(before).items():
@@ -140,11 +140,11 @@ def test_what_was_done_under_the_options_names_of_then_is_done(tmp_path: Path) -
 
 
 def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
-    def cells(first: int) -> list[Cell]:
+    def cells(first: int) -> list[StudyCell]:
         return [
-            Cell("first", work, {"number": first}),
-            Cell("second", work, {"number": 5}, ("first",)),
-            Cell("alone", work, {"number": 3}),
+            StudyCell("first", work, {"number": first}),
+            StudyCell("second", work, {"number": 5}, ("first",)),
+            StudyCell("alone", work, {"number": 3}),
         ]
 
     stamps, others = stamps_of(cells(1)), stamps_of(cells(2))

@@ -14,7 +14,7 @@ from firth.errors import ConfigError
 from firth.finetuning.calibrate import calibrate
 from firth.folder import read_model, write_model
 from firth.inference.model import Model
-from firth.inference.score import Split
+from firth.inference.score import EncodedSplit
 from firth.packed import Encoder
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import ClassifyConfig, RegressConfig, WindowConfig
@@ -176,7 +176,7 @@ def test_the_temperature_is_fitted_to_merged_logits() -> None:
             [{"logits": model.outputs(collate([Example((row,), (1,), {})]).tokens)["logits"].numpy()} for row in e.rows]
             for e in examples
         ]
-    options, figures = calibrate("classify", model.config, Split(texts, examples, {}), outputs)
+    options, figures = calibrate("classify", model.config, EncodedSplit(texts, examples, {}), outputs)
     assert options.temperature == figures["temperature"] != 1
 
 

@@ -23,7 +23,7 @@ from firth.finetuning.features import store_features
 from firth.folder import read_model, tensor_names, write_model
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
-from firth.inference.score import Split
+from firth.inference.score import EncodedSplit
 from firth.layers.batch_norm import BatchNorm
 from firth.layers.dropout import Dropout
 from firth.packed import Encoder
@@ -310,7 +310,9 @@ def test_norms_do_not_decay_and_have_the_full_rate(network: str) -> None:
 @every_network
 def test_a_temperature_is_fitted_to_the_logits_of_examples(network: str) -> None:
     model, examples = built(network, "bert"), made(network, "bert")
-    options, figures = calibrate("classify", model.config, Split(records(), examples, {}), row_outputs(model, examples))
+    options, figures = calibrate(
+        "classify", model.config, EncodedSplit(records(), examples, {}), row_outputs(model, examples)
+    )
     assert options.temperature == figures["temperature"] != 1
 
 

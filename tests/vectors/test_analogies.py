@@ -7,8 +7,8 @@ import torch
 
 from firth.errors import InputError
 from firth.inference.word_table import Ngrams, WordTable, open_table
-from firth.vectors.folder import Reading, convert_vectors
-from firth.vectors.scores import Question, Section, analogies, read_pairs, read_questions, similarity
+from firth.vectors.folder import VectorOptions, convert_vectors
+from firth.vectors.scores import AnalogyQuestion, Section, analogies, read_pairs, read_questions, similarity
 
 # A country is its capital, three further on; the second "oslo" is another word that differs in its capital.
 PLACES = {
@@ -26,8 +26,8 @@ def table() -> WordTable:
     return WordTable(["<unk>", *PLACES], torch.tensor([[0.0] * 4, *PLACES.values()]), n_special=1)
 
 
-def ask(*lines: str) -> list[Question]:
-    return [Question("capitals", tuple(line.split())) for line in lines]
+def ask(*lines: str) -> list[AnalogyQuestion]:
+    return [AnalogyQuestion("capitals", tuple(line.split())) for line in lines]
 
 
 def test_analogies_by_hand() -> None:
@@ -47,7 +47,7 @@ def test_the_three_words_of_a_question_are_no_answers() -> None:
     """Without that rule the nearest word to b - a + c would be c itself here."""
     rows = torch.tensor([[1.0, 0.0], [1.0, 0.05], [0.0, 1.0], [0.5, 1.0]])
     small = WordTable(["a", "b", "c", "d"], rows)
-    assert analogies(small, [Question("", ("a", "b", "c", "d"))])[0].right == 1
+    assert analogies(small, [AnalogyQuestion("", ("a", "b", "c", "d"))])[0].right == 1
 
 
 def test_folding_takes_capitals_for_small_letters() -> None:
@@ -66,7 +66,7 @@ def test_only_the_first_words_are_known() -> None:
 
 
 def test_totals_of_meaning_and_grammar() -> None:
-    questions = [*ask("Stockholm Sweden Cairo Egypt"), Question("gram1-x", ("Cairo", "Egypt", "Oslo", "Norway"))]
+    questions = [*ask("Stockholm Sweden Cairo Egypt"), AnalogyQuestion("gram1-x", ("Cairo", "Egypt", "Oslo", "Norway"))]
     names = [section.name for section in analogies(table(), questions)]
     assert names == ["capitals", "gram1-x", "meaning", "grammar", "total"]
 
@@ -74,7 +74,10 @@ def test_totals_of_meaning_and_grammar() -> None:
 def test_reading_questions(tmp_path: Path) -> None:
     path = tmp_path / "q.txt"
     path.write_text(": one two\na b c d\n\n: three\ne f g h\n")
-    assert read_questions(path) == [Question("one two", ("a", "b", "c", "d")), Question("three", ("e", "f", "g", "h"))]
+    assert read_questions(path) == [
+        AnalogyQuestion("one two", ("a", "b", "c", "d")),
+        AnalogyQuestion("three", ("e", "f", "g", "h")),
+    ]
     for text, message in ((": x\na b c\n", r"q\.txt:2: expected four words"), (": x\n", "no question")):
         path.write_text(text)
         with pytest.raises(InputError, match=message):
@@ -135,7 +138,7 @@ def test_scores_against_gensim(shared_data: Path, tmp_path: Path, fold: bool) ->
         pytest.skip(f"{folder} has no questions-words.txt")
     right = 0
     for name in ("word2vec_pre_kv_c", "euclidean_vectors.bin"):
-        convert_vectors(folder / name, tmp_path / name, Reading(lowercase=False))
+        convert_vectors(folder / name, tmp_path / name, VectorOptions(lowercase=False))
         mine = open_table(tmp_path / name)
         theirs = gensim.KeyedVectors.load_word2vec_format(str(folder / name), binary=name.endswith(".bin"))
         questions = folder / "questions-words.txt"

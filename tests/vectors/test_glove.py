@@ -11,7 +11,7 @@ from firth.errors import ConfigError, InputError
 from firth.folder import read_model
 from firth.inference.word_table import open_table
 from firth.vectors import glove
-from firth.vectors.folder import Reading
+from firth.vectors.folder import VectorOptions
 from firth.vectors.glove import Counts, GloveTraining, count_pairs, fit, train_glove, weights_of
 
 ANIMALS, PLACES = ["cat", "dog", "고양이", "hen"], ["river", "market", "harbour", "mill"]
@@ -80,13 +80,13 @@ def test_the_logarithms_of_the_counts_are_fitted() -> None:
 
 
 def test_words_of_like_company_come_near(text: Path, tmp_path: Path) -> None:
-    report = train_glove([text], tmp_path / "m", GloveTraining(width=8, epochs=30, x_max=10.0), Reading())
+    report = train_glove([text], tmp_path / "m", GloveTraining(width=8, epochs=30, x_max=10.0), VectorOptions())
     assert (report.words, report.width) == (8, 8)
     table = open_table(tmp_path / "m")
     for words in (ANIMALS, PLACES):
         assert {one.word for one in table.nearest(words[0], 3)} == set(words[1:])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "t.txt"]
-    train_glove([text], tmp_path / "n", GloveTraining(width=8, epochs=30, x_max=10.0), Reading())
+    train_glove([text], tmp_path / "n", GloveTraining(width=8, epochs=30, x_max=10.0), VectorOptions())
     a, b = (read_model(tmp_path / name).objective.state_dict() for name in "mn")
     assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -94,10 +94,10 @@ def test_words_of_like_company_come_near(text: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_learned_from(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a b c\n")
     with pytest.raises(InputError, match="0 of 3 words occur 5 times: give more text, or --min-count 1"):
-        train_glove([tmp_path / "t.txt"], tmp_path / "m", GloveTraining(), Reading())
+        train_glove([tmp_path / "t.txt"], tmp_path / "m", GloveTraining(), VectorOptions())
     (tmp_path / "u.txt").write_text("a\nb\n")
     with pytest.raises(InputError, match="no two words"):
-        train_glove([tmp_path / "u.txt"], tmp_path / "m", GloveTraining(min_count=1), Reading())
+        train_glove([tmp_path / "u.txt"], tmp_path / "m", GloveTraining(min_count=1), VectorOptions())
     assert not (tmp_path / "m").exists()
     with pytest.raises(ConfigError, match="width"):
         GloveTraining(width=0)

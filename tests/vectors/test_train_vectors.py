@@ -12,7 +12,7 @@ from firth.errors import ConfigError, InputError
 from firth.folder import read_model
 from firth.inference.word_table import open_table
 from firth.models.vectors import Vectors
-from firth.vectors.folder import Reading
+from firth.vectors.folder import VectorOptions
 from firth.vectors.train import VectorTraining, train_vectors
 
 ANIMALS, PLACES = ["cat", "dog", "고양이", "hen"], ["river", "market", "harbour", "mill"]
@@ -38,7 +38,7 @@ pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
 @pytest.mark.parametrize("kind", ["word2vec", "fasttext"])
 @pytest.mark.parametrize("algorithm", ["skip-gram", "cbow"])
 def test_words_of_like_company_come_near(text: Path, tmp_path: Path, kind: str, algorithm: str) -> None:
-    report = train_vectors([text], tmp_path / "m", training(kind=kind, algorithm=algorithm), Reading())
+    report = train_vectors([text], tmp_path / "m", training(kind=kind, algorithm=algorithm), VectorOptions())
     assert (report.words, report.width) == (8, 8)
     assert report.unknown == ("ngrams" if kind == "fasttext" else "one")
     table = open_table(tmp_path / "m")
@@ -49,13 +49,13 @@ def test_words_of_like_company_come_near(text: Path, tmp_path: Path, kind: str, 
 
 def test_the_same_again_with_one_thread(text: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        train_vectors([text], tmp_path / name, training(epochs=1), Reading())
+        train_vectors([text], tmp_path / name, training(epochs=1), VectorOptions())
     a, b = (read_model(tmp_path / name).objective.state_dict() for name in ("a", "b"))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_words_are_those_that_the_model_will_read(text: Path, tmp_path: Path) -> None:
-    train_vectors([text], tmp_path / "m", training(min_count=1, lowercase=True, epochs=1), Reading())
+    train_vectors([text], tmp_path / "m", training(min_count=1, lowercase=True, epochs=1), VectorOptions())
     tokenizer = read_model(tmp_path / "m").tokenizer
     assert set(tokenizer.pieces[4:]) == {*ANIMALS, *PLACES, "the", "once", ",", "."}
     assert tokenizer.lowercase
@@ -66,7 +66,7 @@ def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
     from gensim.models import FastText
 
     options = training(kind="fasttext", epochs=2)
-    train_vectors([text], tmp_path / "m", options, Reading())
+    train_vectors([text], tmp_path / "m", options, VectorOptions())
     lines = [line.replace(",", " ,").replace(".", " .").split() for line in text.read_text("utf-8").splitlines()]
     theirs = FastText(
         vector_size=8,
@@ -94,16 +94,16 @@ def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
 
 
 def test_rules_for_unknown_words_are_as_for_files(text: Path, tmp_path: Path) -> None:
-    report = train_vectors([text], tmp_path / "m", training(epochs=1), Reading(unknown="hashed", n_buckets=30))
+    report = train_vectors([text], tmp_path / "m", training(epochs=1), VectorOptions(unknown="hashed", n_buckets=30))
     assert (report.unknown, report.n_unknown) == ("hashed", 30)
 
 
 def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="occurs 100000 times"):
-        train_vectors([text], tmp_path / "m", training(min_count=100_000), Reading())
+        train_vectors([text], tmp_path / "m", training(min_count=100_000), VectorOptions())
     (tmp_path / "there" / "mine").mkdir(parents=True)
     with pytest.raises(ConfigError, match="exists already"):
-        train_vectors([text], tmp_path / "there", training(), Reading())
+        train_vectors([text], tmp_path / "there", training(), VectorOptions())
     with pytest.raises(ConfigError, match="width=0"):
         training(width=0)
     for n_buckets in (0, -5):
@@ -115,5 +115,5 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
         training(n_buckets=2**31)
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(ConfigError, match=r"pip install 'firth\[vectors\]'"):
-        train_vectors([text], tmp_path / "m", training(), Reading())
+        train_vectors([text], tmp_path / "m", training(), VectorOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.txt", "there"]

@@ -21,7 +21,7 @@ from firth.models.vectors import Vectors
 from firth.pretraining.run import pretrain
 from firth.pretraining.run import resolve as resolve_pretraining
 from firth.text.shapes import SHAPES, bucket_of
-from firth.vectors.folder import Reading, convert_vectors
+from firth.vectors.folder import VectorOptions, convert_vectors
 
 RNG = np.random.default_rng(1)
 WORDS = ["the", "cat", "sat", "river", "winter", "1996", "U.S.", "teacher", "ran", "café"]
@@ -70,15 +70,15 @@ def test_special_pieces_of_the_file_keep_their_vectors(tmp_path: Path) -> None:
 )
 def test_the_vector_of_unknown_words(tmp_path: Path, stand_in: str, expected: float) -> None:
     rows = [(f"w{i}".encode(), [float(i)]) for i in range(300)]
-    convert_vectors(write_text(tmp_path / "a", rows, header=True), tmp_path / "m", Reading(stand_in=stand_in))
+    convert_vectors(write_text(tmp_path / "a", rows, header=True), tmp_path / "m", VectorOptions(stand_in=stand_in))
     assert table_of(tmp_path / "m")["<unk>"] == [pytest.approx(expected)]
     # Of a folder, or of a file with one of its own, the same if it is asked for, and else that of the source.
     own = write_text(tmp_path / "b", [(b"<unk>", [7.0]), *rows], header=True)
     for source, its in ((own, 7.0), (tmp_path / "m", expected)):
-        convert_vectors(source, tmp_path / f"{source.name}-asked", Reading(stand_in=stand_in))
+        convert_vectors(source, tmp_path / f"{source.name}-asked", VectorOptions(stand_in=stand_in))
         assert table_of(tmp_path / f"{source.name}-asked")["<unk>"] == [pytest.approx(expected)]
         for other in {"zero", "mean", "rarest"} - {stand_in}:
-            convert_vectors(source, tmp_path / f"{source.name}-{other}", Reading(stand_in=other))
+            convert_vectors(source, tmp_path / f"{source.name}-{other}", VectorOptions(stand_in=other))
             assert table_of(tmp_path / f"{source.name}-{other}")["<unk>"] != [pytest.approx(expected)]
         convert_vectors(source, tmp_path / f"{source.name}-its")
         # A folder's zeros are no vector: then it has none of its own.
@@ -87,7 +87,7 @@ def test_the_vector_of_unknown_words(tmp_path: Path, stand_in: str, expected: fl
 
 def test_a_vector_for_each_shape_is_the_mean_of_the_rarest_of_it(tmp_path: Path) -> None:
     rows = [(f"{i}".encode(), [float(i), 0.0]) for i in range(150)] + [(b"Oslo", [5.0, 1.0]), (b"NATO", [7.0, 1.0])]
-    convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", Reading(unknown="shapes"))
+    convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", VectorOptions(unknown="shapes"))
     encoder = read_model(tmp_path / "m").objective.encoder
     assert isinstance(encoder, Vectors) and encoder.unknown is not None
     found = dict(zip(SHAPES, encoder.unknown.weight.tolist(), strict=True))
@@ -99,7 +99,7 @@ def test_a_vector_for_each_shape_is_the_mean_of_the_rarest_of_it(tmp_path: Path)
 def test_random_vectors_have_the_spread_of_the_table_and_are_always_the_same(glove: Path, tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):
-        convert_vectors(glove, tmp_path / name, Reading(unknown="hashed", n_buckets=3000))
+        convert_vectors(glove, tmp_path / name, VectorOptions(unknown="hashed", n_buckets=3000))
         encoder = read_model(tmp_path / name).objective.encoder
         assert isinstance(encoder, Vectors) and encoder.unknown is not None
         found.append(encoder.unknown.weight.detach())
@@ -115,7 +115,7 @@ def test_whether_text_is_read_in_lower_case(
 ) -> None:
     """The file of this test has one word with capitals of ten; without it, it is of lower-cased text."""
     plain = write_text(tmp_path / "plain", [pair for pair in ROWS if pair[0] != b"U.S."])
-    assert convert_vectors(plain, tmp_path / "m", Reading(lowercase=lowercase)).lowercase is expected
+    assert convert_vectors(plain, tmp_path / "m", VectorOptions(lowercase=lowercase)).lowercase is expected
     ids = read_model(tmp_path / "m").tokenizer.ids_many(["The CAFÉ"])[0]
     assert (max(ids) < 4 + 9) is expected, "accents stay, and café is known, or both words are outside the vocabulary"
     if lowercase is None:
@@ -125,21 +125,21 @@ def test_whether_text_is_read_in_lower_case(
 def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("The cat sat. The river, the winter.\nA cat ran: U.S. cat!\n")
-    report = convert_vectors(glove, tmp_path / "m", Reading(texts=(text,)))
+    report = convert_vectors(glove, tmp_path / "m", VectorOptions(texts=(text,)))
     # "The" counts as it is and in lower case while it is not known how the model reads; "U.S." is split.
     assert list(table_of(tmp_path / "m"))[4:] == ["the", "cat", "sat", "river", "winter", "ran"]
     assert report.left_out == 4
-    convert_vectors(glove, tmp_path / "n", Reading(texts=(text,), min_count=2, lowercase=False, split="blanks"))
+    convert_vectors(glove, tmp_path / "n", VectorOptions(texts=(text,), min_count=2, lowercase=False, split="blanks"))
     assert list(table_of(tmp_path / "n"))[4:] == ["cat"]
-    convert_vectors(glove, tmp_path / "o", Reading(texts=(text,), split="blanks"))
+    convert_vectors(glove, tmp_path / "o", VectorOptions(texts=(text,), split="blanks"))
     assert "U.S." in table_of(tmp_path / "o")
-    convert_vectors(glove, tmp_path / "p", Reading(max_words=3))
+    convert_vectors(glove, tmp_path / "p", VectorOptions(max_words=3))
     assert list(table_of(tmp_path / "p"))[4:] == WORDS[:3]
 
 
 def test_text_is_split_as_was_asked(glove: Path, tmp_path: Path) -> None:
     convert_vectors(glove, tmp_path / "a")
-    convert_vectors(glove, tmp_path / "b", Reading(split="blanks"))
+    convert_vectors(glove, tmp_path / "b", VectorOptions(split="blanks"))
     words = [[piece.piece for piece in load(tmp_path / name).tokenize("the cat, U.S.")] for name in ("a", "b")]
     assert len(words[0]) == 7 and len(words[1]) == 3
     assert words[1][2] == "U.S."
@@ -158,8 +158,8 @@ def test_fasttext_makes_vectors_for_new_words(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_folder(glove: Path, tmp_path: Path) -> None:
     """Fewer words, another rule; what the first had, n-grams and special pieces too, stays."""
-    convert_vectors(glove, tmp_path / "a", Reading(stand_in="mean"))
-    convert_vectors(tmp_path / "a", tmp_path / "b", Reading(max_words=4, unknown="hashed", n_buckets=7))
+    convert_vectors(glove, tmp_path / "a", VectorOptions(stand_in="mean"))
+    convert_vectors(tmp_path / "a", tmp_path / "b", VectorOptions(max_words=4, unknown="hashed", n_buckets=7))
     a, b = table_of(tmp_path / "a"), table_of(tmp_path / "b")
     assert list(b) == list(a)[:8]
     assert all(b[word] == a[word] for word in b)
@@ -180,17 +180,17 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
     if rule == "ngrams":
         matrix = np.random.default_rng(2).normal(size=(2 + 20, 4)).astype(np.float32)
         source = write_fasttext(tmp_path / "f.bin", [b"the", b"cat"], matrix, n_buckets=20)
-    first = convert_vectors(source, tmp_path / "a", Reading(split="blanks", unknown=rule, n_buckets=7))
-    second = convert_vectors(tmp_path / "a", tmp_path / "b", Reading(max_words=2))
+    first = convert_vectors(source, tmp_path / "a", VectorOptions(split="blanks", unknown=rule, n_buckets=7))
+    second = convert_vectors(tmp_path / "a", tmp_path / "b", VectorOptions(max_words=2))
     assert (first.split, second.split, second.unknown) == ("blanks", "blanks", rule)
     assert len(load(tmp_path / "b").tokenize("the cat, U.S.")) == 3
     a, b = (read_model(tmp_path / name).objective.encoder.unknown for name in "ab")
     assert (a is None and b is None) if rule == "one" else torch.equal(a.weight, b.weight)
-    third = convert_vectors(tmp_path / "a", tmp_path / "c", Reading(split="words", unknown="hashed", n_buckets=5))
+    third = convert_vectors(tmp_path / "a", tmp_path / "c", VectorOptions(split="words", unknown="hashed", n_buckets=5))
     assert (third.split, third.unknown, third.n_unknown) == ("words", "hashed", 5)
     if rule == "hashed":
-        assert convert_vectors(tmp_path / "a", tmp_path / "d", Reading(n_buckets=50)).n_unknown == 50
-        assert convert_vectors(tmp_path / "a", tmp_path / "e", Reading(n_buckets=7)).n_unknown == 7
+        assert convert_vectors(tmp_path / "a", tmp_path / "d", VectorOptions(n_buckets=50)).n_unknown == 50
+        assert convert_vectors(tmp_path / "a", tmp_path / "e", VectorOptions(n_buckets=7)).n_unknown == 7
     assert len(load(tmp_path / "c").tokenize("the cat, U.S.")) == 7
 
 
@@ -202,7 +202,7 @@ def test_decomposed_words_of_a_file_are_met(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("cafe\u0301 \u1112\u1161\u11ab\n", "utf-8")
     for split in ("words", "blanks"):
-        report = convert_vectors(tmp_path / "a", tmp_path / split, Reading(texts=(text,), split=split))
+        report = convert_vectors(tmp_path / "a", tmp_path / split, VectorOptions(texts=(text,), split=split))
         assert (report.words, report.left_out) == (2, 0)
 
 
@@ -210,18 +210,18 @@ def test_words_in_capitals_are_met_in_lower_case(tmp_path: Path) -> None:
     """The first that has no lower-cased form; where there is one, that is what text is read as."""
     rows = [(b"Paris", [1.0]), (b"PARIS", [2.0]), (b"The", [3.0]), (b"the", [4.0]), (b"sat", [5.0])]
     file, text = write_text(tmp_path / "a", rows), tmp_path / "t.txt"
-    report = convert_vectors(file, tmp_path / "m", Reading(lowercase=True))
+    report = convert_vectors(file, tmp_path / "m", VectorOptions(lowercase=True))
     assert (report.words, report.never_read, report.first_never_read) == (5, 2, "PARIS")
     np.testing.assert_allclose(load(tmp_path / "m").embed(["Paris", "PARIS", "The"]), [[1.0], [1.0], [4.0]])
     text.write_text("He saw Paris.\n")
-    assert convert_vectors(file, tmp_path / "n", Reading(lowercase=True, texts=(text,))).left_out == 3
+    assert convert_vectors(file, tmp_path / "n", VectorOptions(lowercase=True, texts=(text,))).left_out == 3
     assert "paris" in table_of(tmp_path / "n")
 
 
 def test_words_that_text_is_never_read_as_are_counted(tmp_path: Path) -> None:
     rows = [(b"a", [1.0]), (b"U.S.", [2.0]), (b"New York", [3.0]), ("漢字".encode(), [4.0]), (b",", [5.0])]
     file = write_text(tmp_path / "a", rows, header=True)
-    found = [convert_vectors(file, tmp_path / split, Reading(split=split)) for split in ("words", "blanks")]
+    found = [convert_vectors(file, tmp_path / split, VectorOptions(split=split)) for split in ("words", "blanks")]
     assert [(one.never_read, one.first_never_read) for one in found] == [(3, "U.S."), (1, "New York")]
     assert convert_vectors(write_text(tmp_path / "b", rows[:1]), tmp_path / "m").first_never_read is None
 
@@ -229,7 +229,7 @@ def test_words_that_text_is_never_read_as_are_counted(tmp_path: Path) -> None:
 def test_pretraining_goes_on_with_the_vectors_of_a_file(tiny_word_corpus: Path, tmp_path: Path) -> None:
     """On text of other words: those that both have keep their vectors until they are trained."""
     rows = [(b"the", [1.0, 2.0, 3.0]), (b"zebra", [3.0, 2.0, 1.0])]
-    convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", Reading(unknown="shapes"))
+    convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", VectorOptions(unknown="shapes"))
     data = {
         "model": str(tmp_path / "m"),
         "data": {"corpus": str(tiny_word_corpus), "length": 32},
@@ -258,16 +258,16 @@ def test_what_cannot_be_converted(glove: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         convert_vectors(glove, tmp_path / "m")
     with pytest.raises(ConfigError, match="has no n-grams"):
-        convert_vectors(glove, tmp_path / "n", Reading(unknown="ngrams"))
+        convert_vectors(glove, tmp_path / "n", VectorOptions(unknown="ngrams"))
     (tmp_path / "t.txt").write_text("nothing of it")
     with pytest.raises(InputError, match="none of its 10 words is wanted"):
-        convert_vectors(glove, tmp_path / "n", Reading(texts=(tmp_path / "t.txt",)))
+        convert_vectors(glove, tmp_path / "n", VectorOptions(texts=(tmp_path / "t.txt",)))
     with glove.open("a") as file:
         file.write("broken 1\n")
     with pytest.raises(InputError, match=r"glove\.txt:11: expected a word and 4 numbers"):
         convert_vectors(glove, tmp_path / "n")
     with pytest.raises(ConfigError, match="min_count=0"):
-        Reading(min_count=0)
+        VectorOptions(min_count=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["glove.txt", "m", "t.txt"], "nothing is written half"
 
 
@@ -307,7 +307,7 @@ def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_taggers_and_classifiers_learn_on_them(
     glove: Path, tmp_path: Path, labelled: dict[str, str], unknown: str, frozen: bool
 ) -> None:
-    convert_vectors(glove, tmp_path / "m", Reading(unknown=unknown, n_buckets=50))
+    convert_vectors(glove, tmp_path / "m", VectorOptions(unknown=unknown, n_buckets=50))
     before = read_model(tmp_path / "m").objective.encoder.state_dict()
     for task, settings in (
         ("tag", ['head.network={kind="bilstm", lstm_layers=1, lstm_width=8}', "head.crf=true"]),
@@ -338,7 +338,7 @@ def test_taggers_and_classifiers_learn_on_them(
 
 
 def test_equal_new_words_have_equal_vectors_in_a_task(glove: Path, tmp_path: Path) -> None:
-    convert_vectors(glove, tmp_path / "m", Reading(unknown="hashed", n_buckets=500))
+    convert_vectors(glove, tmp_path / "m", VectorOptions(unknown="hashed", n_buckets=500))
     model = load(tmp_path / "m")
     encoder = model.loaded.objective.encoder
     a, b, c = model.embed(["zork", "zork zork", "blurb"])

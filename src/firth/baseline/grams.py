@@ -20,8 +20,8 @@ from firth.data.hashing import draw, seed_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-Block = Literal["words", "characters"]
-BLOCKS: tuple[Block, ...] = ("words", "characters")
+GramBlock = Literal["words", "characters"]
+BLOCKS: tuple[GramBlock, ...] = ("words", "characters")
 
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
@@ -37,7 +37,7 @@ _SEEDS = {block: seed_of("n-grams", block) for block in BLOCKS}
 class Vocabulary:
     """The n-grams of one kind that are counted, the commonest first, and their inverse document frequencies."""
 
-    block: Block
+    block: GramBlock
     grams: tuple[str, ...]
     idf: Float[np.ndarray, " F"]
     # Hashes of the n-grams in rising order, and which n-gram each one is.
@@ -45,7 +45,7 @@ class Vocabulary:
     numbers: Int[np.ndarray, " F"]
 
     @staticmethod
-    def of(block: Block, grams: Sequence[str], idf: Float[np.ndarray, " F"]) -> "Vocabulary":
+    def of(block: GramBlock, grams: Sequence[str], idf: Float[np.ndarray, " F"]) -> "Vocabulary":
         keys = _keys_of(block, grams)
         order = np.argsort(keys, kind="stable")
         return Vocabulary(block, tuple(grams), idf, keys[order], order)
@@ -59,7 +59,7 @@ def normalise(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
-def fit_vocabulary(texts: Sequence[str], block: Block, config: GramConfig) -> Vocabulary:
+def fit_vocabulary(texts: Sequence[str], block: GramBlock, config: GramConfig) -> Vocabulary:
     """The n-grams of one kind that occur in enough of the texts, at most ``config.most``."""
     # N-grams of words are as rare as they are telling; those of characters that occur once are mostly noise.
     least = config.min_count if block == "characters" else 1
@@ -135,7 +135,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         yield first, some
 
 
-def _grams(texts: Sequence[str], block: Block, config: GramConfig) -> _Grams:
+def _grams(texts: Sequence[str], block: GramBlock, config: GramConfig) -> _Grams:
     """Every n-gram of texts that are normalised."""
     framed = [f" {text} " for text in texts]
     codes = _codes("".join(framed))
@@ -182,7 +182,7 @@ def _character_spans(codes: np.ndarray, row: np.ndarray, config: GramConfig) -> 
     return spans or [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
 
 
-def _hashes(codes: np.ndarray, start: np.ndarray, end: np.ndarray, block: Block) -> np.ndarray:
+def _hashes(codes: np.ndarray, start: np.ndarray, end: np.ndarray, block: GramBlock) -> np.ndarray:
     """A 64-bit hash of each substring."""
     n = len(codes)
     powers = np.cumprod(np.concatenate([np.ones(1, np.uint64), np.full(n, _BASE, np.uint64)]))
@@ -191,7 +191,7 @@ def _hashes(codes: np.ndarray, start: np.ndarray, end: np.ndarray, block: Block)
     return draw(_SEEDS[block], (sums[end] - sums[start]) * inverses[start])
 
 
-def _keys_of(block: Block, grams: Sequence[str]) -> np.ndarray:
+def _keys_of(block: GramBlock, grams: Sequence[str]) -> np.ndarray:
     """The hash of each string."""
     ends = np.cumsum([len(gram) for gram in grams], dtype=np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), ends])[: len(grams)]

@@ -97,9 +97,9 @@ def convert(
     as_json
         Print the report as one JSON object.
     """
-    from firth.vectors.folder import Reading, convert_vectors
+    from firth.vectors.folder import VectorOptions, convert_vectors
 
-    reading = Reading(
+    reading = VectorOptions(
         glove_vocab=glove_vocab,
         texts=tuple(texts or ()),
         min_count=min_count,
@@ -173,13 +173,13 @@ def train(
     as_json
         Print the report as one JSON object.
     """
-    from firth.vectors.folder import Reading
+    from firth.vectors.folder import VectorOptions
     from firth.vectors.train import VectorTraining, train_vectors
 
     given = {"window": window, "epochs": epochs, "algorithm": algorithm}
     plain: dict[str, Any] = {"width": width, "min_count": min_count, "lowercase": lowercase}
     plain |= {name: value for name, value in given.items() if value is not None}
-    reading = Reading(unknown=unknown, stand_in=stand_in, n_buckets=buckets, split=split)
+    reading = VectorOptions(unknown=unknown, stand_in=stand_in, n_buckets=buckets, split=split)
     if kind == "glove":
         if algorithm is not None or workers:
             raise UsageError(

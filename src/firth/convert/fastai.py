@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firth.convert.huggingface import Facts
+from firth.convert.huggingface import Findings
 from firth.convert.weights import FILES, read_pickle
 from firth.errors import CheckpointError
 from firth.models.config import AwdLstmConfig
@@ -81,7 +81,7 @@ def _parts(file: Path) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", file.stem.lower()))
 
 
-def read_fastai(weights: Path) -> tuple[AwdLstmConfig, dict[str, Tensor], Facts]:
+def read_fastai(weights: Path) -> tuple[AwdLstmConfig, dict[str, Tensor], Findings]:
     """Sizes and tensors under our names, and what was found; CheckpointError for whatever does not fit.
 
     Which direction a model reads in only its file's name says.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from firth.config import from_dict
-from firth.convert.huggingface import Facts, HuggingFace
+from firth.convert.huggingface import Findings, HuggingFace
 from firth.convert.renames import Rename
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError
@@ -368,7 +368,7 @@ def _config_to(config: BertConfig, architecture: str, tokenizer: Tokenizer) -> d
     return config_to_hf(config, architecture, tokenizer.pad_id)
 
 
-def _todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Facts]:
+def _todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Findings]:
     today = todays_names(state, where)
     if drop_own_decoder(today):
         return today, [("left out", "cls.predictions: its output matrix is not the embedding, as it is here")]

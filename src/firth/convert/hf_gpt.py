@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from firth.config import from_dict
-from firth.convert.huggingface import Facts, HuggingFace
+from firth.convert.huggingface import Findings, HuggingFace
 from firth.convert.renames import Rename, Turned
 from firth.data.batch import Objective
 from firth.errors import CheckpointError
@@ -114,7 +114,7 @@ _BUFFER = re.compile(r"transformer\.(h\.[0-9]+\.attn\.bias|position_ids)")
 _CHOICE = "multiple_choice_head."
 
 
-def todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Facts]:
+def todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Findings]:
     """Published weights under the names of the table; what follows from the sizes is left out.
 
     CheckpointError for an output matrix that is not the embedding: it is, here.
@@ -130,7 +130,7 @@ def todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Ten
     tied, embedding = found.get("lm_head.weight"), found.get("transformer.tokens_embed.weight")
     if tied is not None and embedding is not None and not torch.equal(tied, embedding):
         raise CheckpointError(f"{where}: lm_head.weight is not tokens_embed.weight: no GPT has another output matrix")
-    facts: Facts = []
+    facts: Findings = []
     if any(name.startswith(_CHOICE) for name in found):
         facts = [("left out", "multiple_choice_head: the language model is read, the head for choices is not")]
     return {name: tensor for name, tensor in found.items() if not name.startswith(_CHOICE)}, facts

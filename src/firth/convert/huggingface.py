@@ -13,8 +13,8 @@ from firth.convert.renames import Rename
 from firth.data.batch import Objective
 from firth.text.tokenizer import Tokenizer
 
-Facts = list[tuple[str, str]]
-State = Mapping[str, Tensor]
+Findings = list[tuple[str, str]]
+StateDict = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class HuggingFace:
     task_to: Callable[[str, Any], dict[str, Any]]
     config_from: Callable[[Mapping[str, Any], str], Any]
     architecture: Callable[[str, Objective, Sequence[str]], str]
-    todays_names: Callable[[State, str], tuple[dict[str, Tensor], Facts]]
-    check_sizes: Callable[[Any, State, str], None]
-    find_kind: Callable[[Mapping[str, Any], State, str], tuple[str, str, Any]]
+    todays_names: Callable[[StateDict, str], tuple[dict[str, Tensor], Findings]]
+    check_sizes: Callable[[Any, StateDict, str], None]
+    find_kind: Callable[[Mapping[str, Any], StateDict, str], tuple[str, str, Any]]
     absent_parts: Callable[[Collection[str], Collection[str]], tuple[str, ...]]

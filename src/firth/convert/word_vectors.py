@@ -28,10 +28,10 @@ from firth.errors import InputError
 from firth.layers.subwords import ngram_buckets, word_bytes
 from firth.text.archives import BROKEN_ARCHIVE, open_packed
 
-Format = Literal["text", "word2vec", "fasttext", "glove", "gensim", "firth"]
-Block = tuple[list[str], Float[np.ndarray, "n width"]]
+VectorFormat = Literal["text", "word2vec", "fasttext", "glove", "gensim", "firth"]
+VectorBlock = tuple[list[str], Float[np.ndarray, "n width"]]
 
-NAMES: dict[Format, str] = {
+NAMES: dict[VectorFormat, str] = {
     "text": "text (GloVe, word2vec, fastText .vec)",
     "word2vec": "word2vec's binary file",
     "fasttext": "fastText's .bin",
@@ -74,9 +74,9 @@ class VectorFile:
     """A file of word vectors. ``blocks()``: words and their vectors, float32, in the order of the file."""
 
     path: Path
-    format: Format
+    format: VectorFormat
     width: int
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[VectorBlock]]
     subwords: Subwords | None = None
     met: Met = field(default_factory=Met)
 
@@ -112,7 +112,7 @@ def looks_like_vectors(path: Path) -> bool:
         return False
 
 
-def distinct(file: VectorFile) -> Iterator[Block]:
+def distinct(file: VectorFile) -> Iterator[VectorBlock]:
     """The blocks of a file without words that came before: the first stays, the others are counted."""
     seen: set[str] = set()
     for words, rows in file.blocks():
@@ -143,7 +143,7 @@ def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | 
         _check_finite(rows, f"{path}:", last_line - len(rows) + 1)
         return rows
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         words, numbers, n_lines = list[str](), list[float](), 0
         with _reading(path) as stream:
             for number, line in enumerate(stream, 1):
@@ -235,7 +235,7 @@ def _open_word2vec(path: Path, n_words: int, width: int) -> VectorFile:
     """Some writers end each vector with a newline, others do not: leading ones of a word are dropped."""
     size, met = 4 * width, Met()
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         with _reading(path) as stream:
             stream.readline()
             held, at, done = b"", 0, 0
@@ -284,7 +284,7 @@ def _open_glove(path: Path, vocab: Path) -> VectorFile:
         )
     both = np.memmap(path, "<f8", "r", shape=(2, len(lines), width + 1))
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(lines), _AT_ONCE):
             some = slice(at, at + _AT_ONCE)
             rows = _narrow(both[:, some, :width].sum(0))
@@ -327,7 +327,7 @@ def _open_fasttext(path: Path) -> VectorFile:
     has_ngrams = longest > 0 and n_buckets > 0 and n_pruned < 0
     subwords = Subwords(rows[n_words:], max(shortest, 1), longest) if has_ngrams else None
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         for at in range(0, n_words, _AT_ONCE):
             names, own = words[at : at + _AT_ONCE], np.array(rows[at : min(at + _AT_ONCE, n_words)])
             found = own if subwords is None else _with_ngrams(names, own, subwords)

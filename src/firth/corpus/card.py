@@ -12,7 +12,7 @@ from firth.corpus.contamination import Found
 from firth.corpus.fingerprints import SCRIPTS
 from firth.corpus.selection import FileTally, Removed, matching_files
 from firth.corpus.survey import Verdict
-from firth.data.shards import ShardInfo, Source
+from firth.data.shards import ShardInfo, SourceFile
 from firth.errors import ConfigError
 
 NAME = "README.md"
@@ -20,10 +20,10 @@ _LEAST_SHARE = 0.001  # least share of the letters for a script to be listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class CorpusFacts:
     """The contents of a data card."""
 
-    sources: Sequence[Source]
+    sources: Sequence[SourceFile]
     train: Sequence[ShardInfo]
     dev: Sequence[ShardInfo]
     files: Sequence[FileTally]
@@ -49,7 +49,7 @@ def licences_of(files: Sequence[Path], given: Mapping[str, str]) -> list[str]:
     return licences
 
 
-def write_card(made: Made) -> str:
+def write_card(made: CorpusFacts) -> str:
     """Format the card as Markdown."""
     parts = [_head(made), _sources(made)]
     if made.verdict is not None:
@@ -57,7 +57,7 @@ def write_card(made: Made) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(made: Made) -> str:
+def _head(made: CorpusFacts) -> str:
     rows = [
         ("training", *_sums(made.train)),
         ("held out", *_sums(made.dev)),
@@ -89,7 +89,7 @@ def _sums(infos: Sequence[ShardInfo]) -> tuple[str, str, str]:
     return tuple(f"{sum(getattr(info, name) for info in infos):,}" for name in ("documents", "sentences", "tokens"))  # type: ignore[return-value]  # three names
 
 
-def _sources(made: Made) -> str:
+def _sources(made: CorpusFacts) -> str:
     rows = []
     train = [source for source in made.sources if source.split == "train"]
     for source, tally, weight, licence in zip(train, made.files, made.weights, made.licences, strict=True):
@@ -128,7 +128,7 @@ def _sources(made: Made) -> str:
     )
 
 
-def _scripts(made: Made) -> str:
+def _scripts(made: CorpusFacts) -> str:
     assert made.verdict is not None
     train = [source for source in made.sources if source.split == "train"]
     rows = []
@@ -141,7 +141,7 @@ def _scripts(made: Made) -> str:
     return "## Text as it was read\n\n" + _table(("file", "documents", "characters", "letters by script"), rows)
 
 
-def _removed(made: Made) -> str:
+def _removed(made: CorpusFacts) -> str:
     cleaning = made.cleaning
     if not (cleaning.rules or cleaning.scripts or cleaning.languages or cleaning.remove_overlap):
         return ""

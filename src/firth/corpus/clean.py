@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from firth.corpus.duplicates import LONG, RECURRING
-from firth.corpus.fingerprints import DIGIT, IDEOGRAPH, LETTER, OPEN, SCRIPTS, SYMBOL, Block, measure
+from firth.corpus.fingerprints import DIGIT, IDEOGRAPH, LETTER, OPEN, SCRIPTS, SYMBOL, FingerprintBlock, measure
 from firth.errors import ConfigError
 
 # Each reason with what it removes; its number is its position here, from 1. The first six remove documents.
@@ -97,7 +97,7 @@ def code(reason: str) -> int:
     return list(REASONS).index(reason) + 1
 
 
-def document_reasons(block: Block, cleaning: Cleaning) -> np.ndarray:
+def document_reasons(block: FingerprintBlock, cleaning: Cleaning) -> np.ndarray:
     """For each document the number of a reason to remove it, or 0; uint8 (D,)."""
     reasons = np.zeros(len(block.paragraph_starts) - 1, np.uint8)
     if "damaged" in cleaning.rules:
@@ -113,13 +113,13 @@ def document_reasons(block: Block, cleaning: Cleaning) -> np.ndarray:
     return reasons
 
 
-def _in_scripts(block: Block, scripts: Collection[str]) -> np.ndarray:
+def _in_scripts(block: FingerprintBlock, scripts: Collection[str]) -> np.ndarray:
     columns = [SCRIPTS.index(script) for script in scripts]
     letters = block.scripts.sum(1)
     return (block.scripts[:, columns].sum(1) * 2 >= letters) & (letters > 0)
 
 
-def _in_language(block: Block, language: str) -> np.ndarray:
+def _in_language(block: FingerprintBlock, language: str) -> np.ndarray:
     """Whether each document is in a language: by script if that decides, else by frequent words of Latin languages."""
     if language in _LANGUAGE_SCRIPTS:
         fits = _in_scripts(block, _LANGUAGE_SCRIPTS[language])
@@ -141,7 +141,7 @@ def _common_hashes(language: str) -> np.ndarray:
     return measure([[_COMMON_WORDS[language]]]).words
 
 
-def paragraph_reasons(block: Block, rules: Collection[str]) -> np.ndarray:
+def paragraph_reasons(block: FingerprintBlock, rules: Collection[str]) -> np.ndarray:
     """For each paragraph the number of a reason to remove it, or 0; uint8 (P,)."""
     kinds = block.kinds
     letters = kinds[:, LETTER] + kinds[:, IDEOGRAPH]

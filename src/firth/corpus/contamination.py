@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from firth.corpus.duplicates import LONG, paragraph_key, split_key
-from firth.corpus.fingerprints import Block, inside, measure, mix, ngrams
+from firth.corpus.fingerprints import FingerprintBlock, inside, measure, mix, ngrams
 from firth.errors import InputError
 from firth.text.corpus import bare_name, read_lines
 
@@ -62,7 +62,7 @@ class Runs:
     hashes: np.ndarray
     might_be: np.ndarray
 
-    def find(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+    def find(self, block: FingerprintBlock) -> tuple[np.ndarray, np.ndarray]:
         """Returns (indices of the runs found, the words of the block where they start)."""
         hashes = mix(ngrams(block.words, self.n))
         at = np.flatnonzero(self.might_be[(hashes >> np.uint64(64 - _FILTER_BITS)).astype(np.int64)])
@@ -82,7 +82,7 @@ class Hits:
     last: np.ndarray
 
 
-def find_all(block: Block, searched: list[Runs]) -> Hits:
+def find_all(block: FingerprintBlock, searched: list[Runs]) -> Hits:
     """Find every position of a block where a run of an evaluation text starts."""
     found = [runs.find(block) for runs in searched]
     sizes = np.concatenate([np.full(len(at), runs.n) for runs, (_, at) in zip(searched, found, strict=True)])
@@ -202,7 +202,7 @@ def _strings(value: Any, depth: int = 0) -> Iterator[str]:
             yield from _strings(part, depth + 1)
 
 
-def keys_of(hits: Hits, block: Block) -> list[np.ndarray]:
+def keys_of(hits: Hits, block: FingerprintBlock) -> list[np.ndarray]:
     """For each match the keys of the paragraphs that the run touches; documents count from the block's first."""
     is_long = np.diff(block.word_starts) >= LONG
     keys = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firth.corpus.fingerprints import Block, inside, mix, ngrams
+from firth.corpus.fingerprints import FingerprintBlock, inside, mix, ngrams
 from firth.corpus.spill import Spill, groups
 from firth.files import append_to
 
@@ -36,7 +36,7 @@ def band_rows(threshold: float) -> int:
     return max(found, default=1)
 
 
-def signatures(block: Block) -> tuple[np.ndarray, np.ndarray]:
+def signatures(block: FingerprintBlock) -> tuple[np.ndarray, np.ndarray]:
     """Returns (documents with a signature, their signatures as uint16 (n, SIGNATURE)).
 
     Only the sixteen low bits of each value are kept: two different values collide once in 65,536 times.

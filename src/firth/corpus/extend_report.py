@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.text.extend import Fit
 
 
@@ -86,7 +86,7 @@ def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
     page.table(["", *cells], [[row, *(column[row] for column in cells.values())] for row in names])
     page.text(_parts_in_words(report))
     page.heading("The most frequent new tokens")
-    rows: list[list[Cell]] = [[new.piece, new.count, " ".join(new.before)] for new in report.frequent]
+    rows: list[list[TableCell]] = [[new.piece, new.count, " ".join(new.before)] for new in report.frequent]
     page.table(["piece", "occurrences", "before"], rows)
     page.write(path)
 

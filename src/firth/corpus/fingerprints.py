@@ -43,7 +43,7 @@ _STEP = np.uint64(0xD1342543DE82EF95)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FingerprintBlock:
     """Some documents, measured.
 
     ``words``: uint64 hashes of all words, in order. ``word_starts`` (P+1) and ``paragraph_starts`` (D+1): the first
@@ -68,7 +68,7 @@ class Block:
         return self.word_starts[self.paragraph_starts]
 
 
-def measure(documents: Sequence[Sequence[str]]) -> Block:
+def measure(documents: Sequence[Sequence[str]]) -> FingerprintBlock:
     """Measure documents, each a sequence of paragraphs without newlines."""
     counts = np.array([len(paragraphs) for paragraphs in documents], np.int64)
     paragraph_starts = np.concatenate(([0], np.cumsum(counts)))
@@ -77,7 +77,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Block:
     sizes = np.concatenate([p.sizes for p in pieces]) if pieces else np.zeros(0, np.int64)
     table = np.concatenate([p.table for p in pieces]) if pieces else np.zeros((0, 9 + len(SCRIPTS)), np.int64)
     sums = np.concatenate((np.zeros((1, len(SCRIPTS)), np.int64), np.cumsum(table[:, 9:], 0)))
-    return Block(
+    return FingerprintBlock(
         words=words,
         word_starts=np.concatenate(([0], np.cumsum(sizes))),
         paragraph_starts=paragraph_starts,

@@ -24,7 +24,7 @@ import numpy as np
 
 from firth.config import from_dict, to_dict
 from firth.corpus.card import NAME as CARD
-from firth.corpus.card import Made, licences_of, write_card
+from firth.corpus.card import CorpusFacts, licences_of, write_card
 from firth.corpus.clean import Cleaning
 from firth.corpus.contamination import Found
 from firth.corpus.selection import Reader, Selection, document_hash, weights_of
@@ -35,7 +35,7 @@ from firth.data.shards import (
     VERSION,
     Manifest,
     ShardInfo,
-    Source,
+    SourceFile,
     Split,
     part_path,
     write_manifest,
@@ -160,8 +160,8 @@ def prepare(
         train = tuple(info for info in infos if info.name.startswith("train"))
         held = tuple(info for info in infos if info.name.startswith("dev"))
         card = write_card(
-            Made(
-                sources=[Source(**source) for source in sources],
+            CorpusFacts(
+                sources=[SourceFile(**source) for source in sources],
                 train=train,
                 dev=held,
                 files=text.files,
@@ -229,7 +229,7 @@ def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
                 digest = file_sha256(path)
             except OSError as error:
                 raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-            sources.append(asdict(Source(path=str(path), bytes=path.stat().st_size, sha256=digest, split=split)))
+            sources.append(asdict(SourceFile(path=str(path), bytes=path.stat().st_size, sha256=digest, split=split)))
             progress.advance(path.stat().st_size)
     return sources
 
@@ -445,7 +445,7 @@ def _finish(
         version=VERSION,
         tokenizer=header["tokenizer"],
         options=header["options"],
-        sources=tuple(Source(**s) for s in header["sources"]),
+        sources=tuple(SourceFile(**s) for s in header["sources"]),
         train=train,
         dev=held,
     )

@@ -44,7 +44,7 @@ class ShardInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SourceFile:
     """A source text file of the corpus, for training or (``split="dev"``) held out."""
 
     path: str
@@ -60,7 +60,7 @@ class Manifest:
     format: str
     version: int
     tokenizer: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     options: str
     train: tuple[ShardInfo, ...]
     dev: tuple[ShardInfo, ...]

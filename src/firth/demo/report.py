@@ -10,7 +10,7 @@ import numpy as np
 from firth.config import to_toml
 from firth.data.shards import Manifest, ShardInfo
 from firth.demo.held_out_text import Alike, FilledBlank
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.progress import format_duration
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _in_words(found: Findings, per_class: int) -> str:
 
 def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> None:
     report.heading("What pre-training is worth")
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for n in settings.per_class:
         for start in STARTS:
             cells = [_percent(*summarised(found.scores, start, n, m)) for m in ("accuracy", "macro_f1")]
@@ -185,7 +185,7 @@ def _blanks(report: Report, found: Findings, settings: "DemoSettings") -> None:
         f"(“{found.commonest}”) would be right in {constant:.1%}. Sentence and word are chosen by a hash; "
         f"the first {settings.n_blanks} of that order:"
     )
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for blank in blanks[: settings.n_blanks]:
         candidates = " · ".join(f"{c.piece} {c.probability:.0%}" for c in blank.candidates)
         rows.append([blank.text, blank.truth, candidates, "yes" if blank.right else "no"])
@@ -202,7 +202,7 @@ def _nearest(report: Report, found: Findings, settings: "DemoSettings") -> None:
         f"one is from the same document in {alike.same_document:.1%} of the cases; by chance it would be in "
         f"{alike.chance:.1%}. The first {settings.n_queries} in an order by hash, with cosines:"
     )
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for item in alike.neighbours[: settings.n_queries]:
         for number, (sentence, cosine) in enumerate(item.nearest):
             query = f"{item.query.text} ({item.query.where})" if number == 0 else ""
@@ -229,7 +229,7 @@ def _road(report: Report, found: Findings, settings: "DemoSettings") -> None:
             ["seed", str(found.seed)],
         ],
     )
-    times: list[list[Cell]] = [
+    times: list[list[TableCell]] = [
         [title, round(found.seconds[name], 1)] for name, title in _STAGE_TITLES.items() if name in found.seconds
     ]
     total_s = sum(found.seconds.values())

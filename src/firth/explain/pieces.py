@@ -6,7 +6,7 @@ from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PieceStep:
     """One step: what was left of the word, how many prefixes of it were looked up, and the longest one in the
     vocabulary (None: none is, so that the whole word is unknown)."""
 
@@ -15,28 +15,28 @@ class Step:
     found: str | None
 
 
-def wordpiece_steps(word: str, vocabulary: frozenset[str], *, limit: int = WORD_LIMIT) -> list[Step]:
+def wordpiece_steps(word: str, vocabulary: frozenset[str], *, limit: int = WORD_LIMIT) -> list[PieceStep]:
     """The steps for a word as the tokenizer normalised it; ``vocabulary``: all tokens.
 
     A word longer than ``limit`` characters is unknown at once. Source: Wu et al. 2016, §4.1; google-research/bert
     tokenization.py, WordpieceTokenizer.
     """
     if len(word) > limit:
-        return [Step(word, 0, None)]
-    steps, begin = list[Step](), 0
+        return [PieceStep(word, 0, None)]
+    steps, begin = list[PieceStep](), 0
     while begin < len(word):
         rest = word[begin:]
         lengths = range(len(rest), 0, -1)
         mark = PREFIX if begin else ""
         longest = next((n for n in lengths if mark + rest[:n] in vocabulary), None)
         if longest is None:
-            return [*steps, Step(rest, len(rest), None)]
-        steps.append(Step(rest, len(rest) - longest + 1, mark + rest[:longest]))
+            return [*steps, PieceStep(rest, len(rest), None)]
+        steps.append(PieceStep(rest, len(rest) - longest + 1, mark + rest[:longest]))
         begin += longest
     return steps
 
 
-def tokens_of(steps: list[Step]) -> list[str]:
+def tokens_of(steps: list[PieceStep]) -> list[str]:
     """The tokens that the steps make: those found, or the unknown one alone."""
     found = [step.found for step in steps]
     return [UNK] if None in found else [token for token in found if token is not None]

@@ -23,7 +23,7 @@ from firth.explain.markup import (
     text_width,
     token_row,
 )
-from firth.explain.pieces import Step, wordpiece_steps
+from firth.explain.pieces import PieceStep, wordpiece_steps
 from firth.explain.sentences import Language, say_in
 from firth.inference.attention_maps import attention_layers
 from firth.inference.language_models import language_model
@@ -135,10 +135,10 @@ def _steps(page: Report, model: Model, asked: Asked) -> str:
     return heading
 
 
-def divided_words(model: Model, texts: Sequence[str]) -> list[tuple[str, list[Step]]]:
+def divided_words(model: Model, texts: Sequence[str]) -> list[tuple[str, list[PieceStep]]]:
     """The different words of texts that are more than one token or unknown, each with its steps."""
     vocabulary = frozenset(model.loaded.tokenizer.pieces)
-    found: dict[str, list[Step]] = {}
+    found: dict[str, list[PieceStep]] = {}
     for text in texts:
         for word in model.loaded.tokenizer.words(text):
             steps = wordpiece_steps(word, vocabulary)

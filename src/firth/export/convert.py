@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from firth.convert.huggingface import Facts
+from firth.convert.huggingface import Findings
 from firth.errors import ConfigError
 from firth.export.onnx import Int8, check_exportable, write_onnx
 from firth.files import check_new, make_folder
@@ -30,7 +30,7 @@ class Converted:
 
     source: str
     format: str
-    facts: Facts
+    facts: Findings
     out: str
 
 
@@ -108,7 +108,7 @@ def rounded(loaded: Loaded, dtype: torch.dtype) -> Loaded:
     return replace(loaded, stored=dtype)
 
 
-def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Facts]:
+def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Findings]:
     """The model with its temperature in the last layer, for tools that know no temperature; and what is said of it.
 
     softmax((W x + b) / T) is softmax of W/T and b/T: other tools then compute the calibrated probabilities too.

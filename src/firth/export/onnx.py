@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from firth.config import to_dict
 from firth.convert import hf_bert
-from firth.convert.huggingface import Facts
+from firth.convert.huggingface import Findings
 from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
@@ -93,7 +93,7 @@ def _absent(loaded: Loaded) -> tuple[str, ...]:
     return (*loaded.untrained, *never)
 
 
-def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Facts:
+def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findings:
     """Write the files into an existing empty folder; returns a description of the measurements.
 
     CheckpointError if onnxruntime gives other numbers than PyTorch, or int8 costs more than it may.
@@ -343,7 +343,7 @@ def _shape(shape: Mapping[str, Any]) -> str:
     return f"{shape['batch']}×{shape['length']}"
 
 
-def _card(about: Mapping[str, Any], facts: Facts) -> str:
+def _card(about: Mapping[str, Any], facts: Findings) -> str:
     nodes = [
         f"| {kind} | `{name}` | {' × '.join(map(str, shape))} |"
         for kind in ("inputs", "outputs")

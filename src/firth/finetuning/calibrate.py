@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from firth.inference.score import Split
+from firth.inference.score import EncodedSplit
 from firth.metrics.calibration import (
     best_threshold,
     careful_temperature,
@@ -24,7 +24,7 @@ from firth.tasks.rows import Example, Outputs
 _MOST_LEVELS = 200
 
 
-def calibrate(kind: str, options: Any, split: Split, outputs: Sequence[Outputs]) -> tuple[Any, dict[str, Any]]:
+def calibrate(kind: str, options: Any, split: EncodedSplit, outputs: Sequence[Outputs]) -> tuple[Any, dict[str, Any]]:
     """Calibrate a task; returns its options with the fitted value, and figures that show the effect.
 
     Classification and multiple choice: a temperature, with the calibration error before and after (cross-fitted: each

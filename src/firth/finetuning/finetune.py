@@ -41,7 +41,7 @@ from firth.inference.answering import answer_records
 from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
-from firth.inference.score import Split, score_split
+from firth.inference.score import EncodedSplit, score_split
 from firth.machine import find_machine, reuse_memory, sizes_only
 from firth.memory import check_memory, estimate_memory
 from firth.metrics.bootstrap import mean_interval
@@ -222,7 +222,7 @@ class _Finetuning:
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
         # Sequences by split, for the most recent way of reading texts.
-        self._examples: dict[str, dict[str, Split]] = {}
+        self._examples: dict[str, dict[str, EncodedSplit]] = {}
         # Word vectors by path and width.
         self._vectors: dict[tuple[str, int], FirstVectors] = {}
 
@@ -351,7 +351,7 @@ class _Finetuning:
             self._vectors_for(recipe),
         )
 
-    def _examples_for(self, recipe: Finetune) -> dict[str, Split]:
+    def _examples_for(self, recipe: Finetune) -> dict[str, EncodedSplit]:
         """The sequences of all examples by split, built once for all runs that read texts alike."""
         # Networks of one kind read the same sequences; only some need characters.
         network = recipe.head.network
@@ -370,7 +370,7 @@ class _Finetuning:
             self._examples = {key: made}
         return self._examples[key]
 
-    def _unknown_tokens(self, split: Split) -> str:
+    def _unknown_tokens(self, split: EncodedSplit) -> str:
         """How many tokens of some examples the tokenizer does not know, where that may harm; else empty."""
         tokenizer = self.base.tokenizer
         if isinstance(tokenizer, OpenWords):  # reads any word by its characters
@@ -434,7 +434,7 @@ class _Finetuning:
         write_json(done, scores)
         return run | scores
 
-    def _mistakes(self, loaded: Loaded, split: Split) -> list[dict[str, Any]]:
+    def _mistakes(self, loaded: Loaded, split: EncodedSplit) -> list[dict[str, Any]]:
         """The most confident mistakes of a classifier, as plain data."""
         answers, _ = answer_records(loaded, split.records)
         return [found.to_dict() for found in find_mistakes(loaded, split.records, answers)]

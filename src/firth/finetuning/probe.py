@@ -21,7 +21,7 @@ from firth.finetuning.resolve import resolve
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
 from firth.inference.outputs import row_outputs
-from firth.inference.score import Split, score_split
+from firth.inference.score import EncodedSplit, score_split
 from firth.layers.mixing import WeightedSum
 from firth.machine import find_machine
 from firth.page import Report
@@ -173,7 +173,7 @@ def _mix(model: TaskModel) -> list[float] | None:
     return mix.weights().tolist() if isinstance(mix, WeightedSum) else None
 
 
-def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, Split]) -> dict[str, float]:
+def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, EncodedSplit]) -> dict[str, float]:
     """The recipe's metric on each dev file."""
     found = {}
     for name, split in dev.items():

@@ -6,7 +6,7 @@ from typing import Any
 from firth.config import to_toml
 from firth.explain.markup import Mark, token_row
 from firth.finetuning.recipe import Finetune
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.training.log import read_log
 
 # Share of the largest weight from which on a word is shown as speaking against the label; opacity of the largest.
@@ -108,7 +108,7 @@ def _word(word: str, weight: float | None, largest: float) -> Mark:
     return Mark(word, amount=_STRONGEST * abs(share), colour=int(share < 0), hint=hint, dashed=share < -_AGAINST)
 
 
-def _row(metric: str, scores: dict[str, Any]) -> list[Cell]:
+def _row(metric: str, scores: dict[str, Any]) -> list[TableCell]:
     interval = scores["interval"]
     return [
         metric,
@@ -118,7 +118,7 @@ def _row(metric: str, scores: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _run(run: dict[str, Any]) -> list[Cell]:
+def _run(run: dict[str, Any]) -> list[TableCell]:
     name = ", ".join([*run["settings"], f"seed {run['seed']}"])
     flag = "collapsed" if run["collapsed"] else ""
     return [name, f"{run['best']:.4f}", run["best_step"], run["steps"], f"{run['elapsed_s'] / 60:.1f}", flag]

@@ -18,7 +18,7 @@ from firth.finetuning.features import store_features
 from firth.finetuning.recipe import Finetune
 from firth.folder import Loaded, read_weights, tensor_names, write_model
 from firth.inference.outputs import row_outputs
-from firth.inference.score import Split, read_split, score_split
+from firth.inference.score import EncodedSplit, read_split, score_split
 from firth.machine import Machine
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
@@ -48,7 +48,7 @@ class Run:
     recipe: Finetune
     seed: int
     train: Sequence[Example]
-    held: Split
+    held: EncodedSplit
     machine: Machine
     features: Path
     vectors: FirstVectors | None = None
@@ -176,7 +176,7 @@ def _no_flops(batch: Any) -> float:
     return 0.0
 
 
-def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Example], Split]:
+def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Example], EncodedSplit]:
     """Replace the encoder by stored vectors; returns the model and the examples that refer to them.
 
     Trainable parts are shared with the full model.
@@ -214,6 +214,6 @@ def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: M
     write_folder(folder, fill)
 
 
-def split_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> Split:
+def split_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> EncodedSplit:
     """Build the sequences of the records, as the recipe's head reads them."""
     return read_split(recipe.kind, records, base.maker(recipe.head), recipe.head)

@@ -14,7 +14,7 @@ from firth.convert import google_bert
 from firth.convert.cove import read_mtlstm
 from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
 from firth.convert.fastai import find_words, read_fastai, read_words_file
-from firth.convert.huggingface import Facts, HuggingFace
+from firth.convert.huggingface import Findings, HuggingFace
 from firth.convert.openai_gpt import read_openai
 from firth.convert.renames import expand, to_ours
 from firth.convert.sentence_transformers import read_sentence_model
@@ -79,7 +79,7 @@ class Foreign:
     """A model read from another format, facts about it by name, and a problem of its tokenizer, if any."""
 
     loaded: Loaded
-    facts: Facts
+    facts: Findings
     warning: str = ""
 
 
@@ -240,7 +240,7 @@ def _kind_of_google(found: str, state: Mapping[str, np.ndarray]) -> _What:
     return "bert", found, ClassifyConfig(labels=tuple(f"LABEL_{i}" for i in range(n_outputs)))
 
 
-def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Facts) -> Foreign:
+def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[str, ...], facts: Findings) -> Foreign:
     """Collect the model and the facts about it."""
     system_name, task, _ = kind
     facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]
@@ -257,7 +257,7 @@ def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[st
     return Foreign(Loaded(system_name, task, objective, text.tokenizer, {}, untrained), facts, warning)
 
 
-def describe(system_name: str, task: str, objective: Objective) -> Facts:
+def describe(system_name: str, task: str, objective: Objective) -> Findings:
     """Describe a model's system, task, labels and sizes."""
     config = objective.encoder.config
     sizes = f"{config.n_layers} layers of width {config.width}, {config.vocab_size:,} pieces"

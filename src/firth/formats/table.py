@@ -13,7 +13,7 @@ from firth.convert.cove import is_mtlstm
 from firth.convert.elmo import find_files, missing_half
 from firth.convert.fastai import find_fastai, missing_words
 from firth.convert.hub import fetch_model
-from firth.convert.huggingface import Facts
+from firth.convert.huggingface import Findings
 from firth.convert.openai_gpt import SHAPES
 from firth.convert.sentence_transformers import MODULES
 from firth.convert.tf_bundle import bundle_prefix
@@ -54,7 +54,7 @@ class Format:
     options: tuple[str, ...] = ()
     instead: str = ""
     lacks: Callable[[Path], str] = lambda folder: ""
-    writes: Callable[[Path, Loaded], Facts] | None = None
+    writes: Callable[[Path, Loaded], Findings] | None = None
     made: str = ""
     extra: str = ""
     packages: tuple[str, ...] = ()

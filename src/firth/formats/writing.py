@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from firth.convert import elmo, google_bert
-from firth.convert.huggingface import Facts
+from firth.convert.huggingface import Findings
 from firth.convert.openai_gpt import read_openai, write_openai
 from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle
@@ -24,14 +24,14 @@ GOOGLE_PREFIX = "bert_model.ckpt"
 _BERTS = ("bert", "bert-ltr")
 
 
-def write_firth(folder: Path, loaded: Loaded) -> Facts:
+def write_firth(folder: Path, loaded: Loaded) -> Findings:
     """Write a model folder, which transformers reads too if it knows the system."""
     _write_model(folder, loaded)
     _compare(loaded.objective.state_dict(), read_model(folder, unfinished=True).objective.state_dict())
     return []
 
 
-def write_huggingface(folder: Path, loaded: Loaded) -> Facts:
+def write_huggingface(folder: Path, loaded: Loaded) -> Findings:
     """Write only the files that transformers reads."""
     _check_system("hf", loaded, (*_BERTS, "gpt"))
     _write_model(folder, loaded)
@@ -41,7 +41,7 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Facts:
     return [("left out", "firth.json: what Firth alone knows, such as how texts are embedded and where it comes from")]
 
 
-def write_sentence_transformers(folder: Path, loaded: Loaded) -> Facts:
+def write_sentence_transformers(folder: Path, loaded: Loaded) -> Findings:
     """Write a model folder with the files of sentence-transformers."""
     _check_system("st", loaded, _BERTS)
     facts = write_firth(folder, loaded)
@@ -49,7 +49,7 @@ def write_sentence_transformers(folder: Path, loaded: Loaded) -> Facts:
     return facts
 
 
-def write_google(folder: Path, loaded: Loaded) -> Facts:
+def write_google(folder: Path, loaded: Loaded) -> Findings:
     """Write the files of google-research/bert."""
     _check_system("google", loaded, _BERTS)
     if loaded.task not in (PRETRAINING, "classify", "answer"):
@@ -66,7 +66,7 @@ def write_google(folder: Path, loaded: Loaded) -> Facts:
     return _google_facts(loaded)
 
 
-def _google_facts(loaded: Loaded) -> Facts:
+def _google_facts(loaded: Loaded) -> Findings:
     """The facts that Google's files cannot hold."""
     tokenizer = loaded.tokenizer
     facts = [("for Google's code", f"--do_lower_case={tokenizer.lowercase}: its files do not say it")]
@@ -78,7 +78,7 @@ def _google_facts(loaded: Loaded) -> Facts:
     return facts
 
 
-def write_released_gpt(folder: Path, loaded: Loaded) -> Facts:
+def write_released_gpt(folder: Path, loaded: Loaded) -> Findings:
     """Write the arrays of OpenAI's release, and the tokenizer."""
     _check_system("openai", loaded, ("gpt",))
     config, tokenizer = loaded.objective.encoder.config, loaded.tokenizer
@@ -97,7 +97,7 @@ def write_released_gpt(folder: Path, loaded: Loaded) -> Facts:
     return facts
 
 
-def write_published_elmo(folder: Path, loaded: Loaded) -> Facts:
+def write_published_elmo(folder: Path, loaded: Loaded) -> Findings:
     """Write the published files of ELMo."""
     if loaded.system_name != "elmo":
         raise ConfigError(f"this is a {loaded.system_name}: the format elmo is for elmo")

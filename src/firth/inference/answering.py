@@ -15,7 +15,7 @@ from firth.tasks.rows import Example, Outputs, RowMaker, unreadable
 from firth.text.records import Record
 
 # Runs a model, in PyTorch or another engine: returns the outputs of each example's sequences.
-Run = Callable[[Sequence[Example]], list[Outputs]]
+Engine = Callable[[Sequence[Example]], list[Outputs]]
 
 
 def task_model(loaded: Loaded) -> TaskModel:
@@ -25,7 +25,9 @@ def task_model(loaded: Loaded) -> TaskModel:
     return loaded.objective
 
 
-def answer_records(loaded: Loaded, records: Sequence[Any], run: Run | None = None) -> tuple[list[Any], dict[str, int]]:
+def answer_records(
+    loaded: Loaded, records: Sequence[Any], run: Engine | None = None
+) -> tuple[list[Any], dict[str, int]]:
     """Predict some records; also counts texts too long for a sequence, by what was done with them.
 
     ``run``: the engine; None: PyTorch.
@@ -35,7 +37,7 @@ def answer_records(loaded: Loaded, records: Sequence[Any], run: Run | None = Non
 
 
 def read_records(
-    loaded: Loaded, records: Sequence[Any], run: Run | None = None
+    loaded: Loaded, records: Sequence[Any], run: Engine | None = None
 ) -> tuple[list[Example], list[Outputs], dict[str, int]]:
     """The sequences of some records and their outputs, ready for decoding; counts as in ``answer_records``."""
     examples, noted = examples_of(loaded, records)

@@ -44,11 +44,11 @@ def session_outputs(
     for numbers in in_batches([len(row.ids) for row in rows], budget_tokens):
         arrays = session.run(names, padded_inputs([rows[i] for i in numbers], pad_id))
         for i, *values in zip(numbers, *arrays, strict=True):
-            found[i] = _row_outputs(dict(zip(names, values, strict=True)), rows[i], config)
+            found[i] = _row_outputs(dict(zip(names, map(np.asarray, values), strict=True)), rows[i], config)
     return [found[part] for part in split_rows([len(example.rows) for example in examples])]
 
 
-def _row_outputs(values: Mapping[str, np.ndarray | np.generic], row: Row, config: Any) -> dict[str, np.ndarray]:
+def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dict[str, np.ndarray]:
     """The graph's outputs of one sequence, under the names of its task."""
     if "start_logits" in values:
         n = len(row.ids)

@@ -23,7 +23,7 @@ Answer = Callable[[Sequence[Any]], tuple[list[Any], Mapping[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class EncodedSplit:
     """Labelled records with their sequences, for repeated evaluation. ``noted``: as in ``RowMaker``."""
 
     records: Sequence[Any]
@@ -44,13 +44,13 @@ class Scored:
         return {"scores": self.scores, "breakdown": self.breakdown.to_dict()}
 
 
-def read_split(kind: str, records: Sequence[Any], maker: RowMaker, options: Any) -> Split:
+def read_split(kind: str, records: Sequence[Any], maker: RowMaker, options: Any) -> EncodedSplit:
     """First step: build the sequences and targets of records. ``options``: of the head."""
     examples = TASKS[kind].examples(records, maker, options)
-    return Split(records, examples, dict(maker.noted))
+    return EncodedSplit(records, examples, dict(maker.noted))
 
 
-def score_split(task: str, split: Split, outputs: Sequence[Outputs], options: Any) -> Scored:
+def score_split(task: str, split: EncodedSplit, outputs: Sequence[Outputs], options: Any) -> Scored:
     """Last steps, from ``outputs = run(split.examples)``: decode with these options, and score."""
     answers = TASKS[kind_of_task(task)].answers(split.records, split.examples, outputs, options)
     return score_answers(task, split.records, answers, getattr(options, "labels", ()), split.noted)

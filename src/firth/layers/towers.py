@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from firth.layers.biattention import partners
 from firth.layers.dropout import Dropout
 
-Comparison = Literal["cosine", "features"]
+TowerComparison = Literal["cosine", "features"]
 
 
 class TowersNetwork(nn.Module):
@@ -22,7 +22,7 @@ class TowersNetwork(nn.Module):
     ``compare``: "cosine": only cos(u, v); "features": u, v, \\|u - v\\|, u * v and the cosine.
     """
 
-    def __init__(self, width: int, n_outputs: int, *, compare: Comparison, dropout: float):
+    def __init__(self, width: int, n_outputs: int, *, compare: TowerComparison, dropout: float):
         super().__init__()
         self.compare, self.dropout = compare, Dropout(dropout)
         self.output = nn.Linear(1 if compare == "cosine" else 4 * width + 1, n_outputs)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-Entity = tuple[str, int, int]  # label, first word, last word + 1
+EntitySpan = tuple[str, int, int]  # label, first word, last word + 1
 
 PREFIXES = ("B", "I", "E", "S", "O")
 KLUE_NER_TAGS = ("B-PS", "I-PS", "B-LC", "I-LC", "B-OG", "I-OG", "B-DT", "I-DT", "B-TI", "I-TI", "B-QT", "I-QT", "O")
@@ -61,7 +61,7 @@ class TagScores:
         return self.overall.f1
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def entities(tags: Sequence[str]) -> list[EntitySpan]:
     """The entities of one sentence, as (label, first, last + 1), from IOB1, BIO, IOE or BIOES tags in any mix.
 
     A tag continues an entity if it is I or E of the same label after B or I; every other tag but O starts one. A tag
@@ -127,9 +127,9 @@ def klue_ner_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     }
 
 
-def _strict_entities(tags: Sequence[str]) -> list[Entity]:
+def _strict_entities(tags: Sequence[str]) -> list[EntitySpan]:
     """Entities that start with B alone (seqeval's strict mode, scheme IOB2)."""
-    found: list[Entity] = []
+    found: list[EntitySpan] = []
     for position, tag in enumerate(tags):
         prefix, label = _split(tag)
         if prefix == "B":
@@ -145,7 +145,9 @@ def _tag_f1(gold: list[str], predicted: list[str]) -> dict[str, float]:
     return {tag: 2 * n_right[tag] / n_both[tag] if n_both[tag] else 1.0 for tag in KLUE_NER_TAGS}
 
 
-def _compare(gold: list[list[Entity]], predicted: list[list[Entity]]) -> tuple[EntityScores, dict[str, EntityScores]]:
+def _compare(
+    gold: list[list[EntitySpan]], predicted: list[list[EntitySpan]]
+) -> tuple[EntityScores, dict[str, EntityScores]]:
     """Counts over all labels together, and of each label that occurs, in alphabetical order."""
     n_gold = Counter(label for found in gold for label, _, _ in found)
     n_predicted = Counter(label for found in predicted for label, _, _ in found)

@@ -30,7 +30,7 @@ FACTS = "study.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StudyCell:
     """``work(folder, **options)`` makes the cell's facts (plain data); it is a function of a module, by name.
 
     ``needs``: the names of the cells that must be done before it.
@@ -43,7 +43,7 @@ class Cell:
 
 
 def run_study(
-    cells: Sequence[Cell], out: Path, *, only: Sequence[str], workers: int, tell: Callable[[str], None]
+    cells: Sequence[StudyCell], out: Path, *, only: Sequence[str], workers: int, tell: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
     """Run or go on with the cells whose names have one of ``only`` (none: all), and with those that they need.
 
@@ -64,7 +64,7 @@ def run_study(
     return facts
 
 
-def select(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+def select(cells: Sequence[StudyCell], only: Sequence[str]) -> list[StudyCell]:
     """The cells whose names have one of ``only`` (none: all), and those that they need, in their order."""
     by_name = {cell.name: cell for cell in cells}
     wanted = [cell.name for cell in cells if not only or any(part in cell.name for part in only)]
@@ -73,7 +73,9 @@ def select(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     return [cell for cell in cells if cell.name in wanted]
 
 
-def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+def run_cells(
+    cells: Sequence[StudyCell], out: Path, workers: int, tell: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
     """The facts of every cell by name; those that are done already are only read. Failures are told, and left out.
 
     What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
@@ -87,13 +89,13 @@ def run_cells(cells: Sequence[Cell], out: Path, workers: int, tell: Callable[[st
     return read_facts(cells, out)
 
 
-def read_facts(cells: Sequence[Cell], out: Path) -> dict[str, dict[str, Any]]:
+def read_facts(cells: Sequence[StudyCell], out: Path) -> dict[str, dict[str, Any]]:
     """The facts of the cells that are done."""
     ready = done(cells, out)
     return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if cell.name in ready}
 
 
-def stamps_of(cells: Sequence[Cell], *, old_names: bool = False) -> dict[str, str]:
+def stamps_of(cells: Sequence[StudyCell], *, old_names: bool = False) -> dict[str, str]:
     """A hash for each cell, by name: of its options and, through the hashes of what it needs, of theirs.
 
     ``old_names``: as an earlier version hashed them, under the names that it had for the options.
@@ -112,7 +114,7 @@ def stamps_of(cells: Sequence[Cell], *, old_names: bool = False) -> dict[str, st
     return stamps
 
 
-def done(cells: Sequence[Cell], out: Path) -> set[str]:
+def done(cells: Sequence[StudyCell], out: Path) -> set[str]:
     """The names of the cells that are done; ConfigError if one was done with other options."""
     stamps, before = stamps_of(cells), stamps_of(cells, old_names=True)
     found = set()
@@ -129,11 +131,13 @@ def done(cells: Sequence[Cell], out: Path) -> set[str]:
     return found
 
 
-def _run(todo: Sequence[Cell], stamps: Mapping[str, str], out: Path, workers: int, tell: Callable[[str], None]) -> None:
+def _run(
+    todo: Sequence[StudyCell], stamps: Mapping[str, str], out: Path, workers: int, tell: Callable[[str], None]
+) -> None:
     # Each worker takes its share of the processors; libraries read this when the worker starts.
     os.environ["OMP_NUM_THREADS"] = str(max(cpu_count() // workers, 1))
     started_at_s, n_done = time.monotonic(), 0
-    running: dict[Future[float], tuple[Cell, ProcessPoolExecutor]] = {}
+    running: dict[Future[float], tuple[StudyCell, ProcessPoolExecutor]] = {}
     pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
     try:
         waiting, lacking = list(todo), {cell.name for cell in todo}
@@ -186,7 +190,7 @@ def _begin() -> None:
     """Nothing but to start."""
 
 
-def _run_cell(cell: Cell, stamp: str, out: Path) -> float:
+def _run_cell(cell: StudyCell, stamp: str, out: Path) -> float:
     """Do a cell's work with all that it says, and why it failed, in its log; returns the seconds it took."""
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from firth.config import read_json
 from firth.errors import ConfigError
 from firth.pretraining import run as job
 from firth.progress import say
-from firth.studies.cells import Cell, run_study
+from firth.studies.cells import StudyCell, run_study
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
 # About ten minutes of one processor core for BERT; the others predict more pieces a row, and take longer.
@@ -79,7 +79,7 @@ def study(
     return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
-def pretrain_cells(corpus: Path) -> list[Cell]:
+def pretrain_cells(corpus: Path) -> list[StudyCell]:
     """A cell for each model that is pre-trained: the same corpus, tokens, rate and schedule."""
     recipe = {
         "data": {"corpus": str(corpus), "length": LENGTH},
@@ -102,7 +102,7 @@ def pretrain_cells(corpus: Path) -> list[Cell]:
         },
     }
     return [
-        Cell(
+        StudyCell(
             f"pre-training/{name}",
             pretrain_cell,
             {"recipe": {**recipe, "model": variant.model}, "settings": [*variant.settings]},
@@ -112,7 +112,7 @@ def pretrain_cells(corpus: Path) -> list[Cell]:
     ]
 
 
-def tune_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+def tune_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
     """A cell for each model and task."""
     cells = []
     for row in (row for task in TASKS for row in ROWS if row.name == task):
@@ -128,7 +128,7 @@ def tune_cells(data: Path, models: Path, out: Path) -> list[Cell]:
                 network["words"] = variant.words
             recipe["head"] |= {"network": network} if network else {}
             need = f"pre-training/{variant.pretrained or name}"
-            cells.append(Cell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}, (need,)))
+            cells.append(StudyCell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}, (need,)))
     return cells
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.studies.directionality import PUBLISHED, TASKS, VARIANTS
 from firth.studies.finetuning_report import percent
 from firth.studies.score_figure import draw_scores
@@ -35,9 +35,9 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return path
 
 
-def direction_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def direction_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """A row per model, a column per task."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in VARIANTS:
         found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
         if any(found.values()):
@@ -45,18 +45,18 @@ def direction_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
     return ["model", *(f"{task}, {score}" for task, score in TASKS.items())], rows
 
 
-def published_table() -> tuple[list[str], list[list[Cell]]]:
+def published_table() -> tuple[list[str], list[list[TableCell]]]:
     """The paper's scores of the same models and tasks."""
     tasks = [task for task in TASKS if any(task in scores for scores in PUBLISHED.values())]
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [name, *(str(scores.get(task, "–")) for task in tasks)] for name, scores in PUBLISHED.items()
     ]
     return ["model", *(f"{task}, {TASKS[task]}" for task in tasks)], rows
 
 
-def pretraining_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def pretraining_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """What each pre-training took, and its loss on held-out text (per token; models predict different tokens)."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in VARIANTS:
         if cell := facts.get(f"pre-training/{name}"):
             losses = ", ".join(f"{key} {value:.3f}" for key, value in cell["dev"].items() if key != "loss")

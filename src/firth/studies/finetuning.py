@@ -28,7 +28,7 @@ from firth.finetuning.resolve import resolve
 from firth.inference.score import score_answers
 from firth.pretraining.run import RECIPE
 from firth.progress import say
-from firth.studies.cells import Cell, run_study, select
+from firth.studies.cells import StudyCell, run_study, select
 from firth.systems import TASKS
 from firth.tasks.predictions import Chosen
 from firth.text.records import Text
@@ -39,7 +39,7 @@ PRETRAINED, SCRATCH, BASELINE = "pre-trained", "from scratch", "baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class TableRow:
     """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model."""
 
     name: str
@@ -56,11 +56,11 @@ _OPTIM = {"kind": "adamw", "learning_rate": 4e-4}
 _TAGGED = {"windows": {"stride": 80}}
 
 ROWS = (
-    Row(name="SST-2", task="glue/sst2", data={"folder": "glue/SST-2"}),
-    Row(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}),
-    Row(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
-    Row(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}),
-    Row(
+    TableRow(name="SST-2", task="glue/sst2", data={"folder": "glue/SST-2"}),
+    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}),
+    TableRow(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
+    TableRow(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}),
+    TableRow(
         name="SNLI",
         task="classify",
         data={
@@ -69,27 +69,27 @@ ROWS = (
             "columns": "text=sentence1,second=sentence2,label=gold_label",
         },
     ),
-    Row(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings={"head": _TAGGED}),
-    Row(
+    TableRow(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings={"head": _TAGGED}),
+    TableRow(
         name="English POS",
         task="ud-pos",
         data={"folder": "ud-english-ewt", "limit": 5000},
         settings={"head": _TAGGED},
     ),
-    Row(
+    TableRow(
         name="SQuAD 1.1",
         task="squad1",
         data={"folder": "squad-v1.1", "limit": 1200},
         settings={"train": {"epochs": 2.0, "batch_examples": 12}},
         baseline=False,
     ),
-    Row(
+    TableRow(
         name="ARC",
         task="choose",
         data={"train": "@arc-easy/train.csv", "dev": "@arc-easy/dev.csv", "format": "arc_csv"},
         settings={"train": {"batch_examples": 16}},
     ),
-    Row(
+    TableRow(
         name="movie reviews",
         task="movie-reviews",
         data={"folder": "movie-reviews", "limit": 400},
@@ -98,8 +98,8 @@ ROWS = (
             "train": {"batch_examples": 16, "epochs": 2.0, "evaluations_per_epoch": 1},
         },
     ),
-    Row(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="ko"),
-    Row(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="ko"),
+    TableRow(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="ko"),
+    TableRow(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="ko"),
 )
 
 _ENTITIES = next(row for row in ROWS if row.name == "CoNLL-2003")
@@ -144,25 +144,25 @@ def study(
     return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
-def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
+def _cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
     cells = []
     for start in (PRETRAINED, BASELINE, SCRATCH):
         for row in ROWS:
             options = {"recipe": recipe_of(row, data, models, out)}
             if start != BASELINE:
                 settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-                cells.append(Cell(f"tasks/{row.name}/{start}", tune_cell, options | {"settings": settings}))
+                cells.append(StudyCell(f"tasks/{row.name}/{start}", tune_cell, options | {"settings": settings}))
             elif row.baseline:
-                cells.append(Cell(f"tasks/{row.name}/{start}", baseline_cell, options))
+                cells.append(StudyCell(f"tasks/{row.name}/{start}", baseline_cell, options))
         for n in LABELS:
             recipe = recipe_of(_SENTIMENT, data, models, out)
             recipe["data"] |= {"limit": n}
             recipe["train"] |= {"epochs": max(3.0, _FEWEST_UPDATES * 32 / n)}
             if start == BASELINE:
-                cells.append(Cell(f"labels/{n}/{start}", baseline_cell, {"recipe": recipe}))
+                cells.append(StudyCell(f"labels/{n}/{start}", baseline_cell, {"recipe": recipe}))
             else:
                 settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-                cells.append(Cell(f"labels/{n}/{start}", tune_cell, {"recipe": recipe, "settings": settings}))
+                cells.append(StudyCell(f"labels/{n}/{start}", tune_cell, {"recipe": recipe, "settings": settings}))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, models, out)
         recipe["head"] = {
@@ -172,11 +172,11 @@ def _cells(data: Path, models: Path, out: Path) -> list[Cell]:
         }
         rate = features.get("rate", _HEAD_RATE)
         recipe |= {"adapt": {"frozen_groups": -1}, "optim": {"kind": "adamw", "learning_rate": rate}}
-        cells.append(Cell(f"features/{name}", tune_cell, {"recipe": recipe, "settings": []}))
+        cells.append(StudyCell(f"features/{name}", tune_cell, {"recipe": recipe, "settings": []}))
     return cells
 
 
-def recipe_of(row: Row, data: Path, models: Path, out: Path) -> dict[str, Any]:
+def recipe_of(row: TableRow, data: Path, models: Path, out: Path) -> dict[str, Any]:
     """The recipe of a task with a pre-trained encoder, as plain data."""
     where = {"folder", "train", "dev"}
     files = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.studies.finetuning import BASELINE, FEATURES, LABELS, PRETRAINED, ROWS, SCRATCH
 
 Facts = Mapping[str, Any]
@@ -31,16 +31,16 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return path
 
 
-def task_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def task_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """Header and rows: each task's first score for each start, and seconds per run."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for row in ROWS:
         found = {start: facts.get(f"tasks/{row.name}/{start}") for start in (PRETRAINED, SCRATCH, BASELINE)}
         known = next((cell for cell in found.values() if cell), None)
         if known is None:
             continue
         metric = known["metric"]
-        cells: list[Cell] = [percent(cell, metric) for cell in found.values()]
+        cells: list[TableCell] = [percent(cell, metric) for cell in found.values()]
         seconds = (found[PRETRAINED] or {}).get("seconds_a_run")
         rows.append([row.name, metric, *cells, None if seconds is None else round(seconds)])
     return ["task", "score", PRETRAINED, SCRATCH, BASELINE, "seconds per run"], rows
@@ -55,9 +55,9 @@ def baselines(facts: Facts) -> str:
     return "Baselines: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in tasks.items()) + "."
 
 
-def feature_table(facts: Facts) -> list[list[Cell]]:
+def feature_table(facts: Facts) -> list[list[TableCell]]:
     """A row for each way to read the frozen encoder, and the fine-tuned one."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in FEATURES:
         if cell := facts.get(f"features/{name}"):
             rows.append([name, percent(cell, cell["metric"]), round(cell["seconds_a_run"])])

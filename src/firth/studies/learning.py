@@ -21,7 +21,7 @@ from firth.inference.text_scores import MinimalPair, pair_accuracies
 from firth.objectives.masked_lm import MaskedLM
 from firth.pretraining import run as job
 from firth.progress import say
-from firth.studies.cells import Cell, run_study
+from firth.studies.cells import StudyCell, run_study
 from firth.tasks.readers.files import Problems, read_jsonl
 from firth.training.log import read_log
 
@@ -102,7 +102,7 @@ def study(
     return run_study(learning_cells(data, corpus), out, only=only, workers=workers, tell=tell)
 
 
-def learning_cells(data: Path, corpus: Path) -> list[Cell]:
+def learning_cells(data: Path, corpus: Path) -> list[StudyCell]:
     """A cell for each budget, variant and seed."""
     pairs = {name: str(data / path) for name, path in PAIRS.items()}
     cells = []
@@ -123,7 +123,7 @@ def learning_cells(data: Path, corpus: Path) -> list[Cell]:
                 }
                 plain = {**_BASE, "data": {**_BASE["data"], "corpus": str(corpus)}, "train": train}
                 options = {"recipe": plain, "settings": [*variant.settings], "pairs": pairs}
-                cells.append(Cell(f"{budget}/{name}/seed {seed}", learning_cell, options))
+                cells.append(StudyCell(f"{budget}/{name}/seed {seed}", learning_cell, options))
     return cells
 
 

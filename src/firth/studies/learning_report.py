@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.studies.learning import LENGTHS, LOSSES, PAIRS, TOKENS, VARIANTS
 
 Facts = Mapping[str, Any]
@@ -29,14 +29,14 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return path
 
 
-def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[Cell]]]:
+def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[TableCell]]]:
     """A row for each variant that has a finished seed."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in VARIANTS:
         seeds = [found for key, found in sorted(facts.items()) if key.startswith(f"{budget}/{name}/seed ")]
         if not seeds:
             continue
-        row: list[Cell] = [name, str(len(seeds))]
+        row: list[TableCell] = [name, str(len(seeds))]
         row += [spread([seed["held_out"][str(length)]["loss"] for seed in seeds], 2) for length in LENGTHS]
         row.append(spread([100 * seed["held_out"][str(LENGTHS[0])]["accuracy"] for seed in seeds], 1))
         row += [_tokens([seed["below"][str(loss)] for seed in seeds]) for loss in LOSSES]

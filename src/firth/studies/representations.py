@@ -28,9 +28,9 @@ from firth.folder import read_model
 from firth.pretraining import run as job
 from firth.progress import say
 from firth.recipes import laid_over
-from firth.studies.cells import Cell, run_study
-from firth.studies.finetuning import ROWS, SEEDS, Row, recipe_of, tune_cell
-from firth.vectors.folder import Reading
+from firth.studies.cells import StudyCell, run_study
+from firth.studies.finetuning import ROWS, SEEDS, TableRow, recipe_of, tune_cell
+from firth.vectors.folder import VectorOptions
 from firth.vectors.train import VectorTraining, train_vectors
 
 CPU_SECONDS = 600
@@ -150,7 +150,7 @@ ULMFIT_STARTS = ("from scratch", "general language model", "and that of the targ
 LABELS = (100, 300, 1000, 0)  # 0: all
 # However few labels, a run has about so many updates.
 _FEWEST_UPDATES = 200
-_NEWS = Row(name="AG News", task="ag-news", data={"folder": "ag-news"})
+_NEWS = TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"})
 
 
 def study(
@@ -175,7 +175,7 @@ def study(
     return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
-def text_cells(data: Path, out: Path) -> list[Cell]:
+def text_cells(data: Path, out: Path) -> list[StudyCell]:
     """Each text as a corpus: English in pieces and in words, and captions with their translations."""
     english = {split: _english(data, split) for split in ("train", "dev")}
     captions = {
@@ -184,9 +184,9 @@ def text_cells(data: Path, out: Path) -> list[Cell]:
         for end, language in (("", "en"), ("_second", "de"))
     }
     return [
-        Cell("text/pieces", text_cell, {**english, "kind": "wordpiece", "size": PIECES}),
-        Cell("text/words", text_cell, {**english, "kind": "words", "size": WORDS}),
-        Cell("text/translations", text_cell, {**captions, "kind": "words", "size": WORDS}),
+        StudyCell("text/pieces", text_cell, {**english, "kind": "wordpiece", "size": PIECES}),
+        StudyCell("text/words", text_cell, {**english, "kind": "words", "size": WORDS}),
+        StudyCell("text/translations", text_cell, {**captions, "kind": "words", "size": WORDS}),
     ]
 
 
@@ -205,7 +205,7 @@ def text_cell(
     return {"tokens": made.tokens, "documents": made.documents}
 
 
-def pretrain_cells(data: Path, out: Path) -> list[Cell]:
+def pretrain_cells(data: Path, out: Path) -> list[StudyCell]:
     """A cell for each model that is pre-trained, and what it needs."""
     cells = []
     for name, row in REPRESENTATIONS.items():
@@ -213,7 +213,7 @@ def pretrain_cells(data: Path, out: Path) -> list[Cell]:
             continue
         if row.vectors:
             options: dict[str, Any] = {"texts": _english(data, "train"), "training": row.vectors}
-            cells.append(Cell(f"pre-training/{name}", vector_cell, options))
+            cells.append(StudyCell(f"pre-training/{name}", vector_cell, options))
             continue
         text = out / "cells" / "text" / row.text
         recipe = laid_over(row.recipe, {"model": row.model, "data": {"corpus": str(text / "corpus")}})
@@ -222,7 +222,7 @@ def pretrain_cells(data: Path, out: Path) -> list[Cell]:
         if name == "CoVe":
             options["vectors"] = str(model_of("word2vec", out))
             needs = (*needs, "pre-training/word2vec")
-        cells.append(Cell(f"pre-training/{name}", pretrain_cell, options, needs))
+        cells.append(StudyCell(f"pre-training/{name}", pretrain_cell, options, needs))
     return cells
 
 
@@ -232,7 +232,7 @@ def model_of(name: str, out: Path) -> Path:
     return out / "cells" / "pre-training" / (row.reads or name) / "model"
 
 
-def task_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+def task_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
     """A cell for each model and task."""
     cells = []
     for task in TASKS:
@@ -243,7 +243,7 @@ def task_cells(data: Path, models: Path, out: Path) -> list[Cell]:
             if task == "CoNLL-2003" and "adapt" in tables:
                 tables = laid_over(tables, {"head": {"crf": True}})
             recipe = _recipe(task, name, tables, data, models, out)
-            cells.append(Cell(f"tasks/{name}/{task}", task_cell, {"recipe": recipe}, _needs(name)))
+            cells.append(StudyCell(f"tasks/{name}/{task}", task_cell, {"recipe": recipe}, _needs(name)))
     return cells
 
 
@@ -258,7 +258,7 @@ def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, models: Pa
     return laid_over(laid_over(recipe, _TAGGED if task in _TAGGING else {}), tables)
 
 
-def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+def mix_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
     """A cell for each task and seed: what a linear layer on ELMo's mix of layers makes of it."""
     tables = {**_FROZEN, "head": {"network": {**_MIX, "mix_l2": 0.0, "dropout": 0.1}}}
     cells = []
@@ -271,15 +271,15 @@ def mix_cells(data: Path, models: Path, out: Path) -> list[Cell]:
             else:
                 own["head"] = {"network": {"pool": "mean"}}
             recipe = _recipe(task, "ELMo", laid_over(tables, own), data, models, out)
-            cells.append(Cell(f"layers/{task}/seed {seed}", mix_cell, {"recipe": recipe}, _needs("ELMo")))
+            cells.append(StudyCell(f"layers/{task}/seed {seed}", mix_cell, {"recipe": recipe}, _needs("ELMo")))
     return cells
 
 
-def label_cells(data: Path, models: Path, out: Path) -> list[Cell]:
+def label_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
     """ULMFiT's language model of the target text, and a cell for each number of labels and start."""
     recipe = recipe_of(_NEWS, data, models, out) | {"optim": {}, "model": f"{model_of('ULMFiT', out)}/"}
     target = "labels/target text"
-    cells = [Cell(target, target_cell, {"recipe": recipe}, _needs("ULMFiT"))]
+    cells = [StudyCell(target, target_cell, {"recipe": recipe}, _needs("ULMFiT"))]
     for n in LABELS:
         # All examples take as long as the rest together: one seed.
         train = {"epochs": max(8.0, _FEWEST_UPDATES * 32 / n)} if n else {"epochs": 8.0, "seeds": 1}
@@ -291,7 +291,7 @@ def label_cells(data: Path, models: Path, out: Path) -> list[Cell]:
             if start == ULMFIT_STARTS[2]:
                 own["model"], needs = f"{out / 'cells' / target / 'run'}/", (target,)
             own |= {"from_scratch": start == ULMFIT_STARTS[0]}
-            cells.append(Cell(f"labels/{n or 'all'}/{start}", task_cell, {"recipe": own}, needs))
+            cells.append(StudyCell(f"labels/{n or 'all'}/{start}", task_cell, {"recipe": own}, needs))
     return cells
 
 
@@ -321,7 +321,7 @@ def vector_cell(folder: Path, *, texts: list[str], training: dict[str, Any]) -> 
     model = folder / "model"
     with usage(folder) as used:
         if not model.exists():
-            train_vectors(texts, model, VectorTraining(**training), Reading())
+            train_vectors(texts, model, VectorTraining(**training), VectorOptions())
     loaded = read_model(model)
     return {**used, "parameters": _count(loaded.objective), "dev": {}, "steps": training["epochs"]}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.studies.finetuning import SEEDS
 from firth.studies.finetuning_report import percent
 from firth.studies.representations import CPU_SECONDS, LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS
@@ -44,9 +44,9 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return path
 
 
-def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """A row per representation, a column per task."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in REPRESENTATIONS:
         found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
         if any(found.values()):
@@ -54,9 +54,9 @@ def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
     return ["representation", *(f"{task}, {score}" for task, score in TASKS.items())], rows
 
 
-def cost_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def cost_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """Of each: parameters, CPU time and memory of pre-training, its held-out loss, and a fine-tuning's share."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in REPRESENTATIONS:
         if cell := facts.get(f"pre-training/{name}"):
             losses = ", ".join(f"{key} {value:.2f}" for key, value in cell["dev"].items() if key.endswith("_loss"))
@@ -69,9 +69,9 @@ def cost_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
     return [*header, "minutes per fine-tuning", "MB"], rows
 
 
-def layer_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def layer_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """The mean weight of each layer by task, and the score of a linear layer on that scalar mix."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for task in MIXED:
         cells = [cell for seed in range(1, SEEDS + 1) if (cell := facts.get(f"layers/{task}/seed {seed}"))]
         if cells:

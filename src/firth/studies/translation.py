@@ -19,7 +19,7 @@ from firth.metrics.translation import translation_metrics
 from firth.pretraining import run as job
 from firth.pretraining.average import average
 from firth.progress import say
-from firth.studies.cells import Cell, run_study, select
+from firth.studies.cells import StudyCell, run_study, select
 from firth.training.log import read_log
 
 PIECES = 8000
@@ -110,17 +110,17 @@ def make_corpus(files: dict[str, Path], out: Path) -> None:
         )
 
 
-def training_cell(out: Path) -> Cell:
+def training_cell(out: Path) -> StudyCell:
     recipe = {**RECIPE, "data": {**RECIPE["data"], "corpus": str(out / "corpus")}}
-    return Cell(TRAINING, train_cell, {"recipe": recipe})
+    return StudyCell(TRAINING, train_cell, {"recipe": recipe})
 
 
-def score_cells(files: dict[str, Path], out: Path) -> list[Cell]:
+def score_cells(files: dict[str, Path], out: Path) -> list[StudyCell]:
     """A cell for each model and search; other searches than the first two for the mean alone."""
     pairs = [(model, search) for model in (BEST, NEWEST, MEAN) for search in (GREEDY, BEAM)]
     pairs += [(MEAN, search) for search in SEARCHES if search not in (GREEDY, BEAM)]
     return [
-        Cell(
+        StudyCell(
             f"scores/{model}/{search}",
             score_cell,
             {

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.studies.translation import BEST, MEAN, NEWEST, SEARCHES, TRAINING
 
 Facts = Mapping[str, Any]
-Curve = tuple[list[float], list[float]]
+TranslationCurve = tuple[list[float], list[float]]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
@@ -28,9 +28,9 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return path
 
 
-def score_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """A row per model and search: BLEU and chrF."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for model in (BEST, NEWEST, MEAN):
         for search in SEARCHES:
             if cell := facts.get(f"scores/{model}/{search}"):
@@ -53,7 +53,7 @@ def training_text(facts: Facts) -> str:
     )
 
 
-def perplexity_curve(facts: Facts) -> dict[str, Curve]:
+def perplexity_curve(facts: Facts) -> dict[str, TranslationCurve]:
     """Perplexity of held-out text by step."""
     points = facts[TRAINING]["dev"]
     return {"held out": ([float(step) for step, *_ in points], [math.exp(loss) for _, loss, _ in points])}

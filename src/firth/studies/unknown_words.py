@@ -16,9 +16,9 @@ from firth.finetuning.recipe import data_config
 from firth.folder import read_model
 from firth.progress import say
 from firth.recipes import laid_over
-from firth.studies.cells import Cell, run_study
+from firth.studies.cells import StudyCell, run_study
 from firth.studies.finetuning import tune_cell
-from firth.vectors.folder import Reading, convert_vectors
+from firth.vectors.folder import VectorOptions, convert_vectors
 from firth.vectors.train import VectorTraining, train_vectors
 
 TRAINING = "vectors"
@@ -32,7 +32,7 @@ SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class UnknownWordRule:
     """``known``: whether words that no training text has keep their vectors. ``reading``: the rest of the options.
 
     ``characters``: what the tagger itself makes of each word's characters, beside its vector.
@@ -44,18 +44,18 @@ class Rule:
     characters: str = "none"
 
 
-RULES: dict[str, Rule] = {
-    "one vector": Rule(known=False),
-    "one for each shape": Rule(known=False, reading={"unknown": "shapes"}),
-    "one at random for each word": Rule(known=False, reading={"unknown": "hashed"}),
-    "pre-trained, then one vector": Rule(),
-    "pre-trained, then by shape": Rule(reading={"unknown": "shapes"}),
-    "pre-trained, then at random": Rule(reading={"unknown": "hashed"}),
-    "pre-trained, then zeros": Rule(reading={"stand_in": "zero"}),
-    "one vector, and its characters": Rule(known=False, characters="cnn"),
-    "pre-trained, and its characters": Rule(characters="cnn"),
-    "fastText, then one vector": Rule(vectors="fasttext", reading={"unknown": "one"}),
-    "fastText, then its n-grams": Rule(vectors="fasttext"),
+RULES: dict[str, UnknownWordRule] = {
+    "one vector": UnknownWordRule(known=False),
+    "one for each shape": UnknownWordRule(known=False, reading={"unknown": "shapes"}),
+    "one at random for each word": UnknownWordRule(known=False, reading={"unknown": "hashed"}),
+    "pre-trained, then one vector": UnknownWordRule(),
+    "pre-trained, then by shape": UnknownWordRule(reading={"unknown": "shapes"}),
+    "pre-trained, then at random": UnknownWordRule(reading={"unknown": "hashed"}),
+    "pre-trained, then zeros": UnknownWordRule(reading={"stand_in": "zero"}),
+    "one vector, and its characters": UnknownWordRule(known=False, characters="cnn"),
+    "pre-trained, and its characters": UnknownWordRule(characters="cnn"),
+    "fastText, then one vector": UnknownWordRule(vectors="fasttext", reading={"unknown": "one"}),
+    "fastText, then its n-grams": UnknownWordRule(vectors="fasttext"),
 }
 
 
@@ -77,13 +77,13 @@ def study(
     return run_study([*vector_cells(data), *rule_cells(data, out)], out, only=only, workers=workers, tell=tell)
 
 
-def vector_cells(data: Path) -> list[Cell]:
+def vector_cells(data: Path) -> list[StudyCell]:
     """A cell for each kind of vectors, trained on the same text."""
     text = str(data / "en-wiki" / "train.txt.xz")
-    return [Cell(f"{TRAINING}/{n}", vector_cell, {"text": text, "training": t}) for n, t in VECTORS.items()]
+    return [StudyCell(f"{TRAINING}/{n}", vector_cell, {"text": text, "training": t}) for n, t in VECTORS.items()]
 
 
-def rule_cells(data: Path, out: Path) -> list[Cell]:
+def rule_cells(data: Path, out: Path) -> list[StudyCell]:
     """A cell for each rule: the same tagger, examples and seeds."""
     recipe = {
         "task": "conll2003",
@@ -115,14 +115,14 @@ def rule_cells(data: Path, out: Path) -> list[Cell]:
             "recipe": laid_over(recipe, own),
             "vectors": str(out / "cells" / TRAINING / rule.vectors / "model"),
         }
-        cells.append(Cell(f"rules/{name}", rule_cell, options, (f"{TRAINING}/{rule.vectors}",)))
+        cells.append(StudyCell(f"rules/{name}", rule_cell, options, (f"{TRAINING}/{rule.vectors}",)))
     return cells
 
 
 def vector_cell(folder: Path, *, text: str, training: dict[str, Any]) -> dict[str, Any]:
     """Train word vectors on a text; what it took is in the log."""
     if not (folder / "model").exists():
-        train_vectors([text], folder / "model", VectorTraining(**training), Reading())
+        train_vectors([text], folder / "model", VectorTraining(**training), VectorOptions())
     loaded = read_model(folder / "model")
     return {"words": loaded.tokenizer.size, "training": loaded.provenance["origin"]["training"]}
 
@@ -135,7 +135,7 @@ def rule_cell(
         words = folder / "words.txt"
         write_text(words, "".join(f"{word}\n" for word in training_words(recipe)))
         texts = () if options["known"] else (words,)
-        reading = Reading(split="blanks", lowercase=False, texts=texts, **options["reading"])
+        reading = VectorOptions(split="blanks", lowercase=False, texts=texts, **options["reading"])
         convert_vectors(vectors, folder / "model", reading)
     facts = tune_cell(folder, recipe={**recipe, "model": str(folder / "model") + "/"}, settings=[])
     return facts | coverage(folder / "model", recipe)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firth.page import Cell, Report
+from firth.page import Report, TableCell
 from firth.studies.finetuning_report import percent
 from firth.studies.unknown_words import MOST_EXAMPLES, RULES, TRAINING, VECTORS
 
@@ -27,9 +27,9 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return path
 
 
-def rule_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def rule_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """A row a rule: the share of words of the dev file that are in the vocabulary, and the score."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in RULES:
         if cell := facts.get(f"rules/{name}"):
             share = f"{100 * cell['known_words']:.1f}"
@@ -37,9 +37,9 @@ def rule_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
     return ["unknown words", "words known, %", "entity F1", "seconds per run"], rows
 
 
-def vector_table(facts: Facts) -> tuple[list[str], list[list[Cell]]]:
+def vector_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """What the vectors are."""
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for name in VECTORS:
         if cell := facts.get(f"{TRAINING}/{name}"):
             training = cell["training"]

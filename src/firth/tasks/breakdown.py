@@ -29,7 +29,7 @@ class LabelScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class MajorityScore:
     """The score of a constant prediction: the most frequent label, or the mean of numbers."""
 
     answer: str
@@ -50,7 +50,7 @@ class Breakdown:
     labels: dict[str, LabelScore]
     confusion_labels: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
-    majority: Baseline | None = None
+    majority: MajorityScore | None = None
     always: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def break_down_label_sets(texts: Sequence[Text], answers: Sequence[MultiLabelled
         for label in labels
     }
     ((commonest, n),) = Counter(gold).most_common(1)
-    majority = Baseline(_shown_set(commonest), "exact_match", n / len(gold))
+    majority = MajorityScore(_shown_set(commonest), "exact_match", n / len(gold))
     same = _same(gold, predicted)
     return Breakdown(labels=scores, majority=majority, always=None if same is None else _shown_set(same))
 
@@ -88,7 +88,7 @@ def break_down_values(texts: Sequence[Text], answers: Sequence[Valued], labels: 
     gold = np.array([text.label for text in texts], np.float64)
     predicted = np.array([answer.value for answer in answers], np.float64)
     mean, spread = float(gold.mean()), float(np.ptp(gold))
-    majority = Baseline(f"{mean:.4g}", "mean_absolute_error", float(np.abs(gold - mean).mean()))
+    majority = MajorityScore(f"{mean:.4g}", "mean_absolute_error", float(np.abs(gold - mean).mean()))
     constant = len(gold) > 1 and spread > 0 and float(np.ptp(predicted)) <= _SAME_SHARE * spread
     return Breakdown(labels={}, majority=majority, always=f"{float(predicted.mean()):.4g}" if constant else None)
 
@@ -109,7 +109,7 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
     return replace(
         found,
         unit="entities",
-        majority=Baseline(commonest, "tag_accuracy", n / len(words[0])),
+        majority=MajorityScore(commonest, "tag_accuracy", n / len(words[0])),
         labels={label: _of_counts(score) for label, score in conlleval(gold, predicted).by_label.items()},
     )
 
@@ -123,7 +123,7 @@ def break_down_answers(questions: Sequence[Question], answers: Sequence[Answered
     always = None if same is None else same or "no answer"
     if "no answer" not in gold:
         return Breakdown(unit="questions", labels={}, always=always)
-    refused = Baseline("no answer", "exact_match", gold.count("no answer") / len(gold))
+    refused = MajorityScore("no answer", "exact_match", gold.count("no answer") / len(gold))
     found = _of_pairs(gold, predicted, ("answer", "no answer"), "exact_match")
     return replace(found, unit="questions", majority=refused, always=always)
 
@@ -145,7 +145,7 @@ def _of_pairs(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[st
         labels={label: _score(n_gold[i], n_predicted[i], int(table[i, i])) for label, i in numbers.items()},
         confusion_labels=tuple(labels),
         confusion=tuple(map(tuple, table.tolist())),
-        majority=Baseline(labels[best], metric, n_gold[best] / len(gold)),
+        majority=MajorityScore(labels[best], metric, n_gold[best] / len(gold)),
         always=_same(gold, predicted),
     )
 

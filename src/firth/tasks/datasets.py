@@ -16,7 +16,7 @@ from firth.tasks.readers.facts import VERDICTS, read_facts
 from firth.tasks.readers.files import Problems, bare_suffix, checked, convert, read_csv, read_lines
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import in_bio, read_conll, read_conllu, read_klue_ner
-from firth.tasks.readers.texts import Columns, Kind, Rule, TextFormat, read_texts
+from firth.tasks.readers.texts import Columns, TextFormat, TextKind, TextRule, read_texts
 from firth.tasks.readers.trees import SENTIMENTS, read_sentiment_trees
 from firth.text.records import Record, Tagged, Text
 
@@ -26,7 +26,7 @@ Read = Callable[[Path, Problems], Iterable[Record]]
 Names = tuple[str | tuple[str, ...], ...]
 
 
-class Source(NamedTuple):
+class DatasetSource(NamedTuple):
     """The files of one split, and their reader."""
 
     names: Names
@@ -44,7 +44,7 @@ class Dataset:
     """
 
     kind: DataKind
-    splits: Mapping[str, Source]
+    splits: Mapping[str, DatasetSource]
     metrics: tuple[str, ...]
     labels: tuple[str, ...] | None = None
     positive_from: float | None = None
@@ -62,8 +62,8 @@ def _texts(
     *,
     id: int | str | None = None,
     group: int | str | None = None,
-    kind: Kind = "classify",
-    left_out: tuple[Rule, ...] = (),
+    kind: TextKind = "classify",
+    left_out: tuple[TextRule, ...] = (),
     renamed: tuple[tuple[str, str], ...] = (),
     only: tuple[int | str, str] | None = None,
 ) -> Read:
@@ -79,21 +79,21 @@ def _texts(
     return partial(read_texts, layout=layout, labelled=label is not None)
 
 
-def _splits(read: Read, train: Names, dev: Names, test: Names = ()) -> dict[str, Source]:
-    splits = {"train": Source(train, read), "dev": Source(dev, read), "test": Source(test, read)}
+def _splits(read: Read, train: Names, dev: Names, test: Names = ()) -> dict[str, DatasetSource]:
+    splits = {"train": DatasetSource(train, read), "dev": DatasetSource(dev, read), "test": DatasetSource(test, read)}
     return {split: source for split, source in splits.items() if source.names}
 
 
-def _glue(folder: str, read: Read, test: Read) -> dict[str, Source]:
+def _glue(folder: str, read: Read, test: Read) -> dict[str, DatasetSource]:
     """The three files of a GLUE task, in its own folder or the parent."""
 
     def names(file: str) -> Names:
         return (file, f"{folder}/{file}")
 
     return {
-        "train": Source(names("train.tsv"), read),
-        "dev": Source(names("dev.tsv"), read),
-        "test": Source(names("test.tsv"), test),
+        "train": DatasetSource(names("train.tsv"), read),
+        "dev": DatasetSource(names("dev.tsv"), read),
+        "test": DatasetSource(names("test.tsv"), test),
     }
 
 
@@ -101,7 +101,7 @@ def _diagnostic(file: str) -> Names:
     return (file, f"diagnostic/{file}", f"AX/{file}")
 
 
-def _mnli() -> dict[str, Source]:
+def _mnli() -> dict[str, DatasetSource]:
     read = _texts("sentence1", "sentence2", "gold_label", id="index", group="promptID")
     test = _texts("sentence1", "sentence2", id="index")
     files = {
@@ -111,7 +111,7 @@ def _mnli() -> dict[str, Source]:
         "test": ("test_matched.tsv", test),
         "test_mismatched": ("test_mismatched.tsv", test),
     }
-    return {split: Source((name, f"MNLI/{name}"), reader) for split, (name, reader) in files.items()}
+    return {split: DatasetSource((name, f"MNLI/{name}"), reader) for split, (name, reader) in files.items()}
 
 
 def _xnli(language: str) -> Dataset:
@@ -122,9 +122,9 @@ def _xnli(language: str) -> Dataset:
     return Dataset(
         kind="classify",
         splits={
-            "train": Source((train, f"multinli/{train}"), _texts("premise", "hypo", "label", renamed=renamed)),
-            "dev": Source(("xnli.dev.tsv",), pairs),
-            "test": Source(("xnli.test.tsv",), pairs),
+            "train": DatasetSource((train, f"multinli/{train}"), _texts("premise", "hypo", "label", renamed=renamed)),
+            "dev": DatasetSource(("xnli.dev.tsv",), pairs),
+            "test": DatasetSource(("xnli.test.tsv",), pairs),
         },
         metrics=("accuracy",),
         labels=_NLI,
@@ -284,8 +284,8 @@ DATASETS: dict[str, Dataset] = {
     "glue/ax": Dataset(
         kind="classify",
         splits={
-            "dev": Source(_diagnostic("diagnostic-full.tsv"), _texts("Premise", "Hypothesis", "Label")),
-            "test": Source(_diagnostic("diagnostic.tsv"), _texts("sentence1", "sentence2", id="index")),
+            "dev": DatasetSource(_diagnostic("diagnostic-full.tsv"), _texts("Premise", "Hypothesis", "Label")),
+            "test": DatasetSource(_diagnostic("diagnostic.tsv"), _texts("sentence1", "sentence2", id="index")),
         },
         metrics=("mcc", "accuracy"),
         labels=_NLI,
@@ -326,7 +326,7 @@ DATASETS: dict[str, Dataset] = {
         kind="choose",
         splits={
             **_splits(read_swag, ("train.csv",), ("val.csv", "dev.csv")),
-            "test": Source(("test.csv",), partial(read_swag, labelled=False)),
+            "test": DatasetSource(("test.csv",), partial(read_swag, labelled=False)),
         },
         metrics=("accuracy",),
     ),
@@ -500,9 +500,9 @@ DATASETS: dict[str, Dataset] = {
     "fact-checking": Dataset(
         kind="classify",
         splits={
-            "train": Source(("train.jsonl",), read_facts),
-            "dev": Source(("dev.jsonl",), read_facts),
-            "test": Source(("test.jsonl",), partial(read_facts, labelled=False)),
+            "train": DatasetSource(("train.jsonl",), read_facts),
+            "dev": DatasetSource(("dev.jsonl",), read_facts),
+            "test": DatasetSource(("test.jsonl",), partial(read_facts, labelled=False)),
         },
         metrics=("accuracy", "macro_f1"),
         labels=VERDICTS,

@@ -35,7 +35,7 @@ BPE_SPECIALS = ("<unk>", "<s>", "<sep>", "</s>")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class TokenizerKind:
     """The properties of one kind of tokenizer.
 
     ``start A between B end``: the special tokens of a sequence. ``specials``: all of them, in the order of their ids.
@@ -56,7 +56,7 @@ class Kind:
     advice: str
 
 
-WORDPIECE = Kind(
+WORDPIECE = TokenizerKind(
     name="WordPiece",
     specials=SPECIALS,
     unk=UNK,
@@ -70,7 +70,7 @@ WORDPIECE = Kind(
     advice="choose a BERT vocabulary",
 )
 # Tokens that keep white space: one that starts with the mark starts a word, as do punctuation and ideographs.
-BPE = Kind(
+BPE = TokenizerKind(
     name="BPE",
     specials=BPE_SPECIALS,
     unk="<unk>",
@@ -84,7 +84,7 @@ BPE = Kind(
     advice="choose one made by firth vocab --kind bpe, or OpenAI GPT's",
 )
 # Whole words, one token each: those outside the vocabulary are unknown.
-WORDS = Kind(
+WORDS = TokenizerKind(
     name="words",
     specials=BPE_SPECIALS,
     unk="<unk>",
@@ -95,7 +95,7 @@ WORDS = Kind(
     continues=lambda pieces: [False] * len(pieces),
     advice="choose one made by firth vocab --kind words",
 )
-OPENAI = Kind(
+OPENAI = TokenizerKind(
     name="OpenAI GPT's BPE",
     specials=gpt_bpe.SPECIALS,
     unk=gpt_bpe.UNK,
@@ -393,7 +393,7 @@ class Tokenizer:
         return _from_state, (self._backend.to_str(),)
 
 
-def frame_rows(backend: tokenizers.Tokenizer, kind: Kind, ids: Mapping[str, int]) -> None:
+def frame_rows(backend: tokenizers.Tokenizer, kind: TokenizerKind, ids: Mapping[str, int]) -> None:
     """Set the library's sequence layout of a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"{kind.start} $A {kind.end}",
@@ -449,7 +449,7 @@ def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[st
     return found
 
 
-def _kind(backend: tokenizers.Tokenizer, source: str) -> Kind:
+def _kind(backend: tokenizers.Tokenizer, source: str) -> TokenizerKind:
     """Detect the kind of a tokenizer. OpenAI GPT's gets special tokens if it lacks them."""
     model = backend.model
     if isinstance(model, models.WordPiece):
@@ -468,7 +468,7 @@ def _kind(backend: tokenizers.Tokenizer, source: str) -> Kind:
     return OPENAI
 
 
-def _check_pieces(pieces: Sequence[str], kind: Kind, source: str) -> None:
+def _check_pieces(pieces: Sequence[str], kind: TokenizerKind, source: str) -> None:
     if not pieces:
         raise TokenizerError(f"{source}: empty; expected one token per line")
     missing = [special for special in kind.specials if special not in set(pieces)]

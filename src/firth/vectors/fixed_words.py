@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth.convert.huggingface import Facts
+from firth.convert.huggingface import Findings
 from firth.convert.word_vectors import VectorFile, distinct
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
 from firth.models.mtlstm import MtLstm
 from firth.progress import Progress
 from firth.text.tokenizer import WORDS, Tokenizer
-from firth.vectors.folder import Reading, Table, gather, lowered, open_source
+from firth.vectors.folder import Table, VectorOptions, gather, lowered, open_source
 
 # Vectors of one make differ by how they were rounded, and by some words that were written in several ways.
 _SAME_SHARE, _SAME_WITHIN = 0.95, 1e-3
@@ -58,7 +58,7 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
     return f"{path} has vectors for {n_found:,} of the {len(place):,} words of the vocabulary; the others are zeros"
 
 
-def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
+def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Findings]:
     """The same encoder over all words that have a vector in ``path``, and what there is to say of it.
 
     What a layer makes of vectors does not depend on how many words there are. Vectors must be of the same make as those
@@ -73,7 +73,7 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Facts]:
         )
     file = _of_width(encoder, path)
     with tempfile.TemporaryFile() as rows:
-        table = gather(file, rows, Reading(lowercase=loaded.tokenizer.lowercase), None)
+        table = gather(file, rows, VectorOptions(lowercase=loaded.tokenizer.lowercase), None)
     n_known, n_lacking = _compare(encoder.words, loaded.tokenizer, table, path)
     tokenizer = loaded.tokenizer.with_words(table.words)
     table.rows[list(tokenizer.special_ids)] = 0

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from firth.config import read_json
-from firth.convert.word_vectors import NAMES, Block, Subwords, VectorFile, distinct, open_vectors
+from firth.convert.word_vectors import NAMES, Subwords, VectorBlock, VectorFile, distinct, open_vectors
 from firth.errors import ConfigError, InputError
 from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
@@ -36,7 +36,7 @@ from firth.text.tokenizer import WORDS, Tokenizer
 from firth.text.wordpiece import WordSplitter
 from firth.training.checkpoint import load_tensors
 
-Split = Literal["words", "blanks"]
+WordSplitting = Literal["words", "blanks"]
 
 # Words of which the mean stands for the unknown ones, as in GloVe (specification of word vectors §2).
 _RAREST = 100
@@ -49,7 +49,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class VectorOptions:
     """What is taken of a file of word vectors, and what words outside of it get.
 
     ``texts``: only words that occur there, ``min_count`` times or more. ``max_words``: only so many words, 0: all.
@@ -66,7 +66,7 @@ class Reading:
     min_count: int = 1
     max_words: int = 0
     lowercase: bool | None = None
-    split: Split | None = None
+    split: WordSplitting | None = None
     unknown: Unknown | None = None
     stand_in: Literal["rarest", "mean", "zero"] | None = None
     n_buckets: int | None = None
@@ -79,7 +79,7 @@ class Reading:
             )
 
 
-_PLAIN = Reading()
+_PLAIN = VectorOptions()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,14 +99,14 @@ class VectorsReport:
     not_utf8: int
     left_out: int
     lowercase: bool
-    split: Split
+    split: WordSplitting
     unknown: str
     n_unknown: int
     never_read: int
     first_never_read: str | None
 
 
-def convert_vectors(source: str | Path, out: str | Path, reading: Reading = _PLAIN) -> VectorsReport:
+def convert_vectors(source: str | Path, out: str | Path, reading: VectorOptions = _PLAIN) -> VectorsReport:
     """Read a file of word vectors and write the new model folder ``out``, whole or not at all.
 
     ``source`` may also be a folder of this system: another is made of it, of fewer words or with another rule.
@@ -127,7 +127,7 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
     """A model folder as if it were a file of another tool, and whether it reads text in lower case."""
     table = open_table(folder)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(table.words), _AT_ONCE):
             rows = table.rows[at : at + _AT_ONCE].float().numpy()
             # Special pieces have a vector or none: zeros stand for none.
@@ -139,7 +139,7 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
     return VectorFile(folder, "firth", table.rows.shape[1], blocks, subwords), table.lowercase
 
 
-def _as_the_folder(reading: Reading, path: Path) -> tuple[Reading, Tensor | None]:
+def _as_the_folder(reading: VectorOptions, path: Path) -> tuple[VectorOptions, Tensor | None]:
     """What is not asked for is as the model folder has it; and its vectors of unknown words, where they stay."""
     located = find_format(path)
     if located.format.key != "firth":
@@ -157,7 +157,7 @@ def _as_the_folder(reading: Reading, path: Path) -> tuple[Reading, Tensor | None
 
 
 def write_vectors(
-    file: VectorFile, out: str | Path, reading: Reading, origin: dict[str, Any], kept: Tensor | None = None
+    file: VectorFile, out: str | Path, reading: VectorOptions, origin: dict[str, Any], kept: Tensor | None = None
 ) -> VectorsReport:
     """Word vectors, wherever they come from, as the new model folder ``out``.
 
@@ -223,12 +223,12 @@ def _never_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, str | 
     return len(found), found[0] if found else None
 
 
-def _plain(reading: Reading) -> dict[str, Any]:
+def _plain(reading: VectorOptions) -> dict[str, Any]:
     plain = dataclasses.asdict(reading)
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items() if key != "texts"}
 
 
-def _words_of(reading: Reading) -> Counter[str] | None:
+def _words_of(reading: VectorOptions) -> Counter[str] | None:
     """How often each word occurs in the texts, as the model will see them; None without texts.
 
     Where it is not known yet whether the model reads in lower case, each word counts both ways.
@@ -257,7 +257,7 @@ class Table:
     left_out: int
 
 
-def gather(file: VectorFile, rows: IO[bytes], reading: Reading, wanted: Counter[str] | None) -> Table:
+def gather(file: VectorFile, rows: IO[bytes], reading: VectorOptions, wanted: Counter[str] | None) -> Table:
     """Copy the vectors that are wanted to an open file."""
     words, special = list(WORDS.specials), dict[str, np.ndarray]()
     rows.write(np.zeros((len(words), file.width), np.float32).tobytes())
@@ -306,7 +306,7 @@ def _all_lowered(words: Sequence[str]) -> list[str]:
 
 
 def _finish(
-    table: Table, file: VectorFile, unknown: Unknown, reading: Reading, kept: Tensor | None
+    table: Table, file: VectorFile, unknown: Unknown, reading: VectorOptions, kept: Tensor | None
 ) -> tuple[VectorsConfig, dict[str, Tensor]]:
     """The configuration, and the tensors of the objective; the table gets its vector of unknown words."""
     rows, n_special = table.rows, len(WORDS.specials)

@@ -14,11 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
-from firth.convert.word_vectors import Block, VectorFile
+from firth.convert.word_vectors import VectorBlock, VectorFile
 from firth.errors import InputError
 from firth.files import as_text, check_new, temporary_file
 from firth.progress import Progress
-from firth.vectors.folder import Reading, VectorsReport, write_vectors
+from firth.vectors.folder import VectorOptions, VectorsReport, write_vectors
 from firth.vectors.train import write_words
 
 _AT_ONCE = 4096  # words of a block
@@ -58,7 +58,7 @@ class Counts:
 
 
 def train_glove(
-    texts: Sequence[str | Path], out: str | Path, training: GloveTraining, reading: Reading
+    texts: Sequence[str | Path], out: str | Path, training: GloveTraining, reading: VectorOptions
 ) -> VectorsReport:
     """Learn word vectors from text by GloVe and write the new model folder ``out``.
 
@@ -81,7 +81,7 @@ def train_glove(
         raise InputError("no two words of the vocabulary stand in one line: give text with sentences in it")
     rows = fit(counts, len(words), training)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(words), _AT_ONCE):
             yield words[at : at + _AT_ONCE], rows[at : at + _AT_ONCE]
 

@@ -40,23 +40,23 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AnalogyQuestion:
     """``a`` is to ``b`` as ``c`` is to ``d``, which is to be found."""
 
     section: str
     words: tuple[str, str, str, str]
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[AnalogyQuestion]:
     """InputError names the first line that is neither a section nor four words."""
-    section, found = "", list[Question]()
+    section, found = "", list[AnalogyQuestion]()
     for number, line in read_lines(path):
         fields = line.split()
         if line.startswith(":"):
             section = line[1:].strip()
         elif len(fields) == 4:
             a, b, c, d = (normalize("NFC", field) for field in fields)
-            found.append(Question(section, (a, b, c, d)))
+            found.append(AnalogyQuestion(section, (a, b, c, d)))
         elif fields:
             raise InputError(f"{path}:{number}: expected four words, or a colon and a name; found {line[:60]!r}")
     if not found:
@@ -64,7 +64,9 @@ def read_questions(path: Path) -> list[Question]:
     return found
 
 
-def analogies(table: WordTable, questions: Sequence[Question], *, fold: bool = False, first: int = 0) -> list[Section]:
+def analogies(
+    table: WordTable, questions: Sequence[AnalogyQuestion], *, fold: bool = False, first: int = 0
+) -> list[Section]:
     """Every section of the questions, those of meaning and of grammar together, and all.
 
     The answer is the word nearest to b - a + c, each made of length 1, that is none of the three (3CosAdd). ``fold``:
@@ -97,7 +99,7 @@ def analogies(table: WordTable, questions: Sequence[Question], *, fold: bool = F
     return [*sections, *_totals(sections)]
 
 
-def _sections(questions: Sequence[Question]) -> list[str]:
+def _sections(questions: Sequence[AnalogyQuestion]) -> list[str]:
     return list(dict.fromkeys(question.section for question in questions))
 
 

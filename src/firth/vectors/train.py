@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 
 from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
-from firth.convert.word_vectors import Block, Subwords, VectorFile
+from firth.convert.word_vectors import Subwords, VectorBlock, VectorFile
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new, temporary_file
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
-from firth.vectors.folder import Reading, Split, VectorsReport, write_vectors
+from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, write_vectors
 from firth.workers import cpu_count
 
 _AT_ONCE = 4096  # words of a block
@@ -51,7 +51,7 @@ class VectorTraining:
 
 
 def train_vectors(
-    texts: Sequence[str | Path], out: str | Path, training: VectorTraining, reading: Reading
+    texts: Sequence[str | Path], out: str | Path, training: VectorTraining, reading: VectorOptions
 ) -> VectorsReport:
     """Learn word vectors from text and write the new model folder ``out``. ConfigError without gensim.
 
@@ -80,7 +80,7 @@ def _gensim() -> Any:
     return gensim.models
 
 
-def write_words(texts: Sequence[str | Path], lowercase: bool, split: Split, file: Any) -> int:
+def write_words(texts: Sequence[str | Path], lowercase: bool, split: WordSplitting, file: Any) -> int:
     """A line for each paragraph, its words between blanks, as a model will see them; returns their number."""
     normalizer = build_normalizer(lowercase=lowercase, keep_accents=lowercase, google=False)
     splitter, n_words = build_pre_tokenizer() if split == "words" else build_blank_splitter(), 0
@@ -141,7 +141,7 @@ def _as_file(vectors: Any, training: VectorTraining) -> VectorFile:
     """gensim's vectors as if they came from a file."""
     rows = np.asarray(vectors.vectors, np.float32)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(rows), _AT_ONCE):
             yield vectors.index_to_key[at : at + _AT_ONCE], rows[at : at + _AT_ONCE]
 

@@ -18,7 +18,7 @@ _MOST_LABELS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class ColumnGuess:
     """Columns as ``--columns`` has them, and why these."""
 
     columns: str
@@ -64,7 +64,7 @@ def _is_number(value: str) -> bool:
 
 def guess_columns(
     path: Path, form: str, kind: str, *, header: bool | None = None, labelled: bool = True
-) -> Guess | None:
+) -> ColumnGuess | None:
     """The columns of a table of texts without known names, by its first rows; None where they do not tell.
 
     ``kind``: classify, multilabel or regress. ``form``: tsv or csv. ``header``: None where the lines show it.
@@ -93,7 +93,7 @@ def guess_columns(
     why = f"column {text.number} has {text.words:.0f} words on average"
     if label is not None:
         why += f", column {label.number} has {label.n_labels:,} different values in {len(label.values):,} rows"
-    return Guess(",".join(f"{part}={name}" for part, name in names.items()), why)
+    return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), why)
 
 
 def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: bool = True) -> bool:

@@ -24,9 +24,9 @@ from firth.tasks.readers.files import (
 )
 from firth.text.records import Label, Text
 
-Kind = Literal["classify", "multilabel", "regress"]
+TextKind = Literal["classify", "multilabel", "regress"]
 Form = Literal["tsv", "csv", "jsonl", "json"]
-Rule = Literal["empty text", "short row", "no gold label"]
+TextRule = Literal["empty text", "short row", "no gold label"]
 Column = int | str
 
 # Column names detected by default, in order of preference.
@@ -95,11 +95,11 @@ class TextFormat:
     """
 
     columns: Columns = Columns()
-    kind: Kind = "classify"
+    kind: TextKind = "classify"
     form: Form | None = None
     header: bool | None = None
     encoding: str = "utf-8"
-    left_out: tuple[Rule, ...] = ()
+    left_out: tuple[TextRule, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     only: tuple[Column, str] | None = None
 
