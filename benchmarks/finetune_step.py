@@ -33,7 +33,7 @@ from firth.inference.score import EncodedSplit
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.systems import SYSTEMS
 from firth.tasks.rows import Example
-from firth.tasks.source import ExampleSource
+from firth.tasks.example_source import ExampleSource
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 

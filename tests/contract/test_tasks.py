@@ -31,9 +31,9 @@ from firth.tasks.config import (
     TagConfig,
     WindowConfig,
 )
+from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
-from firth.tasks.source import ExampleSource
 from firth.text.records import Answer, Choice, Question, Tagged, Text
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import list_checkpoints

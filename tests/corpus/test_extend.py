@@ -26,8 +26,8 @@ from firth.pretraining.report import pieces_per_word, write_run_report
 from firth.pretraining.run import pretrain, resolve, resume
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import ClassifyConfig, TagConfig
+from firth.text.added_tokens import greedy_pieces
 from firth.text.corpus import CorpusReader
-from firth.text.extend import greedy_pieces
 from firth.text.tokenizer import SPECIALS, Tokenizer
 from firth.training.log import read_log
 from firth.training.trainer import Trainer

@@ -18,8 +18,8 @@ from firth.finetuning.resolve import resolve
 from firth.finetuning.several import count_processes
 from firth.folder import read_model
 from firth.machine import find_machine
+from firth.tasks.example_source import ExampleSource
 from firth.tasks.rows import Example, Row
-from firth.tasks.source import ExampleSource
 from firth.training.log import read_log
 
 SETTINGS = ["train.precision=float32", "train.batch_examples=6", "train.epochs=2", "adapt.dropout=0.1"]

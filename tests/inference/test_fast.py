@@ -325,7 +325,7 @@ def test_a_pytorch_without_8_bit_layers(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_compiling_needs_a_compiler(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firth.training.regions.has_compiler", lambda device: False)
+    monkeypatch.setattr("firth.training.compiled_blocks.has_compiler", lambda device: False)
     with pytest.raises(ConfigError, match="compile: this machine has no compiler for it"):
         load(tiny_run, device="cpu", compile=True)
 

@@ -27,9 +27,9 @@ from firth.tasks.config import (
     TagConfig,
     WindowConfig,
 )
+from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate, following
-from firth.tasks.source import ExampleSource
 from firth.text.records import Choice, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from firth.data.batch import Batch
 from firth.data.loader import Place
+from firth.tasks.example_source import ExampleSource
 from firth.tasks.rows import Example, make_row, target
-from firth.tasks.source import ExampleSource
 
 
 def example(number: int, *lengths: int) -> Example:

@@ -37,9 +37,9 @@ from firth.tasks.config import (
     TowersConfig,
     WindowConfig,
 )
+from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
-from firth.tasks.source import ExampleSource
 from firth.text.records import Text
 from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
 from firth.training.checkpoint import list_checkpoints

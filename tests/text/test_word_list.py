@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firth.errors import TokenizerError
-from firth.text.extend import check_extendable
+from firth.text.added_tokens import check_extendable
 from firth.text.layouts import gpt_layout, stream_layout
 from firth.text.tokenizer import WORD_LIMIT, WORDS, Tokenizer
 from firth.text.word_list import choose_words

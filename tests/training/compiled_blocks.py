@@ -8,7 +8,7 @@ from torch._dynamo.utils import counters
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.packed import Rows, Tokens
-from firth.training.regions import compile_regions
+from firth.training.compiled_blocks import compile_regions
 
 CPU = torch.device("cpu")
 

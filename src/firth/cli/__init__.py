@@ -59,7 +59,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
 def _fail(message: str, code: int) -> int:
     """Say what is wrong in one line; returns the exit code."""
     # Not above: what starts must be quick.
-    from firth.cli.typed import as_typed
+    from firth.cli.command_hints import as_typed
 
     print("firth: " + " ".join(as_typed(printable(message)).split("\n")), file=sys.stderr, flush=True)
     return code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, validators
 
-from firth.cli.typed import as_typed
+from firth.cli.command_hints import as_typed
 from firth.errors import InputError, UsageError, printable
 from firth.progress import say
 

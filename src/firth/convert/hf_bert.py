@@ -30,7 +30,7 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
-from firth.tasks.tags import split_tag
+from firth.tasks.tag_schemes import split_tag
 from firth.text.tokenizer import Tokenizer
 
 MODEL_TYPE = "bert"

@@ -21,8 +21,7 @@ from firth.folder import PRETRAINING, Loaded, write_model
 from firth.formats.table import open_model
 from firth.progress import Progress, say
 from firth.systems import TASKS
-from firth.text.corpus import CorpusReader
-from firth.text.extend import (
+from firth.text.added_tokens import (
     check_extendable,
     choose_pieces,
     count_pieces,
@@ -32,6 +31,7 @@ from firth.text.extend import (
     measure,
     text_runs,
 )
+from firth.text.corpus import CorpusReader
 from firth.text.tokenizer import Tokenizer
 from firth.text.wordpiece import MAX_TYPES, WordCounts
 

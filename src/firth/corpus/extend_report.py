@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.page import Report, TableCell
-from firth.text.extend import Fit
+from firth.text.added_tokens import Fit
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from firth.tasks.readers.texts import Columns, TextFormat, parse_columns, read_t
 from firth.tasks.reading import check_labels, labels_of, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
 from firth.tasks.split import hold_out, limit
-from firth.tasks.tags import OUTSIDE, scheme_of, split_tag
+from firth.tasks.tag_schemes import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Record, Tagged, Text
 
 # File formats by kind of task, each with its suffixes. Texts have their own readers.

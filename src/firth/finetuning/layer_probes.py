@@ -24,7 +24,7 @@ from firth.page import Report
 from firth.progress import Progress, say
 from firth.systems import kind_of_task
 from firth.tasks.reading import splits_in
-from firth.tasks.tags import OUTSIDE
+from firth.tasks.tag_schemes import OUTSIDE
 from firth.text.records import Tagged
 
 # Conneau et al. 2018 have six bins of length.

@@ -21,9 +21,9 @@ from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, read_split, score_split
 from firth.machine import Machine
 from firth.systems import SYSTEMS
+from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
-from firth.tasks.source import ExampleSource
 from firth.text.records import Record
 from firth.training.checkpoint import list_checkpoints
 from firth.training.config import TrainConfig

@@ -27,7 +27,7 @@ from firth.layers.initialise import truncated_normal_
 from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, MtLstmTranslationConfig, TiedLMConfig
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
-from firth.text.extend import extended
+from firth.text.added_tokens import extended
 from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.hangul import unread_hangul
 from firth.text.published import read_published

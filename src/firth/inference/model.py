@@ -46,7 +46,7 @@ from firth.tasks.items import AT_ONCE, record_of
 from firth.tasks.predictions import Prediction
 from firth.text.layouts import target_layout
 from firth.text.records import Record
-from firth.training.regions import compile_regions
+from firth.training.compiled_blocks import compile_regions
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from firth.models.config import BertConfig
 from firth.models.mtlstm import MtLstm
 from firth.pretraining.initialization import initialize
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
-from firth.pretraining.other_words import has_other_words, makes_same_words, weights_for_words
 from firth.pretraining.recipe import (
     Pretrain,
     default_recipe,
@@ -39,6 +38,7 @@ from firth.pretraining.recipe import (
 )
 from firth.pretraining.report import write_run_report
 from firth.pretraining.several import Processes, count_processes, for_processes, memory_of
+from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_words, weights_for_words
 from firth.progress import say
 from firth.recipes import Settings, plain_of
 from firth.systems import has_weights

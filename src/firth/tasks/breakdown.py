@@ -10,7 +10,7 @@ import numpy as np
 from firth.metrics.tagging import EntityScores, conlleval
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, TaggedText, Valued
 from firth.tasks.scoring import has_entities
-from firth.tasks.tags import OUTSIDE, split_tag
+from firth.tasks.tag_schemes import OUTSIDE, split_tag
 from firth.text.records import Choice, Question, Tagged, Text
 
 # Two predictions that differ by less than this share of the labels' range count as equal.

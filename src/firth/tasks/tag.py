@@ -23,7 +23,7 @@ from firth.tasks.config import TagConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Entity, TaggedText
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, RowWords, target
-from firth.tasks.tags import allowed, to_bio, to_bioes
+from firth.tasks.tag_schemes import allowed, to_bio, to_bioes
 from firth.text.open_words import in_blocks
 from firth.text.records import Tagged
 

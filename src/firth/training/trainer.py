@@ -26,6 +26,7 @@ from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
 from firth.training.checkpoint import load_tensors, newest_checkpoint, recover_checkpoints, save_checkpoint
+from firth.training.compiled_blocks import compile_regions, recompute_regions
 from firth.training.config import OptimConfig, TrainConfig
 from firth.training.distributed import (
     World,
@@ -38,7 +39,6 @@ from firth.training.distributed import (
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.optim import AveragedSgd
-from firth.training.regions import compile_regions, recompute_regions
 from firth.training.update import make_update
 
 _OF_ANOTHER = "is not what this run writes"

@@ -19,7 +19,7 @@ from firth.tasks.readers.tagging import (
     read_tagged_jsonl,
     read_words,
 )
-from firth.tasks.tags import fill_gaps
+from firth.tasks.tag_schemes import fill_gaps
 from firth.text.records import Tagged
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "data"

@@ -21,7 +21,7 @@ from firth.tasks.readers.files import (
     read_lines,
     text_field,
 )
-from firth.tasks.tags import OUTSIDE, check, scheme_of, split_tag, to_bio
+from firth.tasks.tag_schemes import OUTSIDE, check, scheme_of, split_tag, to_bio
 from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"

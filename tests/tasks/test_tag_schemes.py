@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import InputError
-from firth.tasks.tags import allowed, check, fill_gaps, scheme_of, split_tag, to_bio, to_bioes
+from firth.tasks.tag_schemes import allowed, check, fill_gaps, scheme_of, split_tag, to_bio, to_bioes
 
 # Chunks as (label or None for words outside, length): any sentence can be written so.
 CHUNKS = st.lists(st.tuples(st.sampled_from([None, "PER", "LOC"]), st.integers(1, 4)), max_size=8)

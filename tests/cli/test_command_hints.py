@@ -1,4 +1,4 @@
-"""Commands in messages as they must be typed."""
+"""Commands in messages as they must be command_hints."""
 
 import os
 import sys
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from firth.cli import typed
-from firth.cli.typed import as_typed
+from firth.cli import command_hints
+from firth.cli.command_hints import as_typed
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,5 +45,5 @@ def test_extras_are_installed_from_where_the_package_is(called: Path, monkeypatc
     assert as_typed(said) == f"models need it: bin/pip install -e '{ROOT}[hub]', or give a folder"
     monkeypatch.chdir(ROOT)
     assert as_typed(said) == "models need it: bin/pip install -e '.[hub]', or give a folder"
-    monkeypatch.setattr(typed.firth.errors, "__file__", "/nowhere/lib/firth/errors.py")
+    monkeypatch.setattr(command_hints.firth.errors, "__file__", "/nowhere/lib/firth/errors.py")
     assert as_typed(said) == "models need it: bin/pip install 'firth[hub]', or give a folder"

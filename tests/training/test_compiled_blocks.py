@@ -12,8 +12,8 @@ import torch
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.packed import Encoder, Rows, Tokens
-from firth.training import regions
-from firth.training.regions import compile_regions, recompute_regions
+from firth.training import compiled_blocks
+from firth.training.compiled_blocks import compile_regions, recompute_regions
 
 CPU = torch.device("cpu")
 SIZES = BertConfig(
@@ -98,4 +98,4 @@ def test_without_a_compiler_nothing_is_compiled(encoder: Bert, monkeypatch: pyte
 def test_the_compiler_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "my-compiler")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "my-compiler" else None)
-    assert regions.has_compiler(CPU)
+    assert compiled_blocks.has_compiler(CPU)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import TokenizerError
-from firth.text.extend import (
+from firth.text.added_tokens import (
     Fit,
     check_extendable,
     choose_pieces,
