@@ -57,7 +57,7 @@ def classifier() -> Classifier:
 
 
 # Options that say something of their own at every place where a task has such a place.
-_FEATURES = network_of(layers=(-1, 0), mix="weighted", lstm_layers=1, lstm_width=4)
+_FEATURES = network_of(layers=(-1, 0), mix="scalar", lstm_layers=1, lstm_width=4)
 _WINDOWS = WindowConfig(length=12, stride=3, long="cut", merge="max")
 TASK_OPTIONS: dict[str, Any] = {
     "classify": ClassifyConfig(
@@ -142,7 +142,7 @@ def test_every_task_is_read_with_all_its_options(tmp_path: Path, task: str) -> N
         ("choose", ChooseConfig(windows=_WINDOWS), "BertForMultipleChoice"),
         # What no other tool computes has our own names, so that none reads it as something else.
         ("tag", TagConfig(labels=("O", "B-X"), crf=True), None),
-        ("tag", TagConfig(labels=("O", "B-X"), network=network_of(mix="weighted")), None),
+        ("tag", TagConfig(labels=("O", "B-X"), network=network_of(mix="scalar")), None),
         ("tag", TagConfig(labels=("O", "B-X"), network=network_of(words="mean")), None),
         ("answer", AnswerConfig(network=network_of(layers=(-2,))), None),
         ("classify", ClassifyConfig(labels=("n", "y"), network=network_of(pool="mean")), None),

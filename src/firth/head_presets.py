@@ -58,7 +58,7 @@ HEADS: dict[str, HeadPreset] = {
             "head": {
                 "crf": True, "scheme": "BIOES",
                 "network": {
-                    "kind": "bilstm", "layers": [0, 1, 2], "mix": "weighted", "mix_l2": 0.1, "join": "input",
+                    "kind": "bilstm", "layers": [0, 1, 2], "mix": "scalar", "mix_l2": 0.1, "join": "input",
                     "own_words": 50, "own_characters": "cnn", "cell": "lstm", "lstm_layers": 2, "lstm_width": 200,
                     "dropout": 0.5,
                 },

@@ -232,7 +232,7 @@ def test_a_folder_answers_as_the_model_did(kind: str, system: str, tiny_corpus: 
 
 @every_kind
 def test_every_way_to_read_the_encoder_is_saved(kind: str, tiny_corpus: Path, tmp_path: Path) -> None:
-    features = {"layers": (0, -1), "mix": "weighted", "lstm_layers": 1, "lstm_width": 4}
+    features = {"layers": (0, -1), "mix": "scalar", "lstm_layers": 1, "lstm_width": 4}
     # Words, texts or tokens: each kind is read in its own way.
     features |= {"tag": {"words": "last"}, "answer": {}}.get(kind, {"pool": "mean"})
     model = tiny_model(kind, "bert", tiny_corpus, **features).eval()

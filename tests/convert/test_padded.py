@@ -61,7 +61,7 @@ def left_to_right(options: ClassifyConfig) -> Objective:
     return drawn(Classifier(Bert(LEFT_TO_RIGHT), options))
 
 
-MIXED = network_of(pool="mean", layers=(0, 2), mix="weighted")
+MIXED = network_of(pool="mean", layers=(0, 2), mix="scalar")
 MODELS: dict[str, Objective] = {
     "classify": fine_tuned("classify", ClassifyConfig(labels=LABELS)),
     "mean of a weighted sum": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=MIXED)),

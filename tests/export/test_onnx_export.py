@@ -81,7 +81,7 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
         "multilabel",
         lambda: tuned(
             "multilabel",
-            MultiLabelConfig(labels=LABELS, network=network_of(layers=(0, 1), mix="weighted", pool="mean")),
+            MultiLabelConfig(labels=LABELS, network=network_of(layers=(0, 1), mix="scalar", pool="mean")),
             LTR,
         ),
         TEXTS,

@@ -35,7 +35,7 @@ from firth.text.characters import character_rows
 BERT = BertConfig(vocab_size=20, width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=24)
 LENGTHS = [(5, 9), (1,), (24, 3), (7,)]
 CHARACTERS = character_rows([chr(ord("a") + i) * (i % 5) for i in range(20)])
-MIXES = [((-1,), "one"), ((0,), "one"), ((1, 2), "sum"), ((-1, -2, 0), "weighted"), ((0, 2), "concat")]
+MIXES = [((-1,), "one"), ((0,), "one"), ((1, 2), "sum"), ((-1, -2, 0), "scalar"), ((0, 2), "concat")]
 
 
 def encoder(kind: str = "bert") -> Encoder:
@@ -110,7 +110,7 @@ def ways() -> Iterator[tuple[str, dict[str, Any]]]:
         for words in ("first", "mean", "last"):
             yield "word", {"words": words, **own}
         yield "token", own
-    mixed = {"layers": (0, 1), "mix": "weighted", "second_mix": True, "cell": "gru", "lstm_layers": 2, "lstm_width": 4}
+    mixed = {"layers": (0, 1), "mix": "scalar", "second_mix": True, "cell": "gru", "lstm_layers": 2, "lstm_width": 4}
     yield "word", {"join": "first", "own_words": 3, **mixed}
 
 
@@ -149,7 +149,7 @@ def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
 def test_recurrent_systems_carry_nothing_from_row_to_row(unit: str, kind: str, tmp_path: Path) -> None:
     """Their vectors are the same whatever was read before, in this batch and in the one before."""
-    options: dict[str, Any] = {"layers": (0, 1, 2), "mix": "weighted"} if kind == "elmo" else {}
+    options: dict[str, Any] = {"layers": (0, 1, 2), "mix": "scalar"} if kind == "elmo" else {}
     if unit == "row" and options:
         options["pool"] = "mean"
     made, given = model(unit, network_of(dropout=0.0, **options), kind), examples(unit)
@@ -173,10 +173,10 @@ def test_summaries_that_are_wider_than_the_layers(hidden_width: int, tmp_path: P
     ("unit", "options", "n_vectors"),
     [
         ("row", {}, 6),
-        ("row", {"pool": "mean", "layers": (1, 2), "mix": "weighted"}, 6),
+        ("row", {"pool": "mean", "layers": (1, 2), "mix": "scalar"}, 6),
         ("row", {"pool": "max"}, 6),
         # The maximum can only be taken when layers are mixed.
-        ("row", {"pool": "max", "layers": (1, 2), "mix": "weighted"}, 49),
+        ("row", {"pool": "max", "layers": (1, 2), "mix": "scalar"}, 49),
         ("row", {"pool": "mean", "lstm_layers": 1}, 49),
         ("token", {}, 49),
         # Asked words, and with an LSTM those around them.
@@ -217,7 +217,7 @@ def learnt(made: TaskModel, given: list[Example]) -> dict[str, Tensor]:
     ("unit", "options"),
     [
         ("row", {}),
-        ("row", {"pool": "max", "layers": (0, 1, 2), "mix": "weighted"}),
+        ("row", {"pool": "max", "layers": (0, 1, 2), "mix": "scalar"}),
         ("word", {"lstm_layers": 2, "lstm_width": 4, "layers": (1, 2), "mix": "concat"}),
         ("token", {"layers": (1, 2), "mix": "sum"}),
         ("word", {"own_words": 3, "own_characters": "gru", "words": "mean", "join": "first", "lstm_layers": 2}),

@@ -242,7 +242,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     "settings",
     [
         ["train.seeds=2"],
-        ["train.seeds=2", "adapt.frozen_groups=-1", 'head.network={layers=[-1, -2], mix="weighted", pool="mean"}'],
+        ["train.seeds=2", "adapt.frozen_groups=-1", 'head.network={layers=[-1, -2], mix="scalar", pool="mean"}'],
     ],
     ids=["all", "frozen"],
 )
@@ -493,7 +493,7 @@ def test_the_share_of_unknown_tokens_is_said(plain: dict[str, Any], tmp_path: Pa
     ("file", "features"),
     [
         ("t.tsv", ""),
-        ("t.tsv", 'pool="max", layers=[0, -1], mix="weighted", '),
+        ("t.tsv", 'pool="max", layers=[0, -1], mix="scalar", '),
         ("t.conll", 'layers=[-1, -2], mix="concat", words="mean", '),
         ("t.conll", "kind='bilstm', lstm_layers=1, lstm_width=8, "),
     ],

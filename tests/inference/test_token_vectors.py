@@ -141,7 +141,7 @@ def test_mixes(mix: Mix, expected: Any) -> None:
 
 def test_a_learned_scalar_mix_is_the_models_own() -> None:
     options = ClassifyConfig(labels=("a", "b"))
-    network = replace(options.network, mix="weighted", layers=(0, 1, 2), pool="mean")
+    network = replace(options.network, mix="scalar", layers=(0, 1, 2), pool="mean")
     made = model("bert", lambda encoder: Classifier(encoder, replace(options, network=network)))
     features = next(module for module in made.loaded.objective.modules() if hasattr(module, "scalars"))
     shares = (features.scalars.softmax(0) * features.gamma).tolist()

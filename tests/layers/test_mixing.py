@@ -22,8 +22,8 @@ LAYERS = {0: torch.tensor([[9.0, 9.0]]), 1: torch.tensor([[1.0, 2.0]]), 2: torch
         ("one", (-1,), [3.0, 6.0]),
         ("sum", (1, 2), [4.0, 8.0]),
         ("sum", (0, 1, 2), [13.0, 17.0]),
-        ("weighted", (1, 2), [2.0, 4.0]),
-        ("weighted", (2,), [3.0, 6.0]),
+        ("scalar", (1, 2), [2.0, 4.0]),
+        ("scalar", (2,), [3.0, 6.0]),
         ("concat", (1, 2), [1.0, 2.0, 3.0, 6.0]),
         ("concat", (-1, -2), [3.0, 6.0, 1.0, 2.0]),
     ],
@@ -43,7 +43,7 @@ def test_concat_takes_unequal_widths() -> None:
 
 
 def test_weighted_sum_is_elmo_equation_1() -> None:
-    mix = make_mix("weighted", (1, 2), (2, 2, 2))
+    mix = make_mix("scalar", (1, 2), (2, 2, 2))
     assert isinstance(mix, WeightedSum)
     assert {name: p.tolist() for name, p in mix.named_parameters()} == {"scalars": [0.0, 0.0], "gamma": 1.0}
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_weighted_sum_is_elmo_equation_1() -> None:
 
 
 def test_a_layer_can_be_forced() -> None:
-    mix = make_mix("weighted", (0, 1, 2), (2, 2, 2))
+    mix = make_mix("scalar", (0, 1, 2), (2, 2, 2))
     assert isinstance(mix, WeightedSum)
     with torch.no_grad():
         mix.scalars.copy_(torch.tensor([-9e10, 1.0, -9e10]))
@@ -68,7 +68,7 @@ def test_a_layer_can_be_forced() -> None:
 
 
 def test_layer_norm_is_over_all_tokens_and_features() -> None:
-    mix = make_mix("weighted", (0, 1), (2, 2), layer_norm=True)
+    mix = make_mix("scalar", (0, 1), (2, 2), layer_norm=True)
     layers = {0: torch.tensor([[1.0, 3.0], [5.0, 7.0]]), 1: torch.tensor([[0.0, 0.0], [0.0, 2.0]])}
     # Layer 0: mean 4, variance 5. Layer 1: mean 0.5, variance 0.75.
     one = torch.tensor([[-3.0, -1.0], [1.0, 3.0]]) / math.sqrt(5)
@@ -77,7 +77,7 @@ def test_layer_norm_is_over_all_tokens_and_features() -> None:
 
 
 def test_layer_norm_of_a_constant_layer_is_zero() -> None:
-    mix = make_mix("weighted", (0,), (2,), layer_norm=True)
+    mix = make_mix("scalar", (0,), (2,), layer_norm=True)
     assert mix({0: torch.full((3, 2), 7.0)}).tolist() == [[0.0, 0.0]] * 3
 
 
@@ -85,7 +85,7 @@ def test_layer_norm_of_a_constant_layer_is_zero() -> None:
     ("kind", "layers", "widths", "says"),
     [
         ("sum", (0, 1), (4, 8), "mix 'sum' of the layers [0, 1] with widths [4, 8]: expected one width"),
-        ("weighted", (0, -1), (4, 8), "mix 'weighted' of the layers [0, 1] with widths [4, 8]: expected one width"),
+        ("scalar", (0, -1), (4, 8), "mix 'weighted' of the layers [0, 1] with widths [4, 8]: expected one width"),
         ("one", (0, 1), (4, 4), "mix 'one' of the layers [0, 1]: expected a single layer"),
         ("sum", (), (4, 4), "a mix of the layers []: expected at least one, each once"),
         ("sum", (1, -1), (4, 4), "a mix of the layers [1, -1]: expected at least one, each once"),

@@ -114,7 +114,7 @@ def test_frozen_layers_under_a_tagger(run: Path, tmp_path: Path) -> None:
     settings = [
         "head.network.kind=bilstm",
         "head.network.layers=[0, 1, 2]",
-        "head.network.mix=weighted",
+        "head.network.mix=scalar",
         "head.network.lstm_layers=1",
         "head.network.lstm_width=8",
         "head.network.second_mix=true",

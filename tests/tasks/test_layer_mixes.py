@@ -49,7 +49,7 @@ class Draws(Encoder):
 
 
 def weighted(**options: Any) -> Network:
-    return network_of(**{"layers": LAYERS, "mix": "weighted", "dropout": 0.0, **options})
+    return network_of(**{"layers": LAYERS, "mix": "scalar", "dropout": 0.0, **options})
 
 
 def model(unit: str, features: Network) -> TaskModel:

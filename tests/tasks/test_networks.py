@@ -217,10 +217,10 @@ def test_a_run_goes_on_bit_for_bit(network: str, tmp_path: Path) -> None:
 
 WAYS: list[tuple[str, dict[str, Any]]] = [
     ("hidden", {}),
-    ("hidden", {"pool": "mean", "layers": (0, 2), "mix": "weighted"}),
+    ("hidden", {"pool": "mean", "layers": (0, 2), "mix": "scalar"}),
     ("biattentive", {}),
     ("biattentive", {"layers": (0, 2), "mix": "concat"}),
-    ("biattentive", {"layers": (0, 1, 2), "mix": "weighted"}),
+    ("biattentive", {"layers": (0, 1, 2), "mix": "scalar"}),
 ]
 
 

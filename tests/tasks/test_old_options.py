@@ -39,7 +39,7 @@ STORED: list[tuple[str, dict[str, Any], Any]] = [
     (
         "classify",
         CLASSIFY | {"features": FEATURES | {"pool": "mean", "layers": [0, 1], "mix": "weighted", "mix_l2": 0.1}},
-        LinearConfig(pool="mean", layers=(0, 1), mix="weighted", mix_l2=0.1),
+        LinearConfig(pool="mean", layers=(0, 1), mix="scalar", mix_l2=0.1),
     ),
     ("classify", CLASSIFY | {"network": "pooled", "hidden_width": 7, "features": FEATURES},
      LinearConfig(hidden_width=7)),
@@ -94,3 +94,8 @@ def test_recorded_studies_are_known_by_the_options_they_had() -> None:
     assert with_old_names(new) == old
     new = {"network": {"kind": "biattentive", "width": 128, "dropout": 0.0}}
     assert with_old_names(new) == {"network": "biattentive", "attention_width": 128, "features": {"dropout": 0.0}}
+
+
+def test_a_scalar_mix_was_called_weighted() -> None:
+    network = {"kind": "linear", "layers": [0, 1], "mix": "weighted"}
+    assert with_network(CLASSIFY | {"network": network})["network"] == network | {"mix": "scalar"}

@@ -24,7 +24,7 @@ from firth.text.open_words import OpenWords, opened
 from firth.text.records import Choice, Question, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
-CONFIG = TagConfig(labels=("O", "B-X"), network=network_of(layers=(0, 1), mix="weighted"))
+CONFIG = TagConfig(labels=("O", "B-X"), network=network_of(layers=(0, 1), mix="scalar"))
 
 
 def tokenizer() -> OpenWords:

@@ -98,7 +98,7 @@ def test_the_encoder_enters_where_it_is_said(join: Any, cell: Any) -> None:
 
 
 def test_the_second_mix_stands_beside_what_taglm_makes() -> None:
-    options = {"layers": (0, 1, 2), "mix": "weighted", "join": "first", "second_mix": True}
+    options = {"layers": (0, 1, 2), "mix": "scalar", "join": "first", "second_mix": True}
     made, given = tagger(**options), batch()
     without = tagger(**{**options, "second_mix": False})
     without.load_state_dict(
@@ -231,7 +231,7 @@ def test_texts_and_contexts_have_words_of_their_own_too(unit: str) -> None:
         ({"lstm_layers": 0}, "lstm_layers=0 requires own_words or own_characters"),
         ({"join": "last", "own_words": 5, "lstm_layers": 1, "second_mix": True}, "requires join='input' or 'first'"),
         ({"join": "none", "own_words": 5, "layers": (0,)}, "reads no layer of the encoder: leave out layers"),
-        ({"join": "none", "own_words": 5, "mix": "weighted"}, "reads no layer of the encoder"),
+        ({"join": "none", "own_words": 5, "mix": "scalar"}, "reads no layer of the encoder"),
         ({"output_dropout": False, "own_words": 5}, "second_mix=false and output_dropout=true"),
     ],
 )

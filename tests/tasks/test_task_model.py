@@ -86,7 +86,7 @@ def test_a_row_is_pooled_from_its_tokens(pool: str, expected: list[list[float]])
         ((0,), "one", [[1, -1], [4, -4]]),
         ((-2,), "one", [[10, -1], [40, -4]]),
         ((0, 1), "sum", [[11, -2], [44, -8]]),
-        ((0, 2), "weighted", [[50.5, -1], [202, -4]]),  # at the start the mean
+        ((0, 2), "scalar", [[50.5, -1], [202, -4]]),  # at the start the mean
         ((-1, 1), "concat", [[10, -1, 100, -1], [40, -4, 400, -4]]),  # from the lowest layer up
     ],
 )
@@ -182,7 +182,7 @@ def test_impossible_features_are_refused(options: dict[str, Any]) -> None:
         ({"pool": "mean"}, False),
         ({"words": "last"}, False),
         ({"layers": (-2,)}, False),
-        ({"layers": (-1,), "mix": "weighted"}, False),  # has weights of its own
+        ({"layers": (-1,), "mix": "scalar"}, False),  # has weights of its own
     ],
 )
 def test_which_features_other_tools_know(options: dict[str, Any], plain: bool) -> None:

@@ -80,7 +80,7 @@ def finetune(
     epochs
         Passes over the training examples.
     settings
-        Any other recipe key, such as --set head.network.mix=weighted; repeatable.
+        Any other recipe key, such as --set head.network.mix=scalar; repeatable.
     show_recipe
         Print the resolved recipe with a comment for each key, and exit.
     as_json

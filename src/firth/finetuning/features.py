@@ -143,7 +143,7 @@ def _kept(model: TaskModel) -> Unit:
     if model.features.unit == "word":
         return "word"
     # Max pooling before layers are mixed, or mean pooling before a norm over tokens, would change the result.
-    late = config.layer_norm or (model.features.pool == "max" and config.mix in ("sum", "weighted"))
+    late = config.layer_norm or (model.features.pool == "max" and config.mix in ("sum", "scalar"))
     # The head's own embeddings are not known yet.
     late = late or isinstance(model.features, BiLstmFeatures)
     return "token" if model.features.unit == "token" or late else "row"

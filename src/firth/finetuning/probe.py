@@ -47,7 +47,7 @@ def readings(n_layers: int) -> list[Reading]:
     """Every single layer; all summed, in a scalar mix, concatenated; the last four concatenated."""
     every = list(range(n_layers + 1))
     mixes = [
-        Reading("scalar mix of all", {"layers": every, "mix": "weighted"}),
+        Reading("scalar mix of all", {"layers": every, "mix": "scalar"}),
         Reading("sum of all", {"layers": every, "mix": "sum"}),
         Reading("all concatenated", {"layers": every, "mix": "concat"}),
     ]

@@ -111,7 +111,7 @@ def _learned(loaded: Loaded) -> tuple[tuple[int, ...], tuple[float, ...]]:
     if not mixes:
         raise ConfigError(
             "this model has not learned a scalar mix: give its weights, or train one with firth finetune "
-            "--set head.network.mix=weighted"
+            "--set head.network.mix=scalar"
         )
     if mixes[0].layer_norm:
         raise ConfigError("this model's scalar mix normalises layers over a whole batch: give weights instead")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from firth.errors import ConfigError
 from firth.packed import Rows
 
-MixKind = Literal["one", "sum", "weighted", "concat"]
+MixKind = Literal["one", "sum", "scalar", "concat"]
 PoolKind = Literal["first", "mean", "last"]
 
 # ELMo's epsilon, added to the variance of a layer.
@@ -88,13 +88,13 @@ def make_mix(kind: MixKind, layers: Sequence[int], widths: Sequence[int], *, lay
     """Build a module that combines an encoder's layers ``{number: (T, H)}`` to ``(T, width)``.
 
     ``layers``: indices 0 (embeddings) to L, or from the top: -1 is L. ``widths``: of all the encoder's
-    layers, 0 to L. ``layer_norm`` (see ``WeightedSum``) requires "weighted".
+    layers, 0 to L. ``layer_norm`` (see ``WeightedSum``) requires "scalar".
     """
     numbers = _layer_numbers(layers, len(widths))
     chosen = [widths[number] for number in numbers]
     if kind not in get_args(MixKind):
         raise ConfigError(f"mix {kind!r} of layers: expected one of {', '.join(get_args(MixKind))}")
-    if layer_norm and kind != "weighted":
+    if layer_norm and kind != "scalar":
         raise ConfigError(f"mix {kind!r} with layer_norm: only 'weighted' has it; leave layer_norm out")
     if kind == "one" and len(numbers) > 1:
         raise ConfigError(
@@ -107,7 +107,7 @@ def make_mix(kind: MixKind, layers: Sequence[int], widths: Sequence[int], *, lay
             f"mix {kind!r} of the layers {list(numbers)} with widths {chosen}: expected one width; "
             "choose layers of equal width, or the mix 'concat'"
         )
-    if kind == "weighted":
+    if kind == "scalar":
         return WeightedSum(numbers, chosen[0], layer_norm=layer_norm)
     return OneLayer(numbers, chosen[0]) if kind == "one" else LayerSum(numbers, chosen[0])
 

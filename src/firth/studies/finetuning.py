@@ -112,7 +112,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "top layer, linear": {"layers": [-1], "rate": 5e-3},
     "top layer, BiLSTM": {**_BILSTM, "layers": [-1]},
     "second to top, BiLSTM": {**_BILSTM, "layers": [-2]},
-    "weighted sum of all, BiLSTM": {**_BILSTM, "layers": [0, 1, 2, 3, 4], "mix": "weighted"},
+    "weighted sum of all, BiLSTM": {**_BILSTM, "layers": [0, 1, 2, 3, 4], "mix": "scalar"},
     "last four side by side, BiLSTM": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat"},
     "last four side by side, BiLSTM, CRF": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat", "crf": True},
 }

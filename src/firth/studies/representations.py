@@ -92,7 +92,7 @@ _TRANSFORMER = {
     "train": {"batch_tokens": 2048},
 }  # fmt: skip
 _NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
-_MIX = {"layers": [0, 1, 2], "mix": "weighted", "mix_l2": 0.001}
+_MIX = {"layers": [0, 1, 2], "mix": "scalar", "mix_l2": 0.001}
 _COVE = {"layers": [0, 2], "mix": "concat"}
 
 REPRESENTATIONS: dict[str, Representation] = {

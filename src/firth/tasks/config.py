@@ -60,13 +60,13 @@ class WindowConfig:
         check_bounds(self, "windows")
 
 
-MixKind = Literal["one", "sum", "weighted", "concat"]
+MixKind = Literal["one", "sum", "scalar", "concat"]
 TextPool = Literal["mean", "max", "first", "last"]
 _KINDS = (
     "linear, bilstm (TagLM, ELMo), biattentive (CoVe's BCN), or towers (Sentence-BERT: two texts encoded separately)"
 )
 _LAYERS = "which layers of the encoder the head reads: 0 is the embedding output, -1 the top"
-_MIX = "how several layers are combined; weighted: ELMo's scalar mix, softmax-normalised weights times a learned scale"
+_MIX = "how several layers are combined; scalar: ELMo's scalar mix, softmax-normalised weights times a learned scale"
 _WORDS = "taggers only: which tokens of a word represent it"
 _LAYER_NORM = "True: normalise each layer over the whole batch before the scalar mix (ELMo)"
 _MIX_L2 = "L2 penalty on the scalar mix weights, which keeps them close to each other (ELMo: 0.001)"
@@ -216,7 +216,7 @@ def _check_layers(network: AnyNetwork) -> None:
         raise ConfigError(
             f"network.layers={list(network.layers)}, mix={network.mix!r}: expected one layer, or a way to mix them"
         )
-    if (network.layer_norm or network.mix_l2) and network.mix != "weighted":
+    if (network.layer_norm or network.mix_l2) and network.mix != "scalar":
         raise ConfigError(f"network.layer_norm and mix_l2 are for mix='weighted', not {network.mix!r}")
 
 

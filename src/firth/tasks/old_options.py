@@ -10,11 +10,12 @@ from firth.tasks.config import BiattentiveConfig, BiLstmConfig, LinearConfig
 def with_network(options: Mapping[str, Any]) -> dict[str, Any]:
     """Replace ``features`` and a ``network`` name with its widths by one table ``network``.
 
-    Today's options, and those of models without a head, are returned unchanged. ConfigError for a hidden layer or a
+    A ``weighted`` mix is called ``scalar`` now. Today's options, and those of models without a head, are returned
+    unchanged. ConfigError for a hidden layer or a
     biattentive network above a BiLSTM, which is no longer supported.
     """
     if "features" not in options:
-        return dict(options)
+        return _with_scalar_mix(dict(options))
     found = {key: value for key, value in options.items() if key not in ("features", *_OLD)}
     name = options.get("network", "linear")
     hidden_width, attention_width = options.get("hidden_width", 50), options.get("attention_width", 300)
@@ -31,7 +32,14 @@ def with_network(options: Mapping[str, Any]) -> dict[str, Any]:
     variant: Any = BiLstmConfig if above else BiattentiveConfig if name == "biattentive" else LinearConfig
     known = variant.__dataclass_fields__
     kept = {key: value for key, value in features.items() if key in known}
-    return found | {"network": {"kind": known["kind"].default, **kept, **more}}
+    return _with_scalar_mix(found | {"network": {"kind": known["kind"].default, **kept, **more}})
+
+
+def _with_scalar_mix(options: dict[str, Any]) -> dict[str, Any]:
+    network = options.get("network")
+    if isinstance(network, Mapping) and network.get("mix") == "weighted":
+        return options | {"network": {**network, "mix": "scalar"}}
+    return options
 
 
 _OLD = ("network", "hidden_width", "attention_width")
