@@ -85,7 +85,7 @@ def test_layer_norm_of_a_constant_layer_is_zero() -> None:
     ("kind", "layers", "widths", "says"),
     [
         ("sum", (0, 1), (4, 8), "mix 'sum' of the layers [0, 1] with widths [4, 8]: expected one width"),
-        ("scalar", (0, -1), (4, 8), "mix 'weighted' of the layers [0, 1] with widths [4, 8]: expected one width"),
+        ("scalar", (0, -1), (4, 8), "mix 'scalar' of the layers [0, 1] with widths [4, 8]: expected one width"),
         ("one", (0, 1), (4, 4), "mix 'one' of the layers [0, 1]: expected a single layer"),
         ("sum", (), (4, 4), "a mix of the layers []: expected at least one, each once"),
         ("sum", (1, -1), (4, 4), "a mix of the layers [1, -1]: expected at least one, each once"),
