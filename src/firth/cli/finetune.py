@@ -43,6 +43,7 @@ def finetune(
     seed: int | None = None,
     grid: list[str] | None = None,
     epochs: float | None = None,
+    adapt_text: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     show_recipe: Flag = False,
     as_json: JsonFlag = False,
@@ -79,6 +80,9 @@ def finetune(
         A recipe key and its values, such as optim.learning_rate=1e-4,3e-4; repeatable: every combination is tried.
     epochs
         Passes over the training examples.
+    adapt_text
+        Text files to continue pre-training on first; train: the texts of the training examples.
+        At most 10 minutes by default (--set adapt.text_minutes=30).
     settings
         Any other recipe key, such as --set head.network.mix=scalar; repeatable.
     show_recipe
@@ -100,6 +104,7 @@ def finetune(
         "--seed": ("train.seed", seed),
         "--grid": ("grid", grid),
         "--epochs": ("train.epochs", epochs),
+        "--adapt-text": ("adapt.text", adapt_text),
     }
     others = {"RECIPE": recipe, "--out": out, "--set": settings, "--show-recipe": show_recipe or None}
     if resume is not None:

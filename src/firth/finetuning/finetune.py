@@ -5,6 +5,7 @@ file is scored once for each run of the chosen settings.
 
 out/
 ├── recipe.toml      resolved
+├── adapted/         with adapt.text: the pre-training on it, which comes first
 ├── runs/…           one folder per run: log.jsonl, result.json, scores.json; its model until the best is chosen
 ├── model/           of the best run, with fitted temperature or threshold
 ├── results.json     every score
@@ -27,6 +28,7 @@ from firth.baseline.model import Baseline
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import check_new, file_sha256, lock, recover, write_json, write_text
+from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
@@ -141,7 +143,7 @@ def run_resolved(
         # The recipe is written last: its presence means that the fine-tuning can resume.
         try:
             plain = to_dict(work.recipe)
-            write_json(out / IDENTITY, identity(plain, resolved.base, resolved.labelled, work.first_vectors()))
+            write_json(out / IDENTITY, work.identity(plain))
             write_text(out / RECIPE, to_toml(work.recipe, comments=True))
         except BaseException:
             if not (out / RECIPE).is_file():
@@ -159,7 +161,7 @@ def resume(out: str | Path, tell: Callable[[str], None] = say, *, processes: Pro
     resolved = _resolve_stored(out)
     with lock(out), deterministic():
         work = _Finetuning(resolved, out, tell)
-        now = identity(plain, resolved.base, resolved.labelled, work.first_vectors())
+        now = work.identity(plain)
         found = read_json(out / IDENTITY)
         # Folders of earlier versions may lack some hashes, and their recipes some options.
         changed = [key for key in now if found.get(key, now[key]) != now[key]]
@@ -179,6 +181,7 @@ def train_beside(out: Path, number: int, seed: int, world: World) -> None:
     """What the other processes of a run do: train it with the leading one. KeyboardInterrupt if asked to stop."""
     with deterministic():
         work = _Finetuning(_resolve_stored(out), out, _silent)
+        work.start_from_adapted()
         tune(work.run_of(number, seed), work.folder(number, seed), _silent, world)
 
 
@@ -219,6 +222,7 @@ class _Finetuning:
         self.machine = find_machine(recipe.train.precision)
         reuse_memory()
         self.processes = 1
+        self.asked: Processes = "auto"
         self.settings = list(combinations(recipe.grid))
         self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
         # Sequences by split, for the most recent way of reading texts.
@@ -228,6 +232,8 @@ class _Finetuning:
 
     def check(self, processes: Processes) -> None:
         """Build what all runs need, so that errors come before anything is written."""
+        self.asked = processes
+        check_adaptation(self.recipe, self.base)
         self._describe()
         self._check_memory()
         encoder = self.base.encoder(self.recipe.train.seed, None)
@@ -272,7 +278,26 @@ class _Finetuning:
         )
         check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute)
 
+    def identity(self, plain: dict[str, Any]) -> dict[str, str]:
+        """Hash the inputs; ``plain``: the recipe as stored in its file."""
+        found = identity(plain, self.base, self.labelled, self.first_vectors())
+        if not self.recipe.adapt.text:
+            return found
+        texts = hashlib.sha256(json.dumps(text_hashes(self.recipe)).encode()).hexdigest()
+        return found | {"the text of adapt.text": texts}
+
+    def start_from_adapted(self) -> None:
+        """Begin with the weights of the finished pre-training on ``adapt.text``, if the recipe names any."""
+        if self.recipe.adapt.text:
+            self.base = adapted_base(self.base, self.out)
+
     def run(self) -> Finetuned:
+        if self.recipe.adapt.text:
+            try:
+                adapt(self.recipe, self.base, self.labelled, self.out, self.tell, self.asked)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
+            self.start_from_adapted()
         try:
             runs = [self._tune(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
         finally:

@@ -28,6 +28,9 @@ from firth.systems import SYSTEMS, TASKS, Task
 from firth.tasks.config import NETWORKS, BiLstmConfig
 from firth.training.config import OptimConfig
 
+# What ``adapt.text`` calls the texts of the training examples.
+TASK_TEXT = "train"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledConfig:
@@ -67,6 +70,13 @@ class AdaptConfig:
     vectors: str = option(
         "", "initial vectors of head.network.own_words: a file (GloVe, word2vec, fastText) or a model folder"
     )
+    text: tuple[str, ...] = option(
+        (), "text files to continue pre-training on before fine-tuning; train: the texts of the training examples"
+    )
+    text_epochs: float = option(
+        0.0, "passes over that text; without text_minutes too: 5, for 10 minutes at most", AMOUNT
+    )
+    text_minutes: float = option(0.0, "time for it; if both are given, the shorter one holds", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self, "adapt")
@@ -74,6 +84,10 @@ class AdaptConfig:
             raise ConfigError(f"adapt.frozen_groups={self.frozen_groups}: expected 0 or more, or -1 for all")
         if self.transferred_groups < -1:
             raise ConfigError(f"adapt.transferred_groups={self.transferred_groups}: expected 0 or more, or -1 for all")
+        if (self.text_epochs or self.text_minutes) and not self.text:
+            raise ConfigError(
+                "adapt.text_epochs and adapt.text_minutes require a text: give --adapt-text FILE, or train"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +172,9 @@ _SAME_FOR_ALL = (
     "train.precision",
     "train.micro_batches",
     "train.balance",
+    "adapt.text",
+    "adapt.text_epochs",
+    "adapt.text_minutes",
     "head.labels",
     "head.scheme",
     "head.unit",

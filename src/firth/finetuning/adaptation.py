@@ -1,0 +1,180 @@
+"""Continue pre-training on the task's own text before fine-tuning (``adapt.text``, ``--adapt-text``).
+
+OUT/adapted/
+├── text.txt, corpus/, tokenizer/    what is read; removed once the stage is finished
+├── run/                             a pre-training run: recipe.toml, log.jsonl, model/
+└── done.json                        that the stage is finished, and what it read
+
+Source: Gururangan et al. 2020, "Don't Stop Pretraining" (domain- and task-adaptive pre-training).
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from firth.corpus.prepare import prepare
+from firth.errors import ConfigError
+from firth.files import MANIFEST, file_sha256, remove_folder, write_json, write_text
+from firth.finetuning.base import Base
+from firth.finetuning.labelled import LabelledData
+from firth.finetuning.recipe import TASK_TEXT, Finetune
+from firth.folder import read_model
+from firth.pretraining.length import with_steps
+from firth.pretraining.recipe import Pretrain, read_recipe
+from firth.pretraining.run import RECIPE, measure_pace, pretrain, resume
+from firth.pretraining.several import Processes
+from firth.systems import SYSTEMS
+from firth.text.corpus import find_files
+from firth.text.records import Choice, Question, Record, Text
+from firth.training.distributed import World
+
+FOLDER, DONE = "adapted", "done.json"
+# Where the recipe gives no length: so many epochs, and no longer than so many minutes.
+EPOCHS, MINUTES = 5.0, 10.0
+_LENGTH = 128
+_STEP_TOKENS = 2048
+# Seconds to measure the speed.
+_MEASURE_S = 2.0
+
+
+def check_adaptation(recipe: Finetune, base: Base) -> None:
+    """ConfigError where the model or the files cannot be adapted, before anything is written."""
+    if not recipe.adapt.text:
+        return
+    if base.weights is None:
+        raise ConfigError("adapt.text continues pre-training: leave out --from-scratch, or give a pre-trained --model")
+    if base.origin.get("task"):
+        raise ConfigError(
+            f"adapt.text: {recipe.model} is fine-tuned: only a pre-trained model can be adapted to a text"
+        )
+    if SYSTEMS[base.system_name].predict == "translation":
+        raise ConfigError(f"adapt.text: {base.system_name} learns from parallel text, which this is not: leave it out")
+    files = text_files(recipe)
+    held_back = {file_sha256(Path(recipe.data.dev))} if recipe.data.dev else set()
+    for file in files:
+        if file_sha256(file) in held_back:
+            raise ConfigError(f"adapt.text: {file} is the dev file, which only scores the model: give other text")
+
+
+def text_files(recipe: Finetune) -> list[Path]:
+    """The files of ``adapt.text``, without the task's own text; InputError or ConfigError if one is missing."""
+    named = [path for path in recipe.adapt.text if path != TASK_TEXT]
+    return find_files(named) if named else []
+
+
+def text_hashes(recipe: Finetune) -> list[str]:
+    """What identifies the text: the checksum of each file."""
+    return [file_sha256(file) for file in text_files(recipe)]
+
+
+def texts_of(records: Sequence[Record]) -> list[str]:
+    """The different texts of some records, in order, without labels."""
+    found: list[str | None] = []
+    for record in records:
+        if isinstance(record, Question):
+            found += [record.context, record.question]
+        elif isinstance(record, Choice):
+            found += [record.text, record.question, *record.choices]
+        else:
+            found += [record.text, record.second if isinstance(record, Text) else None]
+    return [text for text in dict.fromkeys(found) if text and text.strip()]
+
+
+def adapt(
+    recipe: Finetune,
+    base: Base,
+    labelled: LabelledData,
+    out: Path,
+    tell: Callable[[str], None],
+    processes: Processes = "auto",
+) -> None:
+    """Run the stage in ``out``, or resume it there. KeyboardInterrupt if asked to stop.
+
+    The task's own text is that of the examples that are trained on: neither the held-out ones nor a dev file's.
+    """
+    folder = out / FOLDER
+    if (folder / DONE).is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    run = folder / "run"
+    if (run / RECIPE).is_file():
+        outcome = resume(run, tell, processes=processes)
+    else:
+        if run.exists():
+            remove_folder(run)  # killed before its first checkpoint
+        if not (folder / "corpus" / MANIFEST).is_file():
+            _prepare(recipe, base, labelled, folder, tell)
+        outcome = pretrain(_sized(recipe, base, folder / "corpus", run, tell), run, tell, processes=processes)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    write_json(folder / DONE, {"steps": outcome.step, "best": outcome.best, "text": list(recipe.adapt.text)})
+    for name in ("corpus", "tokenizer"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "text.txt").unlink(missing_ok=True)
+    remove_folder(run / "checkpoints")
+
+
+def _prepare(recipe: Finetune, base: Base, labelled: LabelledData, folder: Path, tell: Callable[[str], None]) -> None:
+    """Make a corpus of the text, with the model's own tokenizer."""
+    paths = [str(path) for path in text_files(recipe)]
+    if TASK_TEXT in recipe.adapt.text:
+        own = texts_of(labelled.train)
+        write_text(folder / "text.txt", "\n\n".join(text.strip() for text in own) + "\n")
+        paths.append(str(folder / "text.txt"))
+    remove_folder(folder / "tokenizer")
+    (folder / "tokenizer").mkdir()
+    base.tokenizer.save(folder / "tokenizer")
+    report = prepare(paths, folder / "tokenizer", folder / "corpus")
+    tell(f"adapt.text: continuing pre-training on {report.tokens:,} tokens of {report.documents:,} texts")
+
+
+def _sized(recipe: Finetune, base: Base, corpus: Path, run: Path, tell: Callable[[str], None]) -> Pretrain:
+    """The recipe of the stage: the system's own objective and settings, and steps for the length that is given."""
+    row, adapt = SYSTEMS[base.system_name], recipe.adapt
+    length = min(base.trained_length or _LENGTH, base.max_length or _LENGTH)
+    plain: dict[str, Any] = {
+        "model": recipe.model,
+        # Texts of a task are short, and no text follows another: there is no next sentence to predict.
+        "data": {"corpus": str(corpus), "instances": _instances(base)},
+        "train": {
+            "batch_tokens": max(_STEP_TOKENS, length),
+            "precision": recipe.train.precision,
+            "seed": recipe.train.seed,
+        },
+    }
+    if "length" not in row.pretraining.get("data", {}):
+        plain["data"]["length"] = length
+    made = read_recipe(plain, (), "adapt.text", vocab_size=base.tokenizer.size)
+    if row.tuned_width is not None:
+        rate = made.optim.learning_rate * row.tuned_width / base.config.width
+        made = dataclasses.replace(made, optim=dataclasses.replace(made.optim, learning_rate=rate))
+    pace = measure_pace(made, run, World(), seconds=_MEASURE_S)
+    lengths = {"epochs": adapt.text_epochs, "minutes": adapt.text_minutes}
+    if not any(lengths.values()):
+        lengths = {"epochs": EPOCHS, "minutes": MINUTES}
+    options = [
+        with_steps(dataclasses.replace(made, train=dataclasses.replace(made.train, **{name: value})), pace)
+        for name, value in lengths.items()
+        if value
+    ]
+    chosen = min(options, key=lambda option: option.train.steps)
+    tell(
+        f"adapt.text: {chosen.train.steps:,} steps, {chosen.train.steps / pace.epoch_steps:.2g} epochs of it "
+        "(adapt.text_epochs, adapt.text_minutes)"
+    )
+    return chosen
+
+
+def _instances(base: Base) -> str:
+    own = SYSTEMS[base.system_name].instances
+    return "documents" if "documents" in own else own[0]
+
+
+def adapted_base(base: Base, out: Path) -> Base:
+    """The base with the weights that the stage has left in ``out``."""
+    loaded = read_model(out / FOLDER / "run")
+    weights = {name: t for name, t in loaded.objective.encoder.state_dict().items() if name in (base.weights or {})}
+    origin = {"system": base.system_name, "task": "", "provenance": loaded.provenance | {"base": base.origin}}
+    return dataclasses.replace(base, weights=weights, origin=origin)
