@@ -151,14 +151,12 @@ def _sized(recipe: Finetune, base: Base, corpus: Path, run: Path, tell: Callable
         rate = made.optim.learning_rate * row.tuned_width / base.config.width
         made = dataclasses.replace(made, optim=dataclasses.replace(made.optim, learning_rate=rate))
     pace = measure_pace(made, run, World(), seconds=_MEASURE_S)
-    lengths = {"epochs": adapt.text_epochs, "minutes": adapt.text_minutes}
-    if not any(lengths.values()):
-        lengths = {"epochs": EPOCHS, "minutes": MINUTES}
-    options = [
-        with_steps(dataclasses.replace(made, train=dataclasses.replace(made.train, **{name: value})), pace)
-        for name, value in lengths.items()
-        if value
-    ]
+    epochs, minutes = adapt.text_epochs, adapt.text_minutes
+    if not epochs and not minutes:
+        epochs, minutes = EPOCHS, MINUTES
+    trains = [dataclasses.replace(made.train, epochs=epochs)] if epochs else []
+    trains += [dataclasses.replace(made.train, minutes=minutes)] if minutes else []
+    options = [with_steps(dataclasses.replace(made, train=train), pace) for train in trains]
     chosen = min(options, key=lambda option: option.train.steps)
     tell(
         f"adapt.text: {chosen.train.steps:,} steps, {chosen.train.steps / pace.epoch_steps:.2g} epochs of it "
