@@ -32,8 +32,8 @@ from firth.folder import write_model
 from firth.inference.score import EncodedSplit
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.systems import SYSTEMS
-from firth.tasks.rows import Example
 from firth.tasks.example_source import ExampleSource
+from firth.tasks.rows import Example
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
@@ -74,7 +74,8 @@ class Ours:
             objective=self.model, source=source, dev=None, config=config, optim=optim,
             rate=rate_of(optim, config.steps),
             flops=partial(SYSTEMS[self.base.system_name].flops, self.base.config), run=self.run.features,
-            save_model=lambda folder, facts: None, scales=rate_scales(self.model, self.recipe.adapt.layer_decay),
+            save_model=lambda folder, facts, weights: None,
+            scales=rate_scales(self.model, self.recipe.adapt.layer_decay),
             dtype=self.machine.dtype, device=self.machine.device,
         )  # fmt: skip
         return trainer, source

@@ -65,7 +65,7 @@ def trainer_of(config: BertConfig, device: str, folder: Path, *, compiled: bool)
         objective.compile()
     return Trainer(
         objective=objective, source=_NoSource(), dev=None, config=TrainConfig(), optim=OptimConfig(),
-        rate=lambda step: 1e-4, flops=lambda batch: 0.0, run=folder, save_model=lambda place, facts: None,
+        rate=lambda step: 1e-4, flops=lambda batch: 0.0, run=folder, save_model=lambda place, facts, weights: None,
         dtype=torch.bfloat16, device=torch.device(device),
     )  # fmt: skip
 

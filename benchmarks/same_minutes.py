@@ -143,7 +143,7 @@ def theirs(corpus: Corpus, size: str, amount: Amount, folder: Path) -> tuple[Pat
     rows = [{"input_ids": block} for block in blocks(corpus, "train")]
     trainer, _ = assemble(recipe_for(corpus, size, 1), folder / "none", find_machine("auto"), World(), _silent)
     (folder / "fresh").mkdir()
-    trainer.save_model(folder / "fresh", {})
+    trainer.save_model(folder / "fresh", {}, trainer.objective.state_dict())
     _, probed = _trained(corpus, size, rows, amount.probe, folder)
     model, times = _trained(corpus, size, rows, amount.steps(float(np.mean(np.diff(probed[5:])))), folder)
     model.save_pretrained(folder / "theirs")

@@ -10,7 +10,7 @@ README.md              model card
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,16 @@ def write_model(
     untrained: Sequence[str] = (),
     embedding: EmbeddingConfig = _MEAN,
     stored: torch.dtype = torch.float32,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Write the files of a model folder into an existing empty folder; the last three as in ``Loaded``."""
+    """Write the files of a model folder into an existing empty folder.
+
+    ``untrained``, ``embedding`` and ``stored``: as in ``Loaded``. ``weights``: a copy of the objective's state; None:
+    the objective's own.
+    """
     names, config = tensor_names(system_name, task, objective.config), objective.encoder.config
-    state = {name: t.to(stored) if t.is_floating_point() else t for name, t in objective.state_dict().items()}
+    weights = objective.state_dict() if weights is None else weights
+    state = {name: t.to(stored) if t.is_floating_point() else t for name, t in weights.items()}
     if names is not None:
         state = to_theirs(state, expand(names, config.n_layers))
     save_tensors(folder / WEIGHTS, state)

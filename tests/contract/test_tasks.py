@@ -148,7 +148,9 @@ def trainer_of(kind: str, system: str, corpus: Path, run: Path, *, steps: int, b
         rate=lambda step: 1e-3,
         flops=lambda batch: 1.0,
         run=run,
-        save_model=lambda folder, facts: write_model(folder, system, kind, model, tokenizer_of(system, corpus), facts),
+        save_model=lambda folder, facts, weights: write_model(
+            folder, system, kind, model, tokenizer_of(system, corpus), facts, weights=weights
+        ),
         scales=rate_scales(model, 0.5),
         tell=lambda text: None,
     )

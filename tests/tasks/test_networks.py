@@ -136,7 +136,9 @@ def trainer_of(network: str, system: str, run: Path, *, steps: int) -> Trainer:
         rate=lambda step: 1e-2,
         flops=lambda batch: 1.0,
         run=run,
-        save_model=lambda folder, facts: write_model(folder, system, "classify", model, tokenizer_of(system), facts),
+        save_model=lambda folder, facts, weights: write_model(
+            folder, system, "classify", model, tokenizer_of(system), facts, weights=weights
+        ),
         scales=rate_scales(model, 0.5),
         tell=lambda text: None,
     )

@@ -56,7 +56,7 @@ def trainer_of(run: Path, batches: list[Batch], **more: Any) -> Trainer:
         rate=more.pop("rate", lambda step: 0.0),
         flops=lambda b: 1.0,
         run=run,
-        save_model=lambda folder, facts: (folder / "step").write_text(str(facts["step"])),
+        save_model=lambda folder, facts, weights: (folder / "step").write_text(str(facts["step"])),
         tell=lambda text: None,
         **more,
     )

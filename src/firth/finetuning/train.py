@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from firth.config import read_json, to_dict
@@ -19,7 +20,7 @@ from firth.finetuning.recipe import Finetune
 from firth.folder import Loaded, read_weights, tensor_names, write_model
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, read_split, score_split
-from firth.machine import Machine
+from firth.machine import Machine, free_memory
 from firth.systems import SYSTEMS
 from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
@@ -112,11 +113,11 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
             options, _ = calibrate(recipe.kind, head, held, outputs)
         return score_split(recipe.task, held, outputs, options).scores
 
-    def save_model(place: Path, facts: dict[str, Any]) -> None:
+    def save_model(place: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> None:
         # The trainer's "dev" score is the held-out score here, not that of the dev file.
         origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
         origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
-        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin)
+        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin, weights=weights)
 
     folder.mkdir(parents=True, exist_ok=True)
     config, resting = run.train_config(), None
@@ -143,6 +144,8 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
         run=folder,
         save_model=save_model,
+        saved=full,
+        free=partial(free_memory, torch.device("cpu")),
         scales=rate_scales(full, recipe.adapt.layer_decay),
         resting=resting,
         dtype=run.machine.dtype,

@@ -22,7 +22,7 @@ from firth.errors import ConfigError, FirthError
 from firth.files import check_new, lock, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.formats.table import open_model
-from firth.machine import Machine, find_machine, reuse_memory
+from firth.machine import Machine, find_machine, free_memory, reuse_memory
 from firth.memory import check_memory
 from firth.models.config import BertConfig
 from firth.models.mtlstm import MtLstm
@@ -479,9 +479,9 @@ def assemble(
         def dev() -> Iterator[Batch]:
             return held_out.one_epoch(recipe.train.eval_batches, world.rank, world.size)
 
-    def save_model(folder: Path, facts: dict[str, Any]) -> None:
+    def save_model(folder: Path, facts: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         origin = {"recipe": identity(recipe), "tokenizer": corpus.manifest.tokenizer, "corpus": corpus.fingerprint}
-        write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts)
+        write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts, weights=weights)
 
     trainer = Trainer(
         objective=objective,
@@ -494,6 +494,7 @@ def assemble(
         flops=partial(recipe.row.flops, recipe.encoder),
         run=run,
         save_model=save_model,
+        free=partial(free_memory, torch.device("cpu")),
         identity={"corpus": corpus.fingerprint, **identity(recipe)},
         defaults=defaults(recipe),
         dtype=machine.dtype,

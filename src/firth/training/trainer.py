@@ -40,6 +40,7 @@ from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.optim import AveragedSgd
 from firth.training.update import make_update
+from firth.training.writer import Writer, copies, room_for_copies
 
 _OF_ANOTHER = "is not what this run writes"
 # Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
@@ -103,7 +104,9 @@ class Trainer:
 
     ``dev``: yields this process's held-out micro-batches for an evaluation (slots as in a step), or None.
     ``rate``: learning rate of a step, counted from 0. ``flops``: model floating-point operations of a batch,
-    forward and backward. ``dtype``: of matrix products. ``save_model``: writes the model folder's files.
+    forward and backward. ``dtype``: of matrix products. ``save_model(folder, facts, weights)``: writes the model
+    folder's files with these weights, in a thread while training continues; they are those of ``saved``, by default of
+    the objective. ``free``: bytes of memory that the host has left, None if unknown.
     ``identity``: what defines the run (options, a hash of the text); only an equal one can resume it. ``defaults``:
     values of options that did not exist yet when an older run started.
     ``scales``: of the learning rate, by parameter. ``resting``: names of the parameters frozen in a step, counted from
@@ -120,7 +123,7 @@ class Trainer:
     rate: Callable[[int], float]
     flops: Callable[[Batch], float]
     run: Path
-    save_model: Callable[[Path, dict[str, Any]], None]
+    save_model: Callable[[Path, dict[str, Any], dict[str, Tensor]], None]
     identity: dict[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     scales: Mapping[str, float] = field(default_factory=dict)
@@ -128,6 +131,8 @@ class Trainer:
     judge: Callable[[], dict[str, float]] | None = None
     judged_by: str = "loss"
     advice: str = ""
+    saved: nn.Module | None = None
+    free: Callable[[], float | None] = lambda: None
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
     world: World = World()
@@ -155,6 +160,7 @@ class Trainer:
         self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
+        self._writer: Writer | None = None
 
     def fit(self) -> bool:
         """Train to the last step. Returns False if asked to stop before (everything is saved then)."""
@@ -165,11 +171,35 @@ class Trainer:
         self.objective.train()
         with (
             contextlib.closing(steps),
+            self._writing(),
             contextlib.closing(self._open_log()) as log,
             StopRequest() as stop,
             Progress("training", self.config.steps, "steps", done=self.state.step) as progress,
         ):
             return self._loop(steps, log, stop, progress)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A context in which a thread writes checkpoints and models; at its end all are written."""
+        writer = self._writer = Writer()
+        try:
+            yield
+        except BaseException:
+            # The first error counts.
+            with contextlib.suppress(Exception):
+                writer.close()
+            raise
+        else:
+            writer.close()
+        finally:
+            self._writer = None
+
+    def _write(self, job: Callable[[], object]) -> None:
+        """Write in the thread, or at once outside of ``fit``."""
+        if self._writer is None:
+            job()
+        else:
+            self._writer.submit(job)
 
     def _open_log(self) -> Log:
         """Open the run's log, truncated to the checkpoint; only the leading process writes one."""
@@ -191,6 +221,8 @@ class Trainer:
         meter = _Meter()
         self._asked = lambda: stop.asked
         while made := self._next(steps, stop):
+            if self._writer is not None:
+                self._writer.check()
             batches, following = made
             sums = self.train_step(batches)
             if sums is None:
@@ -389,7 +421,8 @@ class Trainer:
             if beats or equals:
                 self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
                 if self.world.leads:
-                    write_folder(self.run / "model", lambda folder: self._save_model(folder, scores))
+                    fill, _ = self._model_writer(scores, {})
+                    self._write(lambda: write_folder(self.run / "model", fill))
         if scores:
             self._adapt(scores[self.judged_by], progress)
         barrier(self.world)
@@ -439,8 +472,23 @@ class Trainer:
             return True
         return score > best if self.judge else score < best
 
-    def _save_model(self, folder: Path, scores: dict[str, float]) -> None:
-        self.save_model(folder, {"step": self.state.step, "dev": scores})
+    def _model_writer(
+        self, scores: dict[str, float], others: dict[str, Tensor]
+    ) -> tuple[Callable[[Path], None], dict[str, Tensor]]:
+        """What writes the model of this moment to a folder, whenever it is called, and ``others`` as they are now.
+
+        Without memory for copies of all that, earlier writing is finished and the tensors themselves are returned:
+        what is written must be written before the next step.
+        """
+        weights = (self.saved or self.objective).state_dict()
+        facts = {"step": self.state.step, "dev": scores}
+        if self._writer is not None and room_for_copies([*weights.values(), *others.values()], self.free()):
+            weights, others = copies(weights), copies(others)
+        elif self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self.tell("too little memory to copy the state: training waits while checkpoints are written")
+        return lambda folder: self.save_model(folder, facts, weights), others
 
     def _log_training(self, log: Log, meter: "_Meter") -> None:
         means = self._means(self.state.pending)
@@ -479,14 +527,19 @@ class Trainer:
                 for rank, tensors in enumerate(by_rank)
                 for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
             }
-            save_checkpoint(
-                self.run / "checkpoints",
-                self.state.step,
-                save_model=lambda folder: self._save_model(folder, {}),
-                state=dataclasses.asdict(self.state),
-                optimizer=optimizer,
-                carry=carry,
-                keep=self.config.keep_checkpoints,
+            fill, optimizer = self._model_writer({}, optimizer)
+            step, state, path = self.state.step, dataclasses.asdict(self.state), self.run / "checkpoints"
+            # The carry is replaced by a step, never changed.
+            self._write(
+                lambda: save_checkpoint(
+                    path,
+                    step,
+                    save_model=fill,
+                    state=state,
+                    optimizer=optimizer,
+                    carry=carry,
+                    keep=self.config.keep_checkpoints,
+                )
             )
         barrier(self.world)
 
