@@ -100,7 +100,7 @@ def test_mixes_that_do_not_fit(kind: MixKind, layers: tuple[int, ...], widths: t
 
 
 def test_layer_norm_is_for_the_weighted_sum_only() -> None:
-    with pytest.raises(ConfigError, match="mix 'sum' with layer_norm: only 'weighted' has it"):
+    with pytest.raises(ConfigError, match="mix 'sum' with layer_norm: only 'scalar' has it"):
         make_mix("sum", (0, 1), (4, 4), layer_norm=True)
 
 

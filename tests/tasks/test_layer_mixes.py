@@ -161,8 +161,8 @@ def test_one_layer_may_be_forced() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mix": "sum", "layer_norm": True}, "are for mix='weighted', not 'sum'"),
-        ({"mix": "concat", "mix_l2": 0.1}, "are for mix='weighted', not 'concat'"),
+        ({"mix": "sum", "layer_norm": True}, "are for mix='scalar', not 'sum'"),
+        ({"mix": "concat", "mix_l2": 0.1}, "are for mix='scalar', not 'concat'"),
         ({"mix_l2": -1.0}, "mix_l2=-1.0: expected 0 or more"),
         ({"second_mix": True, "own_words": 5}, "second_mix=false"),
     ],

@@ -95,7 +95,7 @@ def make_mix(kind: MixKind, layers: Sequence[int], widths: Sequence[int], *, lay
     if kind not in get_args(MixKind):
         raise ConfigError(f"mix {kind!r} of layers: expected one of {', '.join(get_args(MixKind))}")
     if layer_norm and kind != "scalar":
-        raise ConfigError(f"mix {kind!r} with layer_norm: only 'weighted' has it; leave layer_norm out")
+        raise ConfigError(f"mix {kind!r} with layer_norm: only 'scalar' has it; leave layer_norm out")
     if kind == "one" and len(numbers) > 1:
         raise ConfigError(
             f"mix 'one' of the layers {list(layers)}: expected a single layer; name one, or choose another mix"

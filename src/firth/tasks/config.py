@@ -217,7 +217,7 @@ def _check_layers(network: AnyNetwork) -> None:
             f"network.layers={list(network.layers)}, mix={network.mix!r}: expected one layer, or a way to mix them"
         )
     if (network.layer_norm or network.mix_l2) and network.mix != "scalar":
-        raise ConfigError(f"network.layer_norm and mix_l2 are for mix='weighted', not {network.mix!r}")
+        raise ConfigError(f"network.layer_norm and mix_l2 are for mix='scalar', not {network.mix!r}")
 
 
 def _check_unused(config: "TagConfig | AnswerConfig", what: str) -> None:
