@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     return measure.write(
         "awd_lstm",
         title="A training step of AWD-LSTM on a processor",
-        target="P9, at least 1.5 times fastai's module",
+        target="at least 1.5 times fastai's module",
         about=f"{ROWS} rows of {LENGTH} words, {WORDS:,} words in the softmax, published dropout and "
         "penalties; forward and backward, no optimiser.",
         arguments=options,

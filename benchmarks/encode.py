@@ -304,7 +304,7 @@ def run(options: Namespace, folder: Path) -> Path:
     return measure.write(
         f"encode-{options.texts}",
         title=f"Texts to vectors, BERT-{size}: {options.texts}",
-        target="P1, at least 12 times transformers as users run it, twice the best setting of any peer, and 60 % of "
+        target="at least 12 times transformers as users run it, twice the best setting of any peer, and 60 % of "
         "the limit" if size == "base" else "",
         about=f"{len(some)} texts ({options.texts}; {where}), {n_tokens:,} tokens, {n_tokens / len(some):.0f} a text; "
         f"batches of {BATCH} make {padded[0]:,} tokens with padding, {padded[1]:,} when sorted. Vectors are means of "

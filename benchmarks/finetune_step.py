@@ -181,7 +181,7 @@ def run(options: Namespace, folder: Path) -> Path:
     return measure.write(
         f"finetune-step-{size}",
         title=f"Fine-tuning steps, BERT-{size}",
-        target="P6, at least 4 times transformers' Trainer" if size == "base" else "",
+        target="at least 4 times transformers' Trainer" if size == "base" else "",
         about=f"{steps} steps of {BATCH} sentences ({source}), {n_tokens:,} tokens, about {padded:,} with padding; two "
         "labels; dropout 0.1; each side with its own defaults, from the same weights and rows. Making the trainer is "
         "inside the timing; making rows, scoring and saving are not. Checked: loss and norm of the gradient of all "

@@ -136,7 +136,7 @@ def run(options: Namespace, size: str, length: int, folder: Path) -> Path:
     return measure.write(
         f"gpu-pretrain-step-{size}-{length}",
         title=f"A pre-training step on a card, BERT-{size}, rows of {length}",
-        target="P3, 50 % of the limit for BERT-base and 60 % for BERT-large at 512; at least 2.5 times transformers",
+        target="50 % of the limit for BERT-base and 60 % for BERT-large at 512; at least 2.5 times transformers",
         about=f"Masked words and next sentences, {_STEPS} steps of one batch, {n_tokens / _STEPS:,.0f} tokens each "
         f"({shapes} with padding), made-up words in the lengths of articles; bfloat16 autocast, dropout 0.1, none "
         "inside attention; the optimiser's update and clipping included. The limit is the fastest matrix product "

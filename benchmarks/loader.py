@@ -79,7 +79,7 @@ def run(options: Namespace, folder: Path) -> Path:
     return measure.write(
         "loader",
         title="Batches for pre-training, one thread",
-        target="P5, at least 3 million tokens a second and core",
+        target="at least 3 million tokens a second and core",
         about=f"All batches of an epoch over {sum(info.tokens for info in shards):,} pieces in {len(shards)} shards, "
         f"{batch_tokens:,} tokens a batch: plan of the rows, masks, packing, as training reads them; files are in "
         "memory already.",

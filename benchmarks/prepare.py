@@ -160,7 +160,7 @@ def run(options: Namespace, folder: Path) -> Path:
     return measure.write(
         "prepare-quick" if options.quick else f"prepare-{options.megabytes * options.times}mb",
         title=f"Text to what training reads, {n_bytes / 1e6:,.0f} MB",
-        target="P4, at least 3 times transformers' preprocessing; memory that does not grow with the text; at most 0.6 "
+        target="at least 3 times transformers' preprocessing; memory that does not grow with the text; at most 0.6 "
         "of its size on disk",
         about=f"{source}, {n_bytes / 1e6:,.1f} MB, {options.workers} processes each side. Firth splits sentences, "
         "tokenises and writes shards; the other side tokenises lines, marks special pieces and cuts blocks of 512. "

@@ -117,7 +117,7 @@ def run(options: Namespace, folder: Path) -> Path:
     works |= {name: Work(lambda each=each: each.train(given), n_tokens, flops) for name, each in theirs.items()}
     measured = rates(works, options.repeats)
     shapes = ", ".join(f"{g['input_ids'].shape[0]}×{g['input_ids'].shape[1]}" for g in given)
-    target = {"mini": "P2, at least 12 times transformers in bfloat16", "base": "P2, at least 4 times transformers"}
+    target = {"mini": "at least 12 times transformers in bfloat16", "base": "at least 4 times transformers"}
     return measure.write(
         f"pretrain-step-{size}",
         title=f"A pre-training step, BERT-{size}",

@@ -243,7 +243,7 @@ def run(options: Namespace, folder: Path) -> Path:
     return measure.write(
         "same-minutes",
         title="The same minutes of pre-training",
-        target="P11, a lower masked-LM loss and a better dev score than transformers after 30 minutes of a core",
+        target="a lower masked-LM loss and a better dev score than transformers after 30 minutes of a core",
         about=f"BERT-{size} from the same new weights, masked words alone, rows of {LENGTH}, {ROWS * LENGTH:,} tokens "
         "a step, AdamW with the same rates, no dropout. The Trainer reads blocks that are cut across documents, as "
         "transformers' example makes them; held-out words are asked in such blocks and in rows of documents, of both "

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     return measure.write(
         "startup",
         title="Until a program can begin",
-        target="P8, import firth in less than 0.2 s, firth --help in less than 0.4 s, one text in less than 2 s",
+        target="import firth in less than 0.2 s, firth --help in less than 0.4 s, one text in less than 2 s",
         about="A new Python each time, from its start to its end, files in memory already.",
         arguments=options,
         settings={},

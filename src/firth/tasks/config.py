@@ -48,7 +48,7 @@ class WindowConfig:
     """How a text becomes sequences, and what happens to one that is too long."""
 
     length: int = option(
-        0, "maximum sequence length, special tokens included; 0: the model's own maximum (512 if it has none)", AMOUNT
+        0, "maximum sequence length, special tokens included; 0: that of pre-training, else the model's maximum", AMOUNT
     )
     stride: int = option(0, "tokens from the start of one window to the next; 0: half of what fits", AMOUNT)
     long: Literal["windows", "cut"] = option(
