@@ -293,18 +293,20 @@ def _sync(path: Path) -> None:
 def _temporary_folder(path: Path) -> Iterator[Path]:
     """A new empty folder beside ``path`` that is gone at the end unless it was renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        temporary = _temporary(path)
-        temporary.mkdir()
-        descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
-        if _hold(descriptor) is not False and _is_at(temporary, descriptor):
-            break
-        os.close(descriptor)
-    try:
+    temporary, descriptor = _temporary(path), -1
+    try:  # from here on: a signal may arrive as soon as the folder is there
+        while True:
+            temporary.mkdir()
+            descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+            if _hold(descriptor) is not False and _is_at(temporary, descriptor):
+                break
+            os.close(descriptor)
+            temporary, descriptor = _temporary(path), -1
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -282,7 +282,7 @@ def labelled(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_int8_is_written_with_its_score(classifier: Path, labelled: Path, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     before = list(logging.getLogger().handlers)
-    done = convert(classifier, tmp_path / "x", "onnx", int8=Int8(data=str(labelled), max_drop=100))
+    done = convert(classifier, tmp_path / "x", "onnx", int8=Int8(data=str(labelled), max_drop=100.0))
     assert logging.getLogger().handlers == before
     found = json.loads((tmp_path / "x" / ABOUT).read_text())["int8"]
     assert (found["metric"], found["float32"]["accuracy"], found["max_drop"]) == ("accuracy", 1.0, 100)

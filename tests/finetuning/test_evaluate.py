@@ -114,7 +114,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, float32: float, fast: float) -> Non
 
 
 def test_int8_is_compared_with_float32_and_recorded(own_copy: Path, gold: Path) -> None:
-    found = evaluate(own_copy, str(gold), LabelledConfig(), precision="int8", max_drop=100)
+    found = evaluate(own_copy, str(gold), LabelledConfig(), precision="int8", max_drop=100.0)
     plain = evaluate(own_copy, str(gold), LabelledConfig())
     compared = found["compared"]
     assert compared["float32"] == plain["scores"] and "compared" not in plain

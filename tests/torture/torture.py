@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firth.training.checkpoint import list_checkpoints
+
 SERVER = Path(__file__).with_name("torture_server.py")
 LIMIT_S = 120.0
 # Of a process that reads a damaged file of some kilobytes; torch alone takes most of it in addresses.
@@ -231,10 +233,15 @@ def fresh(workplace: Workplace, folder: Path) -> Path:
 
 
 def essence(path: Path) -> dict[str, str]:
-    """What must be equal: names of all files, and what they say but for times, dates and drawings."""
+    """What must be equal: names of all files, and what they say but for times, dates and drawings.
+
+    Of checkpoints the newest: a stop saves one wherever training is, so that another of the older ones is kept.
+    """
     if path.is_file():
         return {"": _digest(path)}
-    return {str(file.relative_to(path)): _digest(file) for file in sorted(path.rglob("*")) if file.is_file()}
+    older = [folder for _, folder in list_checkpoints(path / "checkpoints")[:-1]]
+    files = (file for file in sorted(path.rglob("*")) if file.is_file() and not set(older) & set(file.parents))
+    return {str(file.relative_to(path)): _digest(file) for file in files}
 
 
 def _digest(path: Path) -> str:
