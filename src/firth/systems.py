@@ -65,7 +65,7 @@ from firth.objectives.config import (
     TiedLMConfig,
     TranslationConfig,
 )
-from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.contrastive import bert_objective
 from firth.objectives.mtlstm_translation import MtLstmTranslation
 from firth.objectives.next_token import CausalLM, StreamingLM, TiedLM
 from firth.objectives.translation import Translation
@@ -148,7 +148,7 @@ class System:
     objective_config: type[Any]
     objective: Callable[[Any, Any], Objective]
     layout: Callable[[Tokenizer], Layout]
-    instances: tuple[Literal["pairs", "documents", "streams", "copies", "translations"], ...]
+    instances: tuple[Literal["pairs", "documents", "streams", "copies", "crops", "translations"], ...]
     predict: Literal["masked", "next", "both", "translation"]
     flops: Callable[[Any, Batch], float]
     activation_bytes: Callable[[Any, int], tuple[float, float]]
@@ -186,9 +186,9 @@ SYSTEMS: dict[str, System] = {
         config=BertConfig,
         encoder=Bert,
         objective_config=MaskedLMConfig,
-        objective=MaskedLM,
+        objective=bert_objective,
         layout=bert_layout,
-        instances=("pairs", "documents"),
+        instances=("pairs", "documents", "crops"),
         predict="masked",
         flops=transformer_flops,
         activation_bytes=transformer_bytes,

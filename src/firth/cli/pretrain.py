@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from firth.pretraining.several import Processes
 
 
+# What ``--objective contrastive`` stands for: short crops, and many of them to tell apart.
+_CONTRASTIVE = (
+    'data.instances="crops"',
+    "data.length=64",
+    "data.long_length=0",
+    "data.mixed_lengths=false",
+    "train.batch_tokens=8192",
+)
+
+
 def pretrain(
     recipe: Annotated[Path | None, Parameter(name="--recipe")] = None,
     *,
@@ -31,6 +41,7 @@ def pretrain(
     minutes: float | None = None,
     epochs: float | None = None,
     seed: int | None = None,
+    objective: Literal["contrastive"] | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     show_recipe: Flag = False,
     resume: Path | None = None,
@@ -68,6 +79,9 @@ def pretrain(
         Passes over the training text.
     seed
         Random seed of initial weights, data order and dropout.
+    objective
+        contrastive: for sentence vectors, tell crops of the same text from crops of others; best from a pre-trained
+        model (BERT).
     settings
         Any other recipe key, such as --set optim.learning_rate=5e-4; repeatable.
     show_recipe
@@ -90,6 +104,7 @@ def pretrain(
         "--minutes": minutes,
         "--epochs": epochs,
         "--seed": seed,
+        "--objective": objective,
         "--set": settings,
         "--show-recipe": show_recipe or None,
     }
@@ -118,7 +133,8 @@ def pretrain(
         "train.seed": seed,
     }
     keys |= length_settings(minutes, epochs, steps)
-    overrides = [_setting(key, value) for key, value in keys.items() if value is not None] + (settings or [])
+    overrides = [_setting(key, value) for key, value in keys.items() if value is not None]
+    overrides += list(_CONTRASTIVE if objective else ()) + (settings or [])
     return _start(recipe, model, overrides, None if show_recipe else out, processes)
 
 

@@ -37,10 +37,10 @@ class DataConfig:
     """Which sequences are built from the corpus."""
 
     corpus: str = option("", "corpus folder, made by firth prepare")
-    instances: Literal["pairs", "documents", "streams", "copies", "translations"] = option(
+    instances: Literal["pairs", "documents", "streams", "copies", "crops", "translations"] = option(
         "pairs",
         "sentence pairs (next-sentence prediction), document windows, one long stream, windows to "
-        "reconstruct (sequence autoencoder), or parallel text",
+        "reconstruct (sequence autoencoder), two crops of each text (contrastive), or parallel text",
     )
     length: int = option(
         128,

@@ -73,6 +73,26 @@ def plan_copies(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -
     return Instances(windows.a, windows.a, np.zeros(len(windows.a), np.int64), windows.key)
 
 
+def plan_crops(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
+    """Plan two crops of each window of at most ``2 * room`` tokens of a document: ``a`` and ``b``.
+
+    A crop has between a quarter and three quarters of its window, at most ``room`` tokens, and starts anywhere in it,
+    so that two crops may overlap. Windows of fewer than ``2 * _SHORTEST_WINDOW`` tokens are skipped: their crops would
+    say nothing.
+    """
+    windows = plan_documents(document_tokens, 2 * room, seed, epoch)
+    kept = np.flatnonzero(windows.lengths >= 2 * _SHORTEST_WINDOW)
+    begin, size = windows.a[kept, 0], windows.lengths[kept]
+
+    def crop(name: str) -> np.ndarray:
+        share = 0.25 + 0.5 * uniform(draw(seed_of(seed, epoch, name, "size"), windows.key[kept]))
+        n = np.minimum(np.maximum((share * size).astype(np.int64), 1), room)
+        start = begin + below(draw(seed_of(seed, epoch, name, "start"), windows.key[kept]), size - n + 1)
+        return np.stack((start, start + n), 1)
+
+    return Instances(crop("first crop"), crop("second crop"), None, windows.key[kept])
+
+
 def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instances:
     """Plan the pairs of parallel text, sentence 2i and its translation 2i + 1; pairs that do not fit are skipped.
 

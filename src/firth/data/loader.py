@@ -18,11 +18,20 @@ from firth.data.batch import Batch
 from firth.data.both_ways import BothWaysBatches
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.hashing import permutation, seed_of
-from firth.data.instances import Instances, mixed_rooms, plan_copies, plan_documents, plan_pairs, plan_translations
+from firth.data.instances import (
+    Instances,
+    mixed_rooms,
+    plan_copies,
+    plan_crops,
+    plan_documents,
+    plan_pairs,
+    plan_translations,
+)
 from firth.data.masking import Masker
 from firth.data.rows import (
     Batches,
     CopyBatches,
+    CropBatches,
     MixedBatches,
     NextTokenBatches,
     RowBatches,
@@ -101,7 +110,7 @@ class Loader:
             )
         if data.varied_windows and predict == "both":
             raise ConfigError("data.varied_windows=true: a stream read in both directions has windows of one length")
-        if parallel and budget_tokens < 2 * max(data.lengths):
+        if (parallel or data.instances == "crops") and budget_tokens < 2 * max(data.lengths):
             raise ConfigError(
                 f"train.batch_tokens={budget_tokens} is smaller than a pair of sequences of {max(data.lengths)} "
                 f"tokens: raise it or lower data.length"
@@ -287,6 +296,8 @@ class Loader:
                 budget_tokens=self.budget_tokens,
                 seed=order_seed,
             )
+        if self.data.instances == "crops":
+            return CropBatches.cut(shard, instances, self.layout, budget_tokens=self.budget_tokens, seed=order_seed)
         cuts = cut_batches(row_lengths(instances, self.layout), self.budget_tokens, order_seed)
         if self.data.instances == "copies":
             return CopyBatches(shard, instances, cuts, self.layout)
@@ -314,6 +325,8 @@ class Loader:
             return plan_documents(shard.document_tokens, self._rooms(shard, length, seed, epoch), seed, epoch)
         if self.data.instances == "copies":
             return plan_copies(shard.document_tokens, length - self.layout.n_special_pair, seed, epoch)
+        if self.data.instances == "crops":
+            return plan_crops(shard.document_tokens, length - self.layout.n_special, seed, epoch)
         if self.data.instances == "translations":
             return plan_translations(
                 shard.sentences, length - self.layout.n_special, length - self.target_layout.n_special

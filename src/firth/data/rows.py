@@ -1,8 +1,8 @@
 """Build batches: instances of a shard, shuffled, cut by a token budget, packed and masked.
 
 ``RowBatches`` serves masked language modelling (with or without pairs), ``NextTokenBatches`` left-to-right
-models, ``CopyBatches`` sequence autoencoders, ``TranslationBatches`` parallel text; ``StreamBatches`` cuts one long
-stream into columns for models with recurrent state.
+models, ``CopyBatches`` sequence autoencoders, ``CropBatches`` contrastive learning, ``TranslationBatches`` parallel
+text; ``StreamBatches`` cuts one long stream into columns for models with recurrent state.
 """
 
 from collections.abc import Sequence
@@ -214,6 +214,40 @@ class TranslationBatches:
             {"translation": _target(np.arange(len(label)), label)},
             second=_tokens(written, written.ids, self.target_layout),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CropBatches:
+    """Batches of crops: first one crop of each text, then the other of each, in the same order.
+
+    Each sequence's label is the index of the other crop. ``first``, ``second``: instances of the two sides.
+    """
+
+    shard: Shard
+    first: Instances
+    second: Instances
+    cuts: list[np.ndarray]
+    layout: Layout
+
+    @classmethod
+    def cut(cls, shard: Shard, crops: Instances, layout: Layout, *, budget_tokens: int, seed: int) -> "CropBatches":
+        """Cut into batches of at most ``budget_tokens`` tokens, both crops together."""
+        first, second = crops.of_side("a"), crops.of_side("b")
+        lengths = row_lengths(first, layout) + row_lengths(second, layout)
+        # A text alone has nothing to be compared with.
+        cuts = [chosen for chosen in cut_batches(lengths, budget_tokens, seed) if len(chosen) > 1]
+        return cls(shard, first, second, cuts, layout)
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, number: int) -> Batch:
+        chosen = self.cuts[number]
+        rows = [pack_rows(self.shard.ids, side, chosen, self.layout) for side in (self.first, self.second)]
+        names = ("ids", "segments", "special", "lengths")
+        both = PackedRows(*(np.concatenate([getattr(side, name) for side in rows]) for name in names))
+        partner = np.roll(np.arange(2 * len(chosen)), len(chosen))
+        return Batch(_tokens(both, both.ids, self.layout), {"contrast": _target(np.arange(2 * len(chosen)), partner)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,24 @@
 
 from dataclasses import dataclass
 
-from firth.config import AMOUNT, COUNT, RATE, check_bounds, option
+from firth.config import AMOUNT, COUNT, POSITIVE, RATE, check_bounds, option
+from firth.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLMConfig:
-    """Masked language modelling, with or without next-sentence prediction."""
+    """Masked language modelling, with or without next-sentence prediction; or contrastive learning instead of it."""
 
     next_sentence: bool = option(True, "add next-sentence prediction; requires data.instances = 'pairs'")
+    contrastive: bool = option(
+        False, "compare crops of texts instead, for sentence vectors; requires data.instances = 'crops'"
+    )
+    temperature: float = option(0.05, "contrastive: cosines are divided by it", POSITIVE)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "objective")
+        if self.contrastive and self.next_sentence:
+            raise ConfigError("objective.contrastive=true replaces next-sentence prediction: set next_sentence=false")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

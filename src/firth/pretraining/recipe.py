@@ -42,6 +42,11 @@ class Pretrain:
             )
         if getattr(self.objective, "next_sentence", False) and self.data.instances != "pairs":
             raise ConfigError(f"objective.next_sentence=true needs data.instances='pairs', not {self.data.instances!r}")
+        if getattr(self.objective, "contrastive", False) != (self.data.instances == "crops"):
+            raise ConfigError(
+                f"objective.contrastive and data.instances='crops' belong together, but instances is "
+                f"{self.data.instances!r}: give both (--objective contrastive), or neither"
+            )
         if self.data.instances == "pairs" and getattr(self.encoder, "n_segments", 2) < 2:
             raise ConfigError("encoder.n_segments=1: data.instances='pairs' needs two, one for each text")
         if self.vectors and not hasattr(self.encoder, "fixed_words"):
@@ -95,6 +100,7 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
         plain[table] = {**values, **plain[table]}
     if "next_sentence" in {f.name for f in dataclasses.fields(row.objective_config)}:
         plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
+        plain["objective"].setdefault("contrastive", plain["data"]["instances"] == "crops")
     return _built(plain, where)
 
 

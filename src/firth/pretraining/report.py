@@ -15,7 +15,7 @@ from firth.pretraining.recipe import Pretrain
 from firth.training.log import read_log
 
 # Display names of loss terms.
-_TERMS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
+_TERMS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model", "contrast": "crops compared"}
 # Per-token losses depend on the vocabulary.
 _OF_PIECES = ("mlm_loss", "lm_loss")
 # Number of tokens of a sentence to show attention for.

@@ -26,6 +26,7 @@ from firth.machine import Machine, find_machine, free_memory, reuse_memory
 from firth.memory import check_memory
 from firth.models.config import BertConfig
 from firth.models.mtlstm import MtLstm
+from firth.objectives.contrastive import POOL, Contrastive
 from firth.pretraining.initialization import initialize
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.recipe import (
@@ -42,6 +43,7 @@ from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_wo
 from firth.progress import say
 from firth.recipes import Settings, plain_of
 from firth.systems import has_weights
+from firth.tasks.config import EmbeddingConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
 from firth.training.distributed import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
@@ -180,8 +182,8 @@ def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"text": " ".join(pieces[i] for i in batch.tokens.ids[a:b].tolist())}
         for term, target in batch.targets.items():
             pairs = list(zip(target.index.tolist(), target.label.tolist(), strict=True))
-            if term == "nsp":
-                row["nsp"] = pairs[number][1]
+            if term in ("nsp", "contrast"):  # of the sequence: its label, or the index of the other crop
+                row[term] = pairs[number][1]
             else:
                 row[term] = [[index - a, pieces[label]] for index, label in pairs if a <= index < b]
         rows.append(row)
@@ -481,7 +483,19 @@ def assemble(
 
     def save_model(folder: Path, facts: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         origin = {"recipe": identity(recipe), "tokenizer": corpus.manifest.tokenizer, "corpus": corpus.fingerprint}
-        write_model(folder, recipe.system, PRETRAINING, objective, corpus.tokenizer, origin | facts, weights=weights)
+        # What is compared in training is what vectors of texts are for.
+        unit = isinstance(objective, Contrastive)
+        embedding = EmbeddingConfig(pool=POOL if unit else EmbeddingConfig().pool, normalize=unit)
+        write_model(
+            folder,
+            recipe.system,
+            PRETRAINING,
+            objective,
+            corpus.tokenizer,
+            origin | facts,
+            embedding=embedding,
+            weights=weights,
+        )
 
     trainer = Trainer(
         objective=objective,

@@ -78,7 +78,7 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
 
 def _most_slots(recipe: Pretrain) -> int:
     """The most micro-batches that can each hold a sequence."""
-    sides = 2 if recipe.data.instances == "translations" else 1
+    sides = 2 if recipe.data.instances in ("translations", "crops") else 1
     return max(recipe.train.batch_tokens // (sides * max(recipe.data.lengths)), 1)
 
 
