@@ -2,20 +2,24 @@
 
     .venv/bin/python scripts/ship.py firth-mini-en models/en-large/firth-mini-en
 
-The card reads the run's recipe and log, the data card beside its corpus, and docs/results/NAME.json if it is there.
+The card reads the run's recipe and log, the data card beside its corpus, and docs/results/finetuning.json.
 """
 
 import json
 import shutil
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from firth.config import read_json, read_toml
 from firth.errors import FirthError
 from firth.export.convert import convert
 from firth.names import SHIPPED, WEIGHTS
+from firth.studies.finetuning import BASELINE, PRETRAINED, ROWS
+from firth.studies.finetuning_report import with_labels
 from firth.training.log import read_log
 
 ROOT = Path(__file__).parents[1]
@@ -26,9 +30,7 @@ EXAMPLES = {
 }
 # A point of the curve for every so many of the run's evaluations.
 CURVE_POINTS = 10
-_MEASURED = (
-    "Medians of three seeds on dev sets. The baseline is TF-IDF + logistic regression, or each word's commonest tag."
-)
+_MEASURED = "Medians of three seeds on dev sets. The baseline is TF-IDF + a linear model, or each word's commonest tag."
 
 
 def main(name: str, run: Path) -> None:
@@ -70,7 +72,7 @@ def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], c
         f"At the end: loss {last['mlm_loss']:.3f}, accuracy {last['mlm_accuracy']:.3f}. Recipe: "
         f"`recipes/{name}.toml`; why it is as it is: `docs/learning.md`.",
         "## Scores",
-        scores(ROOT / "docs" / "results" / f"{name}.json"),
+        scores(name, ROOT / "docs" / "results" / "finetuning.json"),
         "## Limits",
         "It has four layers of 256 dimensions and has read little text by today's measure: it knows the common words "
         "and grammar of encyclopedia articles, not the world. It repeats the biases of that text. A fine-tuned model "
@@ -108,18 +110,25 @@ def curve(evaluations: list[dict[str, Any]], batch: int) -> str:
     return "\n".join(["| tokens | loss | accuracy |", "| ---: | ---: | ---: |", *lines])
 
 
-def scores(path: Path) -> str:
-    """The recorded scores; nothing is claimed without a record."""
-    if not path.is_file():
+def scores(name: str, path: Path) -> str:
+    """Medians of the recorded scores in percent; nothing is claimed without a record."""
+    facts = read_json(path)["facts"] if path.is_file() else {}
+    lines = []
+    for row in (row for row in ROWS if row.base == name):
+        for n in (*row.labels, 0):
+            tuned, baseline = (with_labels(facts, row.name, n, start) for start in (PRETRAINED, BASELINE))
+            if tuned:
+                labels = tuned["examples"]["train"] + tuned["examples"]["held_out"]
+                found = [_median(cell, tuned["metric"]) for cell in (tuned, baseline)]
+                lines.append(f"| {row.name} | {tuned['metric']} | {labels:,} | {' | '.join(found)} |")
+    if not lines:
         return "Not recorded yet."
-    tasks = read_json(path)["tasks"]
-    lines = [
-        f"| {task} | {row['metric']} | {row['labels']} | {row['score']:.1f} | {row['baseline']:.1f} |"
-        for task, rows in tasks.items()
-        for row in rows
-    ]
     head = ["| task | score | labels | this model | baseline |", "| --- | --- | ---: | ---: | ---: |"]
     return "\n".join([*head, *lines, "", _MEASURED])
+
+
+def _median(cell: Mapping[str, Any] | None, metric: str) -> str:
+    return f"{100 * median(cell['dev']['dev'][metric]['values']):.1f}" if cell else "–"
 
 
 if __name__ == "__main__":

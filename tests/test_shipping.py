@@ -24,6 +24,7 @@ def ship(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "WEIGHTS", tmp_path / "weights")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
     return module
 
 
@@ -43,9 +44,20 @@ def test_a_run_becomes_a_model_of_the_package(ship: ModuleType, tiny_run: Path, 
 
 
 def test_scores_are_those_of_the_record(ship: ModuleType, tmp_path: Path) -> None:
-    row = {"metric": "accuracy", "labels": 1000, "score": 80.25, "baseline": 75.0}
-    (tmp_path / "r.json").write_text(json.dumps({"tasks": {"SST-2": [row]}}))
-    assert "| SST-2 | accuracy | 1000 | 80.2 | 75.0 |" in ship.scores(tmp_path / "r.json")
+    def cell(*values: float) -> dict[str, object]:
+        examples = {"train": 900, "held_out": 100}
+        return {"metric": "accuracy", "examples": examples, "dev": {"dev": {"accuracy": {"values": values}}}}
+
+    facts = {
+        "labels/SST-2/1000/pre-trained": cell(0.7, 0.8025, 0.81),
+        "labels/SST-2/1000/baseline": cell(0.75),
+        "tasks/NSMC/pre-trained": cell(0.9),
+    }
+    (tmp_path / "r.json").write_text(json.dumps({"facts": facts}))
+    table = ship.scores("firth-mini-en", tmp_path / "r.json")
+    assert "| SST-2 | accuracy | 1,000 | 80.2 | 75.0 |" in table and "NSMC" not in table
+    assert "| NSMC | accuracy | 1,000 | 90.0 | – |" in ship.scores("firth-mini-ko", tmp_path / "r.json")
+    assert ship.scores("firth-mini-en", tmp_path / "none.json") == "Not recorded yet."
 
 
 def test_what_is_not_finished_is_not_shipped(ship: ModuleType, tiny_run: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_the_report_has_a_plot(tmp_path: Path) -> None:
 
 def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> None:
     first = pretrain_cells(tmp_path / "corpus")
-    second = tune_cells(tmp_path / "data", tmp_path / "models", tmp_path / "out")
+    second = tune_cells(tmp_path / "data", tmp_path / "out")
     assert len(second) == len(VARIANTS) * len(TASKS) == len({c.name for c in second})
     assert {need for c in second for need in c.needs} == {c.name for c in first}
     assert cell_named(second, "left to right, BiLSTM").needs == ("pre-training/left to right without NSP",)

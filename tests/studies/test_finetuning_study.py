@@ -20,7 +20,14 @@ from firth.studies.finetuning import (
     recipe_of,
     study,
 )
-from firth.studies.finetuning_report import baselines, feature_table, label_curves, task_table, write_study_report
+from firth.studies.finetuning_report import (
+    baselines,
+    feature_table,
+    label_curves,
+    label_table,
+    task_table,
+    write_study_report,
+)
 from firth.tasks.datasets import DATASETS
 from firth.tasks.scoring import score_choices, score_tags, score_values
 from firth.text.records import Choice, Tagged, Text
@@ -28,7 +35,8 @@ from firth.text.records import Choice, Tagged, Text
 
 def cell(score: float, metric: str = "accuracy", **more: Any) -> dict[str, Any]:
     values = {"mean": score, "sd": 0.01, "values": [score, score]}
-    return {"metric": metric, "dev": {"dev": {metric: values}}, "seconds_a_run": 61.4, **more}
+    examples = {"train": 7200, "held_out": 800}
+    return {"metric": metric, "examples": examples, "dev": {"dev": {metric: values}}, "seconds_a_run": 61.4, **more}
 
 
 FACTS = {
@@ -37,7 +45,7 @@ FACTS = {
     | {"dev": {"dev": {"accuracy": {"mean": 0.79, "sd": 0.0, "values": [0.79]}}}},
     f"tasks/CoNLL-2003/{PRETRAINED}": cell(0.5, "entity_f1"),
     "features/top layer, BiLSTM": cell(0.45, "entity_f1"),
-    f"labels/100/{PRETRAINED}": cell(0.6),
+    f"labels/SST-2/100/{PRETRAINED}": cell(0.6, examples={"train": 90, "held_out": 10}),
 }
 
 
@@ -47,6 +55,10 @@ def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
     assert baselines(FACTS) == "Baselines: words (SST-2)."
     assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
     assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]
+    assert label_table(FACTS)[1] == [
+        ["SST-2", "accuracy", "100", "60.0 ± 1.0", "–", "–"],
+        ["SST-2", "accuracy", "all", "75.0 ± 1.0", "–", "79.0"],
+    ]
     assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), BASELINE: ([8000.0], [79.0])}
 
 
@@ -57,11 +69,11 @@ def test_the_report_is_written(tmp_path: Path) -> None:
 
 
 def test_every_row_is_a_sound_recipe_and_every_cell_has_a_name_of_its_own(tmp_path: Path) -> None:
-    cells = finetuning._cells(tmp_path / "data", tmp_path / "models", tmp_path / "out")
+    cells = finetuning.study_cells(tmp_path / "data", tmp_path / "out")
     names = [c.name for c in cells]
     assert len(set(names)) == len(names) and {n.split("/")[-1] for n in names} >= {PRETRAINED, SCRATCH, BASELINE}
     for row in ROWS:
-        plain = plain_recipe(recipe_of(row, tmp_path, tmp_path, tmp_path), [], "test")
+        plain = plain_recipe(recipe_of(row, tmp_path, tmp_path), [], "test")
         kind = DATASETS[row.task].kind if row.task in DATASETS else row.task
         labels = {"labels": ["a", "b"]} if kind in ("classify", "tag") else {}
         build({"kind": kind, "metric": "x", **plain, "head": labels | plain["head"]}, row.name)
@@ -85,6 +97,16 @@ def test_arc_is_divided_without_losing_a_row(tmp_path: Path) -> None:
     assert sorted(parts[0] + parts[1]) == sorted(rows) and 3 < len(parts[1]) < 20
     with pytest.raises(InputError, match="no such file"):
         finetuning._split_arc(tmp_path / "other", tmp_path / "another")
+
+
+def test_trec_is_divided_without_losing_a_row(tmp_path: Path) -> None:
+    (tmp_path / "trec").mkdir()
+    lines = [f"NUM:count How many mills are there in village {i} ?\n" for i in range(80)]
+    (tmp_path / "trec" / "train.txt").write_text("".join(lines), "utf-8")
+    for _ in range(2):
+        finetuning._split_trec(tmp_path, tmp_path / "out")
+    parts = [(tmp_path / "out/trec" / name).read_text("utf-8").splitlines(True) for name in ("train.txt", "dev.txt")]
+    assert sorted(parts[0] + parts[1]) == sorted(lines) and 2 < len(parts[1]) < 20
 
 
 TAGS = {"labels": ["O", "B-PER", "I-PER"], "scheme": "BIO", "unit": "word"}

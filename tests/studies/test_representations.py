@@ -73,11 +73,11 @@ def test_the_report_has_plots(tmp_path: Path) -> None:
 
 
 def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> None:
-    data, models, out = tmp_path / "data", tmp_path / "models", tmp_path / "out"
+    data, out = tmp_path / "data", tmp_path / "out"
     texts, first = text_cells(data, out), pretrain_cells(data, out)
-    second = task_cells(data, models, out)
-    labels = label_cells(data, models, out)
-    rest = [*mix_cells(data, models, out), *labels]
+    second = task_cells(data, out)
+    labels = label_cells(data, out)
+    rest = [*mix_cells(data, out), *labels]
     every = {c.name: c for c in (*texts, *first, *second, *rest)}
     assert len(every) == len([*texts, *first, *second, *rest])
     assert all(need in every for c in every.values() for need in c.needs)

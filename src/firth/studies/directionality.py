@@ -6,7 +6,7 @@ dev files are scored once a run.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 # About ten minutes of one processor core for BERT; the others predict more pieces a row, and take longer.
 STEPS, BATCH_TOKENS, LENGTH = 1250, 2048, 64
 MOST_EXAMPLES = 4000
+# One optimiser for all, also where a system has its own.
+_OPTIM = {"kind": "adamw", "learning_rate": 4e-4, "schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
+_SETTINGS: dict[str, dict[str, Any]] = {"CoNLL-2003": {"head": {"windows": {"stride": 80}}}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +78,7 @@ def study(
     for folder, what in ((data, "--data: the folder of the data sets"), (corpus, "made by make models")):
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder ({what})")
-    cells = [*pretrain_cells(corpus), *tune_cells(data, models, out)]
+    cells = [*pretrain_cells(corpus), *tune_cells(data, out)]
     return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
@@ -112,16 +115,15 @@ def pretrain_cells(corpus: Path) -> list[StudyCell]:
     ]
 
 
-def tune_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+def tune_cells(data: Path, out: Path) -> list[StudyCell]:
     """A cell for each model and task."""
     cells = []
     for row in (row for task in TASKS for row in ROWS if row.name == task):
         for name, variant in VARIANTS.items():
-            recipe = recipe_of(row, data, models, out)
+            recipe = recipe_of(replace(row, settings=_SETTINGS.get(row.name, {})), data, out)
             recipe["model"] = str(out / "cells" / "pre-training" / (variant.pretrained or name) / "run") + "/"
             recipe["data"] |= {"limit": MOST_EXAMPLES}
-            # One optimiser for all, also where a system has its own.
-            recipe["optim"] |= {"schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
+            recipe["optim"] = dict(_OPTIM)
             network = dict(variant.head.get("network", {}))
             if row.name == "CoNLL-2003":  # words are read one by one
                 network.pop("pool", None)

@@ -1,8 +1,8 @@
-"""``firth study finetuning``: pre-trained against from scratch and baselines on a dozen tasks.
+"""``firth study finetuning``: the shipped models against the same encoder from scratch and baselines.
 
 Three tables. *tasks*: each task with a pre-trained encoder, the same encoder from scratch, and a baseline.
 *features*: named entities with a frozen encoder, by layers and head, beside fine-tuning (Devlin et al. 2018, Table 7).
-*labels*: sentiment from a hundred labels to all.
+*labels*: tasks of single texts with few labels.
 
 All choices are made on a tenth of the training examples; dev files are scored once a run.
 """
@@ -34,32 +34,51 @@ from firth.tasks.predictions import Chosen
 from firth.text.records import Text
 
 SEEDS = 3
-MOST_EXAMPLES = 8000
 PRETRAINED, SCRATCH, BASELINE = "pre-trained", "from scratch", "baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
-    """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model."""
+    """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model.
+
+    ``labels``: numbers of training examples that it is trained with, beside all.
+    """
 
     name: str
     task: str
     data: dict[str, Any]
-    base: str = "en"
+    base: str = "firth-mini-en"
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     baseline: bool = True
+    labels: tuple[int, ...] = ()
 
 
-# Rates were compared on held-out examples of SST-2 and CoLA (4,000 training examples, one seed) for both starts.
-_OPTIM = {"kind": "adamw", "learning_rate": 4e-4}
-# Rows of documents mostly tagged, with some context, rather than read twice.
-_TAGGED = {"windows": {"stride": 80}}
+LABELS = (100, 1000)
+# One recipe for all tasks of single texts; chosen on a tenth of the training examples of SST-2, CoLA and TREC.
+_TEXT: dict[str, dict[str, Any]] = {"head": {"network": {"pool": "mean"}}}
+_TAGS: dict[str, dict[str, Any]] = {
+    # Rows of documents mostly tagged, with some context, rather than read twice.
+    "head": {"windows": {"stride": 80}, "network": {"words": "mean"}},
+    "adapt": {"dropout": 0.1},
+    "optim": {"kind": "adamw", "learning_rate": 4e-4},
+    "train": {"epochs": 5.0},
+}
+_TOWERS: dict[str, dict[str, Any]] = {
+    "head": {"windows": {"long": "cut"}, "network": {"kind": "towers", "compare": "cosine"}},
+    "optim": {"learning_rate": 3e-4},
+    "train": {"epochs": 10.0},
+}
+_QUESTIONS: dict[str, dict[str, Any]] = {"train": {"epochs": 4.0, "batch_examples": 16}}
 
 ROWS = (
-    TableRow(name="SST-2", task="glue/sst2", data={"folder": "glue/SST-2"}),
-    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}),
+    TableRow(name="SST-2", task="glue/sst2", data={"folder": "glue/SST-2"}, settings=_TEXT, labels=LABELS),
+    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}, settings=_TEXT, labels=LABELS),
+    TableRow(name="TREC", task="trec", data={"folder": "@trec"}, settings=_TEXT, labels=LABELS),
+    TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"}, settings=_TEXT, labels=LABELS),
+    TableRow(name="SMS spam", task="sms-spam", data={"folder": "sms-spam"}, settings=_TEXT, labels=LABELS),
+    TableRow(name="IMDb", task="imdb", data={"folder": "imdb", "limit": 8000}, settings=_TEXT, labels=LABELS),
     TableRow(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
-    TableRow(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}),
+    TableRow(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}, settings=_TOWERS),
     TableRow(
         name="SNLI",
         task="classify",
@@ -69,20 +88,9 @@ ROWS = (
             "columns": "text=sentence1,second=sentence2,label=gold_label",
         },
     ),
-    TableRow(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings={"head": _TAGGED}),
-    TableRow(
-        name="English POS",
-        task="ud-pos",
-        data={"folder": "ud-english-ewt", "limit": 5000},
-        settings={"head": _TAGGED},
-    ),
-    TableRow(
-        name="SQuAD 1.1",
-        task="squad1",
-        data={"folder": "squad-v1.1", "limit": 1200},
-        settings={"train": {"epochs": 2.0, "batch_examples": 12}},
-        baseline=False,
-    ),
+    TableRow(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings=_TAGS),
+    TableRow(name="English POS", task="ud-pos", data={"folder": "ud-english-ewt"}, settings=_TAGS),
+    TableRow(name="SQuAD 1.1", task="squad1", data={"folder": "squad-v1.1"}, settings=_QUESTIONS, baseline=False),
     TableRow(
         name="ARC",
         task="choose",
@@ -92,14 +100,19 @@ ROWS = (
     TableRow(
         name="movie reviews",
         task="movie-reviews",
-        data={"folder": "movie-reviews", "limit": 400},
-        settings={
-            "head": {"windows": {"stride": 126}},
-            "train": {"batch_examples": 16, "epochs": 2.0, "evaluations_per_epoch": 1},
-        },
+        data={"folder": "movie-reviews"},
+        settings={**_TEXT, "train": {"batch_examples": 16}},
     ),
-    TableRow(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="ko"),
-    TableRow(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="ko"),
+    TableRow(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="firth-mini-ko", settings=_TEXT, labels=LABELS),
+    TableRow(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="firth-mini-ko", settings=_TAGS),
+    TableRow(
+        name="KorQuAD",
+        task="korquad1",
+        data={"folder": "korquad-v1.0"},
+        base="firth-mini-ko",
+        settings=_QUESTIONS,
+        baseline=False,
+    ),
 )
 
 _ENTITIES = next(row for row in ROWS if row.name == "CoNLL-2003")
@@ -116,8 +129,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "last four side by side, BiLSTM": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat"},
     "last four side by side, BiLSTM, CRF": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat", "crf": True},
 }
-_SENTIMENT = next(row for row in ROWS if row.name == "SST-2")
-LABELS = (100, 300, 1000, 3000)
 # However few examples, a run has about so many updates at least (a tenth of the examples is held out).
 _FEWEST_UPDATES = 200
 
@@ -133,38 +144,36 @@ def study(
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
-    TrainingError at the end if some cells failed: the others are done, and the log of each says why.
+    ``models`` is not read: the shipped models are part of the package. TrainingError at the end if some cells failed:
+    the others are done, and the log of each says why.
     """
-    for folder, what in ((data, "--data: the folder of the data sets"), (models, "--models: the folder of the models")):
-        if not folder.is_dir():
-            raise ConfigError(f"{folder}: no such folder ({what})")
-    cells = _cells(data, models, out)
-    if any("/ARC/" in cell.name for cell in select(cells, only)):
+    if not data.is_dir():
+        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
+    cells = study_cells(data, out)
+    chosen = [cell.name for cell in select(cells, only)]
+    if any("/ARC/" in name for name in chosen):
         _split_arc(data, out)
+    if any("/TREC/" in name for name in chosen):
+        _split_trec(data, out)
     return run_study(cells, out, only=only, workers=workers, tell=tell)
 
 
-def _cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+def study_cells(data: Path, out: Path) -> list[StudyCell]:
+    """Every cell: of each task with all labels and with few, and of each way to read the frozen encoder."""
     cells = []
     for start in (PRETRAINED, BASELINE, SCRATCH):
         for row in ROWS:
-            options = {"recipe": recipe_of(row, data, models, out)}
-            if start != BASELINE:
-                settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-                cells.append(StudyCell(f"tasks/{row.name}/{start}", tune_cell, options | {"settings": settings}))
-            elif row.baseline:
-                cells.append(StudyCell(f"tasks/{row.name}/{start}", baseline_cell, options))
-        for n in LABELS:
-            recipe = recipe_of(_SENTIMENT, data, models, out)
-            recipe["data"] |= {"limit": n}
-            recipe["train"] |= {"epochs": max(3.0, _FEWEST_UPDATES * 32 / n)}
-            if start == BASELINE:
-                cells.append(StudyCell(f"labels/{n}/{start}", baseline_cell, {"recipe": recipe}))
-            else:
-                settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-                cells.append(StudyCell(f"labels/{n}/{start}", tune_cell, {"recipe": recipe, "settings": settings}))
+            if start == BASELINE and not row.baseline:
+                continue
+            recipe = recipe_of(row, data, out)
+            cells.append(_cell(f"tasks/{row.name}/{start}", recipe, start))
+            for n in row.labels:
+                few = recipe_of(row, data, out)
+                few["data"] |= {"limit": n}
+                few["train"] |= {"epochs": max(few["train"].get("epochs", 3.0), _FEWEST_UPDATES * 32 / n)}
+                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start))
     for name, features in FEATURES.items():
-        recipe = recipe_of(_ENTITIES, data, models, out)
+        recipe = recipe_of(_ENTITIES, data, out)
         recipe["head"] = {
             **recipe["head"],
             "crf": features.get("crf", False),
@@ -176,20 +185,27 @@ def _cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
     return cells
 
 
-def recipe_of(row: TableRow, data: Path, models: Path, out: Path) -> dict[str, Any]:
+def _cell(name: str, recipe: dict[str, Any], start: str) -> StudyCell:
+    if start == BASELINE:
+        return StudyCell(name, baseline_cell, {"recipe": {key: recipe[key] for key in ("task", "data")}})
+    return StudyCell(name, tune_cell, {"recipe": recipe, "settings": [f"from_scratch={str(start == SCRATCH).lower()}"]})
+
+
+def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
     """The recipe of a task with a pre-trained encoder, as plain data."""
     where = {"folder", "train", "dev"}
     files = {
         key: str(out / value[1:] if value.startswith("@") else data / value) if key in where else value
         for key, value in row.data.items()
     }
+    tables = {name: dict(table) for name, table in row.settings.items()}
     return {
-        "model": str(models / row.base / "bert-mini") + "/",
+        "model": row.base,
         "task": row.task,
-        "data": {"limit": MOST_EXAMPLES, **files},
-        "head": dict(row.settings.get("head", {})),
-        "optim": dict(_OPTIM),
-        "train": {"seeds": SEEDS, **row.settings.get("train", {})},
+        "data": files,
+        **tables,
+        "head": tables.get("head", {}),
+        "train": {"seeds": SEEDS, **tables.get("train", {})},
     }
 
 
@@ -221,7 +237,8 @@ def baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
     for name, records in data.dev.items():
         scores = score_answers(recipe["task"], records, baseline_answers(data, records), labels, {}).scores
         dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
-    return {"metric": data.metrics[0], "dev": dev, "what": _BASELINES[data.kind]}
+    examples = {"train": len(data.train), "held_out": len(data.held)}
+    return {"metric": data.metrics[0], "examples": examples, "dev": dev, "what": _BASELINES[data.kind]}
 
 
 _BASELINES = {
@@ -260,19 +277,38 @@ def baseline_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
 
 def _split_arc(data: Path, out: Path) -> None:
     """ARC's questions (the file holds the official training set only) divided by a hash: a fifth to score."""
-    place = out / "arc-easy"
-    if (place / "dev.csv").is_file():
-        return
-    source = next((f for f in (data / "arc-easy" / "dev.csv", data / "arc-easy" / "dev.csv.gz") if f.is_file()), None)
+    lines = _read_lines(data / "arc-easy" / "dev.csv", out / "arc-easy" / "dev.csv")
+    if lines:
+        rows = list(filter(None, csv.reader(lines)))
+        _divide("arc", [(row[0], _csv_line(row)) for row in rows], 5, out / "arc-easy", ("train.csv", "dev.csv"))
+
+
+def _split_trec(data: Path, out: Path) -> None:
+    """TREC's training questions divided by a hash: a tenth to score."""
+    lines = _read_lines(data / "trec" / "train.txt", out / "trec" / "dev.txt")
+    if lines:
+        _divide("trec", [(line, line) for line in lines], 10, out / "trec", ("train.txt", "dev.txt"))
+
+
+def _read_lines(path: Path, done: Path) -> list[str]:
+    """The lines of a file, packed or not; none if ``done`` is there."""
+    if done.is_file():
+        return []
+    source = next((f for f in (path, path.with_name(path.name + ".gz")) if f.is_file()), None)
     if source is None:
-        raise InputError(f"{data / 'arc-easy' / 'dev.csv'}: no such file")
+        raise InputError(f"{path}: no such file")
     text = gzip.decompress(source.read_bytes()).decode() if source.suffix == ".gz" else source.read_text("utf-8")
-    place.mkdir(parents=True, exist_ok=True)
-    parts: dict[str, list[list[str]]] = {"train": [], "dev": []}
-    for row in filter(None, csv.reader(text.splitlines(keepends=True))):
-        parts["dev" if seed_of("arc", row[0]) % 5 == 0 else "train"].append(row)
-    for name, rows in parts.items():
-        write_text(place / f"{name}.csv", "".join(_csv_line(row) for row in rows))
+    return text.splitlines(keepends=True)
+
+
+def _divide(seed: str, examples: list[tuple[str, str]], n: int, out: Path, names: tuple[str, str]) -> None:
+    """Write lines to a training file and, every ``n``-th by the hash of its key, to a dev file."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    for key, line in examples:
+        parts[seed_of(seed, key) % n == 0].append(line)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, lines in zip(names, parts, strict=True):
+        write_text(out / name, "".join(lines))
 
 
 def _csv_line(row: Sequence[str]) -> str:

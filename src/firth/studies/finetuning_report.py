@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.page import Report, TableCell
-from firth.studies.finetuning import BASELINE, FEATURES, LABELS, PRETRAINED, ROWS, SCRATCH
+from firth.studies.finetuning import BASELINE, FEATURES, PRETRAINED, ROWS, SCRATCH
 
 Facts = Mapping[str, Any]
 
@@ -23,8 +23,11 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     if features := feature_table(facts):
         report.heading("Named entities: frozen features and fine-tuning")
         report.table(["features, head", "entity F1", "seconds per run"], features)
-    if curves := label_curves(facts):
+    header, rows = label_table(facts)
+    if rows:
         report.heading("Numbers of labels")
+        report.table(header, rows)
+    if curves := label_curves(facts):
         report.lines_plot("Sentiment (SST-2) by training examples", curves, "training examples", "accuracy, %")
     path = out / "report.html"
     report.write(path)
@@ -66,16 +69,36 @@ def feature_table(facts: Facts) -> list[list[TableCell]]:
     return rows
 
 
-def label_curves(facts: Facts) -> dict[str, tuple[list[float], list[float]]]:
-    """Accuracy in percent over the number of training examples, by start."""
+def label_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
+    """Header and rows: each task of texts with each number of labels, by start."""
+    starts = (PRETRAINED, SCRATCH, BASELINE)
+    rows: list[list[TableCell]] = []
+    for row in ROWS:
+        for n in (*row.labels, 0) if row.labels else ():
+            found = [with_labels(facts, row.name, n, start) for start in starts]
+            if known := next((cell for cell in found if cell), None):
+                labels = f"{n:,}" if n else "all"
+                rows.append([row.name, known["metric"], labels, *(percent(cell, known["metric"]) for cell in found)])
+    return ["task", "score", "labels", *starts], rows
+
+
+def label_curves(facts: Facts, task: str = "SST-2") -> dict[str, tuple[list[float], list[float]]]:
+    """A task's first score in percent over the number of training examples, by start."""
     curves: dict[str, tuple[list[float], list[float]]] = {}
+    row = next(row for row in ROWS if row.name == task)
     for start in (PRETRAINED, SCRATCH, BASELINE):
-        points = [(n, facts.get(f"labels/{n}/{start}")) for n in LABELS]
-        points.append((8000, facts.get(f"tasks/SST-2/{start}")))
-        known = [(n, 100 * cell["dev"]["dev"]["accuracy"]["mean"]) for n, cell in points if cell]
+        cells = [with_labels(facts, task, n, start) for n in (*row.labels, 0)]
+        known = [cell for cell in cells if cell]
         if known:
-            curves[start] = ([float(n) for n, _ in known], [score for _, score in known])
+            sizes = [float(cell["examples"]["train"] + cell["examples"]["held_out"]) for cell in known]
+            curves[start] = (sizes, [100 * cell["dev"]["dev"][cell["metric"]]["mean"] for cell in known])
     return curves
+
+
+def with_labels(facts: Facts, task: str, n: int, start: str) -> Facts | None:
+    """The cell of a task with ``n`` labels; 0: all."""
+    found: Facts | None = facts.get(f"labels/{task}/{n}/{start}" if n else f"tasks/{task}/{start}")
+    return found
 
 
 def percent(cell: Facts | None, metric: str) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ from firth.vectors.train import VectorTraining, train_vectors
 
 CPU_SECONDS = 600
 PIECES, WORDS = 16_000, 20_000
-# Sentences of the tasks on words; of texts the study of fine-tuning takes 8,000.
-MOST_TAGGED = 4000
+# Texts, and sentences of the tasks on words.
+MOST_TEXTS, MOST_TAGGED = 8000, 4000
 TASKS = {"CoNLL-2003": "entity_f1", "English POS": "tag_accuracy", "SST-2": "accuracy", "SNLI": "accuracy"}
 _TAGGING = ("CoNLL-2003", "English POS")
 # Rows as long as those of pre-training.
@@ -169,8 +169,8 @@ def study(
     if not data.is_dir():
         raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
     cells = [
-        *text_cells(data, out), *pretrain_cells(data, out), *task_cells(data, models, out),
-        *mix_cells(data, models, out), *label_cells(data, models, out),
+        *text_cells(data, out), *pretrain_cells(data, out), *task_cells(data, out),
+        *mix_cells(data, out), *label_cells(data, out),
     ]  # fmt: skip
     return run_study(cells, out, only=only, workers=workers, tell=tell)
 
@@ -232,7 +232,7 @@ def model_of(name: str, out: Path) -> Path:
     return out / "cells" / "pre-training" / (row.reads or name) / "model"
 
 
-def task_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+def task_cells(data: Path, out: Path) -> list[StudyCell]:
     """A cell for each model and task."""
     cells = []
     for task in TASKS:
@@ -242,7 +242,7 @@ def task_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
                 continue
             if task == "CoNLL-2003" and "adapt" in tables:
                 tables = laid_over(tables, {"head": {"crf": True}})
-            recipe = _recipe(task, name, tables, data, models, out)
+            recipe = _recipe(task, name, tables, data, out)
             cells.append(StudyCell(f"tasks/{name}/{task}", task_cell, {"recipe": recipe}, _needs(name)))
     return cells
 
@@ -251,14 +251,14 @@ def _needs(name: str) -> tuple[str, ...]:
     return (f"pre-training/{REPRESENTATIONS[name].reads or name}",)
 
 
-def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, models: Path, out: Path) -> dict[str, Any]:
+def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, out: Path) -> dict[str, Any]:
     """The recipe of a task on a row's model: the task's own, with ``tables`` laid over it."""
     row = next(row for row in ROWS if row.name == task)
-    recipe = recipe_of(row, data, models, out) | {"model": f"{model_of(name, out)}/", "optim": {}}
-    return laid_over(laid_over(recipe, _TAGGED if task in _TAGGING else {}), tables)
+    recipe = recipe_of(replace(row, settings={}), data, out) | {"model": f"{model_of(name, out)}/", "optim": {}}
+    return laid_over(laid_over(recipe, _TAGGED if task in _TAGGING else {"data": {"limit": MOST_TEXTS}}), tables)
 
 
-def mix_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+def mix_cells(data: Path, out: Path) -> list[StudyCell]:
     """A cell for each task and seed: what a linear layer on ELMo's mix of layers makes of it."""
     tables = {**_FROZEN, "head": {"network": {**_MIX, "mix_l2": 0.0, "dropout": 0.1}}}
     cells = []
@@ -270,14 +270,14 @@ def mix_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
                 own["train"] |= _MANY_UPDATES["train"]
             else:
                 own["head"] = {"network": {"pool": "mean"}}
-            recipe = _recipe(task, "ELMo", laid_over(tables, own), data, models, out)
+            recipe = _recipe(task, "ELMo", laid_over(tables, own), data, out)
             cells.append(StudyCell(f"layers/{task}/seed {seed}", mix_cell, {"recipe": recipe}, _needs("ELMo")))
     return cells
 
 
-def label_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+def label_cells(data: Path, out: Path) -> list[StudyCell]:
     """ULMFiT's language model of the target text, and a cell for each number of labels and start."""
-    recipe = recipe_of(_NEWS, data, models, out) | {"optim": {}, "model": f"{model_of('ULMFiT', out)}/"}
+    recipe = recipe_of(_NEWS, data, out) | {"optim": {}, "model": f"{model_of('ULMFiT', out)}/"}
     target = "labels/target text"
     cells = [StudyCell(target, target_cell, {"recipe": recipe}, _needs("ULMFiT"))]
     for n in LABELS:
