@@ -4,7 +4,7 @@ import dataclasses
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +13,8 @@ import pytest
 import firth
 from firth.demo import run as job
 from firth.demo.python_docs import PythonDocs
-from firth.demo.report import FRESH, PRETRAINED, TFIDF, Score
+from firth.demo.report import DOCSTRINGS, FRESH, PRETRAINED, REVIEWS, SHIPPED_START, TFIDF, Score
+from firth.demo.reviews import read_reviews
 from firth.demo.run import DemoResult, DemoSettings, demo
 from firth.errors import ConfigError
 from firth.pretraining.run import pretrain
@@ -54,6 +55,15 @@ def tiny_docs() -> PythonDocs:
             documents.append(Document(tuple(texts), f"stdlib:{part}{module}"))
             labelled += [Text(t, part, f"stdlib:{part}{module}:f{i}") for i, t in enumerate(texts)]
     return PythonDocs(documents, labelled)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_shipped_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of shipped models, empty: those of this tree are not part of a test."""
+    folder = tmp_path_factory.mktemp("weights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "WEIGHTS", folder)
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +124,10 @@ def test_an_interrupted_demo_goes_on(
         shutil.rmtree(self.out / "run" / "checkpoints" / f"step-{SETTINGS.steps}")
         raise KeyboardInterrupt
 
-    def stop_scoring(self: job._Demo, start: str, per_class: int, draw: int) -> Score:
+    def stop_scoring(self: job._Demo, task: str, start: str, per_class: int, draw: int) -> Score:
         if draw:
             raise KeyboardInterrupt
-        return scoring(self, start, per_class, draw)
+        return scoring(self, task, start, per_class, draw)
 
     def run() -> DemoResult:
         return demo(tmp_path / "out", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
@@ -158,3 +168,39 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already and is no demo"):
         demo(tmp_path, settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_shipped_models_are_compared_first(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tmp_path / "weights"
+    for name in ("firth-mini-en", "firth-mini-ko"):
+        shutil.copytree(tiny_run / "model", weights / name)
+    monkeypatch.setattr(job, "WEIGHTS", weights)
+    said: list[str] = []
+    settings = dataclasses.replace(SETTINGS, per_class=(4,), draws=1)
+
+    def run() -> DemoResult:
+        return demo(tmp_path / "out", settings=settings, docs=tiny_docs(), tell=said.append)
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job._Demo, "write_text", stop)
+        with pytest.raises(KeyboardInterrupt, match="goes on"):
+            run()
+    # The shipped models have been compared before anything was pre-trained.
+    first = [json.loads(line) for line in (tmp_path / "out" / "scores.jsonl").read_text("utf-8").splitlines()]
+    assert {(s["task"], s["start"]) for s in first} == {
+        (DOCSTRINGS, SHIPPED_START), (DOCSTRINGS, TFIDF), (REVIEWS, SHIPPED_START), (REVIEWS, TFIDF), (REVIEWS, FRESH)
+    }  # fmt: skip
+    result = run()
+    assert len(result.scores) == len(first) + 2
+    assert "Korean film reviews" in result.report.read_text("utf-8")
+    assert any(line.startswith(f"{REVIEWS}: test accuracy from 4 labels a class: {SHIPPED_START}") for line in said)
+
+
+def test_the_reviews_are_whole() -> None:
+    reviews = read_reviews()
+    assert len(reviews) == len({review.text for review in reviews}) == 500
+    assert [sum(review.label == label for review in reviews) for label in ("negative", "positive")] == [250, 250]
+    assert all(review.text.strip() == review.text and len(review.text) >= 10 for review in reviews)

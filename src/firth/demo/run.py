@@ -33,10 +33,23 @@ from firth.demo.python_docs import (
     split_labelled,
     without_texts,
 )
-from firth.demo.report import FRESH, PRETRAINED, TFIDF, Findings, Score, summarised, write_demo_report
+from firth.demo.report import (
+    DOCSTRINGS,
+    FRESH,
+    PRETRAINED,
+    REVIEWS,
+    SHIPPED_START,
+    TFIDF,
+    Findings,
+    Score,
+    starts_of,
+    summarised,
+    write_demo_report,
+)
+from firth.demo.reviews import read_reviews
 from firth.errors import ConfigError
 from firth.files import append_to, write_folder, write_json, write_text
-from firth.finetuning.base import base_of
+from firth.finetuning.base import Base, base_of
 from firth.finetuning.recipe import build
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
@@ -44,15 +57,20 @@ from firth.inference.answering import answer_records
 from firth.inference.model import load
 from firth.machine import Machine, find_machine
 from firth.metrics.classification import accuracy, macro_f1
+from firth.names import WEIGHTS
 from firth.pretraining.recipe import Pretrain
 from firth.pretraining.run import RECIPE, pretrain, resolve, resume
 from firth.progress import format_duration, say
 from firth.tasks.predictions import Labelled
 from firth.tasks.scoring import score_labels
-from firth.text.records import Document, Text
+from firth.text.records import Document
 from firth.training.log import read_log
 
 SEED = 12345
+# The shipped model of each task's language.
+_SHIPPED = {DOCSTRINGS: "firth-mini-en", REVIEWS: "firth-mini-ko"}
+# Test texts of each class.
+_TESTED = {DOCSTRINGS: 50, REVIEWS: 150}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +107,11 @@ class DemoSettings:
     n_queries: int = option(5, "sentences whose nearest ones the report shows")
     n_nearest: int = option(3, "nearest sentences of each")
     per_class: tuple[int, ...] = option((4, 16, 64), "labelled docstrings of each class to learn from")
-    draws: int = option(5, "times that they are drawn, each with other weights and orders too")
+    draws: int = option(3, "times that they are drawn, each with other weights and orders too")
     tune_steps: int = option(200, "updates of a fine-tuning")
     tune_texts: int = option(20, "docstrings in an update")
     tune_rate: float = option(1e-3, "highest rate of a fine-tuning, with and without pre-training")
+    shipped_rate: float = option(3e-4, "highest rate of fine-tuning a shipped model")
     fresh_init_range: float = option(0.02, "BERT's, without pre-training: there it does better than the wider one")
 
 
@@ -144,13 +163,14 @@ class _Demo:
         )
         started_at_s = time.monotonic()
         self.docs = read_python_docs() if docs is None else docs
-        self.labels = tuple(sorted({str(text.label) for text in self.docs.labelled}))
-        if len(self.labels) < 2:
+        self.labelled = {DOCSTRINGS: self.docs.labelled, REVIEWS: read_reviews()}
+        self.labels = {task: tuple(sorted({str(t.label) for t in texts})) for task, texts in self.labelled.items()}
+        if len(self.labels[DOCSTRINGS]) < 2:
             raise ConfigError("this Python's sources hold too few docstrings to classify: use a full installation")
         self._claim()
         self.seconds.setdefault("read", time.monotonic() - started_at_s)
-        test = self._split(self.settings.per_class[0], 0).test
-        self.n_test = len(test)
+        self.n_test = {task: len(self._split(task, self.settings.per_class[0], 0).test) for task in self.labelled}
+        test = self._split(DOCSTRINGS, self.settings.per_class[0], 0).test
         train, self.held = hold_out(self.docs.documents, settings.held_out_share)
         self.train = without_texts(train, test)
         self.held = without_texts(self.held, test)
@@ -158,13 +178,15 @@ class _Demo:
     def run(self) -> DemoResult:
         """All stages, then the report."""
         out = self.out
+        if any((WEIGHTS / name).is_dir() for name in _SHIPPED.values()):
+            self._stage("first", out / "first.json", "fine-tune the shipped models", self.first)
         self._stage("text", out / "text" / "train.txt", "write the text", self.write_text)
         self._stage("vocab", out / "vocab", "train a vocabulary", self.train_vocab)
         self._stage("corpus", out / "corpus" / "manifest.json", "prepare the corpus", self.prepare_corpus)
         last = out / "run" / "checkpoints" / f"step-{self.settings.steps}"
         self._stage("pretrain", last, "pre-train BERT", self.pretrain)
         self._stage("compare", out / "classifier", "fine-tune and compare", self.compare)
-        self.tell("[6/6] look inside and write the report")
+        self.tell(f"[{len(_STAGES)}/{len(_STAGES)}] look inside and write the report")
         findings = self.look()
         report = write_demo_report(out / "report.html", findings, self.settings)
         self._say_what_was_made(findings, report)
@@ -201,9 +223,9 @@ class _Demo:
         """Do a stage unless what it makes is there, whole; note how long it took, over all attempts."""
         number = _STAGES.index(name) + 1
         if made.exists():
-            self.tell(f"[{number}/6] {title}: done already")
+            self.tell(f"[{number}/{len(_STAGES)}] {title}: done already")
             return
-        self.tell(f"[{number}/6] {title}")
+        self.tell(f"[{number}/{len(_STAGES)}] {title}")
         with self._timed(name):
             work()
 
@@ -281,38 +303,62 @@ class _Demo:
         }
         return resolve(data, [], "the demo's settings")
 
-    def compare(self) -> None:
-        """Three ways to learn the classes from few docstrings, over several draws of them.
+    def first(self) -> None:
+        """What a user has from the first minute: the shipped models beside the baseline, on each task."""
+        there = [task for task, name in _SHIPPED.items() if (WEIGHTS / name).is_dir()]
+        self._score_all([(task, start) for task in there for start in (SHIPPED_START, TFIDF)])
+        if REVIEWS in there:
+            self._score_all([(REVIEWS, FRESH)])
+        for task in there:
+            self.tell(self._best(task))
+        write_json(self.out / "first.json", {"tasks": there})
 
-        Scores are written down one by one, so that an interruption costs one of them at most. Last of all
-        a classifier is kept: the pre-trained one of the first draw with the most labels.
+    def compare(self) -> None:
+        """Ways to learn the classes from few docstrings, over several draws of them.
+
+        Last of all a classifier is kept: the pre-trained one of the first draw with the most labels.
         """
-        self._clear_up()
-        done = {(s.start, s.per_class, s.draw) for s in self._scores()}
-        todo = [
-            (start, n, draw)
-            for n in self.settings.per_class
-            for draw in range(self.settings.draws)
-            for start in (PRETRAINED, FRESH, TFIDF)
-            if (start, n, draw) not in done
-        ]
-        started_at_s = time.monotonic()
-        for number, (start, n, draw) in enumerate(todo):
-            score = self._score(start, n, draw)
-            with append_to(self.out / "scores.jsonl") as file:
-                file.write(json.dumps(asdict(score)).encode() + b"\n")
-            left_s = (time.monotonic() - started_at_s) / (number + 1) * (len(todo) - number - 1)
-            self.tell(
-                f"{start}, {n} a class, draw {draw + 1}: accuracy {score.accuracy:.3f}  {format_duration(left_s)} left"
-            )
+        self._score_all([(DOCSTRINGS, start) for start in (PRETRAINED, FRESH, TFIDF)])
+        split = self._split(DOCSTRINGS, self.settings.per_class[-1], 0)
         with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
-            self._tune(PRETRAINED, self._split(self.settings.per_class[-1], 0), 0, Path(folder))
+            self._tune(DOCSTRINGS, PRETRAINED, split, 0, Path(folder))
             model = Path(folder) / "model"
 
             def copy(new: Path) -> None:
                 shutil.copytree(model, new, dirs_exist_ok=True)
 
             write_folder(self.out / "classifier", copy)
+
+    def _score_all(self, ways: list[tuple[str, str]]) -> None:
+        """Score each way of learning, as (task, start), with each number of labels and draw.
+
+        Scores are written down one by one, so that an interruption costs one of them at most.
+        """
+        self._clear_up()
+        done = {(s.task, s.start, s.per_class, s.draw) for s in self._scores()}
+        todo = [
+            (task, start, n, draw)
+            for n in self.settings.per_class
+            for draw in range(self.settings.draws)
+            for task, start in ways
+            if (task, start, n, draw) not in done
+        ]
+        started_at_s = time.monotonic()
+        for number, (task, start, n, draw) in enumerate(todo):
+            score = self._score(task, start, n, draw)
+            with append_to(self.out / "scores.jsonl") as file:
+                file.write(json.dumps(asdict(score)).encode() + b"\n")
+            left_s = (time.monotonic() - started_at_s) / (number + 1) * (len(todo) - number - 1)
+            self.tell(
+                f"{task}: {start}, {n} a class, draw {draw + 1}: accuracy {score.accuracy:.3f}  "
+                f"{format_duration(left_s)} left"
+            )
+
+    def _best(self, task: str) -> str:
+        """The mean accuracies of a task with the most labels, in one line."""
+        scores, n = self._scores(), self.settings.per_class[-1]
+        means = [f"{start} {summarised(scores, start, n, task=task)[0]:.3f}" for start in starts_of(scores, task)]
+        return f"{task}: test accuracy from {n} labels a class: {', '.join(means)}"
 
     def _scores(self) -> list[Score]:
         file = self.out / "scores.jsonl"
@@ -327,44 +373,52 @@ class _Demo:
         lines = file.read_text("utf-8").splitlines(keepends=True) if file.is_file() else []
         write_text(file, "".join(line for line in lines if line.endswith("}\n")))
 
-    def _split(self, per_class: int, draw: int) -> LabelledSplit:
-        return split_labelled(self.docs.labelled, self.seed + draw, per_class)
+    def _split(self, task: str, per_class: int, draw: int) -> LabelledSplit:
+        return split_labelled(self.labelled[task], self.seed + draw, per_class, per_class_test=_TESTED[task])
 
-    def _score(self, start: str, per_class: int, draw: int) -> Score:
+    def _score(self, task: str, start: str, per_class: int, draw: int) -> Score:
         """Learn from one draw and answer the test set."""
-        split = self._split(per_class, draw)
-        truth = self._numbers(split.test)
+        split, labels = self._split(task, per_class, draw), self.labels[task]
+        truth = np.array([labels.index(str(text.label)) for text in split.test], np.int64)
         if start == TFIDF:
             found = fit_tfidf(
                 "classify",
-                self.labels,
+                labels,
                 split.train,
                 [],
-                lambda texts, answers: score_labels(texts, answers, self.labels)["accuracy"],
+                lambda texts, answers: score_labels(texts, answers, labels)["accuracy"],
             )
             answers = [a for a in found.model.answers(split.test) if isinstance(a, Labelled)]
-            predicted = np.array([self.labels.index(answer.label) for answer in answers], np.int64)
+            predicted = np.array([labels.index(answer.label) for answer in answers], np.int64)
         else:
             with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
-                predicted = self._tune(start, split, draw, Path(folder))
-        return Score(start, per_class, draw, accuracy(truth, predicted), macro_f1(truth, predicted))
+                predicted = self._tune(task, start, split, draw, Path(folder))
+        return Score(task, start, per_class, draw, accuracy(truth, predicted), macro_f1(truth, predicted))
 
-    def _numbers(self, texts: list[Text]) -> np.ndarray:
-        return np.array([self.labels.index(str(text.label)) for text in texts], np.int64)
+    def _base(self, task: str, start: str) -> Base:
+        """What a fine-tuning begins from: reviews have no other model here than the shipped one's size."""
+        if start == SHIPPED_START or task == REVIEWS:
+            return base_of(read_model(WEIGHTS / _SHIPPED[task]), from_scratch=start == FRESH)
+        base = base_of(read_model(self.out / "run"), from_scratch=start == FRESH)
+        fresh = replace(base.config, init_range=self.settings.fresh_init_range)
+        return replace(base, config=fresh) if start == FRESH else base
 
-    def _tune(self, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
-        """Fine-tune one of the two BERTs in ``folder``; returns the labels it gives the test texts."""
-        s, base = self.settings, base_of(read_model(self.out / "run"), from_scratch=start == FRESH)
-        if start == FRESH:
-            base = replace(base, config=replace(base.config, init_range=s.fresh_init_range))
+    def _tune(self, task: str, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
+        """Fine-tune a BERT in ``folder``; returns the labels it gives the test texts."""
+        s, base, labels = self.settings, self._base(task, start), self.labels[task]
+        shipped = start == SHIPPED_START or task == REVIEWS
         recipe = build(
             {
                 "model": "the demo's",
                 "task": "classify",
                 "kind": "classify",
                 "metric": "accuracy",
-                "head": {"labels": list(self.labels)},
-                "optim": {"kind": "adamw", "learning_rate": s.tune_rate, "warmup_share": s.warmup_share},
+                "head": {"labels": list(labels), "network": {"pool": "mean" if shipped else "summary"}},
+                "optim": {
+                    "kind": "adamw",
+                    "learning_rate": s.shipped_rate if shipped else s.tune_rate,
+                    "warmup_share": s.warmup_share,
+                },
                 "train": {
                     "epochs": s.tune_steps * s.tune_texts / len(split.train),
                     "batch_examples": s.tune_texts,
@@ -376,7 +430,7 @@ class _Demo:
         train, held = split_of(base, recipe, split.train).examples, split_of(base, recipe, [])
         tune(Run(base, recipe, self.seed + draw, train, held, self.machine, folder / "features"), folder, self.tell)
         answers, _ = answer_records(read_model(folder / "model"), split.test)
-        return np.array([self.labels.index(answer.label) for answer in answers], np.int64)
+        return np.array([labels.index(answer.label) for answer in answers], np.int64)
 
     def look(self) -> Findings:
         """Blanks, nearest sentences and all numbers, for the report."""
@@ -403,9 +457,10 @@ class _Demo:
             )
 
     def _say_what_was_made(self, found: Findings, report: Path) -> None:
-        n, out = self.settings.per_class[-1], self.out
-        means = [f"{start} {summarised(found.scores, start, n)[0]:.3f}" for start in (PRETRAINED, FRESH, TFIDF)]
-        self.tell(f"test accuracy from {n} labelled docstrings a class: {', '.join(means)}")
+        out = self.out
+        for task in self.labelled:
+            if starts_of(found.scores, task):
+                self.tell(self._best(task))
         self.tell(f"the report: {report}   the model: {out / 'run'}   the classifier: {out / 'classifier'}")
         self.tell("try next:")
         blank = "Return a list of [MASK] in the given directory."
@@ -417,7 +472,7 @@ class _Demo:
 
 
 _TUNING = ".tuning-"
-_STAGES = ("text", "vocab", "corpus", "pretrain", "compare", "look")
+_STAGES = ("first", "text", "vocab", "corpus", "pretrain", "compare", "look")
 
 
 def _as_text(documents: list[Document]) -> str:
