@@ -32,6 +32,8 @@ from firth.serving.metrics import Metrics
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BACKLOG = 2048
+# What connections may take to close once all requests are answered.
+CLOSING_S = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +128,7 @@ def serve(served: Served) -> None:
             date_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=CLOSING_S,
         )
         server = uvicorn.Server(config)
         loops: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
