@@ -6,6 +6,7 @@ import pytest
 
 from firth.corpus.prepare import prepare
 from firth.corpus.smoothing import smoothed_languages, weights_by_file
+from firth.corpus.vocab import build_vocab
 from firth.errors import ConfigError, InputError
 
 
@@ -34,6 +35,23 @@ def test_the_corpus_has_the_smoothed_shares(texts: list[Path], tiny_vocab: Path,
     report = prepare(texts, tiny_vocab, tmp_path / "c", hold_out=0, workers=1, weights=weights_by_file(languages))
     # 90 documents with weight 5/9, of which a hash chooses, and 10 five times each.
     assert report.documents == pytest.approx(100, abs=15)
+
+
+def test_a_vocabulary_has_more_tokens_of_a_small_language(tmp_path: Path) -> None:
+    large, small = tmp_path / "en.txt", tmp_path / "ko.txt"
+    large.write_text("the old farmer walked to the river and the mill\n" * 400)
+    small.write_text("늙은 농부가 강과 방앗간으로 걸어갔다\n" * 4)
+
+    def hangul(smooth: float | None) -> int:
+        out = tmp_path / str(smooth)
+        build_vocab([large, small], out, size=62, smooth=smooth, workers=1, tell=lambda _: None)
+        return sum(any("가" <= c <= "힣" for c in piece) and len(piece.strip("#")) > 1 for piece in pieces_of(out))
+
+    def pieces_of(out: Path) -> list[str]:
+        return (out / "vocab.txt").read_text("utf-8").splitlines()
+
+    assert hangul(0.0) > hangul(None) == hangul(1.0)
+    assert pieces_of(tmp_path / "1.0") == pieces_of(tmp_path / "None")
 
 
 def test_what_cannot_be_smoothed(texts: list[Path], tmp_path: Path) -> None:

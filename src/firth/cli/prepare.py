@@ -232,9 +232,8 @@ def _size_for(tokenizer: Path, translations: bool) -> str:
 
 def _smoothed(texts: Sequence[str], exponent: float) -> dict[str, float]:
     """The weight of each file by the languages' shares, which are said."""
-    from firth.corpus.smoothing import smoothed_languages, weights_by_file
+    from firth.corpus.smoothing import smoothed_languages, told, weights_by_file
 
     languages = smoothed_languages(texts, exponent)
-    for one in languages:
-        say(f"{one.given}: {one.share:.1%} of the text, {one.smoothed:.1%} sampled (weight {one.weight:.3g})")
+    told(languages, say)
     return weights_by_file(languages)

@@ -26,6 +26,7 @@ def vocab(
     keep_accents: Flag = False,
     kind: Literal["wordpiece", "bpe", "words"] = "wordpiece",
     score: Literal["frequency", "likelihood"] | None = None,
+    smooth: float | None = None,
     errors: Errors = "replace",
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
@@ -52,6 +53,9 @@ def vocab(
     score
         WordPiece merge criterion: frequency of the pair (default), or likelihood (count of the pair over both
         counts).
+    smooth
+        Several languages, one per TEXT: count their words as if each had its share of the text to this power (0.7 for
+        multilingual BERT), so that small languages get more tokens.
     errors
         Invalid UTF-8: replace and report, or stop with an error (strict).
     workers
@@ -72,6 +76,7 @@ def vocab(
             score=score,
             errors=errors,
             workers=workers,
+            smooth=smooth,
         )
     if as_json:
         print_json(report)

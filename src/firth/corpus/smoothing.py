@@ -4,7 +4,7 @@ Source: google-research/bert multilingual.md: each language's share of the text 
 """
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,12 @@ def smoothed_languages(texts: Sequence[str | Path], exponent: float = EXPONENT) 
         Language(str(text), some, share, wanted, min(wanted / share, MOST))
         for text, some, share, wanted in zip(texts, files, shares, smoothed, strict=True)
     ]
+
+
+def told(languages: Sequence[Language], tell: Callable[[str], None]) -> None:
+    """Say each language's share, and the share that it gets."""
+    for one in languages:
+        tell(f"{one.given}: {one.share:.1%} of the text, {one.smoothed:.1%} sampled (weight {one.weight:.3g})")
 
 
 def weights_by_file(languages: Sequence[Language]) -> dict[str, float]:

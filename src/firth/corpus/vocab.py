@@ -1,6 +1,7 @@
 """Train a vocabulary on text files and write the tokenizer folder."""
 
 import dataclasses
+import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from firth.corpus.smoothing import smoothed_languages, told
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import new_folder, write_json
-from firth.progress import Progress
+from firth.progress import Progress, say
 from firth.text.bpe import train_bpe
 from firth.text.corpus import CorpusReader
 from firth.text.tokenizer import BPE, WORDPIECE, WORDS, Tokenizer
@@ -67,13 +69,16 @@ def build_vocab(
     errors: Literal["replace", "strict"] = "replace",
     workers: int | None = None,
     max_types: int = MAX_TYPES,
+    smooth: float | None = None,
+    tell: Callable[[str], None] = say,
 ) -> VocabReport:
     """Train ``size`` tokens on text and write the tokenizer folder ``out``.
 
     ``score`` (WordPiece only; default "frequency"): which pair of tokens to merge next.
     The same text and options give the same bytes for any ``workers`` (default: the number of CPUs).
-    ``max_types`` bounds memory: beyond it the rarest words are dropped. Raises
-    ConfigError if ``out`` already holds something, InputError for text that cannot be read.
+    ``max_types`` bounds memory: beyond it the rarest words are dropped. ``smooth``: each of ``paths`` is a language,
+    and its words count as if it had its share of the text to this power (see ``smoothing``). Raises ConfigError if
+    ``out`` already holds something, InputError for text that cannot be read.
     """
     started_at_s = time.perf_counter()
     out = Path(out)
@@ -81,7 +86,12 @@ def build_vocab(
     reader = CorpusReader(paths, errors)
     with new_folder(out) as folder:
         splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=kind == "bpe")
-        words = _count(reader, splitter, max_types, workers or cpu_count())
+        weights = dict[Path, float]()
+        if smooth is not None:
+            languages = smoothed_languages(paths, smooth)
+            told(languages, tell)
+            weights = {file: one.weight for one in languages for file in one.files}
+        words = _count(reader, splitter, max_types, workers or cpu_count(), weights)
         if not words.counts:
             raise InputError(
                 f"no words in {_named(reader)} ({reader.report.documents} documents); give text to train on"
@@ -135,17 +145,31 @@ def _named(reader: CorpusReader) -> str:
     return f"{reader.files[0]}{more}"
 
 
-def _count(reader: CorpusReader, splitter: WordSplitter, max_types: int, workers: int) -> WordCounts:
-    total = WordCounts(max_types)
-    blocks = text_blocks(paragraph for document in reader for paragraph in document.paragraphs)
+def _count(
+    reader: CorpusReader, splitter: WordSplitter, max_types: int, workers: int, weights: Mapping[Path, float]
+) -> WordCounts:
+    """Count words; those of files with weights as often as these say, but at least once."""
+    total, language, weight = WordCounts(max_types), WordCounts(max_types), 1.0
+
+    def finish() -> None:
+        total.add({word: max(round(weight * count), 1) for word, count in language.counts.items()})
+        total.pruned_types += language.pruned_types
+        total.pruned_occurrences += language.pruned_occurrences
+
     with Progress("count words", reader.total_bytes, "bytes") as progress:
-        if workers == 1 or reader.total_bytes < _SMALL:
-            counted: Iterator[Mapping[str, int]] = map(splitter.count, blocks)
-        else:
-            counted = _count_in_workers(blocks, splitter, workers)
-        for counts in counted:
-            total.add(counts)
-            progress.advance(reader.bytes_consumed - progress.done, f"{len(total.counts)} word types")
+        for changed, files in itertools.groupby(reader.by_file(), lambda file: weights.get(file[0], 1.0)):
+            blocks = text_blocks(p for _, documents in files for document in documents for p in document.paragraphs)
+            if changed != weight:
+                finish()
+                language, weight = WordCounts(max_types), changed
+            if workers == 1 or reader.total_bytes < _SMALL:
+                counted: Iterator[Mapping[str, int]] = map(splitter.count, blocks)
+            else:
+                counted = _count_in_workers(blocks, splitter, workers)
+            for counts in counted:
+                language.add(counts)
+                progress.advance(reader.bytes_consumed - progress.done, f"{len(language.counts)} word types")
+    finish()
     return total
 
 

@@ -168,11 +168,16 @@ class CorpusReader:
         self.bytes_consumed = before + _size(path)
 
     def __iter__(self) -> Iterator[Document]:
+        for _, documents in self.by_file():
+            yield from documents
+
+    def by_file(self) -> Iterator[tuple[Path, Iterator[Document]]]:
+        """Start a pass: each file with its documents, which are read before the next file is asked for."""
         self.begin()
         for path in self.files:
             self.report.files += 1
             before = self.bytes_consumed
-            yield from self._documents(path, self._groups(path))
+            yield path, self._documents(path, self._groups(path))
             self.bytes_consumed = before + _size(path)
 
     def _groups(self, path: Path) -> Iterator[tuple[int, Iterable[str]]]:
