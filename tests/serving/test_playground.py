@@ -1,14 +1,18 @@
-"""The playground: it loads nothing from elsewhere, and asks for what there is."""
+"""The playground: it loads nothing from elsewhere, asks for what there is, and draws what the models compute."""
 
+import base64
 import hashlib
 import re
 from importlib.resources import files
+from typing import Any
 
+import numpy as np
+import pytest
 from served import Client, Serve
 
 from firth.serving.access import Access
 from firth.serving.app import ROUTES
-from firth.serving.playground import PAGE
+from firth.serving.playground import MOST_TOKENS, PAGE
 
 STATIC = files("firth.serving") / "static"
 SCRIPT = (STATIC / "playground.js").read_text("utf-8")
@@ -40,7 +44,7 @@ def test_no_part_names_another_host() -> None:
 def test_it_asks_for_routes_that_there_are() -> None:
     known = {route.path for route in ROUTES}
     paths = re.findall(r'path: "([^"]+)"', SCRIPT)
-    assert len(paths) == 8
+    assert len(paths) == 10
     assert {f"/models/{{model}}{path}" for path in paths} <= known
     assert {"/v1/models", "/models/{model}/info"} <= known
 
@@ -50,3 +54,88 @@ def test_both_languages_have_the_same_words() -> None:
     assert re.findall(r"(\w+): \"", english) == re.findall(r"(\w+): \"", korean)
     used = set(re.findall(r'say\("(\w+)"\)', SCRIPT)) | set(re.findall(r'name: "(\w+)"', SCRIPT))
     assert used <= set(re.findall(r"(\w+): \"", english))
+
+
+TEXT = "The old farmer walked to the river in the morning."
+
+
+def test_masks_are_those_of_pre_training_and_predictions_the_models_own(
+    serve: Serve, predictors: dict[str, Any]
+) -> None:
+    async def work(client: Client) -> Any:
+        asked = [{"inputs": TEXT, "share": 0.5, "seed": seed} for seed in (1, 1, *range(2, 12))]
+        return [(await client.post("/masking", body)).json() for body in asked]
+
+    first, again, *others = serve(work, "masked")
+    assert first == again and any(one["masked"] != first["masked"] for one in others)
+    model = predictors["masked"]
+    ways = set()
+    for found in (first, *others):
+        tokens, masked = found["tokens"], found["masked"]
+        # Half of what is read, special tokens counted as in pre-training, and none of these among them.
+        assert len(masked) == round(0.5 * len(tokens)) and not any(tokens[one["index"]]["special"] for one in masked)
+        for one in masked:
+            ways.add(one["how"])
+            assert (one["shown"] == "[MASK]") == (one["how"] == "mask")
+            assert (one["shown"] == tokens[one["index"]]["text"]) == (one["how"] == "kept")
+            scores = [best["score"] for best in one["candidates"]]
+            assert scores == sorted(scores, reverse=True) and one["probability"] <= scores[0] + 1e-6
+    assert ways == {"mask", "random", "kept"}
+    # One mask alone is what fill-mask is asked for.
+    one = next(one for seed in range(20) if (one := _single(serve, seed))["how"] == "mask")
+    start, stop = one["start"], one["stop"]
+    (blank,) = model.fill_mask(f"{TEXT[:start]}[MASK]{TEXT[stop:]}", top_k=3)
+    assert [best["token_str"] for best in one["candidates"]] == [c.piece for c in blank.candidates]
+    assert [best["score"] for best in one["candidates"]] == pytest.approx([c.probability for c in blank.candidates])
+
+
+def _single(serve: Serve, seed: int) -> dict[str, Any]:
+    """The only masked token at a share so small that there is one, with its place."""
+
+    async def work(client: Client) -> Any:
+        return (await client.post("/masking", {"inputs": TEXT, "share": 0.01, "seed": seed})).json()
+
+    found = serve(work, "masked")
+    (one,) = found["masked"]
+    return {**found["tokens"][one["index"]], **one}
+
+
+def test_hidden_states_are_the_models_own_in_every_layer(serve: Serve, predictors: dict[str, Any]) -> None:
+    texts = [TEXT, "강가에서"]
+
+    async def work(client: Client) -> Any:
+        return (await client.post("/hidden_states", {"inputs": texts})).json()
+
+    for name in ("masked", "gpt", "classify"):
+        found, model = serve(work, name), predictors[name]
+        n_layers = len(model.loaded.objective.encoder.widths)
+        for text, one in zip(texts, found, strict=True):
+            assert len(one["layers"]) == n_layers
+            for number, layer in enumerate(one["layers"]):
+                states = np.frombuffer(base64.b64decode(layer["states"]), "<f2").reshape(layer["shape"])
+                assert len(states) == len(one["tokens"])
+                expected = model.embed(text, layer=number, pool="mean")
+                np.testing.assert_allclose(states.astype(np.float32).mean(0), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/models/masked/masking", {"inputs": ""}, 422, "no tokens"),
+        ("/models/masked/masking", {"inputs": "\u0000\u0007\u001b"}, 422, "no tokens"),
+        ("/models/masked/masking", {"inputs": "a", "share": 0}, 422, "share=0"),
+        ("/models/masked/masking", {"inputs": "a", "share": 1.5}, 422, "share=1.5"),
+        ("/models/masked/masking", {"inputs": "a " * MOST_TOKENS}, 422, "shorten"),
+        ("/models/gpt/masking", {"inputs": "a"}, 400, "cannot fill-mask"),
+        ("/models/masked/hidden_states", {"inputs": ["a " * 50] * 3}, 422, "shorten"),
+        ("/models/gpt/hidden_states", {"inputs": "a " * 100}, 422, "more than 64 tokens"),
+        ("/models/gpt/hidden_states", {"inputs": ["a", ""]}, 422, "no tokens"),
+        ("/models/baseline/hidden_states", {"inputs": "a"}, 400, "cannot embed"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(serve: Serve, path: str, body: Any, status: int, words: str) -> None:
+    async def work(client: Client) -> Any:
+        return await client.post(path, body)
+
+    answer = serve(work, "masked", "gpt", "baseline")
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text

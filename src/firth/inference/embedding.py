@@ -83,6 +83,19 @@ def token_rows(
     return [part.numpy() for part in hidden.top.float().cpu().split([len(row) for row in rows])]
 
 
+@torch.inference_mode()
+def layer_rows(
+    loaded: Loaded, rows: Sequence[list[int]], device: torch.device
+) -> list[list[Float[np.ndarray, "T width"]]]:
+    """The vectors of each row's tokens in every layer, 0 (embeddings) first, all in one batch."""
+    encoder = loaded.objective.encoder
+    numbers = tuple(range(len(encoder.widths)))
+    hidden = encoder(pack_words(rows, loaded.tokenizer).to(device), keep=numbers)
+    lengths = [len(row) for row in rows]
+    layers = [hidden.layers[number].float().cpu().split(lengths) for number in numbers]
+    return [[part.numpy() for part in parts] for parts in zip(*layers, strict=True)]
+
+
 def join_windows(
     windows: Sequence[Float[Tensor, " H"]], lengths: Sequence[int], pool: Pool, unit: bool
 ) -> Float[np.ndarray, " H"]:

@@ -1,13 +1,17 @@
 """Fill masks in two steps: text -> sequence -> the most probable tokens of each mask.
 
-The first needs only the tokenizer; the caller runs the model and chooses the batches.
+The first needs only the tokenizer; the caller runs the model and chooses the batches. The masks are those of the text,
+or those that pre-training would set in it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from firth.data.config import MaskingConfig
+from firth.data.masking import Masker
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
@@ -38,6 +42,23 @@ class MaskedRow:
 
     ids: list[int]
     starts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRow:
+    """A text as pre-training shows it: ``ids`` with masks, the positions to predict, and the tokens that were there."""
+
+    ids: list[int]
+    chosen: list[int]
+    labels: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The prediction at one position: the probability of the token that stood there, and the best, best first."""
+
+    probability: float
+    candidates: tuple[Candidate, ...]
 
 
 def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
@@ -75,6 +96,44 @@ def masked_row(loaded: Loaded, text: str) -> MaskedRow:
             f"shorten the text around its {MASK}"
         )
     return MaskedRow(row, starts)
+
+
+def hidden_row(loaded: Loaded, text: str, config: MaskingConfig, seed: int) -> HiddenRow:
+    """Mask a text as pre-training does; equal seeds give equal masks.
+
+    InputError for a text without tokens, LengthError for one longer than the model's maximum.
+    """
+    tokenizer, layout = loaded.tokenizer, loaded.system.layout(loaded.tokenizer)
+    ids = tokenizer.encode(text).ids
+    if not ids:
+        raise InputError(f"{shown(text)} has no tokens")
+    row = layout.single(ids)
+    if loaded.max_length is not None and len(row) > loaded.max_length:
+        raise LengthError(f"{shown(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}")
+    special = np.ones(len(row), bool)
+    special[len(layout.first) : len(layout.first) + len(ids)] = False
+    masker = Masker(config, tokenizer.mask_id, tokenizer.continues, len(row))
+    start, key = np.zeros(1, np.int64), np.ones(1, np.int64)
+    seen, chosen, labels = masker(np.array(row, np.int64), start, special, key, seed)
+    return HiddenRow(seen.tolist(), chosen.tolist(), labels.tolist())
+
+
+@torch.inference_mode()
+def guess_rows(loaded: Loaded, rows: Sequence[HiddenRow], top_k: int, device: torch.device) -> list[list[Guess]]:
+    """Predict the chosen positions of each sequence, all in one batch."""
+    objective = check_masked(loaded, top_k)
+    hidden = objective.encoder(pack_lists([row.ids for row in rows]).to(device), keep=(-1,))
+    offsets = hidden.rows.first.tolist()
+    index = [offset + place for offset, row in zip(offsets, rows, strict=True) for place in row.chosen]
+    shares = objective.logits(hidden.top.index_select(0, torch.tensor(index, device=device))).float().softmax(1)
+    labels = torch.tensor([label for row in rows for label in row.labels], device=device)
+    own = shares.gather(1, labels[:, None]).squeeze(1).tolist()
+    best, pieces = shares.topk(top_k), loaded.tokenizer.pieces
+    guesses = iter(
+        Guess(share, tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True)))
+        for share, values, ids in zip(own, best.values.tolist(), best.indices.tolist(), strict=True)
+    )
+    return [[next(guesses) for _ in row.chosen] for row in rows]
 
 
 @torch.inference_mode()

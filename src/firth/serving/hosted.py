@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from firth.inference.embedding import Pool
     from firth.inference.model import Model
 
-What = Literal["predict", "embed", "embed_all", "fill-mask", "attention", "step"]
+What = Literal["predict", "embed", "embed_all", "layers", "fill-mask", "masking", "attention", "step"]
 # A baseline counts characters as tokens.
 _CHARACTERS_A_TOKEN = 4
 
@@ -57,7 +57,15 @@ class Forward:
 
             (top_k,) = self.options
             return list(fill_rows(model.loaded, works, top_k, model.device))
-        from firth.inference.embedding import pooled_rows, token_rows
+        if self.what == "masking":
+            from firth.inference.masks import guess_rows
+
+            (top_k,) = self.options
+            return list(guess_rows(model.loaded, works, top_k, model.device))
+        from firth.inference.embedding import layer_rows, pooled_rows, token_rows
+
+        if self.what == "layers":
+            return list(layer_rows(model.loaded, works, model.device))
 
         if self.what == "embed":
             layer, pool = self.options
@@ -243,6 +251,47 @@ class Hosted:
             return Prepared([Row(len(row.ids), row) for row in rows], answers)
 
         return Job(Forward(self, "fill-mask", (top_k,)), prepare)
+
+    def masking(self, text: str, share: float, seed: int, top_k: int) -> Job:
+        """A text as pre-training masks it, with what the model predicts: ``(HiddenRow, [Guess])``.
+
+        ConfigError for a share that is none, and for a model that fills no masks.
+        """
+        from firth.data.config import MaskingConfig
+        from firth.inference.masks import check_masked, hidden_row
+
+        loaded, config = self.model.loaded, MaskingConfig(share=share)
+        check_masked(loaded, top_k)
+
+        def prepare() -> Prepared:
+            row = hidden_row(loaded, text, config, seed)
+
+            def answers(found: list[Any]) -> Any:
+                _check_finite([np.array([guess.probability for guess in found[0]])])
+                return row, found[0]
+
+            return Prepared([Row(len(row.ids), row)], answers)
+
+        return Job(Forward(self, "masking", (top_k,)), prepare)
+
+    def hidden_states(self, texts: Sequence[str]) -> Job:
+        """For each text the vectors (T, H) of its tokens in every layer, special tokens included."""
+
+        def prepare() -> Prepared:
+            by_text, _ = self._rows(texts, "no")
+
+            def answers(found: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+                outputs = iter(found)
+                joined = [
+                    [np.concatenate(layer) for layer in zip(*[next(outputs) for _ in windows], strict=True)]
+                    for windows in by_text
+                ]
+                _check_finite([layer for layers in joined for layer in layers])
+                return joined
+
+            return Prepared(_rows(by_text), answers, _windows(by_text))
+
+        return Job(Forward(self, "layers"), prepare)
 
     def attention(self, text: str, second: str | None) -> Job:
         """The attention weights of a text or pair."""

@@ -1,4 +1,4 @@
-"""The playground: one page that shows what the models do, and the attention weights that it draws."""
+"""The playground: one page that shows what the models do, and what it draws: attention, masks, hidden states."""
 
 import base64
 from importlib.resources import files
@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from firth.serving.asking import Context, Route, checked
+from firth.data.config import MaskingConfig
+from firth.serving.asking import Context, Route, Texts, as_list, checked
+from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
+from firth.serving.tei import token_lists
 
-# Tokens of a text whose weights are sent: 128 of BERT-base are 2.4 MB.
+# Tokens of a request whose weights or vectors are sent: 128 of BERT-base are 2.4 MB of either.
 MOST_TOKENS = 128
+# Predictions that are shown for each masked token.
+_CANDIDATES = 3
+_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 
 
 @checked
@@ -22,12 +28,26 @@ class AttentionBody:
     second: str | None = None
 
 
+@checked
+class MaskingBody:
+    """A text, the share of its tokens to predict, and a number that says which: equal ones mask the same."""
+
+    inputs: str
+    share: float = MaskingConfig().share
+    seed: int = 0
+
+
+@checked
+class HiddenStatesBody:
+    """A text, or several."""
+
+    inputs: Texts
+
+
 async def attention(context: Context, body: AttentionBody) -> Any:
     hosted = context.hosted("attention")
     texts = context.texts([body.inputs, *([] if body.second is None else [body.second])])
-    model = hosted.model
-    if sum(len(model.tokenize(text)) for text in texts) + 3 > MOST_TOKENS:
-        raise RefusalError(422, "length", f"more than {MOST_TOKENS} tokens: shorten the text", "inputs")
+    _check_tokens(token_lists(hosted, texts))
     found = await context.ask(hosted.attention(*texts, *([None] * (2 - len(texts)))))
     n_layers, n_heads, n_tokens, _ = found.weights.shape
     levels = np.round(found.weights * 255).astype(np.uint8)
@@ -36,6 +56,63 @@ async def attention(context: Context, body: AttentionBody) -> Any:
         "shape": [n_layers, n_heads, n_tokens, n_tokens],
         "weights": base64.b64encode(levels.tobytes()).decode("ascii"),
     }
+
+
+async def masking(context: Context, body: MaskingBody) -> Any:
+    hosted = context.hosted("fill-mask")
+    (text,) = context.texts([body.inputs])
+    (tokens,) = token_lists(hosted, [text])
+    _check_tokens([tokens])
+    row, guesses = await context.ask(hosted.masking(text, body.share, body.seed, _CANDIDATES))
+    assert len(tokens) == len(row.ids), "masked models read texts with the special tokens of their pre-training"
+    masked = [
+        {
+            "index": index,
+            "how": _how(hosted, row.ids[index], label),
+            "shown": hosted.model.loaded.tokenizer.piece(row.ids[index]),
+            "probability": guess.probability,
+            "candidates": [{"token_str": c.piece, "score": c.probability} for c in guess.candidates],
+        }
+        for index, label, guess in zip(row.chosen, row.labels, guesses, strict=True)
+    ]
+    return {"tokens": tokens, "masked": masked}
+
+
+def _how(hosted: Hosted, shown: int, label: int) -> str:
+    """What pre-training did with a token that it chose."""
+    if shown == label:
+        return "kept"
+    return "mask" if shown == hosted.model.loaded.tokenizer.mask_id else "random"
+
+
+async def hidden_states(context: Context, body: HiddenStatesBody) -> Any:
+    hosted = context.hosted("embed")
+    texts = context.texts(as_list(body.inputs))
+    tokens = token_lists(hosted, texts)
+    _check_tokens(tokens)
+    if not all(tokens):
+        raise RefusalError(422, "empty", "a text has no tokens: give texts with a word in each", "inputs")
+    most = hosted.model.loaded.max_length
+    if most is not None and any(len(row) > most for row in tokens):
+        raise RefusalError(422, "length", f"a text of more than {most} tokens: the model reads it in parts", "inputs")
+    found = await context.ask(hosted.hidden_states(texts))
+    if any(np.abs(layer).max() > _LARGEST_FLOAT16 for layers in found for layer in layers):
+        raise RefusalError(424, "outputs", "a hidden state is too large for float16")
+    return [
+        {"tokens": row, "layers": [_as_float16(layer) for layer in layers]}
+        for row, layers in zip(tokens, found, strict=True)
+    ]
+
+
+def _as_float16(layer: np.ndarray) -> dict[str, Any]:
+    """The vectors of a layer (T, H), little-endian, in base64."""
+    states = np.ascontiguousarray(layer, "<f2").tobytes()
+    return {"shape": list(layer.shape), "states": base64.b64encode(states).decode("ascii")}
+
+
+def _check_tokens(rows: list[list[dict[str, Any]]]) -> None:
+    if sum(map(len, rows)) > MOST_TOKENS:
+        raise RefusalError(422, "length", f"more than {MOST_TOKENS} tokens: shorten the text", "inputs")
 
 
 # What the page consists of; all of it comes from here.
@@ -55,11 +132,17 @@ async def page(context: Context, body: None) -> Any:
     return Response(content, 200, {"content-type": PAGE[name], "cache-control": "no-cache"})
 
 
+_DRAWN: tuple[tuple[str, Any, Any, str], ...] = (
+    ("/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64"),
+    ("/masking", masking, MaskingBody, "A text as pre-training masks it, and the model's predictions"),
+    ("/hidden_states", hidden_states, HiddenStatesBody, "The vectors of every layer, float16 T×H in base64"),
+)
 ROUTES = (
     Route("GET", "/", page, None, "The playground"),
     Route("GET", "/playground/{file}", page, None, "Its parts"),
     *(
-        Route("POST", prefix + "/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64")
+        Route("POST", prefix + path, answer, body, summary)
+        for path, answer, body, summary in _DRAWN
         for prefix in ("", "/models/{model}")
     ),
 )

@@ -1,5 +1,6 @@
 """The routes of text-embeddings-inference."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from firth.serving.asking import (
     ids_of,
     refuse_other,
 )
+from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
 from firth.tasks.predictions import Labelled, Valued
@@ -185,19 +187,24 @@ async def similarity(context: Context, body: SimilarityBody) -> Any:
 async def tokenize(context: Context, body: TokenizeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
+    return token_lists(hosted, context.texts(as_list(body.inputs)), special=body.add_special_tokens)
+
+
+def token_lists(hosted: Hosted, texts: Sequence[str], *, special: bool = True) -> list[list[dict[str, Any]]]:
+    """The tokens of each text with their characters ``start`` to ``stop``, which special ones do not have."""
     tokenizer, layout = hosted.model.loaded.tokenizer, hosted.model.loaded.layout
 
-    def special(numbers: tuple[int, ...]) -> list[dict[str, Any]]:
-        pieces = [(number, tokenizer.piece(number)) for number in numbers if body.add_special_tokens]
+    def added(numbers: tuple[int, ...]) -> list[dict[str, Any]]:
+        pieces = [(number, tokenizer.piece(number)) for number in numbers if special]
         return [{"id": i, "text": piece, "special": True, "start": None, "stop": None} for i, piece in pieces]
 
     found = []
-    for row in tokenizer.encode_many(context.texts(as_list(body.inputs))):
+    for row in tokenizer.encode_many(texts):
         tokens = [
             {"id": i, "text": tokenizer.piece(i), "special": False, "start": a, "stop": b}
             for i, (a, b) in zip(row.ids, row.offsets, strict=True)
         ]
-        found.append([*special(layout.first), *tokens, *special(layout.last)])
+        found.append([*added(layout.first), *tokens, *added(layout.last)])
     return found
 
 

@@ -6,25 +6,38 @@ const WORDS = {
     context: "Context", texts: "Texts, one per line", layer: "Layer", head: "Head", curl: "The same with curl",
     none: "nothing found", tokens: "Tokens", labels: "Labels", masks: "Fill in the mask", entities: "Named entities",
     answer: "Answer in the context", attention: "Attention", similar: "Nearest texts", other: "한국어",
-    write: "Continue a text", failed: "No answer from the server",
+    write: "Continue a text", failed: "No answer from the server", masking: "Masks of pre-training", share: "Share",
+    seed: "Seed", mask: "masked", random: "replaced", kept: "kept", hidden: "Hidden states, layer by layer",
+    word: "Word to compare", cosine: "Cosines of the word's vectors", once: "The word does not occur twice",
+    accuracy: "Correct predictions",
   },
   ko: {
     model: "모델", key: "API 키", run: "실행", text: "텍스트", second: "둘째 텍스트", question: "질문",
     context: "지문", texts: "텍스트(한 줄에 하나)", layer: "층", head: "헤드", curl: "curl로 같은 요청",
     none: "결과 없음", tokens: "토큰", labels: "레이블", masks: "마스크 채우기", entities: "개체명",
     answer: "지문 속의 답", attention: "어텐션", similar: "가까운 텍스트", other: "English",
-    write: "이어 쓰기", failed: "서버가 응답하지 않습니다",
+    write: "이어 쓰기", failed: "서버가 응답하지 않습니다", masking: "사전 학습의 마스크", share: "비율",
+    seed: "시드", mask: "마스크", random: "무작위 교체", kept: "유지", hidden: "층별 은닉 상태",
+    word: "비교할 단어", cosine: "단어 벡터의 코사인 유사도", once: "단어가 두 번 이상 나오지 않습니다",
+    accuracy: "맞힌 예측",
   },
 };
 const EXAMPLES = {
   en: {
     text: "The old farmer sat on the bank of the river.", mask: "The capital of France is [MASK].", second: "",
     question: "Where did the farmer sit?", texts: "He opened an account at the bank.\nThe water was cold.",
+    sentences: "He sat on the bank of the river.\nThe bank lent him money.\nShe works at a bank.", word: "bank",
   },
   ko: {
     text: "늙은 농부가 강가에 앉아 있었다.", mask: "대한민국의 수도는 [MASK]이다.", second: "",
     question: "농부는 어디에 앉아 있었나?", texts: "그는 은행에서 계좌를 열었다.\n물이 차가웠다.",
+    sentences: "배가 항구에 들어왔다.\n배가 아파서 병원에 갔다.\n배를 타고 섬에 갔다.", word: "배",
   },
+};
+// Fields that are numbers.
+const NUMBERS = {
+  share: { min: 0.01, max: 0.9, step: 0.01, value: 0.15 },
+  seed: { min: 0, max: 999999, step: 1, value: 1 },
 };
 
 let language = "en";
@@ -33,7 +46,7 @@ const byId = (id) => document.getElementById(id);
 
 // An element with attributes and children; text is never read as HTML.
 function make(name, attributes = {}, ...children) {
-  const svg = ["svg", "line", "text"].includes(name);
+  const svg = ["svg", "line", "text", "circle", "title"].includes(name);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
@@ -119,6 +132,108 @@ function attention(found) {
   return [layer, " ", head, picture];
 }
 
+function masking(found, fields, inputs) {
+  const chosen = new Map(found.masked.map((one) => [one.index, one]));
+  const correct = found.masked.filter((one) => one.candidates[0].token_str === found.tokens[one.index].text).length;
+  const row = found.tokens.map((token, i) => {
+    const one = chosen.get(i);
+    if (!one) return make("span", { class: token.special ? "token special" : "token" }, token.text);
+    return make("span", { class: `token ${one.how}` }, one.shown, " ", make("small", {}, `${token.text}, ${say(one.how)}`));
+  });
+  const guesses = found.masked.map((one) => make("div", {},
+    make("p", {}, `${found.tokens[one.index].text} (${one.probability.toFixed(3)})`),
+    ...bars(one.candidates.map((best) => ({ label: best.token_str, score: best.score })))));
+  inputs.seed.value = Number(fields.seed) + 1; // the next run masks other tokens
+  return [make("p", {}, ...row), make("p", {}, `${say("accuracy")}: ${correct} / ${found.masked.length}`), ...guesses];
+}
+
+// Numbers of 16 bits: a sign, five bits of exponent, ten of fraction.
+function float16(base64) {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const view = new DataView(bytes.buffer);
+  return Float64Array.from({ length: bytes.length / 2 }, (_, i) => {
+    const bits = view.getUint16(2 * i, true), exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    const size = exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction;
+    return bits >> 15 ? -size : size;
+  });
+}
+
+const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+const cosine = (a, b) => dot(a, b) / Math.max(Math.sqrt(dot(a, a) * dot(b, b)), 1e-12);
+
+// The first two principal components of rows, by power iteration on their inner products; signs as in `before`.
+function project(rows, before) {
+  const mean = rows[0].map((_, j) => rows.reduce((sum, row) => sum + row[j], 0) / rows.length);
+  const centred = rows.map((row) => row.map((value, j) => value - mean[j]));
+  const products = centred.map((a) => Float64Array.from(centred, (b) => dot(a, b)));
+  const axes = [];
+  for (let axis = 0; axis < 2; axis += 1) {
+    let unit = Float64Array.from(rows, (_, i) => Math.cos(1 + i * (axis + 1))), value = 0;
+    for (let step = 0; step < 100; step += 1) {
+      for (const one of axes) {
+        const share = dot(unit, one.unit);
+        unit = unit.map((x, i) => x - share * one.unit[i]);
+      }
+      const next = Float64Array.from(products, (row) => dot(row, unit));
+      value = Math.sqrt(dot(next, next));
+      if (value < 1e-12) break;
+      unit = next.map((x) => x / value);
+    }
+    axes.push({ unit, places: unit.map((x) => x * Math.sqrt(value)) });
+  }
+  return axes.map(({ places }, axis) => (before && dot(places, before[axis]) < 0 ? places.map((x) => -x) : places));
+}
+
+function hidden(found, fields) {
+  const characters = found.map((_, i) => Array.from(lines(fields.sentences)[i]));
+  // Special tokens lie far from all others and would leave these no room.
+  const tokens = found.flatMap((one, text) => one.tokens.map((token) => ({ ...token, text_number: text })))
+    .filter((token) => !token.special);
+  if (!tokens.length) return [say("none")];
+  const word = fields.word.trim().toLowerCase();
+  const layers = found[0].layers.map((_, number) => found.flatMap((one) => {
+    const [count, width] = one.layers[number].shape, all = float16(one.layers[number].states);
+    return Array.from({ length: count }, (_, i) => all.subarray(i * width, (i + 1) * width))
+      .filter((_, i) => !one.tokens[i].special);
+  }));
+  const places = [];
+  for (const rows of layers) places.push(project(rows, places[places.length - 1]));
+  // Where the word begins: its first token stands for it.
+  const marked = tokens.flatMap((token, i) => {
+    if (!word) return [];
+    const rest = characters[token.text_number].slice(token.start, token.start + Array.from(word).length).join("");
+    const within = token.start > 0 && /[\p{L}\p{N}]/u.test(characters[token.text_number][token.start - 1]);
+    return rest.toLowerCase() === word && !within ? [i] : [];
+  });
+  const layer = make("input", { type: "range", min: 0, max: layers.length - 1, value: layers.length - 1, "aria-label": say("layer") });
+  const number = make("output"), picture = make("div");
+  const draw = () => {
+    const at = Number(layer.value), [x, y] = places[at];
+    number.textContent = ` ${at} / ${layers.length - 1}`;
+    const fit = (values) => {
+      const low = Math.min(...values), high = Math.max(...values);
+      return (value) => (value - low) / Math.max(high - low, 1e-12);
+    };
+    const across = fit(x), down = fit(y);
+    const svg = make("svg", { viewBox: "0 0 440 320", role: "img", "aria-label": `${say("hidden")} ${at}` });
+    tokens.forEach((token, i) => {
+      const cx = 20 + 360 * across(x[i]), cy = 20 + 280 * down(y[i]), own = marked.includes(i);
+      const kind = `point text${token.text_number % 5}${own ? " own" : ""}`;
+      svg.append(make("circle", { cx, cy, r: own ? 6 : 3, class: kind }, make("title", {}, `${token.text_number + 1}: ${token.text}`)));
+      svg.append(make("text", { x: cx + 7, y: cy + 4, class: kind }, own ? `${token.text} ${token.text_number + 1}` : token.text));
+    });
+    const cosines = marked.map((a) => make("tr", {}, make("th", { scope: "row" }, String(tokens[a].text_number + 1)),
+      ...marked.map((b) => make("td", {}, cosine(layers[at][a], layers[at][b]).toFixed(2)))));
+    const head = make("tr", {}, make("td"),
+      ...marked.map((b) => make("th", { scope: "col" }, String(tokens[b].text_number + 1))));
+    const table = make("table", {}, make("caption", {}, say("cosine")), head, ...cosines);
+    picture.replaceChildren(svg, marked.length > 1 ? table : make("p", {}, say("once")));
+  };
+  layer.oninput = draw;
+  draw();
+  return [make("label", {}, `${say("layer")} `, layer, number), picture];
+}
+
 const lines = (text) => text.split("\n").filter((line) => line.trim());
 
 function similar(found, fields) {
@@ -134,6 +249,8 @@ const PANELS = [
     path: "/predict", body: (f) => ({ inputs: f.second ? [f.text, f.second] : f.text }), show: bars },
   { name: "masks", needs: (m) => m.abilities.includes("fill-mask"), fields: ["mask"], path: "/pipeline/fill-mask",
     body: (f) => ({ inputs: f.mask }), show: masks },
+  { name: "masking", needs: (m) => m.abilities.includes("fill-mask"), fields: ["text", "share", "seed"], path: "/masking",
+    body: (f) => ({ inputs: f.text, share: Number(f.share), seed: Number(f.seed) }), show: masking },
   { name: "entities", needs: (m) => m.task === "tag", fields: ["text"], path: "/pipeline/token-classification",
     body: (f) => ({ inputs: f.text }), show: entities },
   { name: "answer", needs: (m) => m.task === "answer", fields: ["question", "context"],
@@ -143,9 +260,20 @@ const PANELS = [
     body: (f) => ({ inputs: f.text, parameters: { max_new_tokens: 30 } }), show: ([one]) => [one.generated_text] },
   { name: "attention", needs: (m) => m.abilities.includes("attention"), fields: ["text", "second"], path: "/attention",
     body: (f) => ({ inputs: f.text, ...(f.second ? { second: f.second } : {}) }), show: attention },
+  { name: "hidden", needs: (m) => m.abilities.includes("embed"), fields: ["sentences", "word"], path: "/hidden_states",
+    body: (f) => ({ inputs: lines(f.sentences) }), show: hidden },
   { name: "similar", needs: (m) => m.abilities.includes("embed"), fields: ["text", "texts"], path: "/similarity",
     body: (f) => ({ inputs: { source_sentence: f.text, sentences: lines(f.texts) } }), show: similar },
 ];
+
+// Fields that are called as others are.
+const LABELS = { mask: "text", sentences: "texts" };
+
+function field_of(field, example) {
+  if (NUMBERS[field]) return make("input", { type: "number", ...NUMBERS[field] });
+  if (field === "word") return make("input", { value: example });
+  return make("textarea", { rows: ["texts", "sentences"].includes(field) ? 3 : 2 }, example);
+}
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
@@ -154,8 +282,8 @@ function panel(model, { name, fields, path, body, show }) {
   const form = make("form", {});
   for (const field of fields) {
     const example = EXAMPLES[language][field] ?? EXAMPLES[language].text;
-    inputs[field] = make("textarea", { rows: field === "texts" ? 3 : 2 }, example);
-    form.append(make("label", {}, say(WORDS[language][field] ? field : "text"), inputs[field]));
+    inputs[field] = field_of(field, example);
+    form.append(make("label", {}, say(LABELS[field] ?? field), inputs[field]));
   }
   const found = make("div", { class: "answer", "aria-live": "polite" }), curl = make("pre");
   const given = () => Object.fromEntries(fields.map((field) => [field, inputs[field].value]));
@@ -170,7 +298,8 @@ function panel(model, { name, fields, path, body, show }) {
     event.preventDefault();
     const values = given();
     try {
-      found.replaceChildren(...show(await ask(url, body(values)), values));
+      found.replaceChildren(...show(await ask(url, body(values)), values, inputs));
+      show_curl();
     } catch (error) {
       found.replaceChildren(make("p", { class: "wrong" }, error.message || say("failed")));
     }
