@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from firth.errors import ConfigError, FirthError
 from firth.progress import say
@@ -100,9 +101,13 @@ def listen(host: str, port: int) -> socket.socket:
     except socket.gaierror:
         raise ConfigError(f"--host {host}: no such address") from None
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port {port} of {host} is in use: choose another one with --port") from None
-        raise ConfigError(f"--host {host} --port {port}: cannot listen: {error.strerror}") from None
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} of {host} is in use: choose another one with --port")
+    return ConfigError(f"--host {host} --port {port}: cannot listen: {error.strerror}")
 
 
 def check(served: Served) -> None:
@@ -115,36 +120,12 @@ def serve(served: Served) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     with _signals() as wait, listen(served.host, served.port) as bound:
         state = load_state(served)
-        app = make_app(state, served.access)
-        config = uvicorn.Config(
-            app,
-            http="httptools",
-            loop="uvloop",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=CLOSING_S,
-        )
-        server = uvicorn.Server(config)
-        loops: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
-
-        async def run() -> None:
-            loops.put(asyncio.get_running_loop())
-            await server.serve([bound])
-
-        thread = threading.Thread(target=lambda: _run(run, config), name="http")
+        server, thread, loop = start_http(make_app(state, served.access), bound)
         state.engine.start()
-        thread.start()
-        loop = loops.get()
         state.started = True
         say(_address(served, bound))
         try:
-            _obey(wait, state, loop)
+            _obey(lambda: wait(thread.is_alive), state, loop)
             asyncio.run_coroutine_threadsafe(state.engine.drained(), loop).result()
         finally:
             state.engine.draining = True
@@ -154,9 +135,44 @@ def serve(served: Served) -> None:
     say("stopped")
 
 
-def _run(run: Callable[[], object], config: uvicorn.Config) -> None:
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(run())  # type: ignore[arg-type]  # a coroutine
+def start_http(
+    app: ASGIApp, bound: socket.socket
+) -> tuple[uvicorn.Server, threading.Thread, asyncio.AbstractEventLoop]:
+    """Accept connections in a thread of its own.
+
+    ConfigError if another process listens at the port by now: two sockets can be bound to it until one of them does.
+    """
+    try:
+        bound.listen(_BACKLOG)  # the event loop would not tell that it cannot
+    except OSError as error:
+        raise _cannot_listen(bound.getsockname()[0], bound.getsockname()[1], error) from None
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=CLOSING_S,
+    )
+    server, loops = uvicorn.Server(config), queue.SimpleQueue[asyncio.AbstractEventLoop]()
+
+    async def run() -> None:
+        loops.put(asyncio.get_running_loop())
+        await server.serve([bound])
+
+    def run_all() -> None:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=run_all, name="http")
+    thread.start()
+    return server, thread, loops.get()
 
 
 def _obey(wait: Callable[[], int], state: State, loop: asyncio.AbstractEventLoop) -> None:
@@ -173,8 +189,8 @@ def _obey(wait: Callable[[], int], state: State, loop: asyncio.AbstractEventLoop
 
 
 @contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Inside, the signals of a server are events: the function waits for the next one.
+def _signals() -> Iterator[Callable[[Callable[[], bool]], int]]:
+    """Inside, the signals of a server are events: the function waits for the next one, while its argument is true.
 
     Ctrl-C while requests are finished ends at once; supervisors may send SIGTERM as often as they like.
     """
@@ -188,13 +204,14 @@ def _signals() -> Iterator[Callable[[], int]]:
         ending = ending or number != signal.SIGHUP
         arrived.put(number)
 
-    def wait() -> int:
-        while True:
+    def wait(alive: Callable[[], bool]) -> int:
+        while alive():
             try:
                 # A wait without end would not let Python's signal handlers run on every system.
                 return arrived.get(timeout=0.5)
             except queue.Empty:
                 continue
+        raise FirthError("the server's HTTP thread ended by itself; the reason is above")
 
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("signals belong to the main thread")
