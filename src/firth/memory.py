@@ -8,6 +8,7 @@ from torch import nn
 
 from firth.errors import ConfigError
 from firth.machine import Machine, free_memory
+from firth.packed import Encoder
 from firth.systems import System
 
 # Bytes a parameter in float32: itself and the two running means of Adam; its gradient.
@@ -39,11 +40,13 @@ def estimate_memory(
     *,
     recompute: bool,
     processes: int = 1,
+    shares: int = 1,
 ) -> Memory:
     """Estimate peak memory of a training step with micro-batches of ``tokens``, within a third. Meta device works.
 
     Measured against the truth by benchmarks/training_memory.py. Of several processes on one machine, which share
-    weights and optimiser state: of all together.
+    weights and optimiser state: of all together. ``shares``: of one of so many processes that have equal shares of all
+    tensors (full sharding).
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad) + sum(b.numel() for b in model.buffers())
@@ -54,7 +57,17 @@ def estimate_memory(
     gradients = _GRADIENT_BYTES * (2 * processes - 1)
     frozen_bytes = 4 * frozen * processes
     work = processes * (casts + _FIXED_BYTES + tokens * kept)
+    if shares > 1:
+        # Beside its share: what is not part of a block, gathered, and one block, with their gradients.
+        blocks = [sum(p.numel() for p in block.parameters()) for block in _blocks(model)]
+        gathered = 2 * _GRADIENT_BYTES * (trained + frozen - sum(blocks) + max(blocks, default=0))
+        return Memory((_PARAMETER_BYTES + _GRADIENT_BYTES) * trained / shares + 4 * frozen / shares, work + gathered)
     return Memory((_PARAMETER_BYTES + gradients) * trained + frozen_bytes, work)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    encoder = getattr(model, "encoder", None)
+    return encoder.regions() if isinstance(encoder, Encoder) else []
 
 
 def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:

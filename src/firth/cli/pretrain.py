@@ -17,7 +17,7 @@ from firth.workers import WORKERS_EACH, check_processors
 
 if TYPE_CHECKING:
     from firth.pretraining.run import Outcome
-    from firth.pretraining.several import Processes
+    from firth.pretraining.several import Processes, Sharding
 
 
 # What ``--objective contrastive`` stands for: short crops, and many of them to tell apart.
@@ -47,6 +47,7 @@ def pretrain(
     resume: Path | None = None,
     replay: str | None = None,
     processes: ProcessesFlag = "auto",
+    sharding: Literal["auto", "none", "full"] = "auto",
     threads: AtLeastOne = None,
 ) -> int:
     """Pre-train a model on a corpus.
@@ -92,6 +93,9 @@ def pretrain(
         With --resume: print sequences, labels and losses of one micro-batch (phase:epoch:group:batch) as JSON.
     processes
         Processes that share the work on a CPU. auto: one per thread, if the run is long enough.
+    sharding
+        Under torchrun: full divides weights, gradients and optimizer state among all processes; none keeps all of them
+        in each; auto: full if a process has too little memory for all.
     threads
         CPU threads of all processes together.
     """
@@ -121,7 +125,7 @@ def pretrain(
 
         torch.set_num_threads(threads)
     if resume is not None:
-        return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes)
+        return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes, sharding)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
     from firth.pretraining.length import length_settings
@@ -135,7 +139,7 @@ def pretrain(
     keys |= length_settings(minutes, epochs, steps)
     overrides = [_setting(key, value) for key, value in keys.items() if value is not None]
     overrides += list(_CONTRASTIVE if objective else ()) + (settings or [])
-    return _start(recipe, model, overrides, None if show_recipe else out, processes)
+    return _start(recipe, model, overrides, None if show_recipe else out, processes, sharding)
 
 
 def _setting(key: str, value: str | float) -> str:
@@ -143,7 +147,14 @@ def _setting(key: str, value: str | float) -> str:
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
-def _start(path: Path | None, model: str | None, overrides: list[str], out: Path | None, processes: "Processes") -> int:
+def _start(
+    path: Path | None,
+    model: str | None,
+    overrides: list[str],
+    out: Path | None,
+    processes: "Processes",
+    sharding: "Sharding",
+) -> int:
     """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
     from firth.pretraining import run as job
     from firth.pretraining.recipe import default_recipe
@@ -160,16 +171,16 @@ def _start(path: Path | None, model: str | None, overrides: list[str], out: Path
         print(to_toml(recipe, comments=True), end="")
         return 0
     try:
-        return _report(job.pretrain(recipe, out, processes=processes))
+        return _report(job.pretrain(recipe, out, processes=processes, sharding=sharding))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
-def _resume(run: Path, corpus: str | None, processes: "Processes") -> int:
+def _resume(run: Path, corpus: str | None, processes: "Processes", sharding: "Sharding") -> int:
     from firth.pretraining import run as job
 
     try:
-        return _report(job.resume(run, corpus=corpus, processes=processes))
+        return _report(job.resume(run, corpus=corpus, processes=processes, sharding=sharding))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(run)) from None
 

@@ -38,7 +38,7 @@ from firth.pretraining.recipe import (
     read_resolved_recipe,
 )
 from firth.pretraining.report import write_run_report
-from firth.pretraining.several import Processes, count_processes, for_processes, memory_of
+from firth.pretraining.several import Processes, Sharding, count_processes, for_processes, memory_of, with_sharding
 from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_words, weights_for_words
 from firth.progress import say
 from firth.recipes import Settings, plain_of
@@ -99,6 +99,7 @@ def pretrain(
     epochs: float | None = None,
     settings: Settings = (),
     processes: Processes = "auto",
+    sharding: Sharding = "auto",
 ) -> Outcome:
     """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
 
@@ -107,7 +108,8 @@ def pretrain(
     ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file, a
     name ("small", "published") or a recipe object, over which all of these are laid; None: "small" for a BERT below
     base size, else "published". ``processes``: how many share the work on a CPU; auto: one for each thread, where the
-    run is long enough.
+    run is long enough. ``sharding``: under torchrun, full divides weights, gradients and optimiser state among all
+    processes; auto: where one of them lacks the memory for all.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the run")
@@ -117,7 +119,7 @@ def pretrain(
         recipe = resolve(plain, settings, where)
     run = Path(out)
     check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
-    return _run(recipe, run, tell, processes)
+    return _run(recipe, run, tell, processes, sharding)
 
 
 def resume(
@@ -126,16 +128,18 @@ def resume(
     *,
     corpus: str | Path | None = None,
     processes: Processes = "auto",
+    sharding: Sharding = "auto",
 ) -> Outcome:
     """Resume a run from its newest undamaged checkpoint, bit-equal to an uninterrupted run.
 
     ``corpus``: the corpus's new path, if it was moved. ``processes``: by default as many as before, if possible.
+    ``sharding``: as in ``pretrain``, whatever it was before.
     """
     run = Path(run)
     recipe = recipe_of(run)
     if corpus is not None:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
-    return _run(recipe, run, tell, processes)
+    return _run(recipe, run, tell, processes, sharding)
 
 
 def recipe_of(run: Path) -> Pretrain:
@@ -190,7 +194,7 @@ def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Processes) -> Outcome:
+def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Processes, sharding: Sharding) -> Outcome:
     world = join_world()
     reuse_memory()
     try:
@@ -198,6 +202,7 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Pr
             stack.enter_context(lock(run) if world.leads else contextlib.nullcontext())
             n_threads = 0
             if world.size == 1:
+                with_sharding(recipe, world, sharding, tell)
                 n = count_processes(recipe, run, processes)
                 recipe, n_threads = for_processes(recipe, n), max(torch.get_num_threads() // n, 1)
                 if not is_sized(recipe):
@@ -210,6 +215,7 @@ def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Pr
                 raise ConfigError(f"--processes {processes}: torchrun has started the processes; leave it out")
             else:
                 recipe = for_processes(recipe, world.size)
+                world = with_sharding(recipe, world, sharding, tell)
                 if not is_sized(recipe):
                     recipe = sized(recipe, run, world, tell)
             return train(recipe, run, world, tell, n_threads=n_threads)
@@ -460,7 +466,8 @@ def assemble(
             f"train.micro_batches={n_slots} cannot be shared by {world.size} processes: leave it out for a new run"
         )
     if world.leads or world.group is None:  # one process per machine loads the weights
-        need = memory_of(recipe, machine, 1 if world.group is None else world.size)
+        shares = world.size if world.sharded else 1
+        need = memory_of(recipe, machine, 1 if world.group is None else world.size, shares=shares)
         tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)

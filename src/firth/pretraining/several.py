@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +18,10 @@ from firth.memory import Memory, estimate_memory
 from firth.pretraining.length import MOST_EPOCHS
 from firth.pretraining.recipe import Pretrain
 from firth.training.checkpoint import list_checkpoints
+from firth.training.distributed import World, any_rank
 
 Processes = int | Literal["auto"]
+Sharding = Literal["auto", "none", "full"]
 
 # Starting a process takes seconds: with fewer floating-point operations one process is as fast.
 SHORT_RUN_FLOPS = 5e12
@@ -111,8 +115,8 @@ def _outline(recipe: Pretrain) -> Objective:
         return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
 
 
-def memory_of(recipe: Pretrain, machine: Machine, n: int) -> Memory:
-    """Estimate the memory of ``n`` processes together, without allocating it."""
+def memory_of(recipe: Pretrain, machine: Machine, n: int, *, shares: int = 1) -> Memory:
+    """Estimate the memory of ``n`` processes together, or of one of ``shares`` under full sharding; allocates none."""
     return estimate_memory(
         _outline(recipe),
         recipe.row,
@@ -121,4 +125,42 @@ def memory_of(recipe: Pretrain, machine: Machine, n: int) -> Memory:
         recipe.train.batch_tokens,
         recompute=recipe.train.recompute,
         processes=n,
+        shares=shares,
     )
+
+
+def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callable[[str], None]) -> World:
+    """Choose whether the processes that torchrun started divide weights, gradients and optimiser state.
+
+    auto: if one of them has too little memory for all. ConfigError if that cannot be.
+    """
+    if world.size == 1 or world.group is not None:
+        if asked == "full":
+            raise ConfigError(
+                "--sharding full is for several processes that torchrun starts; those of one machine (--processes) "
+                "always share one copy of weights and optimizer state"
+            )
+        return world
+    barred = _barred(recipe)
+    if asked == "full" and barred:
+        raise ConfigError(f"--sharding full: {barred}")
+    chosen = asked
+    if asked == "auto":
+        machine = find_machine(recipe.train.precision)
+        free, need = free_memory(machine.device), memory_of(recipe, machine, 1)
+        if free is not None and machine.device.type == "cpu":
+            free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        short = any_rank(free is not None and need.total > free, world)
+        chosen = "full" if short and not barred else "none"
+        if world.leads and short:
+            why = f": {barred}" if barred else ""
+            room = "unknown" if free is None else f"{free / 1e9:.1f} GB"
+            tell(f"sharding {chosen}: all of it takes {need.total / 1e9:.1f} GB, a process has {room}{why}")
+    return dataclasses.replace(world, sharded=chosen == "full")
+
+
+def _barred(recipe: Pretrain) -> str:
+    """Why a run cannot divide its weights, or nothing."""
+    if recipe.optim.kind == "muon":
+        return "optim.kind=muon updates whole matrices: use adamw or bert_adam"
+    return "train.compile=true does not work with it: set it to false" if recipe.train.compile else ""

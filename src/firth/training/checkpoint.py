@@ -5,21 +5,26 @@ checkpoints/step-1000/
 ├── train/
 │   ├── state.json            step, position in the data, log offset, best score, evaluation history
 │   ├── optimizer.safetensors
-│   └── rank-0.safetensors    recurrent state of each micro-batch slot of that process
+│   │                         (of --sharding full: shares.json and shares-RANK.safetensors, from each process its own)
+│   └── carry.safetensors     recurrent state of each micro-batch of a step
 └── manifest.json         size and SHA-256 of every file
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import check_folder, clear_litter, recover, remove_folder, write_folder
+
+_SHARES = "shares.json"
 
 
 def save_checkpoint(
@@ -31,11 +36,13 @@ def save_checkpoint(
     optimizer: dict[str, Tensor],
     carry: dict[str, Tensor],
     keep: int,
+    write_shares: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write ``step-N`` atomically, then delete the oldest beyond ``keep``.
 
     Checkpoints of later steps are deleted too: the run resumed before them because they were damaged.
-    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``.
+    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``. ``write_shares``: writes the optimiser's state by
+    ``save_share``, in all processes, instead of ``optimizer``.
     """
 
     def fill(folder: Path) -> None:
@@ -43,7 +50,10 @@ def save_checkpoint(
         train = folder / "train"
         train.mkdir()
         (train / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
-        save_tensors(train / "optimizer.safetensors", optimizer)
+        if write_shares is None:
+            save_tensors(train / "optimizer.safetensors", optimizer)
+        else:
+            write_shares(train)
         save_tensors(train / "carry.safetensors", carry)
 
     if checkpoints.is_symlink():
@@ -79,6 +89,52 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def save_share(train: Path, state: dict[str, Tensor], rank: int, size: int) -> None:
+    """Write the optimiser's state of one process's shares, and in the leading one how many there are."""
+    save_tensors(train / f"shares-{rank}.safetensors", state)
+    if rank == 0:
+        (train / _SHARES).write_text(json.dumps({"processes": size}) + "\n", "utf-8")
+
+
+def load_optimizer(train: Path) -> Mapping[str, Tensor]:
+    """The optimiser's state by name, whole or joined from shares as it is read; CheckpointError if damaged."""
+    if not (train / _SHARES).exists():
+        return load_tensors(train / "optimizer.safetensors")
+    size = read_json(train / _SHARES).get("processes")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise CheckpointError(f"{train / _SHARES}: processes={str(size)[:60]}: expected a number of processes")
+    return Shares([train / f"shares-{rank}.safetensors" for rank in range(size)])
+
+
+class Shares(Mapping[str, Tensor]):
+    """Tensors whose shares, runs of first indices in the order of processes, lie in several files.
+
+    A tensor is read when it is asked for, so that no process has all of them in memory.
+    """
+
+    def __init__(self, paths: list[Path]):
+        self._files = []
+        for path in paths:
+            try:
+                self._files.append(safe_open(path, framework="pt"))
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(f"{path} cannot be read: {error}") from None
+        self._keys = [set(file.keys()) for file in self._files]
+        self._names = sorted(set().union(*self._keys))
+
+    def __getitem__(self, name: str) -> Tensor:
+        parts = [f.get_tensor(name) for f, keys in zip(self._files, self._keys, strict=True) if name in keys]
+        if not parts:
+            raise KeyError(name)
+        return torch.cat(parts) if parts[0].dim() else parts[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def list_checkpoints(checkpoints: Path) -> list[tuple[int, Path]]:

@@ -1,8 +1,8 @@
 """Collective operations over several processes, on one machine or under torchrun."""
 
+import itertools
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -12,14 +12,21 @@ from torch import Tensor
 
 from firth.training.processes import Group
 
+# The groups that this process joins are numbered, equally in all processes.
+_groups = itertools.count()
+
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all: ``rank`` of ``size``. ``group``: their connections, None under torchrun."""
+    """This process among all: ``rank`` of ``size``. ``group``: their connections, None under torchrun.
+
+    ``sharded``: under torchrun, whether weights, gradients and optimiser state are divided among all.
+    """
 
     rank: int = 0
     size: int = 1
     group: Group | None = field(default=None, compare=False)
+    sharded: bool = False
 
     @classmethod
     def of(cls, group: Group | None) -> "World":
@@ -40,12 +47,17 @@ def join_world() -> World:
         # Its functions bind the current process group at import as a default. Imported later (by an optimiser), they
         # keep the group's threads alive past its end, and the process may abort at exit.
         import torch.distributed.nn  # noqa: F401
+        from torch._C._distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
 
         cards = torch.cuda.device_count()
         if cards:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)
         enough = cards >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        dist.init_process_group("nccl" if cards and enough else "gloo")
+        # torchrun's store outlives a group: without a name of its own, the next one finds addresses of the last there.
+        store, rank, size = next(rendezvous("env://"))
+        named = PrefixStore(f"group {next(_groups)}", store)
+        dist.init_process_group("nccl" if cards and enough else "gloo", store=named, rank=rank, world_size=size)
     return World(dist.get_rank(), dist.get_world_size())
 
 
@@ -73,18 +85,16 @@ def sum_over_ranks(values: dict[str, float], world: World) -> dict[str, float]:
     return dict(zip(keys, total.tolist(), strict=True))
 
 
-def sum_gradients(parameters: Iterable[Tensor], world: World) -> None:
-    """Sum gradients over all processes, in place, as one flat message.
-
-    A parameter that the loss does not reach has no gradient in any process and is unchanged.
-    """
-    grads = [p.grad for p in parameters if p.grad is not None]
-    if world.size == 1 or not grads:
-        return
-    flat = torch.cat([grad.flatten() for grad in grads])
-    dist.all_reduce(flat)
-    for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
-        grad.copy_(part.view_as(grad))
+def text_of_leader(text: str) -> str:
+    """Under torchrun: the text of the leading process, in every process."""
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device) if text else None
+    length = torch.tensor([0 if data is None else data.numel()], device=device)
+    dist.broadcast(length, 0)
+    if dist.get_rank() or data is None:
+        data = torch.empty(int(length), dtype=torch.uint8, device=device)
+    dist.broadcast(data, 0)
+    return bytes(data.tolist()).decode()
 
 
 def any_rank(flag: bool, world: World) -> bool:

@@ -21,11 +21,18 @@ from firth.config import read_json, with_new_names
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
-from firth.errors import CheckpointError, ConfigError, TrainingError, UsageError
+from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError, UsageError
 from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
-from firth.training.checkpoint import load_tensors, newest_checkpoint, recover_checkpoints, save_checkpoint
+from firth.training.checkpoint import (
+    load_optimizer,
+    load_tensors,
+    newest_checkpoint,
+    recover_checkpoints,
+    save_checkpoint,
+    save_share,
+)
 from firth.training.compiled_blocks import compile_regions, recompute_regions
 from firth.training.config import OptimConfig, TrainConfig
 from firth.training.distributed import (
@@ -35,6 +42,7 @@ from firth.training.distributed import (
     gather_tensors,
     join_texts,
     sum_over_ranks,
+    text_of_leader,
 )
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
@@ -150,8 +158,8 @@ class Trainer:
         self.compiled = self.config.compile and compile_regions(self.objective.encoder, self.device)
         if self.config.compile and not self.compiled:
             self.tell("train.compile: this machine has no compiler, so nothing is compiled")
-        self.learning = {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
         self.update = make_update(self.objective, self.optim, self.scales, self.world)
+        self.learning = {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
         self.optimizer = self.update.optimizer
         self.state = State(identity=self.identity, environment=self._environment())
         # By index of the micro-batch in its step: steps may differ in their number of micro-batches.
@@ -291,11 +299,14 @@ class Trainer:
         with self._computing():
             for number, batch in enumerate(batches):
                 # A forward pass may have changed buffers, such as running means, which cannot be restored.
-                if number and self._asked() and _versions(self.objective) == buffers:
+                # Processes that exchange gradients during the backward finish the step together.
+                together = self.update.exchanges
+                if number and not together and self._asked() and _versions(self.objective) == buffers:
                     self._given_up = True
                     break
                 slot = number * self.world.size + self.world.rank
                 torch.manual_seed(seed_of(self.config.seed, "step", self.state.step, slot))
+                self.update.part(last=number == len(batches) - 1)
                 step = self._forward_from(number, batch.to(self.device))
                 loss = torch.zeros((), device=self.device)
                 for term, weight in self.objective.weights.items():
@@ -339,11 +350,11 @@ class Trainer:
         """The forward of a micro-batch from where its stream was; CheckpointError if that is of another model."""
         carry = None if batch.starts_stream else self.carries.get(number)
         if carry is None or number not in self._unproven:
-            return self.forward(batch, carry)
+            return self._forward(batch, carry, self.update.model)
         self._unproven.discard(number)
         wrong = CheckpointError(f"{self.run / 'checkpoints'}: the recurrent state of its newest one {_OF_ANOTHER}")
         try:
-            step = self.forward(batch, carry)
+            step = self._forward(batch, carry, self.update.model)
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
                 raise
@@ -354,12 +365,17 @@ class Trainer:
         return step
 
     def forward(self, batch: Batch, carry: Carry | None) -> Step:
+        return self._forward(batch, carry, self.objective)
+
+    def _forward(self, batch: Batch, carry: Carry | None, model: Callable[..., Any]) -> Step:
         with self._computing():
-            step: Step = self.objective(batch, carry)
+            step: Step = model(batch, carry)
             return step
 
     def _computing(self) -> torch.autocast:
-        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+        # A cache of cast weights would keep all of those that sharding drops after each block.
+        cached = not self.world.sharded
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32, cache_enabled=cached)
 
     def _not_finite(self, what: str, places: list[str]) -> str:
         if not places:
@@ -382,7 +398,7 @@ class Trainer:
         sums = {f"{term}_{kind}": 0.0 for term in terms for kind in ("loss", "correct", "count")}
         n_slots = len(range(self.world.rank, self.config.slots, self.world.size))
         carries: dict[int, Carry | None] = {}
-        for number, batch in enumerate(self.dev()):
+        for number, batch in enumerate(self._in_step(self.dev())):
             slot = number % n_slots
             step = self.forward(batch.to(self.device), None if batch.starts_stream else carries.get(slot))
             carries[slot] = step.carry
@@ -391,9 +407,36 @@ class Trainer:
                 sums[f"{term}_correct"] += float(step.correct[term])
                 sums[f"{term}_count"] += batch.counts().get(term, 0)
         self.objective.train()
+        if self.world.sharded:
+            from firth.training.sharding import drop_gathered
+
+            drop_gathered(self.objective)
         sums = sum_over_ranks(sums, self.world)
         # Without predictions there is no score: a loss of zero would be unbeatable.
         return self._means(sums) if all(sums[f"{term}_count"] for term in terms) else {}
+
+    def _in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """This process's held-out batches. With sharded weights, every forward needs all processes: those that have
+        no batch left compute one more time what they had, and drop it."""
+        if not self.world.sharded:
+            yield from batches
+            return
+        spare: Batch | None = None
+        while True:
+            batch = next(batches, None)
+            if not any_rank(batch is not None, self.world):
+                return
+            if batch is not None:
+                spare = batch
+                yield batch
+                continue
+            if spare is None:
+                # Fewer held-out batches than processes: one to train on serves as well.
+                rank, size = self.world.rank, self.world.size
+                place = Place.parse(self.state.place)
+                with contextlib.closing(self.source.steps(place, step=self.state.step, rank=rank, world=size)) as steps:
+                    spare = next(steps)[0][0]
+            self.forward(spare.to(self.device), None)
 
     def _means(self, sums: dict[str, float]) -> dict[str, float]:
         means, total = {}, 0.0
@@ -420,8 +463,9 @@ class Trainer:
             self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
             if beats or equals:
                 self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
+                weights = self.update.weights(self.saved or self.objective)
                 if self.world.leads:
-                    fill, _ = self._model_writer(scores, {})
+                    fill, _ = self._model_writer(scores, weights, {})
                     self._write(lambda: write_folder(self.run / "model", fill))
         if scores:
             self._adapt(scores[self.judged_by], progress)
@@ -473,14 +517,13 @@ class Trainer:
         return score > best if self.judge else score < best
 
     def _model_writer(
-        self, scores: dict[str, float], others: dict[str, Tensor]
+        self, scores: dict[str, float], weights: dict[str, Tensor], others: dict[str, Tensor]
     ) -> tuple[Callable[[Path], None], dict[str, Tensor]]:
         """What writes the model of this moment to a folder, whenever it is called, and ``others`` as they are now.
 
         Without memory for copies of all that, earlier writing is finished and the tensors themselves are returned:
         what is written must be written before the next step.
         """
-        weights = (self.saved or self.objective).state_dict()
         facts = {"step": self.state.step, "dev": scores}
         if self._writer is not None and room_for_copies([*weights.values(), *others.values()], self.free()):
             weights, others = copies(weights), copies(others)
@@ -518,7 +561,8 @@ class Trainer:
         size = self.world.size
         mine = {f"{i}/{k}": v for i, carry in self.carries.items() for k, v in carry.items()}
         by_rank = gather_tensors(mine, self.world)
-        optimizer = self.update.state()
+        optimizer = {} if self.update.divided else self.update.state()
+        weights = self.update.weights(self.saved or self.objective)
         if self.world.leads:
             self.state.log_offset = log.sync()
             # Keyed by index among all micro-batches of the step, whichever process had it.
@@ -527,11 +571,13 @@ class Trainer:
                 for rank, tensors in enumerate(by_rank)
                 for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
             }
-            fill, optimizer = self._model_writer({}, optimizer)
+            fill, optimizer = self._model_writer({}, weights, optimizer)
             step, state, path = self.state.step, dataclasses.asdict(self.state), self.run / "checkpoints"
             # The carry is replaced by a step, never changed.
-            self._write(
-                lambda: save_checkpoint(
+            shares = self._write_share if self.update.divided else None
+
+            def job() -> None:
+                save_checkpoint(
                     path,
                     step,
                     save_model=fill,
@@ -539,9 +585,29 @@ class Trainer:
                     optimizer=optimizer,
                     carry=carry,
                     keep=self.config.keep_checkpoints,
+                    write_shares=shares,
                 )
-            )
+
+            if shares is None:
+                self._write(job)
+            else:
+                # All processes write together, each its own share, and go on together.
+                job()
+        elif self.update.divided:
+            self._write_share(None)
         barrier(self.world)
+
+    def _write_share(self, train: Path | None) -> None:
+        """Write this process's share of the optimiser's state; ``train``: where, as the leading process knows."""
+        folder, error = Path(text_of_leader("" if train is None else str(train.absolute()))), ""
+        try:
+            save_share(folder, self.update.state(), self.world.rank, self.world.size)
+        except OSError as failed:
+            error = str(failed)
+        if any_rank(bool(error), self.world):
+            why = f"{error}; all processes need the same disk" if error else "see the message of another process"
+            rank, size = self.world.rank + 1, self.world.size
+            raise SaveError(f"{folder.parent.parent}: process {rank} of {size} could not finish it: {why}")
 
     def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> None:
         """Resume from the newest undamaged checkpoint.
@@ -575,13 +641,13 @@ class Trainer:
                 f"changed since the run began: {', '.join(changed)}. The batches stay the same, "
                 "the weights will differ in rounding"
             )
-        self.objective.load_state_dict(load_model(path))
+        self.update.load_weights(self.objective, load_model(path))
         self.state = dataclasses.replace(found, environment=now)
-        optimizer, carry = (path / "train" / f"{name}.safetensors" for name in ("optimizer", "carry"))
+        train, carry = path / "train", path / "train" / "carry.safetensors"
         try:
-            self.update.load(load_tensors(optimizer))
+            self.update.load(load_optimizer(train))
         except ValueError as error:
-            raise CheckpointError(f"{optimizer} {_OF_ANOTHER}: {error}") from None
+            raise CheckpointError(f"{train / 'optimizer.safetensors'} {_OF_ANOTHER}: {error}") from None
         try:
             self._load_carries(load_tensors(carry))
         except ValueError as error:
@@ -607,7 +673,7 @@ class Trainer:
             "threads": torch.get_num_threads(),
             "compiled": self.compiled,
             "processes": self.world.size,
-        }
+        } | ({"sharding": "full"} if self.world.sharded else {})
 
 
 def _read_state(path: Path) -> State:

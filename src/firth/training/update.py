@@ -1,8 +1,8 @@
 """Update weights: sum gradients over all processes, clip them, and run the optimiser.
 
-A single process, and each under torchrun, updates all weights. Processes of one machine keep one copy of the weights
-in shared memory: each updates its share, with an optimiser over that share only. Together they do the work, and hold
-the state, of one.
+A single process updates all weights; ``sharding`` has the updates under torchrun. Processes of one machine keep one
+copy of the weights in shared memory: each updates its share, with an optimiser over that share only. Together they do
+the work, and hold the state, of one.
 """
 
 import json
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.training.config import OptimConfig
-from firth.training.distributed import World, barrier, gather_tensors, sum_gradients, sum_over_ranks
+from firth.training.distributed import World, barrier, gather_tensors, sum_over_ranks
 from firth.training.optim import GptAdam, check_state, load_state, make_optimizer, state_tensors, whole_costs
 
 # Shares start at multiples of this many elements, to align with cache lines and the kernels' vectors.
@@ -28,6 +28,15 @@ class Update(Protocol):
     """How a trainer turns gradients into new weights."""
 
     optimizer: torch.optim.Optimizer
+    # What computes a training step's losses from a batch and a carry.
+    model: nn.Module
+    # Whether processes exchange data during forward or backward: then all must do equally many of both.
+    exchanges: bool
+    # Whether ``state`` is that of this process's shares, for each process to write.
+    divided: bool
+
+    def part(self, *, last: bool) -> None:
+        """Begin a micro-batch of the step."""
 
     def clear(self) -> None:
         """Clear the gradients of the previous step."""
@@ -41,30 +50,57 @@ class Update(Protocol):
     def state(self) -> dict[str, Tensor]:
         """The optimiser's state by ``<parameter>/<entry>``, at the leading process."""
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned, for any number of processes; ValueError for invalid entries."""
+
+    def weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state dict of a model of this update, whole, at the leading process; all processes take part."""
+
+    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        """Load a whole state dict."""
 
 
 def make_update(model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World) -> Update:
     """Choose how these processes update the model's trainable weights."""
+    if world.size > 1 and world.group is None:
+        # Imports much of torch.distributed, which a single process has no use for.
+        from firth.training.sharding import BucketUpdate, ShardedUpdate
+
+        if world.sharded:
+            return ShardedUpdate(model, config, scales, world)
+        return BucketUpdate(model, config, scales, world)
     if world.group is None:
-        return WholeUpdate(model, config, scales, world)
+        return WholeUpdate(model, config, scales)
     return SharedUpdate(model, config, scales, world)
 
 
-class WholeUpdate:
-    """Every process has all weights and updates all of them."""
+class Undivided:
+    """What all updates share whose processes each have all weights at hand."""
 
-    def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World):
-        self.optimizer = make_optimizer(model, config, scales)
-        self._world, self._most = world, config.clip_norm or float("inf")
+    exchanges = divided = False
+
+    def part(self, *, last: bool) -> None:
+        """Nothing to prepare."""
+
+    def weights(self, model: nn.Module) -> dict[str, Tensor]:
+        return model.state_dict()
+
+    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        model.load_state_dict(weights)
+
+
+class WholeUpdate(Undivided):
+    """A single process updates all weights."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float]):
+        self.model, self.optimizer = model, make_optimizer(model, config, scales)
+        self._most = config.clip_norm or float("inf")
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
     def clear(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
     def sum(self) -> Tensor:
-        sum_gradients(self._named.values(), self._world)
         return nn.utils.clip_grad_norm_(self._named.values(), self._most)
 
     def step(self) -> None:
@@ -73,12 +109,12 @@ class WholeUpdate:
     def state(self) -> dict[str, Tensor]:
         return state_tensors(self._named, self.optimizer)
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         check_state(self._named, self.optimizer, state)
         load_state(self._named, self.optimizer, state)
 
 
-class SharedUpdate:
+class SharedUpdate(Undivided):
     """Keeps the weights in shared memory; each process updates an equal share of them.
 
     All weights are concatenated; a share is a contiguous span, so most parameters belong to one process and a few are
@@ -88,6 +124,7 @@ class SharedUpdate:
 
     def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World):
         assert world.group is not None
+        self.model = model
         self._world, self._group, self._most = world, world.group, config.clip_norm or float("inf")
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if any(p.dtype != torch.float32 for p in self._named.values()):
@@ -189,7 +226,7 @@ class SharedUpdate:
                     whole.setdefault(key, torch.empty(p.shape, dtype=tensor.dtype)).view(-1)[a:b] = tensor
         return whole
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         check_state(self._named, self.optimizer, state)
         mine = {}
         for number, name in enumerate(self._named):

@@ -1,0 +1,161 @@
+"""Processes under torchrun, with whole weights and with shares of them: equal results, exact resume, less memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from systems_under_test import tiny_recipe
+from test_resume import check_equal_curves, silent, what_counts
+
+from firth.config import to_toml
+from firth.errors import ConfigError
+from firth.files import check_folder
+from firth.pretraining.run import pretrain, resume
+from firth.training.checkpoint import list_checkpoints
+from firth.training.log import read_log
+
+# Runs each job in turn, in the processes of one launch, and prints what a process holds and exchanges.
+PROGRAM = """
+import contextlib, json, os, signal, sys, tomllib
+from pathlib import Path
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from firth.pretraining.run import pretrain, resume
+from firth.pretraining.recipe import read_resolved_recipe
+from firth.training.distributed import join_world
+from firth.training.trainer import Trainer
+
+class Traffic(TorchDispatchMode):
+    n_bytes = 0
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op.namespace == "c10d" and "wait" not in str(op):
+            sizes = [t.numel() * t.element_size() for t in tree_leaves(args)
+                     if isinstance(t, torch.Tensor) and t.dtype == torch.float32]
+            self.n_bytes += max(sizes, default=0)
+        return op(*args, **(kwargs or {}))
+
+step, found = Trainer.train_step, {}
+def watched(self, batches):
+    if self.state.step + 1 == self.stop_at and self.world.leads:
+        os.kill(os.getpid(), signal.SIGTERM)
+    with Traffic() as traffic:
+        sums = step(self, batches)
+    held, seen = 0, set()
+    for p in self.objective.parameters():
+        for t in (p, p.grad):
+            t = t.to_local() if hasattr(t, "to_local") else t
+            if t is not None and t.untyped_storage().data_ptr() not in seen:
+                # Shares of gradients lie in one piece of memory.
+                seen.add(t.untyped_storage().data_ptr())
+                held += t.untyped_storage().nbytes()
+    for state in self.optimizer.state.values():
+        held += sum(t.numel() * t.element_size() for t in state.values())
+    encoder = self.objective.encoder
+    blocks = sum(p.numel() for block in encoder.regions() for p in block.parameters())
+    found.update(held=held, traffic=traffic.n_bytes, blocks=blocks, micro_batches=len(batches),
+                 parameters=sum(p.numel() for p in self.objective.parameters()))
+    return sums
+Trainer.train_step = watched
+recipe = read_resolved_recipe(tomllib.loads(Path(sys.argv[1]).read_text()), "recipe")
+for job in json.loads(sys.argv[2]):
+    Trainer.stop_at = job.get("stop", 0)
+    run = Path(job["run"])
+    if run.exists():
+        outcome = resume(run, lambda text: None, sharding=job["sharding"])
+    else:
+        join_world()
+        torch.distributed.barrier()
+        outcome = pretrain(recipe, run, lambda text: None, sharding=job["sharding"])
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps({"job": job, "rank": int(os.environ["RANK"]), "step": outcome.step, **found}), flush=True)
+"""
+
+
+def launch(n: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the leading process reports of each job, run by ``n`` processes."""
+    (folder / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
+        + [str(folder / "program.py"), str(folder / "recipe.toml"), json.dumps(jobs)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-9000:]
+    assert "Traceback" not in done.stderr and "Warning" not in done.stderr, done.stderr[-9000:]
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [report for report in reports if report["rank"] == 0]
+
+
+@pytest.fixture
+def recipe(tiny_corpus: Path, tmp_path: Path) -> Any:
+    found = tiny_recipe(
+        "bert", tiny_corpus, "train.micro_batches=4", "train.batch_tokens=96", "train.steps=4", "train.eval_every=2"
+    )
+    (tmp_path / "recipe.toml").write_text(to_toml(found))
+    return found
+
+
+LOSSES = ("mlm_loss", "nsp_loss", "loss")
+
+
+def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any, tmp_path: Path) -> None:
+    """With whole weights and with shares; a run of one process goes on with shares."""
+    pretrain(recipe, tmp_path / "one", silent)
+    names = ("whole", "shared", "whole-cut", "shared-cut")
+    jobs = [{"run": str(tmp_path / "whole"), "sharding": "none"}, {"run": str(tmp_path / "shared"), "sharding": "full"}]
+    for name in names[2:]:
+        sharding = "none" if name.startswith("whole") else "full"
+        jobs += [{"run": str(tmp_path / name), "sharding": sharding, "stop": stop} for stop in (2, 0)]
+    reports = launch(2, tmp_path, jobs)
+    assert [report["step"] for report in reports] == [4, 4, 2, 4, 2, 4]
+    for name in names:
+        check_equal_curves(tmp_path / "one", tmp_path / name, LOSSES) if not name.endswith("cut") else None
+        for _, path in list_checkpoints(tmp_path / name / "checkpoints"):
+            check_folder(path)
+    for name in names[:2]:
+        assert what_counts(tmp_path / name) == what_counts(tmp_path / f"{name}-cut")
+    # What is exchanged is what theory says: gradients once a step; weights and gradients of each micro-batch.
+    from firth.training.sharding import exchanged_bytes
+
+    for report in reports[:2]:
+        others = report["parameters"] - report["blocks"]
+        sharded = report["job"]["sharding"] == "full"
+        expected = exchanged_bytes(report["blocks"], others, report["micro_batches"], sharded=sharded)
+        assert report["traffic"] == pytest.approx(expected, rel=0.03), report
+
+
+def test_a_run_is_resumed_by_four_two_and_one_process_and_back(recipe: Any, tmp_path: Path) -> None:
+    """The same batches; and of four processes each holds little more than a quarter."""
+    pretrain(recipe, tmp_path / "one", silent)
+    run = str(tmp_path / "run")
+    (report,) = launch(4, tmp_path, [{"run": run, "sharding": "full", "stop": 1}])
+    # Weight, gradient and Adam's two means, in four bytes each.
+    assert report["held"] <= 0.3 * 16 * report["parameters"]
+    assert report["step"] == 1
+    launch(2, tmp_path, [{"run": run, "sharding": "full", "stop": 2}, {"run": run, "sharding": "none", "stop": 3}])
+    heard: list[str] = []
+    assert resume(run, heard.append).finished
+    assert any("processes 2 -> 1" in text for text in heard)
+    check_last(tmp_path / "one", tmp_path / "run")
+
+
+def check_last(one: Path, other: Path) -> None:
+    """The same losses, where both runs logged: a stop adds lines of its own."""
+    first, second = ({(e["event"], e["step"]): e for e in read_log(run / "log.jsonl")} for run in (one, other))
+    both = [(first[key], second[key]) for key in first if key in second and key[0] == "dev"]
+    assert len(both) == 2
+    for ours, theirs in both:
+        for name in LOSSES:
+            assert theirs[name] == pytest.approx(ours[name], rel=1e-5)
+
+
+def test_what_cannot_be_divided_is_said(recipe: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="several processes that torchrun starts"):
+        pretrain(recipe, tmp_path / "run", silent, sharding="full")
+    assert not (tmp_path / "run").exists()
