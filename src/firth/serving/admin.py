@@ -13,6 +13,8 @@ from firth.serving.refusals import RefusalError
 CANARY = "The old farmer walked to the river in the morning."
 # Texts of a warm-up: one short, one long, several; what they take is what the cost model begins with.
 _WARM_UP = (1, 1, 8, 4)
+# The text format of Prometheus.
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @checked
@@ -110,13 +112,13 @@ async def metrics(context: Context, body: None) -> Any:
     engine.metrics.queued_tokens.set(tokens)
     engine.metrics.in_flight.set(engine.in_flight)
     engine.metrics.ready.set(context.state.ready)
-    return PlainTextResponse(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(engine.metrics.text(), media_type=_METRICS)
 
 
 ROUTES = (
     Route("GET", "/health", alive, None, "Whether the process answers"),
     Route("GET", "/ping", alive, None, "The same"),
     Route("GET", "/ready", ready, None, "Whether requests are taken"),
-    Route("GET", "/metrics", metrics, None, "Figures for Prometheus"),
+    Route("GET", "/metrics", metrics, None, "Figures for Prometheus", _METRICS),
     Route("POST", "/admin/models/{model}/reload", reload, ReloadBody, "Load a model again"),
 )

@@ -1,6 +1,7 @@
 """The application: what happens to every request, and the table of routes."""
 
 import asyncio
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Match
 
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.progress import say
@@ -63,17 +65,60 @@ def make_app(state: State, access: Access) -> FastAPI:
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
         refusal = RefusalError(error.status_code, "route", f"{request.method} {request.url.path}: {error.detail}")
-        return _refused(refusal, request, {}, dict(error.headers or {}))
+        more = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if error.status_code == 405:
+            # The framework knows the one route that it met first; a path may have several.
+            matching = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
+            more["allow"] = ", ".join(sorted({m for route in matching for m in getattr(route, "methods", ())}))
+        return _refused(refusal, request, {}, more)
 
     return app
 
 
+# What a request may be refused with, for OpenAPI.
+_REFUSED = {
+    400: "The body is empty or not JSON, or the model has not learned this task",
+    401: "A key is missing or unknown",
+    403: "The host name or origin is not the server's, or the server has no keys for administration",
+    404: "There is no such model",
+    408: "The body took too long",
+    409: "The model cannot be loaded; the old one continues",
+    413: "The body is too long",
+    422: "A field or text is wrong",
+    424: "The model's outputs are not finite",
+    429: "Overloaded; the header Retry-After says when to ask again",
+    500: "The server failed; its log has the request's id",
+    503: "The server is loading or shutting down",
+    504: "There was no answer within the time allowed",
+}
+_REFUSED_GET = (401, 403, 404, 422, 500, 503)
+
+
 def _described(route: Route) -> dict[str, Any]:
-    """The body of a route for OpenAPI; what is nested stands in place of its reference."""
-    if route.body is None:
-        return {}
-    schema = TypeAdapter(route.body).json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    """A route for OpenAPI: the parameters of its path, its body, and its refusals."""
+    names = re.findall(r"{(\w+)}", route.path)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    codes = _REFUSED_GET if route.method == "GET" else tuple(_REFUSED)
+    error = {"application/json": {"schema": {"type": "object", "required": ["error"]}}}
+    responses = {str(code): {"description": _REFUSED[code], "content": error} for code in codes}
+    responses["200"] = {"description": "The answer", "content": {route.media: {}}}
+    found: dict[str, Any] = {"parameters": parameters, "responses": responses}
+    if route.body is not None:
+        schema = TypeAdapter(route.body).json_schema()
+        schema = _in_place(schema, schema.pop("$defs", {}))
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return found
+
+
+def _in_place(schema: Any, definitions: dict[str, Any]) -> Any:
+    """A schema with what it refers to in place of each reference, which would not be found inside a larger document."""
+    if isinstance(schema, list):
+        return [_in_place(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _in_place(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _in_place(value, definitions) for key, value in schema.items()}
 
 
 def _endpoint(state: State, access: Access, route: Route) -> Callable[[Request], Awaitable[Response]]:

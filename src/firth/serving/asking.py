@@ -1,6 +1,7 @@
 """What the routes of all protocols share: a request's body, its checks, and the call of the engine."""
 
 import base64
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, dataclass_transform
@@ -109,13 +110,17 @@ def checked(kind: type[T]) -> type[T]:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route: what it is called, the dataclass of its body (None: it has none), and what answers it."""
+    """A route: what it is called, the dataclass of its body (None: it has none), and what answers it.
+
+    ``media``: the type of its answer, where all answers have one.
+    """
 
     method: str
     path: str
     answer: Callable[[Context, Any], Awaitable[Any]]
     body: Any = None
     summary: str = ""
+    media: str = "application/json"
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -124,15 +129,26 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(content, status, headers, media_type="application/json")
 
 
-def validated(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """A body as its dataclass; RefusalError 422 names the first field that is wrong."""
+# Alternatives of a union, which pydantic names as if they were fields.
+_TYPE_NAMES = frozenset({"str", "int", "float", "bool", "none"})
+
+
+def validated(adapter: TypeAdapter[Any], value: Any, name: str = "") -> Any:
+    """A body, or its field ``name``, as its type; RefusalError 422 names the first field that is wrong.
+
+    As JSON has it: a number is no truth value, and a text no number.
+    """
     try:
-        return adapter.validate_python(value)
+        return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # Which alternative of a union did not fit is no part of the field's name.
-        where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())
+        parts = [name, *(part for part in first["loc"] if isinstance(part, int) or _is_field(part))]
+        where = ".".join(str(part) for part in parts if part != "")
         raise RefusalError(422, "body", f"{where or 'body'}: {first['msg']}", where or None) from None
+
+
+def _is_field(part: str) -> bool:
+    return part.isidentifier() and part[0].islower() and part not in _TYPE_NAMES
 
 
 def as_list(value: Texts) -> list[str]:

@@ -125,14 +125,14 @@ _PARAMETERS: dict[type[Any], TypeAdapter[Any]] = {
 
 def _inputs(body: TaskBody, kind: str) -> tuple[list[Any], bool]:
     """The inputs as a list, and whether they were one."""
-    found = validated(_INPUTS[kind], body.inputs)
+    found = validated(_INPUTS[kind], body.inputs, "inputs")
     return (found, True) if isinstance(found, list) else ([found], False)
 
 
 def _parameters(body: TaskBody, kind: type[Any]) -> Any:
     refuse_other("stream", body.stream, False)
     given = {name: value for name, value in (body.parameters or {}).items() if value is not None}
-    return validated(_PARAMETERS[kind], given)
+    return validated(_PARAMETERS[kind], given, "parameters")
 
 
 async def _predictions(context: Context, task: str, items: list[Any]) -> list[tuple[Any, Any]]:

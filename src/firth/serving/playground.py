@@ -138,8 +138,8 @@ _DRAWN: tuple[tuple[str, Any, Any, str], ...] = (
     ("/hidden_states", hidden_states, HiddenStatesBody, "The vectors of every layer, float16 T×H in base64"),
 )
 ROUTES = (
-    Route("GET", "/", page, None, "The playground"),
-    Route("GET", "/playground/{file}", page, None, "Its parts"),
+    Route("GET", "/", page, None, "The playground", PAGE["index.html"]),
+    Route("GET", "/playground/{file}", page, None, "Its parts", "*/*"),
     *(
         Route("POST", prefix + path, answer, body, summary)
         for path, answer, body, summary in _DRAWN
