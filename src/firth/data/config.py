@@ -7,6 +7,9 @@ from typing import Literal
 from firth.config import AMOUNT, PART, SHARE, Bounds, check_bounds, option
 from firth.errors import ConfigError
 
+# Gigabytes of a remote corpus's shards that are kept on this machine.
+CACHE_GB = 20.0
+
 WORKERS = Bounds("0 to 256", lambda x: 0 <= x <= 256)
 
 
@@ -69,6 +72,10 @@ class DataConfig:
         0, "0: new pairs and masks every epoch; n: n fixed copies of the data, as in the paper (10)", AMOUNT
     )
     workers: int = option(1, "threads that build batches; the data is the same for any number", WORKERS)
+
+    cache_gb: float = option(
+        CACHE_GB, "gigabytes of shards kept in ~/.cache/firth/shards, for a corpus at an address such as s3://…", AMOUNT
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self, "data")

@@ -247,6 +247,9 @@ class Loader:
     def _make_group(self, place: Place) -> MixedBatches:
         seed = seed_of(self.seed, self.split, place.phase)
         parts = [self._make(place, seed, number) for number in self._group(place)]
+        last = place.group + 1 == self.n_groups
+        following = replace(place, epoch=place.epoch + last, group=0 if last else place.group + 1)
+        self.corpus.read_ahead([self.infos[number] for number in self._group(following)])
         mixed = seed_of(seed, place.epoch, place.group, "mix") if len(parts) > 1 else None
         return MixedBatches.of(parts, mixed, f"{place.phase}:{place.epoch}:{place.group}")
 

@@ -12,6 +12,8 @@ corpus/
 import hashlib
 import json
 import re
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +21,10 @@ from typing import Any, Literal
 import numpy as np
 
 from firth.config import from_dict, read_json, to_dict
-from firth.errors import ConfigError, CorpusError, InputError
+from firth.data.config import CACHE_GB
+from firth.errors import ConfigError, CorpusError, FirthError, InputError
 from firth.files import file_sha256, write_file, write_json
+from firth.remote import Cache, RemotePath, place_of
 from firth.text.tokenizer import Tokenizer
 
 FORMAT = "firth-corpus"
@@ -106,12 +110,19 @@ def write_shard(folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray,
 
 
 class Corpus:
-    """An open corpus folder. Each shard is verified against its checksums on first use."""
+    """An open corpus folder. Each shard is verified against its checksums on first use.
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
-        self.manifest = read_manifest(self.folder)
-        self.tokenizer = Tokenizer.load(self.folder / "tokenizer")
+    The shards of a remote folder (s3://…) are copied when they are needed, and ``cache_gb`` of them are kept.
+    """
+
+    def __init__(self, folder: str | Path, *, cache_gb: float = CACHE_GB):
+        self.folder = place_of(folder)
+        self._cache = Cache(cache_gb * 1e9) if isinstance(self.folder, RemotePath) else None
+        if isinstance(self.folder, RemotePath):
+            self.manifest, self.tokenizer = _read_remote(self.folder)
+        else:
+            self.manifest = read_manifest(self.folder)
+            self.tokenizer = Tokenizer.load(self.folder / "tokenizer")
         self.check_tokenizer(self.tokenizer, "the tokenizer beside it")
         self._checked: set[str] = set()
 
@@ -149,7 +160,10 @@ class Corpus:
         arrays = []
         for part, size, digest in zip(PARTS, info.bytes, info.sha256, strict=True):
             path = part_path(self.folder, info.name, part)
-            self._check(path, size, digest)
+            if isinstance(path, RemotePath):
+                path = self._copy(path, size, digest)
+            else:
+                self._check(path, size, digest)
             try:
                 arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
             except (OSError, ValueError) as error:
@@ -162,6 +176,24 @@ class Corpus:
         self._checked.add(info.name)
         return Shard(info.name, arrays[0], arrays[1].astype(np.int64), arrays[2].astype(np.int64))
 
+    def read_ahead(self, infos: Sequence[ShardInfo]) -> None:
+        """Begin to copy the files of shards that will be opened next; nothing for a local folder."""
+        if self._cache is not None:
+            self._cache.read_ahead(
+                [
+                    (RemotePath(part_path(self.folder, info.name, part)), size, digest)
+                    for info in infos
+                    for part, size, digest in zip(PARTS, info.bytes, info.sha256, strict=True)
+                ]
+            )
+
+    def _copy(self, path: RemotePath, size: int, digest: str) -> Path:
+        assert self._cache is not None
+        try:
+            return self._cache.get(path, size, digest)
+        except InputError as error:
+            raise CorpusError(str(error)) from None
+
     def _check(self, path: Path, size: int, digest: str) -> None:
         again = "prepare the corpus again, or copy this file again"
         try:
@@ -172,6 +204,22 @@ class Corpus:
             raise CorpusError(f"{path} has {found:,} bytes, expected {size:,}: it is truncated or changed; {again}")
         if path.name.split(".")[0] not in self._checked and file_sha256(path) != digest:
             raise CorpusError(f"{path} does not match its checksum: it is damaged; {again}")
+
+
+def _read_remote(folder: RemotePath) -> tuple[Manifest, Tokenizer]:
+    """The manifest and the tokenizer of a remote corpus folder."""
+    if not (folder / "manifest.json").is_file():
+        raise ConfigError(f"{folder}: no corpus folder there: copy a whole one, made by firth prepare, to this address")
+    with tempfile.TemporaryDirectory(prefix="firth-corpus-") as made:
+        copy = Path(made)
+        (copy / "tokenizer").mkdir()
+        for file in (folder / "manifest.json", *(folder / "tokenizer").files()):
+            with file.open("rb") as source:
+                (copy.joinpath(*file.parts[len(folder.parts) :])).write_bytes(source.read())
+        try:
+            return read_manifest(copy), Tokenizer.load(copy / "tokenizer")
+        except FirthError as error:
+            raise type(error)(str(error).replace(made, str(folder))) from None
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -127,6 +127,7 @@ _FREE = (
     "vectors",
     "data.corpus",
     "data.workers",
+    "data.cache_gb",
     "train.keep_checkpoints",
     "train.save_every",
     "train.tensorboard",

@@ -447,7 +447,7 @@ def assemble(
     measured: bool = False,
 ) -> tuple[Trainer, Loader]:
     """Build a run's trainer and loader. ``measured``: only to measure speed, so weights do not matter."""
-    corpus = Corpus(recipe.data.corpus)
+    corpus = Corpus(recipe.data.corpus, cache_gb=recipe.data.cache_gb)
     if recipe.encoder.vocab_size != corpus.tokenizer.size:
         raise ConfigError(
             f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "

@@ -17,6 +17,7 @@ from typing import Literal
 
 from firth.errors import InputError
 from firth.progress import say
+from firth.remote import RemotePath, is_address, place_of
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
 from firth.text.parquet import texts_of_parquet
 from firth.text.records import Document
@@ -54,7 +55,7 @@ class ReadReport:
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Expand files, folders and glob patterns to text files, each once, in the given order.
+    """Expand files, folders and glob patterns, also at addresses such as s3://…, to text files, each once, in order.
 
     Folders are searched recursively in sorted order; hidden names and other suffixes are skipped.
     A file given by name may have any suffix. Raises InputError for a path or pattern that matches no file.
@@ -69,7 +70,11 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def _files_of(given: str) -> list[Path]:
-    path = Path(given)
+    path = place_of(given)
+    if isinstance(path, RemotePath):
+        return _files_at(path)
+    if is_address(given):
+        given = str(path)
     try:
         if path.is_dir():
             return _files_in(path)
@@ -102,6 +107,26 @@ def _files_in(folder: Path) -> list[Path]:
             f"plain or with {' or '.join(PACKED)}"
         )
     return sorted(files)
+
+
+def _files_at(path: RemotePath) -> list[Path]:
+    """The text files of a remote file, folder or pattern."""
+    if glob.has_magic(str(path)):
+        found = path.matches()
+        if not found:
+            raise InputError(f"{path}: no file matches this pattern; check it or name the files")
+        return [*found]
+    if path.is_file():
+        return [path]
+    depth = len(path.parts)
+    inside = (file for file in path.files() if not any(part.startswith(".") for part in file.parts[depth:]))
+    files: list[Path] = [file for file in inside if _is_text_name(file.name)]
+    if not files:
+        raise InputError(
+            f"{path}: no such file, and no folder with text files; expected names ending in {' '.join(SUFFIXES)}, "
+            f"plain or with {' or '.join(PACKED)}"
+        )
+    return files
 
 
 def _is_text_name(name: str) -> bool:
@@ -376,7 +401,7 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     if suffix in _OTHER_PACKED:
         raise InputError(f"{path}: {suffix} is not supported; decompress it, or compress it as {', '.join(PACKED)}")
     try:
-        with open(path, "rb") as raw, unpacked(raw, suffix) as stream:
+        with path.open("rb") as raw, unpacked(raw, suffix) as stream:
             while block := stream.read(_BLOCK):
                 yield block, raw.tell() if raw.seekable() else 0
             yield b"", raw.tell() if raw.seekable() else 0

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import InputError
+from firth.remote import RemotePath
 
 COLUMN = "text"
 _ROWS = 1000
@@ -23,7 +24,7 @@ def texts_of_parquet(path: Path, moved: Callable[[int], None]) -> Iterator[tuple
         raise InputError(f"{path}: reading Parquet needs the extra: pip install 'firth[data]'") from None
     size, number = path.stat().st_size, 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path.open("rb") if isinstance(path, RemotePath) else path) as file:
             _check(path, file.schema_arrow, pyarrow)
             rows = max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_ROWS, columns=[COLUMN]):
