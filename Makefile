@@ -24,16 +24,16 @@ demo:
 	.venv/bin/firth demo
 
 test:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,clients-test
 	scripts/test
 	scripts/test_fastai
 
 coverage:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,clients-test
 	scripts/coverage
 
 check:
-	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,docs
+	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,clients-test,docs
 	scripts/check
 
 docs:

@@ -15,7 +15,8 @@ class Client:
 
     def __init__(self, state: State, access: Access):
         self.state = state
-        transport = httpx2.ASGITransport(app=make_app(state, access), client=("10.0.0.1", 1))
+        self.app = make_app(state, access)
+        transport = httpx2.ASGITransport(app=self.app, client=("10.0.0.1", 1))
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
     async def post(self, path: str, body: Any = None, **options: Any) -> httpx2.Response:
