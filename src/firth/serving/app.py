@@ -293,4 +293,6 @@ def _tell(context: Context, response: Response, started_s: float) -> None:
             "x-truncated": str(caller.cut).lower(),
         }
     )
-    context.state.engine.metrics.work(caller.tokenize_s, caller.queue_s, caller.tokens, caller.cut)
+    context.state.engine.metrics.work(
+        context.model_name, caller.tokenize_s, caller.queue_s, caller.tokens, caller.unknown, caller.cut
+    )

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from firth.serving.config import Limits
 from firth.serving.engine import Caller, Engine
 from firth.serving.hosted import Hosted, Job
+from firth.serving.labels import entropy
 from firth.serving.refusals import RefusalError
 
 # What each task's routes are, for a model that was asked for something else.
@@ -98,7 +99,12 @@ class Context:
 
     async def ask(self, job: Job) -> Any:
         """The answers of the engine to a question."""
-        return await self.state.engine.ask(job, self.caller)
+        found = await self.state.engine.ask(job, self.caller)
+        if job.forward.what == "predict":
+            for _, answer in found:
+                if (share := entropy(answer)) is not None:
+                    self.state.engine.metrics.answer(job.forward.hosted.name, share)
+        return found
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))

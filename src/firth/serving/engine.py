@@ -37,6 +37,7 @@ class Caller:
     queue_s: float = 0.0
     inference_s: float = 0.0
     tokens: int = 0
+    unknown: int = 0
     windows: int = 1
     cut: bool = False
 
@@ -200,6 +201,7 @@ class Engine:
                 self.scheduler.announce(*key, -estimate)
         caller.tokenize_s += time.monotonic() - started_s
         caller.tokens += sum(row.tokens for row in prepared.rows)
+        caller.unknown += prepared.unknown
         caller.windows, caller.cut = max(caller.windows, prepared.windows), caller.cut or prepared.cut
         outputs: list[Any] = []
         if prepared.rows:

@@ -5,7 +5,7 @@ modules. No answer depends on what shares its batch, but for rounding: models wh
 inputs are scaled by it, and ELMo's layer normalisation is) get each sequence by itself.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,12 +76,16 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A question as rows, and what makes answers of their outputs; ``cut``: texts of which a part is not read."""
+    """A question as rows, and what makes answers of their outputs.
+
+    ``cut``: texts of which a part is not read. ``unknown``: tokens of the rows that the vocabulary lacks.
+    """
 
     rows: Sequence[Row]
     answers: Callable[[list[Any]], Any]
     windows: int = 1
     cut: bool = False
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,9 @@ class Hosted:
 
         rows = [Row(max(n_tokens(part), 1), part) for part in parts]
         windows = max((example.windows for example in examples), default=1)
-        return Prepared(rows, answers, windows, any(example.cut for example in examples))
+        unk = loaded.tokenizer.unk_id
+        unknown = sum(int((row.ids == unk).sum()) for example in examples for row in example.rows)
+        return Prepared(rows, answers, windows, any(example.cut for example in examples), unknown)
 
     def embed(
         self,
@@ -199,7 +205,10 @@ class Hosted:
 
         def prepare() -> Prepared:
             by_text, cut = self._rows(texts, truncate)
-            return Prepared(_rows(by_text), lambda found: _joined(by_text, found, how, wanted), _windows(by_text), cut)
+            unknown = self._unknown(row for windows in by_text for row in windows)
+            return Prepared(
+                _rows(by_text), lambda found: _joined(by_text, found, how, wanted), _windows(by_text), cut, unknown
+            )
 
         return Job(Forward(self, "embed", (number, how)), prepare)
 
@@ -216,7 +225,8 @@ class Hosted:
                 _check_finite(joined)
                 return joined
 
-            return Prepared(_rows(by_text), answers, _windows(by_text), cut)
+            unknown = self._unknown(row for windows in by_text for row in windows)
+            return Prepared(_rows(by_text), answers, _windows(by_text), cut, unknown)
 
         return Job(Forward(self, "embed_all", (layer_number(self.model.loaded, -1),)), prepare)
 
@@ -234,6 +244,11 @@ class Hosted:
             ids = [row[:room] if truncate == "right" else row[-room:] for row in ids]
         return rows_of_ids(loaded, ids), cut
 
+    def _unknown(self, rows: Iterable[Sequence[int]]) -> int:
+        """How many ids stand for words that the vocabulary lacks."""
+        unk = self.model.loaded.tokenizer.unk_id
+        return sum(list(row).count(unk) for row in rows)
+
     def fill_mask(self, texts: Sequence[str], top_k: int) -> Job:
         """The likeliest tokens of each mask of each text."""
         from firth.inference.masks import check_masked, masked_row
@@ -248,7 +263,9 @@ class Hosted:
                 _check_finite([np.array([c.probability for b in blanks for c in b.candidates]) for blanks in found])
                 return found
 
-            return Prepared([Row(len(row.ids), row) for row in rows], answers)
+            return Prepared(
+                [Row(len(row.ids), row) for row in rows], answers, unknown=self._unknown(row.ids for row in rows)
+            )
 
         return Job(Forward(self, "fill-mask", (top_k,)), prepare)
 

@@ -1,9 +1,10 @@
 """Predictions as lists of labels with scores, highest first, as TEI and Hugging Face have them."""
 
+import math
 from typing import Any
 
 from firth.serving.hosted import Hosted
-from firth.tasks.predictions import Labelled, MultiLabelled, Valued
+from firth.tasks.predictions import Chosen, Labelled, MultiLabelled, Valued
 
 
 def label_scores(hosted: Hosted, prediction: Any, top_k: int | None = None) -> list[dict[str, Any]]:
@@ -16,3 +17,16 @@ def label_scores(hosted: Hosted, prediction: Any, top_k: int | None = None) -> l
     if isinstance(prediction, Labelled) and hosted.abstains(prediction.probability):
         found.insert(0, {"label": None, "score": prediction.probability})
     return found[:top_k]
+
+
+def entropy(prediction: Any) -> float | None:
+    """The entropy of a label's or choice's probabilities, from 0 (sure) to 1 (all alike); None for other answers."""
+    if isinstance(prediction, Labelled):
+        shares = tuple(prediction.probabilities.values())
+    elif isinstance(prediction, Chosen):
+        shares = prediction.probabilities
+    else:
+        return None
+    if len(shares) < 2:
+        return 0.0
+    return -sum(share * math.log(share) for share in shares if share > 0) / math.log(len(shares))

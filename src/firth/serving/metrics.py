@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
+_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(eq=False)
@@ -26,6 +27,15 @@ class Metrics:
         self._inference = Histogram("firth_inference_seconds", "Computing a batch", buckets=_SECONDS, registry=r)
         self._batch_tokens = Histogram("firth_batch_tokens", "Tokens of a batch", buckets=_COUNTS, registry=r)
         self._batch_rows = Histogram("firth_batch_rows", "Sequences of a batch", buckets=_COUNTS, registry=r)
+        self._tokens = Counter("firth_model_tokens", "Tokens that a model was given", ["model"], registry=r)
+        self._unknown = Counter("firth_unknown_tokens", "Those that its vocabulary lacks", ["model"], registry=r)
+        self._entropy = Histogram(
+            "firth_answer_entropy_ratio",
+            "Entropy of the probabilities of an answer, as a share of the highest possible",
+            ["model"],
+            buckets=_SHARES,
+            registry=r,
+        )
         self._input = Histogram("firth_input_tokens", "Tokens of a request", buckets=_COUNTS, registry=r)
         self.queued_tokens = Gauge("firth_queued_tokens", "Tokens that wait", registry=r)
         self.queued_requests = Gauge("firth_queued_requests", "Requests that wait", registry=r)
@@ -39,13 +49,19 @@ class Metrics:
         self._requests.labels(route, model, str(code)).inc()
         self._request.observe(seconds)
 
-    def work(self, tokenize_s: float, queue_s: float, tokens: int, cut: bool) -> None:
+    def work(self, model: str, tokenize_s: float, queue_s: float, tokens: int, unknown: int, cut: bool) -> None:
         """Note what a request took before it was computed, and what it had."""
+        self._tokens.labels(model).inc(tokens)
+        self._unknown.labels(model).inc(unknown)
         self._tokenize.observe(tokenize_s)
         self._queue.observe(queue_s)
         self._input.observe(tokens)
         if cut:
             self._truncated.inc()
+
+    def answer(self, model: str, entropy: float) -> None:
+        """Note how sure an answer is."""
+        self._entropy.labels(model).observe(entropy)
 
     def batch(self, tokens: int, rows: int, seconds: float) -> None:
         """Note a batch."""
