@@ -227,12 +227,18 @@ def test_an_overload_is_refused_with_when_to_come_again(serve: Serve) -> None:
         while client.state.engine.waiting()[0] < 3:
             await asyncio.sleep(0.001)
         refused = await client.post("/predict", {"inputs": "a"})
+        unread = await client.post("/predict", content=silent())
         busy.end.set()
         await waiting
-        return refused, [one.status_code for one in await asyncio.gather(*asked)]
+        return refused, unread.status_code, [one.status_code for one in await asyncio.gather(*asked)]
 
-    limits = Limits(requests=3, timeout_ms=600_000, max_queue_ms=600_000)
-    refused, others = serve(work, "classify", limits=limits)
+    async def silent() -> Any:
+        yield b'{"inputs": "'
+        await asyncio.Event().wait()
+
+    limits = Limits(requests=3, timeout_ms=600_000, max_queue_ms=600_000, body_s=30)
+    refused, unread, others = serve(work, "classify", limits=limits)
+    assert unread == 429, "what is refused is not read before"
     assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error_type"] == "Overloaded" and others == [200] * 3
 

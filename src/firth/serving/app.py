@@ -175,6 +175,9 @@ async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | 
     state.engine.in_flight += 1
     streams = False
     try:
+        if not route.path.startswith("/admin"):
+            # Before the body is read: with small models this thread has more to do than the engine.
+            state.engine.check_in_flight()
         data = await _body(request, context)
         value = _parsed(request, data) if adapter is not None else None
         checked = None if adapter is None else validated(adapter, value)

@@ -178,14 +178,22 @@ class Engine:
             with self._changed:
                 self.scheduler.admit(caller.client, self.in_flight)
         except OverloadError as error:
-            seconds = retry_after(error.retry_s)
-            what = (
-                f"{self.limits.requests} requests are in flight"
-                if error.reason == "requests"
-                else f"your requests would wait longer than {self.limits.max_queue_ms} ms"
-            )
-            message = f"overloaded: {what}; try again in {seconds} s"
-            raise RefusalError(429, error.reason, message, headers={"Retry-After": str(seconds)}) from None
+            raise self._overloaded(error.reason, error.retry_s) from None
+
+    def check_in_flight(self) -> None:
+        """RefusalError where more requests are in flight than may be; costs nothing, so that it can come first."""
+        if self.in_flight > self.limits.requests:
+            raise self._overloaded("requests", 1.0)
+
+    def _overloaded(self, reason: str, retry_s: float) -> RefusalError:
+        seconds = retry_after(retry_s)
+        what = (
+            f"{self.limits.requests} requests are in flight"
+            if reason == "requests"
+            else f"your requests would wait longer than {self.limits.max_queue_ms} ms"
+        )
+        message = f"overloaded: {what}; try again in {seconds} s"
+        return RefusalError(429, reason, message, headers={"Retry-After": str(seconds)})
 
     async def ask(self, job: Job, caller: Caller) -> Any:
         """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
