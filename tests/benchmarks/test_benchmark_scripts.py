@@ -222,7 +222,7 @@ def test_a_contestant_that_cannot_run_is_noted(script) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
-@pytest.mark.parametrize("name", ["gpu_encode", "gpu_pretrain_step"])
+@pytest.mark.parametrize("name", ["gpu", "gpu_encode", "gpu_pretrain_step"])
 def test_without_a_card_they_say_so(script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         script(name).main([])
@@ -234,7 +234,7 @@ def test_benchmarks_of_a_card_need_few_libraries() -> None:
         "import sys\n"
         "for name in ('scipy', 'cyclopts', 'rich', 'transformers', 'sklearn', 'matplotlib'): sys.modules[name] = None\n"
         f"sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / 'benchmarks')!r})\n"
-        "import gpu_encode, gpu_pretrain_step\n"
+        "import gpu, gpu_encode, gpu_pretrain_step\n"
         "assert 'firth.training.trainer' in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

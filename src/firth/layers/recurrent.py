@@ -41,10 +41,24 @@ class Rectangles:
 
 
 def rectangles(rows: Rows) -> Rectangles:
-    """Choose the rectangles with the fewest slots, counting each step as ``_STEP_ROWS`` more."""
-    lengths, device = rows.lengths.cpu().numpy(), rows.offsets.device
-    groups = like_lengths(lengths, _STEP_ROWS) if device.type == "cpu" else [np.arange(len(lengths))]
-    return Rectangles(plan_groups(lengths, groups).to(device), tuple(torch.from_numpy(g).to(device) for g in groups))
+    """Choose the rectangles with the fewest slots, counting each step as ``_STEP_ROWS`` more; on a GPU, one for all."""
+    if rows.offsets.device.type != "cpu":
+        return one_rectangle(rows)
+    lengths = rows.lengths.numpy()
+    groups = like_lengths(lengths, _STEP_ROWS)
+    return Rectangles(plan_groups(lengths, groups), tuple(map(torch.from_numpy, groups)))
+
+
+def one_rectangle(rows: Rows) -> Rectangles:
+    """One rectangle for all sequences, planned on their device: reading their lengths would wait for a GPU."""
+    n_rows, longest, device = rows.n_rows, rows.longest, rows.offsets.device
+    lengths, n_slots = rows.lengths.long(), n_rows * longest
+    columns = torch.arange(longest, device=device).minimum(lengths[:, None] - 1)
+    gather, scatter = rows.first[:, None] + columns, rows.row_of_token() * longest + rows.positions
+    filled = n_slots == rows.n_tokens
+    sizes = torch.tensor([(n_rows, n_slots, filled), (n_rows, longest, not filled)], dtype=torch.int64)
+    flat = torch.cat([lengths, gather.flatten(), scatter])
+    return Rectangles(Plan(flat=flat, sizes=sizes), (torch.arange(n_rows, device=device),))
 
 
 def like_lengths(lengths: np.ndarray, extra: float) -> list[np.ndarray]:
