@@ -674,25 +674,36 @@ def test_a_system_has_settings_of_its_own(
 def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SYSTEMS, "bert-ltr", dataclasses.replace(SYSTEMS["bert-ltr"], tuning=OWN))
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
-    found = with_defaults(empty, "bert-ltr", kind, 64, documents=False)
+    found = with_defaults(empty, "bert-ltr", kind, 64, n_train=5000, documents=False)
     assert ("auxiliary_lm" in found["head"]) == (kind != "answer")
     assert found["head"]["network"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
     # Documents are many sentences, whatever the system.
-    assert with_defaults(empty, "bert-ltr", kind, 64, documents=True)["train"]["batch_examples"] == 8
-    assert with_defaults(empty, "bert", kind, 64, documents=False)["head"] == {}
+    assert with_defaults(empty, "bert-ltr", kind, 64, n_train=5000, documents=True)["train"]["batch_examples"] == 8
+    assert with_defaults(empty, "bert", kind, 64, n_train=5000, documents=False)["head"] == {}
 
 
 @pytest.mark.parametrize("kind", sorted(TASKS))
 def test_texts_are_averaged_where_no_summary_was_learnt(kind: str) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
-    found = with_defaults(empty, "bert", kind, 64, documents=False, has_summary=False)
+    found = with_defaults(empty, "bert", kind, 64, n_train=5000, documents=False, has_summary=False)
     assert found["head"] == ({} if kind in ("tag", "answer") else {"network": {"pool": "mean"}})
     given = empty | {"head": {"network": {"pool": "max"}}}
-    said = with_defaults(given, "bert", kind, 64, documents=False, has_summary=False)
+    said = with_defaults(given, "bert", kind, 64, n_train=5000, documents=False, has_summary=False)
     assert said["head"]["network"]["pool"] == "max"
     bcn = empty | {"head": {"network": {"kind": "biattentive"}}}
-    own = with_defaults(bcn, "bert", kind, 64, documents=False, has_summary=False)
+    own = with_defaults(bcn, "bert", kind, 64, n_train=5000, documents=False, has_summary=False)
     assert own["head"]["network"] == {"kind": "biattentive"}
+
+
+@pytest.mark.parametrize(("n_train", "documents", "epochs"), [(5000, False, 3), (900, False, 8), (900, True, 3)])
+def test_few_examples_are_read_more_often(n_train: int, documents: bool, epochs: float) -> None:
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+    found = with_defaults(empty, "bert", "classify", 64, n_train=n_train, documents=documents)
+    assert found["train"]["epochs"] == epochs
+    given = with_defaults(
+        empty | {"train": {"epochs": 2.0}}, "bert", "classify", 64, n_train=n_train, documents=documents
+    )
+    assert given["train"]["epochs"] == 2
 
 
 def test_only_next_sentences_teach_bert_a_summary(tiny_run: Path) -> None:
@@ -713,13 +724,13 @@ def test_only_next_sentences_teach_bert_a_summary(tiny_run: Path) -> None:
 def test_the_settings_of_gpt(kind: str) -> None:
     """Radford et al. 2018, §4.1, and the released code, whose endings of a question share a mask of dropout."""
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
-    found = with_defaults(empty, "gpt", kind, 768, documents=False)
+    found = with_defaults(empty, "gpt", kind, 768, n_train=5000, documents=False)
     lm = {} if kind == "answer" else {"auxiliary_lm": 0.5}
     assert found["head"] == lm | ({"shared_dropout": True} if kind == "choose" else {})
     assert (found["optim"]["learning_rate"], found["optim"]["warmup_share"]) == (6.25e-5, 0.002)
     assert (found["optim"]["kind"], found["optim"]["schedule"]) == ("gpt_adam", "gpt_linear")
     # Of a frozen encoder there is no language model to learn, but there is dropout on what the head reads.
-    frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, documents=False)
+    frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, n_train=5000, documents=False)
     assert frozen["head"] == ({"shared_dropout": True} if kind == "choose" else {})
 
 

@@ -331,7 +331,9 @@ def test_what_rests_in_which_step(general: Path, labelled: Path, tmp_path: Path)
 
 def test_a_frozen_encoder_is_not_thawed(general: Path, labelled: Path, tmp_path: Path) -> None:
     plain = {"head": {}, "adapt": {"frozen_groups": -1}, "optim": {}, "train": {}, "data": {}}
-    assert with_defaults(plain, "awd-lstm", "classify", 16, documents=False)["adapt"] == {"frozen_groups": -1}
+    assert with_defaults(plain, "awd-lstm", "classify", 16, n_train=5000, documents=False)["adapt"] == {
+        "frozen_groups": -1
+    }
     recipe = {"task": "classify", "model": str(general), "data": {"train": str(labelled)}}
     with pytest.raises(ConfigError, match=r"leave out adapt\.dropout, layer_decay and unfreeze"):
         resolved = resolve(recipe, ["adapt.frozen_groups=-1", "adapt.unfreeze=gradual"], "t")

@@ -34,7 +34,7 @@ from firth.finetuning.finetune import IDENTITY, resume, run_resolved
 from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.label_check import label_conflicts, label_suspects
 from firth.finetuning.labelled import LabelledData, read_labelled
-from firth.finetuning.recipe import LabelledConfig
+from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
 from firth.inference.loading import load
 from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
@@ -49,10 +49,6 @@ BASELINE = {"classify": "tfidf", "multilabel": "tfidf", "regress": "tfidf", "tag
 KINDS = tuple(BASELINE)
 # Numbers of labels on the curve, up to the size of the data; all labels come last.
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
-# A fine-tuning has at least about this many updates, however few examples there are.
-_FEWEST_UPDATES = 200
-_EPOCHS = 3.0
-_BATCH = 32
 # The least time of a model's first fit on a slow machine: with less left, none starts.
 _LEAST_S = 20.0
 # Safety factor on the expected time: a fit starts only if it is expected to end within the time left.
@@ -296,7 +292,7 @@ class _Comparing:
         elif way.joint:
             self._fit_joint(way, n, run, recipe)
         else:
-            settings = {"train.epochs": _epochs(n)} | (_FROZEN if way.frozen else {}) | self.settings
+            settings = (_FROZEN if way.frozen else {}) | self.settings
             run_resolved(resolve(recipe, settings, "compare"), run, tell=tell)
 
     def _fit_joint(self, way: Way, n: int, run: Path, recipe: dict[str, Any]) -> None:
@@ -411,11 +407,7 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
 
 def _examples_read(n: int) -> float:
     """Examples read by a fine-tuning on ``n`` labels, over all epochs."""
-    return _epochs(n) * n
-
-
-def _epochs(n: int) -> float:
-    return max(_EPOCHS, _FEWEST_UPDATES * _BATCH / n)
+    return epochs_for(n) * n
 
 
 def _stored(answer: Any) -> Any:

@@ -1,6 +1,7 @@
 """The fine-tuning recipe: from TOML, flags and ``--set`` to one frozen object and back."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -94,7 +95,9 @@ class AdaptConfig:
 class TuneConfig:
     """Length, batch size and precision of training (Devlin et al. 2018, App. A.3)."""
 
-    epochs: float = option(3.0, "passes over the training examples", POSITIVE)
+    epochs: float = option(
+        3.0, "passes over the training examples; not given: 3, or more for 200 updates of few examples", POSITIVE
+    )
     batch_examples: int = option(32, "examples per update", COUNT)
     batch_tokens: int = option(4096, "maximum tokens per micro-batch; bounds memory", COUNT)
     micro_batches: int = option(0, "parts of an update, for as many processes; 0: no more than memory asks for", AMOUNT)
@@ -182,6 +185,10 @@ _SAME_FOR_ALL = (
 # Published fine-tuning of the base size: 10 % warm-up, learning rate 5e-5 (google-research/bert run_classifier.py).
 # Smaller models need a higher one: inversely proportional to the hidden size, in line with the miniatures' grid.
 _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
+# Devlin et al. 2018, §A.3.
+_EPOCHS, _BATCH = 3.0, 32
+# Fewer updates than this leave a new layer half taught.
+FEWEST_UPDATES = 200
 # Kinds whose examples are read as one vector.
 _READ_AS_ONE = ("classify", "multilabel", "regress", "choose")
 # A sequence of a document holds several sentences: as many words in an update as 32 sentences have.
@@ -200,11 +207,19 @@ def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dic
 
 
 def with_defaults(
-    plain: dict[str, Any], system: str, kind: str, width: int, *, documents: bool, has_summary: bool = True
+    plain: dict[str, Any],
+    system: str,
+    kind: str,
+    width: int,
+    *,
+    n_train: int,
+    documents: bool,
+    has_summary: bool = True,
 ) -> dict[str, Any]:
     """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
     those the head preset's if it names one.
 
+    ``n_train``: number of training examples; of few, more epochs are made (see ``epochs_for``).
     ``has_summary``: whether the encoder's own vector of a text was trained; without it the mean of its tokens is read.
     ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
     """
@@ -227,7 +242,17 @@ def with_defaults(
         found["optim"]["learning_rate"] *= tuned_width / width
     if documents:
         found["train"]["batch_examples"] = _BATCH_DOCUMENTS
-    return laid_over(found, said)
+    found = laid_over(found, said)
+    found["train"].setdefault("epochs", epochs_for(n_train, found["train"].get("batch_examples", _BATCH)))
+    return found
+
+
+def epochs_for(n_train: int, batch_examples: int = _BATCH) -> float:
+    """The published three epochs, or as many as make ``FEWEST_UPDATES`` of few examples.
+
+    Source: Mosbach et al. 2021, §6: with few examples more updates make fine-tuning stable.
+    """
+    return max(_EPOCHS, math.ceil(FEWEST_UPDATES * batch_examples / max(n_train, 1)))
 
 
 def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:

@@ -45,7 +45,13 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(
-        plain, base.system_name, labelled.kind, base.config.width, documents=documents, has_summary=base.has_summary
+        plain,
+        base.system_name,
+        labelled.kind,
+        base.config.width,
+        n_train=len(labelled.train),
+        documents=documents,
+        has_summary=base.has_summary,
     )
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))

@@ -129,8 +129,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "last four side by side, BiLSTM": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat"},
     "last four side by side, BiLSTM, CRF": {**_BILSTM, "layers": [1, 2, 3, 4], "mix": "concat", "crf": True},
 }
-# However few examples, a run has about so many updates at least (a tenth of the examples is held out).
-_FEWEST_UPDATES = 200
 
 
 def study(
@@ -170,7 +168,6 @@ def study_cells(data: Path, out: Path) -> list[StudyCell]:
             for n in row.labels:
                 few = recipe_of(row, data, out)
                 few["data"] |= {"limit": n}
-                few["train"] |= {"epochs": max(few["train"].get("epochs", 3.0), _FEWEST_UPDATES * 32 / n)}
                 cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, out)
