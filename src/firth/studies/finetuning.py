@@ -54,8 +54,13 @@ class TableRow:
 
 
 LABELS = (100, 1000)
-# One recipe for all tasks of single texts; chosen on a tenth of the training examples of SST-2, CoLA and TREC.
-_TEXT: dict[str, dict[str, Any]] = {"head": {"network": {"pool": "mean"}}}
+# One recipe for all tasks of single texts: compared on 2,000 training examples of SST-2 that were kept from training on
+# 1,000 others (one seed, dev files unseen).
+_TEXT: dict[str, dict[str, Any]] = {
+    "head": {"network": {"pool": "mean", "layers": [1, 2, 3, 4], "mix": "concat", "dropout": 0.3}},
+    "adapt": {"dropout": 0.2},
+    "optim": {"learning_rate": 3e-4},
+}
 _TAGS: dict[str, dict[str, Any]] = {
     # Rows of documents mostly tagged, with some context, rather than read twice.
     "head": {"windows": {"stride": 80}, "network": {"words": "mean"}},
