@@ -1,6 +1,6 @@
 """Record a pre-training run in docs/results/: numbers and examples as JSON, curves as a picture.
 
-    .venv/bin/python scripts/record.py models/en/bert-mini bert-mini-en
+    .venv/bin/python scripts/record.py models/en-large/firth-mini-en firth-mini-en
 
 The blanks are chosen by rule, not by hand: from the held-out text, the first sentences (in the order of a
 hash) of 8 to 24 words, one whole-word piece of each masked by the same hash.
@@ -9,6 +9,7 @@ hash) of 8 to 24 words, one whole-word piece of each masked by the same hash.
 import dataclasses
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -24,12 +25,19 @@ from firth.data.shards import Corpus
 from firth.files import write_json
 from firth.pretraining.recipe import Pretrain
 from firth.pretraining.run import make_dev_loader, recipe_of
+from firth.studies.learning import PAIRS, preferred
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log
 
 OUT = Path("docs/results")
+DATA = Path(os.environ.get("DATA", "../shared/data"))
 N_EXAMPLES = 12
 HELD_OUT_BATCHES = 120
+CURVES = {
+    "mlm_loss": "masked-LM loss (nats)",
+    "mlm_accuracy": "masked-LM accuracy",
+    "nsp_accuracy": "next-sentence accuracy",
+}
 
 
 def rank(text: str) -> bytes:
@@ -66,8 +74,8 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
 def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, dict[str, float]]:
     """On held-out text, in rows of each length that the run had: mean losses and shares right, float32."""
     found = {}
-    for length in recipe.data.lengths:
-        data = dataclasses.replace(recipe.data, length=length, long_length=0)
+    for length in sorted({recipe.data.length, *recipe.data.lengths}):
+        data = dataclasses.replace(recipe.data, length=length, long_length=0, mixed_lengths=False)
         loader = make_dev_loader(dataclasses.replace(recipe, data=data), corpus)
         sums: dict[str, float] = {}
         for batch in loader.one_epoch(HELD_OUT_BATCHES):
@@ -85,12 +93,8 @@ def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, di
 
 def plot(events: list[dict[str, Any]], name: str) -> None:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
-    for axes, key, title in zip(
-        figure.subplots(1, 3),
-        ("mlm_loss", "mlm_accuracy", "nsp_accuracy"),
-        ("masked-LM loss (nats)", "masked-LM accuracy", "next-sentence accuracy"),
-        strict=True,
-    ):
+    shown = {key: title for key, title in CURVES.items() if any(key in event for event in events)}
+    for axes, (key, title) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
         for event, label, colour in (("train", "training", "#0072b2"), ("dev", "held-out", "#d55e00")):
             some = [e for e in events if e["event"] == event and key in e]
             axes.plot([e["step"] for e in some], [e[key] for e in some], label=label, color=colour, linewidth=1.3)
@@ -129,6 +133,7 @@ def main(run: Path, name: str) -> None:
         "median_tokens_per_s": rates[len(rates) // 2],
         "best": min(dev, key=lambda e: e["loss"]),
         "held_out": scores(firth.load(run), recipe, corpus),
+        "pairs": {name: preferred(checkpoint, DATA / path) for name, path in PAIRS.items() if (DATA / path).is_file()},
         "curve": dev,
         "examples": examples(firth.load(run), corpus),
         "recipe": dataclasses.asdict(recipe),

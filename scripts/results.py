@@ -23,15 +23,12 @@ HEAD = """# Results
 
 What the recorded runs mean; the numbers follow, each with the command that repeats it.
 
-- **These models are not the best that Firth trains now.** Tables marked so were recorded with BERTs of at most 12 M
-  tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since.
-- **Everything was trained on two CPU cores**, in minutes to about an hour per model. Small models with little text show
-  that the code is correct and what each method is worth against its baselines, not what it reaches at full size.
-- **Pre-training pays where words are judged in context.** At this size named entities, parts of speech and long
-  reviews gain; sentiment, similarity and inference of short texts do not, and TF-IDF + logistic regression beats the
-  small BERT there ([table](#what-pre-training-is-worth)). Measure that baseline before anything else.
-- **Frozen features are a serious choice** for such models: the last four layers concatenated, or a scalar mix, with a
-  BiLSTM beat fine-tuning on named entities ([table](#named-entities-frozen-features-and-fine-tuning)).
+- **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
+  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since.
+- **Everything was trained on two CPU cores**, in minutes to hours per model. Small models with little text show that the
+  code is correct and what each method is worth against its baselines, not what it reaches at full size.
+- **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide, a pre-trained model
+  where words are judged in context ([table](#what-pre-training-is-worth)). `firth compare` tells which on your labels.
 - **Continued pre-training on a domain's text**, with an extended vocabulary, improves masked-LM loss and downstream
   accuracy ([table](#continued-pre-training-on-a-domain)).
 - **Compare with the standard deviation.** Scores are mean ± standard deviation over seeds; a smaller difference means
@@ -40,7 +37,7 @@ What the recorded runs mean; the numbers follow, each with the command that repe
 ## How it was recorded
 
 Every number comes from a JSON file in `docs/results`, and the command at the head of each section repeats it. `make
-models` trains the models (their weights are not in the repository); `scripts/record.py` records them;
+models` trains the models (of their weights the shipped ones are in the repository); `scripts/record.py` records them;
 `scripts/results.py` writes this page.
 """
 
@@ -51,11 +48,27 @@ EARLIER = (
 )
 
 
+TERMS = {
+    "mlm_loss": "masked-LM loss",
+    "mlm_accuracy": "masked-LM accuracy",
+    "nsp_accuracy": "next-sentence accuracy",
+    "nsp_loss": "next-sentence loss",
+}
+
+
 def run_section(title: str, name: str) -> str:
     facts: dict[str, Any] = json.loads((OUT / f"{name}.json").read_text("utf-8"))
     corpus, encoder = facts["corpus"], facts["recipe"]["encoder"]
     recipe = with_new_names(facts["recipe"])
     train, optim = recipe["train"], recipe["optim"]
+    terms = {key: title for key, title in TERMS.items() if key in next(iter(facts["held_out"].values()))}
+    scores = [
+        [
+            f"{length.removeprefix('rows of ')} tokens",
+            *(f"{found[key]:.1%}" if key.endswith("accuracy") else f"{found[key]:.3f}" for key in terms),
+        ]
+        for length, found in facts["held_out"].items()
+    ]
     lines = [
         f"## {title}\n",
         f"```\n{facts['command']}\n```\n",
@@ -67,15 +80,14 @@ def run_section(title: str, name: str) -> str:
         f"{facts['minutes']:.0f} minutes on {machine_of(facts)} (median {facts['median_tokens_per_s']:,.0f} tokens/s), "
         f"torch {facts['torch']}, commit {facts['commit']}.\n",
         f"![curves](results/{name}.png)\n",
-        "Training curves jump where sequences become longer; held-out text is always scored at the longer length.\n",
-        "On held-out text ({:,} predictions), by sequence length (the last tenth of the steps used the longer "
-        "one):\n".format(int(next(iter(facts["held_out"].values()))["mlm_count"])),
-        "| | masked-LM loss | masked-LM accuracy | next-sentence accuracy | next-sentence loss |",
-        "|---|---|---|---|---|",
+        "On held-out text ({:,} predictions, 15 % of tokens masked, 80/10/10), by sequence length:\n".format(
+            int(next(iter(facts["held_out"].values()))["mlm_count"])
+        ),
+        *markdown(["", *terms.values()], scores),
         *(
-            f"| {k.removeprefix('rows of ')} tokens | {x['mlm_loss']:.3f} | {x['mlm_accuracy']:.1%} "
-            f"| {x['nsp_accuracy']:.1%} | {x['nsp_loss']:.3f} |"
-            for k, x in facts["held_out"].items()
+            f"\n{name}: the grammatical sentence of {share:.1%} of the pairs is the likelier one (mean over paradigms, "
+            "every tenth pair, each token masked in turn)."
+            for name, share in facts.get("pairs", {}).items()
         ),
         "\nMasked tokens of held-out sentences, chosen by a hash, and the three most probable predictions:\n",
         "| sentence | original | predictions |",
@@ -126,6 +138,16 @@ def study_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "finetuning.json").read_text("utf-8"))
     facts = record["facts"]
     header, tasks = task_table(facts)
+    features: list[str] = []
+    if rows := feature_table(facts):
+        features = [
+            "\n### Named entities: frozen features and fine-tuning\n",
+            *earlier(record),
+            "CoNLL-2003, dev file; the encoder is frozen, except in the last line (Devlin et al. 2018, Table 7).\n",
+            *markdown(["features, head", "entity F1", "seconds per run"], rows),
+            "",
+            *record["remarks"]["features"],
+        ]
     lines = [
         "## What pre-training is worth\n",
         "```\nfirth study finetuning --data ../shared/data --models models --out runs/study\n```\n",
@@ -139,12 +161,7 @@ def study_section() -> str:
         *markdown(header, tasks),
         f"\n{baselines(facts)}\n",
         *record["remarks"]["tasks"],
-        "\n### Named entities: frozen features and fine-tuning\n",
-        *earlier(record),
-        "CoNLL-2003, dev file; the encoder is frozen, except in the last line (Devlin et al. 2018, Table 7).\n",
-        *markdown(["features, head", "entity F1", "seconds per run"], feature_table(facts)),
-        "",
-        *record["remarks"]["features"],
+        *features,
         "\n### Numbers of labels\n",
         *earlier(record),
         "![accuracy on SST-2 over training examples](results/finetuning-labels.png)\n",
@@ -305,7 +322,7 @@ def markdown(header: list[str], rows: list[list[Any]]) -> list[str]:
 
 if __name__ == "__main__":
     sections = [
-        run_section("A mini BERT on English articles and novels", "bert-mini-en"),
+        run_section("The shipped English model, firth-mini-en", "firth-mini-en"),
         run_section("A mini BERT on Korean articles", "bert-mini-ko"),
         demo_section(),
         study_section(),
