@@ -280,15 +280,15 @@ def test_a_loss_that_is_no_number_names_its_batch(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tiny_recipe("bert", tiny_corpus)
-    original = trainer_module.Trainer.forward
+    original = trainer_module.Trainer._forward_from
 
-    def breaks(self: Any, batch: Any, carry: Any) -> Any:
-        step = original(self, batch, carry)
+    def breaks(self: Any, number: int, batch: Any) -> Any:
+        step = original(self, number, batch)
         if self.state.step == 6 and self.objective.training:
             step.losses["mlm"].mul_(float("nan"))
         return step
 
-    monkeypatch.setattr(trainer_module.Trainer, "forward", breaks)
+    monkeypatch.setattr(trainer_module.Trainer, "_forward_from", breaks)
     with pytest.raises(TrainingError, match=r"step 7, batch \d:\d+:\d+:\d+") as caught:
         pretrain(recipe, tmp_path / "run", silent)
     monkeypatch.undo()

@@ -140,7 +140,7 @@ def test_a_run_is_resumed_by_four_two_and_one_process_and_back(recipe: Any, tmp_
     assert report["step"] == 1
     launch(2, tmp_path, [{"run": run, "sharding": "full", "stop": 2}, {"run": run, "sharding": "none", "stop": 3}])
     heard: list[str] = []
-    assert resume(run, heard.append).finished
+    assert resume(run, heard.append, processes=1).finished
     assert any("processes 2 -> 1" in text for text in heard)
     check_last(tmp_path / "one", tmp_path / "run")
 

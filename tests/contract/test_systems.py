@@ -176,7 +176,9 @@ def test_every_trainable_parameter_gets_gradient(system: str, tiny_corpus: Path)
 
 
 @pytest.mark.parametrize(
-    ("system", "plan"), [(system, plan) for system in sorted(SYSTEMS) for plan in SYSTEMS[system].instances]
+    ("system", "plan"),
+    # Two crops of a document are told from all others of the batch: there a half is not half of the whole.
+    [(system, plan) for system in sorted(SYSTEMS) for plan in SYSTEMS[system].instances if plan != "crops"],
 )
 def test_two_half_batches_sum_to_the_whole(system: str, plan: str, tiny_corpus: Path) -> None:
     _, objective, loader = tiny_parts(system, tiny_corpus, f"data.instances={plan}")

@@ -182,7 +182,7 @@ def test_estimates_grow_with_the_examples_that_are_read() -> None:
     way = Way("fine-tuned m", "fine-tuned-1", "m")
     assert module._expected_s(way, 100, {}) > 0
     # 100 and 300 labels are read equally often; 100,000 labels far more often than 10,000.
-    assert module._expected_s(way, 300, {100: {"seconds": 10.0}}) == pytest.approx(12)
+    assert module._expected_s(way, 300, {100: {"seconds": 10.0}}) == pytest.approx(12, rel=0.05)
     assert module._expected_s(way, 100_000, {10_000: {"seconds": 10.0}}) == pytest.approx(120)
 
 

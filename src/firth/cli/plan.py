@@ -110,9 +110,11 @@ def _why(plan: "Plan") -> str:
 
 def _expected(plan: "Plan") -> str:
     if plan.recorded is None:
-        return "no run of this size and length is recorded; docs/results.md has those of BERT-mini"
+        return "no run of this size and length is recorded; docs/results.md has that of firth-mini-en"
+    from firth.plan import CURVE
+
     tokens, loss, accuracy = plan.recorded
     return (
-        f"a BERT-mini of random weights had masked-LM loss {loss:.2f}, accuracy {accuracy:.0%} after "
-        f"{format_count(tokens)} tokens of English (docs/results.md); recipe small is made to get there sooner"
+        f"firth-mini-en had masked-LM loss {loss:.2f}, accuracy {accuracy:.0%} after {format_count(tokens)} of its "
+        f"{format_count(1e6 * CURVE[-1][0])} tokens of English (docs/results.md)"
     )
