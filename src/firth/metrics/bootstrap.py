@@ -1,4 +1,4 @@
-"""Bootstrap: confidence intervals over seeds, and paired tests of two systems."""
+"""Bootstrap: confidence intervals over seeds, and paired resamples of several systems."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,8 +7,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 CONFIDENCE = 0.95
-# Signs drawn at once, so that any number of examples and draws fits into memory.
-BLOCK = 2**22
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float | None]:
@@ -29,37 +27,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float | None]:
 
     t = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return float(array.mean()), sd, t * sd / math.sqrt(n)
-
-
-def paired_permutation_p(
-    a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"], seed: int, draws: int = 10_000
-) -> float:
-    """Two-sided p value of the hypothesis that systems a and b are equally good, from their scores per example.
-
-    If they are, swapping the two scores of any example changes nothing: p is the share of random swaps whose mean
-    difference is at least as large as the real one, the real one counted too, so that p is never 0.
-    Source: Fisher's randomisation test for matched pairs; Phipson and Smyth 2010 for counting the real one.
-    """
-    if a.shape != b.shape or a.ndim != 1 or not len(a):
-        raise ValueError(f"expected as many scores of a as of b, at least one: got {a.shape}, {b.shape}")
-    if draws < 1:
-        raise ValueError(f"draws is {draws}; expected at least 1")
-    differences = a.astype(np.float64) - b
-    _check_finite("differences", differences)
-    # Examples on which both do alike cannot tell them apart.
-    differences = differences[differences != 0]
-    if not len(differences):
-        return 1.0
-    # Sums of the same numbers in another order differ by rounding; they are ties.
-    observed = abs(differences.sum()) - 1e-9 * np.abs(differences).sum()
-    rng = np.random.default_rng(seed)
-    rows = max(1, BLOCK // len(differences))
-    n_as_large = 0
-    for start in range(0, draws, rows):
-        swapped = rng.integers(0, 2, (min(rows, draws - start), len(differences)), np.int8)
-        sums = differences.sum() - 2 * (swapped @ differences)
-        n_as_large += int((np.abs(sums) >= observed).sum())
-    return (1 + n_as_large) / (1 + draws)
 
 
 def paired_bootstrap(
