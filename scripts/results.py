@@ -14,7 +14,7 @@ from firth.studies.finetuning_report import baselines, feature_table, label_tabl
 from firth.studies.representations_report import cost_table, layer_table
 from firth.studies.representations_report import label_curves as error_curves
 from firth.studies.representations_report import score_table as score_table_of_representations
-from firth.studies.translation_report import score_table, signatures, training_text
+from firth.studies.translation_report import score_signatures, score_table, training_text
 from firth.studies.unknown_words_report import rule_table
 
 OUT = Path("docs/results")
@@ -187,7 +187,7 @@ def translation_section() -> str:
         "![perplexity over steps](results/translation.png)\n",
         "The 1,014 validation captions, which also chose the best model:\n",
         *markdown(*score_table(facts)),
-        f"\n{signatures(facts)}\n",
+        f"\n{score_signatures(facts)}\n",
         *record["remarks"],
         "\nThe first captions, translated by the averaged model with a beam of 4:\n",
         *markdown(

@@ -64,7 +64,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Suggestion:
     """A suggestion. ``text_tokens``: of the training text; ``counted``: they were, and not estimated."""
 
     source: str
@@ -80,7 +80,7 @@ class Plan:
     recorded: tuple[float, float, float] | None
 
 
-def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str], None] = say) -> Plan:
+def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str], None] = say) -> Suggestion:
     """Choose vocabulary and model size for a text, or a corpus folder, and minutes of training on this machine.
 
     The speed of each size is measured on random text, narrow sizes first, until one is too wide for the time.
@@ -102,7 +102,7 @@ def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str
                 break
     free = free_memory(machine.device)
     chosen = choose_size(sizes, free)
-    return Plan(
+    return Suggestion(
         source=", ".join(map(str, sources)),
         text_tokens=tokens,
         counted=counted,

@@ -46,7 +46,7 @@ def plain_of(recipe: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any],
     return override(data, given), where
 
 
-def check_plain(
+def check_recipe(
     kind: type[Any],
     data: Mapping[str, Any],
     settings: Settings,

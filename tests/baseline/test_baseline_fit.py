@@ -8,7 +8,7 @@ import pytest
 
 from firth.baseline.config import GramConfig, TfidfConfig
 from firth.baseline.fit import FEWEST_HELD, FittedTfidf, Score, fit_linear, fit_tfidf, folds_of, weightiest
-from firth.baseline.tfidf import fit_reader
+from firth.baseline.tfidf import fit_vectorizer
 from firth.errors import InputError
 from firth.tasks.scoring import score_label_sets, score_labels, score_values
 from firth.text.records import Text
@@ -113,7 +113,7 @@ def test_values_of_pairs_follow_what_the_texts_share() -> None:
 def test_a_label_that_no_example_of_a_fold_has_is_only_unlikely() -> None:
     config = TfidfConfig(labels=LABELS)
     texts = [text for text in told() if text.label != "delete"]
-    reader = fit_reader(texts, GramConfig())
+    reader = fit_vectorizer(texts, GramConfig())
     weight, bias = fit_linear(config, reader.read(texts), texts)
     assert not weight[0].any() and bias[0] < -3
 

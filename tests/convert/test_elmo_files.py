@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from firth.convert import elmo
-from firth.convert.elmo import find_files, read_elmo, read_words, write_elmo
+from firth.convert.elmo import find_parts, read_elmo, read_vocabulary, write_elmo
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
@@ -122,14 +122,14 @@ def test_a_model_may_be_named_by_its_folder_or_either_file(tmp_path: Path) -> No
     for name in ("small_", "large_"):
         for file in ("options.json", "weights.hdf5"):
             (other / f"{name}{file}").write_bytes((folder / file).read_bytes())
-    assert find_files(other / "large_weights.hdf5") == (other / "large_options.json", other / "large_weights.hdf5")
+    assert find_parts(other / "large_weights.hdf5") == (other / "large_options.json", other / "large_weights.hdf5")
     with pytest.raises(CheckpointError, match=r"several models \(large_weights.hdf5, small_weights.hdf5\)"):
-        find_files(other)
+        find_parts(other)
     (other / "large_options.json").unlink()
     (other / "third_options.json").write_text("{}")
     with pytest.raises(CheckpointError, match="which options and weights belong together"):
-        find_files(other / "large_weights.hdf5")
-    assert find_files(tmp_path) is None and find_files(tmp_path / "none") is None
+        find_parts(other / "large_weights.hdf5")
+    assert find_parts(tmp_path) is None and find_parts(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytes
 def test_a_vocabulary_of_theirs(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("<S>\n</S>\n<UNK>\nthe\nU.S.\n,\n")
-    tokenizer = read_words(file)
+    tokenizer = read_vocabulary(file)
     assert tokenizer.pieces[4:] == ["the", "U.S.", ","] and tokenizer.ids_many(["the U.S. ,"]) == [[4, 5, 6]]
     done = convert(written(tmp_path / "e"), tmp_path / "m", vocab=file)
     assert "7 pieces" in dict(done.facts)["sizes"]
@@ -235,10 +235,10 @@ def test_a_vocabulary_of_theirs(tmp_path: Path) -> None:
         convert(tmp_path / "e", tmp_path / "u", lowercase=True)
     file.write_text("<S>\nthe cat\n")
     with pytest.raises(InputError, match="line 2: 'the cat': expected one word"):
-        read_words(file)
+        read_vocabulary(file)
     file.write_text("<S>\nthe\n")
     with pytest.raises(InputError, match="lacks </S> <UNK>"):
-        read_words(file)
+        read_vocabulary(file)
 
 
 def test_only_elmo_is_written_so(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_byte_order_mark_is_not_of_the_text(tmp_path: Path) -> None:
     options.write_bytes(b"\xef\xbb\xbf" + options.read_bytes())
     assert read(folder)[0] == CONFIG
     (tmp_path / "vocab.txt").write_bytes("\ufeff<S>\r\n</S>\r\n<UNK>\r\nthe\r\n".encode())
-    assert read_words(tmp_path / "vocab.txt").pieces[-1] == "the"
+    assert read_vocabulary(tmp_path / "vocab.txt").pieces[-1] == "the"
 
 
 @pytest.mark.parametrize(("there", "lacks"), [("options.json", "weights.hdf5"), ("weights.hdf5", "options.json")])

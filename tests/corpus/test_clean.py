@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from firth.corpus.clean import OPTIONAL, REASONS, Cleaning, code, document_reasons, paragraph_reasons
-from firth.corpus.fingerprints import measure
+from firth.corpus.fingerprints import fingerprint
 from firth.errors import ConfigError
 
 ENGLISH = "The river was wide and it was the first of the two that he had to cross with the old farmer on that day."
@@ -16,7 +16,7 @@ NAMES = {0: "", **{code(name): name for name in REASONS}}
 
 
 def reasons_of(paragraphs: list[str], *rules: str) -> list[str]:
-    found = paragraph_reasons(measure([paragraphs]), rules or OPTIONAL)
+    found = paragraph_reasons(fingerprint([paragraphs]), rules or OPTIONAL)
     return [NAMES[number] for number in found.tolist()]
 
 
@@ -65,12 +65,12 @@ def test_verse_and_dialogue_are_no_lists() -> None:
 
 
 def test_a_run_ends_with_its_document() -> None:
-    block = measure([["one", "two", "three"], ["four", "five", "six"]])
+    block = fingerprint([["one", "two", "three"], ["four", "five", "six"]])
     assert not paragraph_reasons(block, OPTIONAL).any()
 
 
 def test_documents_that_were_decoded_wrongly() -> None:
-    block = measure([[ENGLISH, "caf\ufffd"], ["caf\ufffd"], []])
+    block = fingerprint([[ENGLISH, "caf\ufffd"], ["caf\ufffd"], []])
     found = document_reasons(block, Cleaning(rules=("damaged",)))
     assert [NAMES[number] for number in found.tolist()] == ["", "damaged", ""]
     assert not document_reasons(block, Cleaning()).any()
@@ -81,12 +81,12 @@ TEXTS = {"en": ENGLISH, "de": GERMAN, "ko": KOREAN, "ja": JAPANESE, "zh": CHINES
 
 @pytest.mark.parametrize("language", TEXTS)
 def test_languages(language: str) -> None:
-    found = document_reasons(measure([[text] for text in TEXTS.values()]), Cleaning(languages=(language,)))
+    found = document_reasons(fingerprint([[text] for text in TEXTS.values()]), Cleaning(languages=(language,)))
     assert [name for name, number in zip(TEXTS, found, strict=True) if not number] == [language]
 
 
 def test_scripts_and_languages_add_up() -> None:
-    block = measure([[text] for text in TEXTS.values()])
+    block = fingerprint([[text] for text in TEXTS.values()])
     found = document_reasons(block, Cleaning(scripts=("hangul",), languages=("en",)))
     assert [name for name, number in zip(TEXTS, found, strict=True) if not number] == ["en", "ko"]
     found = document_reasons(block, Cleaning(scripts=("latin",)))

@@ -9,7 +9,7 @@ import pytest
 
 from firth.corpus.contamination import COMMON, Contamination, Found, find_all, keys_of
 from firth.corpus.duplicates import split_key
-from firth.corpus.fingerprints import measure
+from firth.corpus.fingerprints import fingerprint
 from firth.errors import InputError
 
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
@@ -18,7 +18,7 @@ OTHER = "a quite different example of which nothing at all is anywhere in the te
 
 def search(files: tuple[Path, ...], documents: list[list[str]], removed: list[int] | None = None):
     contamination = Contamination(files)
-    block = measure(documents)
+    block = fingerprint(documents)
     hits = find_all(block, contamination.searched)
     for run, document, keys in zip(hits.runs, hits.documents, keys_of(hits, block), strict=True):
         contamination.add(int(run), f"t.txt:{document}", keys)

@@ -18,7 +18,7 @@ from firth.corpus.duplicates import (
     signatures,
     split_key,
 )
-from firth.corpus.fingerprints import measure
+from firth.corpus.fingerprints import fingerprint
 from firth.corpus.spill import Spill
 
 
@@ -41,13 +41,13 @@ def test_the_estimate_is_near_the_similarity(n: int) -> None:
         theirs = list(ours)
         for place in random.Random(seed).sample(range(n), max(1, n // 50)):
             theirs[place] = "changed"
-        _, (a, b) = signatures(measure([[" ".join(ours)], [" ".join(theirs)]]))
+        _, (a, b) = signatures(fingerprint([[" ".join(ours)], [" ".join(theirs)]]))
         errors.append(float(np.mean(a == b)) - similarity(ours, theirs))
     assert abs(np.mean(errors)) < 0.03 and np.max(np.abs(errors)) < 0.18
 
 
 def test_short_documents_have_no_signature() -> None:
-    block = measure([[" ".join(text(0, LEAST_WORDS - 1))], [" ".join(text(1, LEAST_WORDS))], []])
+    block = fingerprint([[" ".join(text(0, LEAST_WORDS - 1))], [" ".join(text(1, LEAST_WORDS))], []])
     chosen, signed = signatures(block)
     assert chosen.tolist() == [1] and signed.shape == (1, SIGNATURE)
 
@@ -66,7 +66,7 @@ def test_bands_find_pairs_at_the_threshold(threshold: float) -> None:
 
 def find(documents: list[list[str]], folder: Path, threshold: float = 0.8) -> list[tuple[int, int, float]]:
     near = NearDuplicates(folder / "signatures.bin", Spill(folder, "bands", 1 << 20), threshold)
-    chosen, signed = signatures(measure([[" ".join(words)] for words in documents]))
+    chosen, signed = signatures(fingerprint([[" ".join(words)] for words in documents]))
     near.add(chosen, signed, bands(signed, band_rows(threshold)))
     return list(near.find(np.zeros(len(documents), bool)))
 
@@ -95,7 +95,7 @@ def test_what_is_like_a_removed_document_alone_stays(tmp_path: Path) -> None:
 def test_removed_documents_count_for_nothing(tmp_path: Path) -> None:
     a = text(1, 100)
     near = NearDuplicates(tmp_path / "signatures.bin", Spill(tmp_path, "bands", 1 << 20), 0.8)
-    chosen, signed = signatures(measure([[" ".join(a)]] * 3))
+    chosen, signed = signatures(fingerprint([[" ".join(a)]] * 3))
     near.add(chosen, signed, bands(signed, band_rows(0.8)))
     assert [found[:2] for found in near.find(np.array([True, False, False]))] == [(2, 1)]
 

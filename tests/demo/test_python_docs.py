@@ -10,8 +10,8 @@ from firth.demo.python_docs import (
     FEWEST_PER_PART,
     PARTS,
     PythonDocs,
-    hold_out,
     read_python_docs,
+    split_documents,
     split_labelled,
     without_texts,
 )
@@ -198,9 +198,9 @@ def test_test_texts_can_be_taken_out_of_the_documents(docs: PythonDocs) -> None:
 
 def test_held_out_documents_are_few_and_fixed() -> None:
     documents = [Document(("words",), f"stdlib:m{i}") for i in range(1000)]
-    train, held = hold_out(documents)
+    train, held = split_documents(documents)
     assert len(train) + len(held) == 1000 and 30 <= len(held) <= 70
-    assert hold_out(documents[::-1])[1] == held[::-1]
+    assert split_documents(documents[::-1])[1] == held[::-1]
 
 
 def test_topics_become_documents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tiny_language_models import PIECES, tiny_language_model
 
 from firth.errors import InputError
-from firth.explain.markup import Mark, head_maps, labelled_map, shown, text_width, token_row
+from firth.explain.markup import Mark, head_maps, labelled_map, text_width, token_row, visible
 from firth.explain.pieces import tokens_of, wordpiece_steps
 from firth.explain.sentences import SENTENCES
 from firth.explain.text import (
@@ -100,7 +100,7 @@ def test_scripts_of_the_world_keep_their_place(tiny_run: Path, tmp_path: Path) -
     assert "\u202e" not in page and "\u0007" not in page
     assert page.count('<p class="tokens" dir="auto">') >= 4
     assert "<bdi" in page and 'unicode-bidi="isolate"' in page
-    assert shown("##\u0301") == "##\u25cc\u0301" and shown("\u0000") == "\u2400" and shown("") == "\u2205"
+    assert visible("##\u0301") == "##\u25cc\u0301" and visible("\u0000") == "\u2400" and visible("") == "\u2205"
     assert text_width("고양이") == 2 * text_width("abc") and text_width("e\u0301") == text_width("e")
 
 

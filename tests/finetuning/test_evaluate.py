@@ -10,7 +10,7 @@ import pytest
 
 from firth.errors import ConfigError, InputError
 from firth.files import file_sha256
-from firth.finetuning.evaluate import compare, evaluate
+from firth.finetuning.evaluate import compare_precisions, evaluate
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.prediction_files import score_predictions
 from firth.finetuning.recipe import LabelledConfig
@@ -195,11 +195,11 @@ def test_the_files_of_a_data_set_are_recorded(own_copy: Path, tmp_path: Path, mo
 
 def test_the_score_that_a_task_is_known_by_is_compared() -> None:
     plain, fast = {"accuracy": 0.9, "mcc": 0.5}, {"accuracy": 0.8, "mcc": 0.6}
-    assert compare("classify", plain, fast, 1)["metric"] == "accuracy"
-    assert compare("glue/cola", plain, fast, 1)["metric"] == "mcc"
-    assert compare("glue/cola", plain, fast, 1)["drop"] == pytest.approx(-10)
+    assert compare_precisions("classify", plain, fast, 1)["metric"] == "accuracy"
+    assert compare_precisions("glue/cola", plain, fast, 1)["metric"] == "mcc"
+    assert compare_precisions("glue/cola", plain, fast, 1)["drop"] == pytest.approx(-10)
     # Tags that are no entities have no entity_f1.
-    assert compare("tag", {"tag_accuracy": 0.5}, {"tag_accuracy": 0.5}, 0) == {
+    assert compare_precisions("tag", {"tag_accuracy": 0.5}, {"tag_accuracy": 0.5}, 0) == {
         "float32": {"tag_accuracy": 0.5},
         "metric": "tag_accuracy",
         "drop": 0,

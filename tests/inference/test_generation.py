@@ -10,7 +10,7 @@ from torch import nn
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, Loaded, write_model
 from firth.inference.decoding import beam_search
-from firth.inference.generation import How, Writer, Writing, generate_stream
+from firth.inference.generation import How, NextTokenModel, Writing, generate_stream
 from firth.inference.model import Model, load
 from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
@@ -46,7 +46,7 @@ def log_probs(made: TiedLM, ids: Sequence[int]) -> torch.Tensor:
 @torch.inference_mode()
 def test_the_cache_gives_what_reading_all_again_gives() -> None:
     made = objective()
-    writer = Writer(made, Tokenizer.from_vocab(PIECES, lowercase=True), [0, 1], torch.device("cpu"))
+    writer = NextTokenModel(made, Tokenizer.from_vocab(PIECES, lowercase=True), [0, 1], torch.device("cpu"))
     rows = [[7, 8, 9], [10], [11, 12, 13, 14, 15, 16]]
     state, last = writer.begin(rows)
     texts = [list(row) for row in rows]

@@ -21,7 +21,7 @@ from firth.objectives.config import TiedLMConfig, TranslationConfig
 from firth.objectives.next_token import TiedLM
 from firth.objectives.translation import Translation
 from firth.serving.access import Access
-from firth.serving.asking import State
+from firth.serving.asking import ServerState
 from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import Hosted
@@ -95,7 +95,7 @@ def serve(predictors: dict[str, Model | Baseline]) -> Iterator[Serve]:
     ) -> T:
         chosen = limits or PATIENT
         hosted = {n: Hosted(n, Path(n), predictors[n], threshold, precision) for n in names or ("classify",)}
-        state = State(hosted, Engine(chosen, Metrics()), chosen, accept_ids, started=True)
+        state = ServerState(hosted, Engine(chosen, Metrics()), chosen, accept_ids, started=True)
         state.engine.start()
         engines.append(state.engine)
 

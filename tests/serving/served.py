@@ -7,13 +7,13 @@ import httpx2
 
 from firth.serving.access import Access
 from firth.serving.app import make_app
-from firth.serving.asking import State
+from firth.serving.asking import ServerState
 
 
 class Client:
     """Requests to an application in this process."""
 
-    def __init__(self, state: State, access: Access):
+    def __init__(self, state: ServerState, access: Access):
         self.state = state
         self.app = make_app(state, access)
         transport = httpx2.ASGITransport(app=self.app, client=("10.0.0.1", 1))

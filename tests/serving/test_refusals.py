@@ -16,7 +16,7 @@ from firth.serving.access import Access, host_name, make_access, read_keys
 from firth.serving.config import Limits
 from firth.serving.engine import Caller
 from firth.serving.hosted import Forward, Job, Prepared
-from firth.serving.scheduler import Row
+from firth.serving.scheduler import QueuedRow
 from firth.serving.server import listen, named_models
 from firth.serving.strict_json import parse_json
 
@@ -150,7 +150,7 @@ def test_one_row_that_fails_does_not_take_others_along(serve: Serve) -> None:
         hosted, engine = client.state.models["classify"], client.state.engine
 
         def ask(step: Any) -> Any:
-            job = Job(Forward(hosted, "step"), lambda: Prepared([Row(1, step)], lambda found: found[0]))
+            job = Job(Forward(hosted, "step"), lambda: Prepared([QueuedRow(1, step)], lambda found: found[0]))
             return engine.ask(job, Caller("one", 1e12))
 
         return await asyncio.gather(ask(lambda: 1), ask(lambda: 1 / 0), ask(lambda: 3), return_exceptions=True)
@@ -173,7 +173,7 @@ class Busy:
     async def hold(self, client: Client, name: str = "classify") -> "asyncio.Future[Any]":
         """Occupy the engine."""
         hosted = client.state.models[name]
-        job = Job(Forward(hosted, "step"), lambda: Prepared([Row(1, self)], lambda found: found[0]))
+        job = Job(Forward(hosted, "step"), lambda: Prepared([QueuedRow(1, self)], lambda found: found[0]))
         waiting = asyncio.ensure_future(client.state.engine.ask(job, Caller("busy", 1e12)))
         while not self.begun.is_set():
             await asyncio.sleep(0.001)

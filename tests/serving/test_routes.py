@@ -13,7 +13,7 @@ from served import Client, Serve
 
 from firth.inference.masks import MASK
 from firth.inference.model import Model
-from firth.serving.kserve import packed, unpacked
+from firth.serving.kserve import packed, unpack_strings
 
 TEXTS = ["the river", "", "The old farmer walked to the river in the morning. " * 6, "강가에서 편지를 썼다.", "a"]
 HEADERS = ("x-compute-tokens", "x-queue-time", "x-inference-time", "x-tokenization-time", "x-total-time")
@@ -256,7 +256,7 @@ def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: boo
         size = int(answer.headers["inference-header-content-length"])
         found, rest = json.loads(answer.content[:size]), memoryview(answer.content)[size:]
         sizes = [output["parameters"]["binary_data_size"] for output in found["outputs"]]
-        texts = unpacked(rest[: sizes[0]])
+        texts = unpack_strings(rest[: sizes[0]])
         shares = np.frombuffer(rest[sizes[0] :], "<f4").reshape(found["outputs"][1]["shape"])
     else:
         found = answer.json()
@@ -268,7 +268,7 @@ def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: boo
 
 def test_a_bytes_tensor_is_lengths_and_texts() -> None:
     assert packed(["a", "강"]) == struct.pack("<I", 1) + b"a" + struct.pack("<I", 3) + "강".encode()
-    assert unpacked(memoryview(packed(["a", "", "강"]))) == ["a", "", "강"]
+    assert unpack_strings(memoryview(packed(["a", "", "강"]))) == ["a", "", "강"]
 
 
 def test_every_kind_is_described_by_kserve_and_answers_what_it_describes(serve: Serve) -> None:

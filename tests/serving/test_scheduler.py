@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firth.serving.cost import CostModel
-from firth.serving.scheduler import Batch, OverloadError, Request, Row, Scheduler, retry_after
+from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after
 
 SECONDS_A_TOKEN, SECONDS_A_BATCH = 1e-3, 5e-3
 QUANTUM = 64
@@ -21,7 +21,7 @@ class Machine:
     """Runs batches in a time that a formula gives, on a clock that nothing else moves."""
 
     now: float = 0.0
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[SharedBatch] = field(default_factory=list)
     models: dict[Hashable, CostModel] = field(default_factory=dict)
 
     def scheduler(self, **options: Any) -> Scheduler:
@@ -35,7 +35,7 @@ class Machine:
                 self.models[kind].learn(tokens, 0.0, SECONDS_A_BATCH + SECONDS_A_TOKEN * tokens)
         return self.models[kind]
 
-    def step(self, scheduler: Scheduler) -> Batch | None:
+    def step(self, scheduler: Scheduler) -> SharedBatch | None:
         batch = scheduler.next_batch()
         if batch is not None:
             seconds = SECONDS_A_BATCH + SECONDS_A_TOKEN * batch.tokens
@@ -48,7 +48,7 @@ class Machine:
 def request(
     client: Hashable, *tokens: int, kind: Hashable = "a", within_s: float = 1e9, alone: bool = False
 ) -> Request:
-    return Request(client, kind, [Row(n, None) for n in tokens], within_s, alone)
+    return Request(client, kind, [QueuedRow(n, None) for n in tokens], within_s, alone)
 
 
 ROWS = st.lists(st.integers(1, 200), min_size=1, max_size=6)

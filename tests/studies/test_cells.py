@@ -14,7 +14,7 @@ from firth.config import read_json
 from firth.errors import ConfigError, InputError, TrainingError
 from firth.files import write_json
 from firth.studies import cells
-from firth.studies.cells import DONE, StudyCell, read_facts, run_cells, run_study, select, stamps_of
+from firth.studies.cells import DONE, StudyCell, collect_facts, run_cells, run_study, select, stamps_of
 from firth.workers import submit
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -132,11 +132,11 @@ def test_what_was_done_under_the_options_names_of_then_is_done(tmp_path: Path) -
         (tmp_path / name).mkdir()
         write_json(tmp_path / name / DONE, {"facts": {"square": 1}, "stamp": stamp})
     now = cells("learning_rate", "min_count", "train.layer_decay=0.5")
-    assert set(read_facts(now, tmp_path)) == {"first", "second"}
+    assert set(collect_facts(now, tmp_path)) == {"first", "second"}
     assert stamps_of(now) != stamps_of(before)
     now[0].options["recipe"]["optim"]["learning_rate"] = 2.0
     with pytest.raises(ConfigError, match="first/cell.json was made with other options"):
-        read_facts(now, tmp_path)
+        collect_facts(now, tmp_path)
 
 
 def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         write_json(tmp_path / name / DONE, {"facts": {"square": 1}, "stamp": stamps[name]})
-    assert set(read_facts(cells(1), tmp_path)) == {"first", "second"}
+    assert set(collect_facts(cells(1), tmp_path)) == {"first", "second"}
     shutil.rmtree(tmp_path / "first")
     with pytest.raises(ConfigError, match="second/cell.json was made with other options, or from a cell that"):
-        read_facts(cells(2), tmp_path)
+        collect_facts(cells(2), tmp_path)
     (tmp_path / "out/cells").mkdir(parents=True)
     shutil.move(tmp_path / "second", tmp_path / "out/cells/second")
     with pytest.raises(ConfigError, match="second/cell.json"):

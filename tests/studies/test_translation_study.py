@@ -9,7 +9,7 @@ from firth.config import read_toml
 from firth.errors import ConfigError
 from firth.studies import cells, translation
 from firth.studies.translation import BEAM, BEST, GREEDY, MEAN, NEWEST, RECIPE, TRAINING, study
-from firth.studies.translation_report import perplexity_curve, score_table, signatures, training_text
+from firth.studies.translation_report import perplexity_curve, score_signatures, score_table, training_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +54,7 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
         for cell in todo:
             if cell.name not in ready:
                 cells._run_cell(cell, stamps[cell.name], out)
-        return cells.read_facts(todo, out)
+        return cells.collect_facts(todo, out)
 
     monkeypatch.setattr(cells, "run_cells", in_this_process)
     monkeypatch.setattr(
@@ -72,7 +72,7 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert (out / "cells" / TRAINING / "mean" / "model.safetensors").is_file()
     header, rows = score_table(facts)
     assert len(header) == 4 and len(rows) == 6
-    assert "bleu: nrefs:1" in signatures(facts) and "3 steps" in training_text(facts[TRAINING])
+    assert "bleu: nrefs:1" in score_signatures(facts) and "3 steps" in training_text(facts[TRAINING])
     assert perplexity_curve(facts)["held out"][0] == [1.0, 2.0, 3.0]
     # What is done is only read.
     assert study(tmp_path / "data", tmp_path / "models", out, tell=lambda _: None) == facts

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import InputError
-from firth.tasks.tag_schemes import allowed, check, fill_gaps, scheme_of, split_tag, to_bio, to_bioes
+from firth.tasks.tag_schemes import allowed, fill_gaps, find_violation, scheme_of, split_tag, to_bio, to_bioes
 
 # Chunks as (label or None for words outside, length): any sentence can be written so.
 CHUNKS = st.lists(st.tuples(st.sampled_from([None, "PER", "LOC"]), st.integers(1, 4)), max_size=8)
@@ -34,7 +34,7 @@ def test_every_scheme_converts_to_the_same_bio_and_bioes(chunks: Chunks) -> None
     bio, bioes = tuple(written(chunks, "BIO")), tuple(written(chunks, "BIOES"))
     for scheme in ("IOB1", "BIO", "BIOES"):
         tags = written(chunks, scheme)
-        assert check(tags, scheme) is None
+        assert find_violation(tags, scheme) is None
         assert to_bio(tags, scheme) == bio
         assert to_bioes(tags, scheme) == bioes
 
@@ -43,7 +43,7 @@ def test_every_scheme_converts_to_the_same_bio_and_bioes(chunks: Chunks) -> None
 def test_tags_pass_the_check_only_if_chunks_can_be_written_so(tags: list[str]) -> None:
     """What the check lets pass comes back from BIO unchanged; what it refuses is never converted."""
     for scheme in ("BIO", "BIOES"):
-        if check(tags, scheme) is None:
+        if find_violation(tags, scheme) is None:
             back = to_bio(tags, scheme) if scheme == "BIO" else to_bioes(to_bio(tags, scheme), "BIO")
             assert list(back) == tags
         else:
@@ -95,10 +95,12 @@ def test_scheme_is_the_one_that_is_broken_least(sentences: list[list[str]], sche
 
 
 def test_check_names_the_first_impossible_step() -> None:
-    assert check(["O", "B-A", "I-B", "I-A"], "BIO") == "found I-B after B-A (word 3), which BIO does not allow"
-    assert check(["I-A"], "BIO") == "found I-A at the beginning of a sentence (word 1), which BIO does not allow"
-    assert check(["O", "B-A"], "BIOES") == "found B-A at the end of a sentence, which BIOES does not allow"
-    assert check(["O", "PER"], "BIO") == "found PER after O (word 2), which BIO does not allow"
+    assert find_violation(["O", "B-A", "I-B", "I-A"], "BIO") == "found I-B after B-A (word 3), which BIO does not allow"
+    assert (
+        find_violation(["I-A"], "BIO") == "found I-A at the beginning of a sentence (word 1), which BIO does not allow"
+    )
+    assert find_violation(["O", "B-A"], "BIOES") == "found B-A at the end of a sentence, which BIOES does not allow"
+    assert find_violation(["O", "PER"], "BIO") == "found PER after O (word 2), which BIO does not allow"
 
 
 def test_a_tag_is_split_at_its_prefix_only() -> None:

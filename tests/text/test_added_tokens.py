@@ -14,10 +14,10 @@ from firth.text.added_tokens import (
     check_extendable,
     choose_pieces,
     count_pieces,
-    count_words,
+    count_split_words,
     extended,
     greedy_pieces,
-    measure,
+    measure_fit,
     text_runs,
 )
 from firth.text.tokenizer import BPE_SPECIALS, SPECIALS, UNK, Tokenizer
@@ -143,11 +143,11 @@ def test_words_are_those_of_the_tokenizer(look: str, text: str) -> None:
     letters = "abBéEeÅåΣσς中한글\u1112\u1161\u11ab\u1100\u1173\u11af,.!#[]"
     pieces = [*SPECIALS, *dict.fromkeys(form for c in letters for form in (c, "##" + c))]
     tokenizer = Tokenizer.from_vocab(pieces, **LOOKS[look])
-    words = count_words(text_runs([text]), tokenizer)
+    words = count_split_words(text_runs([text]), tokenizer)
     (encoded,) = tokenizer.encode_many([text])
     assert sum(words.values()) == len(set(encoded.words))
     assert count_pieces(tokenizer, words) == Counter(pieces[i] for i in encoded.ids)
-    fit = measure(tokenizer, words)
+    fit = measure_fit(tokenizer, words)
     assert (fit.words, fit.pieces) == (len(set(encoded.words)), len(encoded.ids))
     alone = [i for i, word in zip(encoded.ids, encoded.words, strict=True) if encoded.words.count(word) == 1]
     assert fit.unknown == alone.count(tokenizer.unk_id) and fit.whole == len(alone) - fit.unknown
@@ -155,18 +155,18 @@ def test_words_are_those_of_the_tokenizer(look: str, text: str) -> None:
 
 def test_fit_by_hand() -> None:
     tokenizer = Tokenizer.from_vocab([*SPECIALS, *LETTERS, "cab"], lowercase=True)
-    fit = measure(tokenizer, {"cab": 3, "ab": 2, "zebra": 1})
+    fit = measure_fit(tokenizer, {"cab": 3, "ab": 2, "zebra": 1})
     assert fit == Fit(words=6, pieces=3 + 4 + 1, whole=3, unknown=1)
     assert fit.pieces_per_word == pytest.approx(8 / 6)
-    assert measure(tokenizer, {}).pieces_per_word == 0
+    assert measure_fit(tokenizer, {}).pieces_per_word == 0
 
 
 def test_hangul_is_chosen_composed_and_in_googles_vocabulary_taken_apart() -> None:
     runs = text_runs(["심근경색", unicodedata.normalize("NFD", "심근경색")])  # as typed, and as macOS names files
     ours = Tokenizer.from_vocab([*SPECIALS, "심", "##근", "##경", "##색"], lowercase=True)
-    assert choose_pieces(count_words(runs, ours), ours.pieces, 9) == ["심근경색"]
+    assert choose_pieces(count_split_words(runs, ours), ours.pieces, 9) == ["심근경색"]
     google = Tokenizer.from_vocab([*SPECIALS, "a"], lowercase=True, google=True)
-    (piece,) = choose_pieces(count_words(runs, google), google.pieces, 99)
+    (piece,) = choose_pieces(count_split_words(runs, google), google.pieces, 99)
     assert len(piece) == 12
     assert extended(google, [piece]).ids_many(["심근경색"]) == [[6]]
 

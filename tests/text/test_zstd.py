@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from firth.errors import InputError
-from firth.text.corpus import CorpusReader, read_lines
+from firth.text.corpus import CorpusReader, read_text_lines
 
 zstandard = pytest.importorskip("zstandard")
 TEXT = "".join(f"Line {i} of the text.\n" + "\n" * (i % 5 == 0) for i in range(20_000))
@@ -15,7 +15,7 @@ def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
     data = TEXT.encode()
     path = tmp_path / "a.txt.zst"
     path.write_bytes(zstandard.compress(data[:100_001]) + zstandard.compress(data[100_001:]))
-    assert "\n".join(read_lines(path)) + "\n" == TEXT
+    assert "\n".join(read_text_lines(path)) + "\n" == TEXT
     plain = tmp_path / "a.txt"
     plain.write_text(TEXT)
     assert [d.paragraphs for d in CorpusReader([path])] == [d.paragraphs for d in CorpusReader([plain])]

@@ -17,7 +17,7 @@ from firth.errors import CheckpointError
 from firth.files import check_folder
 from firth.training.checkpoint import list_checkpoints, load_tensors, save_tensors
 from firth.training.trainer import Trainer
-from firth.training.writer import Writer, copies
+from firth.training.writer import BackgroundWriter, copies
 
 TIMEOUT_S = 60
 
@@ -148,12 +148,12 @@ def test_a_kill_while_writing_leaves_the_last_whole_checkpoint(tmp_path: Path) -
 
 
 def test_jobs_run_in_order_and_the_first_error_is_raised() -> None:
-    writer, done = Writer(), list[int]()
+    writer, done = BackgroundWriter(), list[int]()
     writer.submit(lambda: done.append(1))
     writer.submit(lambda: done.append(2))
     writer.close()
     assert done == [1, 2]
-    writer = Writer()
+    writer = BackgroundWriter()
     writer.submit(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         writer.close()

@@ -12,7 +12,7 @@ from firth.folder import read_model
 from firth.inference.word_table import open_table
 from firth.vectors import glove
 from firth.vectors.folder import VectorOptions
-from firth.vectors.glove import Counts, GloveTraining, count_pairs, fit, train_glove, weights_of
+from firth.vectors.glove import Counts, GloveTraining, count_pairs, fit, pair_weights, train_glove
 
 ANIMALS, PLACES = ["cat", "dog", "고양이", "hen"], ["river", "market", "harbour", "mill"]
 
@@ -45,7 +45,7 @@ def test_counts_are_those_by_hand(tmp_path: Path, block: int, monkeypatch: pytes
 
 def test_the_weights_are_equation_9() -> None:
     x = torch.tensor([1.0, 50.0, 100.0, 400.0])
-    assert weights_of(x, 100, 0.75).tolist() == pytest.approx([0.01**0.75, 0.5**0.75, 1, 1])
+    assert pair_weights(x, 100, 0.75).tolist() == pytest.approx([0.01**0.75, 0.5**0.75, 1, 1])
 
 
 def test_one_update_is_adagrad_on_the_gradient_of_equation_8() -> None:

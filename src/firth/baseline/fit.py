@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from firth.baseline.config import GramConfig, JointConfig, TextKind, TfidfConfig
-from firth.baseline.tfidf import Reader, Tfidf, answers_of, fit_reader, linear_outputs
+from firth.baseline.tfidf import Tfidf, Vectorizer, answers_of, fit_vectorizer, linear_outputs
 from firth.data.hashing import seed_of
 from firth.errors import InputError
 from firth.metrics.calibration import best_threshold, careful_temperature, softmax
@@ -112,7 +112,7 @@ def fit_tfidf(
     config = replace(config, grams=chosen.grams, strength=chosen.strength)
     config = _calibrated(config, records, outputs)
     on_progress(f"fitting {len(every):,} examples")
-    reader = fit_reader(every, chosen.grams)
+    reader = fit_vectorizer(every, chosen.grams)
     weight, bias = fit_linear(config, reader.read(every), every)
     tried = tuple(tried for tried, _ in [*first, *found])
     return FittedTfidf(Tfidf(config, reader, weight, bias), tried, chosen, records, outputs, by)
@@ -140,7 +140,7 @@ def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
 def unseen_outputs(config: TfidfConfig, folds: Sequence[Fold]) -> Iterator[tuple[list[Text], Float[np.ndarray, "n K"]]]:
     """For each fold the examples that are held out, and their outputs by a model fitted to the others."""
     for fit, ask in folds:
-        reader = fit_reader(fit, config.grams)
+        reader = fit_vectorizer(fit, config.grams)
         weight, bias = fit_linear(config, reader.read(fit), fit)
         yield ask, linear_outputs(reader.read(ask), weight, bias, config.kind)
 
@@ -157,7 +157,7 @@ class _Work:
         """Every strength with these n-grams: how good it is, and the outputs for all examples that are held out."""
         parts: list[list[np.ndarray]] = [[] for _ in strengths]
         for fit, ask in folds:
-            reader = fit_reader(fit, grams)
+            reader = fit_vectorizer(fit, grams)
             known, asked = reader.read(fit), reader.read(ask)
             for number, strength in enumerate(strengths):
                 self.on_progress(f"{reader.n_features:,} features, strength {strength:g}")
@@ -275,7 +275,7 @@ def weightiest(model: Tfidf, n: int) -> dict[str, list[tuple[str, float]]]:
     return {label: [(names[i], float(rows[label][i])) for i in best[label] if rows[label][i] > 0] for label in rows}
 
 
-def _feature_names(reader: Reader) -> list[str]:
+def _feature_names(reader: Vectorizer) -> list[str]:
     names = []
     for vocabulary in reader.vocabularies:
         grams = [f"“{gram}”" for gram in vocabulary.grams]

@@ -19,7 +19,7 @@ from firth.baseline.config import CommonestTagConfig, TfidfConfig
 from firth.baseline.grams import BLOCKS, Vocabulary
 from firth.baseline.model import BASELINES, Baseline
 from firth.baseline.tags import CommonestTag
-from firth.baseline.tfidf import Reader, Tfidf
+from firth.baseline.tfidf import Tfidf, Vectorizer
 from firth.config import from_dict, read_json, to_dict
 from firth.errors import CheckpointError, FirthError, InputError
 from firth.files import MANIFEST, check_folder
@@ -107,7 +107,7 @@ def _tfidf(options: TfidfConfig, words: Mapping[str, Any], tensors: Mapping[str,
             if idf.shape != (len(grams),):
                 raise InputError(f"{block}.idf has shape {idf.shape}, the vocabulary {len(grams)} n-grams")
             vocabularies.append(Vocabulary.of(block, grams, idf))
-    reader = Reader(options.grams, options.pairs, tuple(vocabularies))
+    reader = Vectorizer(options.grams, options.pairs, tuple(vocabularies))
     n_labels = len(options.labels)
     n_outputs = 1 if options.kind == "regress" or (options.kind == "classify" and n_labels == 2) else n_labels
     weight, bias = tensors["weight"], tensors["bias"]

@@ -20,7 +20,7 @@ TextAnswer = Labelled | MultiLabelled | Valued
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Vectorizer:
     """Texts, or pairs of texts, as rows of one sparse matrix."""
 
     grams: GramConfig
@@ -62,12 +62,12 @@ class Reader:
         return found
 
 
-def fit_reader(texts: Sequence[Text], grams: GramConfig) -> Reader:
+def fit_vectorizer(texts: Sequence[Text], grams: GramConfig) -> Vectorizer:
     """The reader whose vocabularies are those of the texts; both texts of a pair are counted."""
     pairs = any(text.second is not None for text in texts)
     every = [text.text for text in texts] + [text.second for text in texts if text.second is not None]
     wanted = {"words": grams.words, "characters": grams.longest}
-    return Reader(grams, pairs, tuple(fit_vocabulary(every, block, grams) for block in BLOCKS if wanted[block]))
+    return Vectorizer(grams, pairs, tuple(fit_vocabulary(every, block, grams) for block in BLOCKS if wanted[block]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Tfidf:
     """A fitted model. ``weight`` has one row for regress and for two labels, else one for each label."""
 
     config: TfidfConfig
-    reader: Reader
+    reader: Vectorizer
     weight: Float[np.ndarray, "K F"]
     bias: Float[np.ndarray, " K"]
 

@@ -8,7 +8,7 @@ from firth.cli.shared import AtLeastOne, JsonFlag, Texts, print_json, print_next
 from firth.progress import format_count, format_duration
 
 if TYPE_CHECKING:
-    from firth.plan import Plan
+    from firth.plan import Suggestion
 
 
 def plan(
@@ -50,7 +50,7 @@ def plan(
     _print(found, texts)
 
 
-def _print(plan: "Plan", texts: tuple[str, ...]) -> None:
+def _print(plan: "Suggestion", texts: tuple[str, ...]) -> None:
     chosen = plan.chosen
     how = "" if plan.counted else "about "
     print(f"{plan.source}: {how}{format_count(plan.text_tokens)} tokens; {plan.minutes:g} minutes; {plan.machine}")
@@ -98,7 +98,7 @@ def _print(plan: "Plan", texts: tuple[str, ...]) -> None:
     )
 
 
-def _why(plan: "Plan") -> str:
+def _why(plan: "Suggestion") -> str:
     chosen = plan.chosen
     per_weight = f"{chosen.tokens_per_weight:.2g} tokens read for each weight of its blocks"
     if chosen is not plan.sizes[-1]:
@@ -108,7 +108,7 @@ def _why(plan: "Plan") -> str:
     return f"the largest that is tried here; {per_weight}"
 
 
-def _expected(plan: "Plan") -> str:
+def _expected(plan: "Suggestion") -> str:
     if plan.recorded is None:
         return "no run of this size and length is recorded; docs/results.md has that of firth-mini-en"
     from firth.plan import CURVE

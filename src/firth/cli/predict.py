@@ -163,11 +163,11 @@ def _load(
     paths = [path, *others]
     if baselines := [str(some) for some in paths if find_baseline(some) is not None]:
         from firth.baseline.folder import read_baseline
-        from firth.inference.loading import check_plain
+        from firth.inference.loading import check_baseline_options
 
         if others:
             raise ConfigError(f"{baselines[0]} is a baseline, which answers alone: leave out --with")
-        check_plain(baselines[0], precision=precision, compile=compile)
+        check_baseline_options(baselines[0], precision=precision, compile=compile)
         baseline = read_baseline(path)
         return baseline, baseline.answer_stream
     from firth.inference.joint import find_joint

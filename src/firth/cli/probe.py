@@ -54,8 +54,8 @@ def probe(
         return
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
     plain = {} if recipe is None else read_toml(recipe)
+    from firth.finetuning.probe import format_score
     from firth.finetuning.probe import probe as job
-    from firth.finetuning.probe import shown
 
     with on_interrupt(f"nothing can be resumed; delete {out} and start again"):
         result = job(plain, [*laid_over, *(settings or [])], str(recipe or "flags"), out)
@@ -65,7 +65,7 @@ def probe(
     print(f"{out}: {result['metric']} of a linear head per layer, on held-out training examples")
     print_table(
         [
-            (name, shown(row["held_out"]) + " best" * (name == result["best"]))
+            (name, format_score(row["held_out"]) + " best" * (name == result["best"]))
             for name, row in result["readings"].items()
         ]
     )

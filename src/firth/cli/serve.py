@@ -79,7 +79,7 @@ def serve(
         accept_ids=accept_ids,
     )
     if check:
-        server.check(served)
+        server.check_start(served)
         print("all models answer; nothing was started")
     else:
         server.serve(served)

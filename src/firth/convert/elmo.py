@@ -55,7 +55,7 @@ class _Part:
     write: Callable[..., Array]
 
 
-def find_files(place: Path) -> tuple[Path, Path] | None:
+def find_parts(place: Path) -> tuple[Path, Path] | None:
     """The options and the weights that a path means: a folder with one of each, or either file; None if neither.
 
     Published files are named ``…options.json`` and ``…weights.hdf5``, with the same beginning or without any.
@@ -156,7 +156,7 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
             file.create_dataset(part.theirs, data=np.ascontiguousarray(part.write(*ours)))
 
 
-def read_words(file: Path) -> Tokenizer:
+def read_vocabulary(file: Path) -> Tokenizer:
     """A tokenizer from a vocabulary file of the original code: one word a line, the special ones among the first."""
     try:
         lines = file.read_bytes().decode("utf-8-sig").split("\n")

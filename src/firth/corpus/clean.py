@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from firth.corpus.duplicates import LONG, RECURRING
-from firth.corpus.fingerprints import DIGIT, IDEOGRAPH, LETTER, OPEN, SCRIPTS, SYMBOL, FingerprintBlock, measure
+from firth.corpus.fingerprints import DIGIT, IDEOGRAPH, LETTER, OPEN, SCRIPTS, SYMBOL, FingerprintBlock, fingerprint
 from firth.errors import ConfigError
 
 # Each reason with what it removes; its number is its position here, from 1. The first six remove documents.
@@ -138,7 +138,7 @@ def _in_language(block: FingerprintBlock, language: str) -> np.ndarray:
 
 @cache
 def _common_hashes(language: str) -> np.ndarray:
-    return measure([[_COMMON_WORDS[language]]]).words
+    return fingerprint([[_COMMON_WORDS[language]]]).words
 
 
 def paragraph_reasons(block: FingerprintBlock, rules: Collection[str]) -> np.ndarray:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from firth.corpus.duplicates import LONG, paragraph_key, split_key
-from firth.corpus.fingerprints import FingerprintBlock, inside, measure, mix, ngrams
+from firth.corpus.fingerprints import FingerprintBlock, fingerprint, inside, mix, ngrams
 from firth.errors import InputError
-from firth.text.corpus import bare_name, read_lines
+from firth.text.corpus import bare_name, read_text_lines
 
 SHORTEST, LONGEST = 8, 13  # words
 COMMON = 10  # places
@@ -150,7 +150,7 @@ class Contamination:
 
 def _read(path: Path) -> _File:
     examples = list(_examples(path))
-    block = measure([[text.replace("\n", " ") for text in texts] for texts in examples])
+    block = fingerprint([[text.replace("\n", " ") for text in texts] for texts in examples])
     sizes = np.diff(block.word_starts)
     long = sizes[sizes >= SHORTEST]
     if not len(long):
@@ -170,7 +170,7 @@ def _read(path: Path) -> _File:
 def _examples(path: Path) -> Iterator[list[str]]:
     """Yield the texts of each row of an evaluation file."""
     name = bare_name(path.name)
-    lines = (line for line in read_lines(path) if line.strip())
+    lines = (line for line in read_text_lines(path) if line.strip())
     if name.endswith(".json"):
         yield from ([text] for text in _strings(_parsed("\n".join(lines), str(path))))
     elif name.endswith(".jsonl"):

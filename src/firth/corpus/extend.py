@@ -25,10 +25,10 @@ from firth.text.added_tokens import (
     check_extendable,
     choose_pieces,
     count_pieces,
-    count_words,
+    count_split_words,
     extended,
     greedy_pieces,
-    measure,
+    measure_fit,
     text_runs,
 )
 from firth.text.corpus import CorpusReader
@@ -112,7 +112,7 @@ def _read(reader: CorpusReader, tokenizer: Tokenizer, max_types: int) -> tuple[_
     for part in (text, held):
         runs = part.runs.counts
         with Progress("split words", len(runs), "words") as progress:
-            part.words = count_words(runs, tokenizer, lambda n, bar=progress: bar.advance(n - bar.done))
+            part.words = count_split_words(runs, tokenizer, lambda n, bar=progress: bar.advance(n - bar.done))
     if not text.words:  # with few documents all may be held out
         text, held = held, text
     if not text.words:
@@ -174,7 +174,7 @@ def _report(
         for part in (text, held):
             fits = []
             for some in (loaded.tokenizer, tokenizer):
-                fits.append(measure(some, part.words))
+                fits.append(measure_fit(some, part.words))
                 progress.advance(1)
             changes.append(Change(*fits))
     counts, new, old = count_pieces(tokenizer, text.words), set(chosen), set(loaded.tokenizer.pieces)

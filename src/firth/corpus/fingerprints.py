@@ -68,7 +68,7 @@ class FingerprintBlock:
         return self.word_starts[self.paragraph_starts]
 
 
-def measure(documents: Sequence[Sequence[str]]) -> FingerprintBlock:
+def fingerprint(documents: Sequence[Sequence[str]]) -> FingerprintBlock:
     """Measure documents, each a sequence of paragraphs without newlines."""
     counts = np.array([len(paragraphs) for paragraphs in documents], np.int64)
     paragraph_starts = np.concatenate(([0], np.cumsum(counts)))

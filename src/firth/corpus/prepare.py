@@ -27,7 +27,7 @@ from firth.corpus.card import NAME as CARD
 from firth.corpus.card import CorpusFacts, licences_of, write_card
 from firth.corpus.clean import Cleaning
 from firth.corpus.contamination import Found
-from firth.corpus.selection import Reader, Selection, document_hash, weights_of
+from firth.corpus.selection import DocumentReader, Selection, document_hash, weights_of
 from firth.corpus.survey import Verdict, survey
 from firth.data.shards import (
     FORMAT,
@@ -214,7 +214,9 @@ def _tidy(out: Path) -> Iterator[None]:
         raise
 
 
-def _reader(paths: Sequence[str | Path], second: Sequence[str | Path], errors: Literal["replace", "strict"]) -> Reader:
+def _reader(
+    paths: Sequence[str | Path], second: Sequence[str | Path], errors: Literal["replace", "strict"]
+) -> DocumentReader:
     return ParallelReader(paths, second, errors) if second else CorpusReader(paths, errors)
 
 
@@ -458,7 +460,7 @@ def _finish(
 def _report(
     train: Sequence[ShardInfo],
     held: Sequence[ShardInfo],
-    readers: Sequence[Reader],
+    readers: Sequence[DocumentReader],
     text: Selection,
     verdict: Verdict | None,
     repeated: int,
@@ -485,7 +487,7 @@ def _report(
     )
 
 
-def _skipped(readers: Sequence[Reader], infos: Sequence[ShardInfo]) -> int:
+def _skipped(readers: Sequence[DocumentReader], infos: Sequence[ShardInfo]) -> int:
     """Number of parallel pairs with an empty side: no line, or none with tokens."""
     parallel = [reader for reader in readers if isinstance(reader, ParallelReader)]
     read = sum(reader.skipped + reader.report.documents for reader in parallel)

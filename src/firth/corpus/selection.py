@@ -20,7 +20,7 @@ MOST = 100.0  # highest weight
 _SNIPPET = 160  # characters
 
 
-class Reader(Protocol):
+class DocumentReader(Protocol):
     """Documents of files: ``CorpusReader`` or ``ParallelReader``."""
 
     files: list[Path]
@@ -103,7 +103,7 @@ class Selection:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: DocumentReader,
         verdict: Verdict | None = None,
         weights: Sequence[float] = (),
         errors: Literal["replace", "strict"] = "replace",
@@ -125,7 +125,7 @@ class Selection:
         self.removed: dict[str, Removed] = {}
         self.files = [FileTally() for _ in self._reader.files]
         self._named: dict[int, tuple[str, str]] = {}
-        self._current: Reader = self._reader
+        self._current: DocumentReader = self._reader
         self._done = 0
 
     @property

@@ -31,7 +31,7 @@ from firth.corpus.duplicates import (
     signatures,
     split_key,
 )
-from firth.corpus.fingerprints import SCRIPTS, measure, sequence_hashes
+from firth.corpus.fingerprints import SCRIPTS, fingerprint, sequence_hashes
 from firth.corpus.spill import Spill
 from firth.errors import FirthError
 from firth.files import refuse_links, remove_folder, write_text
@@ -189,7 +189,7 @@ def measure_block(documents: list[tuple[str, ...]]) -> _Measured:
     """Measure a block of documents; runs in a worker."""
     assert _cleaning is not None
     rules = _cleaning.rules
-    block = measure(documents)
+    block = fingerprint(documents)
     n = len(documents)
     by_itself = paragraph_reasons(block, rules)
     sizes = np.diff(block.word_starts)

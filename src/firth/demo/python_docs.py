@@ -282,7 +282,7 @@ def without_texts(documents: Iterable[Document], texts: Iterable[Text]) -> list[
     return [document for document in rest if document.paragraphs]
 
 
-def hold_out(documents: Iterable[Document], share: float = 0.05) -> tuple[list[Document], list[Document]]:
+def split_documents(documents: Iterable[Document], share: float = 0.05) -> tuple[list[Document], list[Document]]:
     """(to train on, to evaluate on): about ``share`` of the documents, chosen by a hash of their name."""
     train: list[Document] = []
     held: list[Document] = []

@@ -28,8 +28,8 @@ from firth.demo.held_out_text import commonest_word, fill_blanks, find_alike, ne
 from firth.demo.python_docs import (
     LabelledSplit,
     PythonDocs,
-    hold_out,
     read_python_docs,
+    split_documents,
     split_labelled,
     without_texts,
 )
@@ -171,7 +171,7 @@ class _Demo:
         self.seconds.setdefault("read", time.monotonic() - started_at_s)
         self.n_test = {task: len(self._split(task, self.settings.per_class[0], 0).test) for task in self.labelled}
         test = self._split(DOCSTRINGS, self.settings.per_class[0], 0).test
-        train, self.held = hold_out(self.docs.documents, settings.held_out_share)
+        train, self.held = split_documents(self.docs.documents, settings.held_out_share)
         self.train = without_texts(train, test)
         self.held = without_texts(self.held, test)
 

@@ -23,7 +23,7 @@ _LINE = 18
 _TURNING = frozenset((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
 
-def shown(text: str) -> str:
+def visible(text: str) -> str:
     """Text as one can see it: control characters as their symbols, a mark without its letter on a dotted circle."""
     kept = "".join(_visible(c) for c in text)
     mark = 2 if kept.startswith("##") else 0
@@ -43,12 +43,12 @@ def _visible(c: str) -> str:
 
 def escaped(text: str) -> str:
     """The same for HTML, attributes included."""
-    return html.escape(shown(text), quote=True)
+    return html.escape(visible(text), quote=True)
 
 
 def text_width(text: str) -> float:
     """About how wide a text of 12 px is, in px: wide characters count twice, combining ones not at all."""
-    n = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in shown(text))
+    n = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in visible(text))
     return _CHARACTER * n
 
 

@@ -18,10 +18,10 @@ from firth.explain.markup import (
     head_maps,
     label,
     labelled_map,
-    shown,
     svg,
     text_width,
     token_row,
+    visible,
 )
 from firth.explain.pieces import PieceStep, wordpiece_steps
 from firth.explain.sentences import Language, say_in
@@ -130,7 +130,9 @@ def _steps(page: Report, model: Model, asked: Asked) -> str:
     for word, steps in divided[:_MOST_WORDS]:
         for number, step in enumerate(steps):
             unknown = model.loaded.tokenizer.kind.unk
-            rows.append((shown(word) if not number else "", shown(step.rest), step.tried, shown(step.found or unknown)))
+            rows.append(
+                (visible(word) if not number else "", visible(step.rest), step.tried, visible(step.found or unknown))
+            )
     page.table(asked.say("steps_columns").split("|"), rows)
     return heading
 
@@ -197,7 +199,7 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
         row = layout.single(tokenizer.encode(texts[0]).ids)[:MOST_INPUT]
         segments = [0] * len(row)
     tables = {
-        "token": (embeddings.pieces, row, [f"E({shown(tokenizer.piece(i))})" for i in row]),
+        "token": (embeddings.pieces, row, [f"E({visible(tokenizer.piece(i))})" for i in row]),
         "segment": (getattr(embeddings, "segments", None), segments, [f"E({'AB'[s]})" for s in segments]),
         "position": (embeddings.positions, list(range(len(row))), [f"E({i})" for i in range(len(row))]),
     }
@@ -243,7 +245,7 @@ def masked_rows(model: Model, asked: Asked) -> list[list[list[Mark]]]:
             key = "masks_masked" if masked else "masks_kept" if kept else "masks_random"
             colour = 0 if masked else 2 if kept else 1
             # The word beside the answer says what the colour says.
-            below = f"{shown(tokenizer.piece(answers[at]))} ({asked.say(key)})"
+            below = f"{visible(tokenizer.piece(answers[at]))} ({asked.say(key)})"
             marks.append(Mark(tokenizer.piece(i), 0.4, colour, below, dashed=not masked))
         bounds = [*starts.tolist(), len(ids)]
         epochs.append([marks[a:b] for a, b in zip(bounds, bounds[1:], strict=False)])
@@ -268,7 +270,7 @@ def _pairs(page: Report, model: Model, asked: Asked) -> str:
     if follows:
         trained = [*model.follows([a for a, _, _ in pairs], [b for _, b, _ in pairs])]
     rows = [
-        (shown(a), shown(b), asked.say("pairs_next" if true else "pairs_not"), None if p is None else f"{p:.1%}")
+        (visible(a), visible(b), asked.say("pairs_next" if true else "pairs_not"), None if p is None else f"{p:.1%}")
         for (a, b, true), p in zip(pairs, trained, strict=True)
     ]
     page.table(asked.say("pairs_columns").split("|"), rows)
@@ -326,10 +328,10 @@ def _context(page: Report, model: Model, asked: Asked) -> str:
         raise InputError(f"--word {asked.word!r}: no text has this word")
     if len(places) < 2:
         return ""
-    heading = asked.say("context", word=shown(word))
+    heading = asked.say("context", word=visible(word))
     page.heading(heading)
     page.text(asked.say("context_text"))
-    names = [shown(_around(found[number], i)) for number, i in places]
+    names = [visible(_around(found[number], i)) for number, i in places]
     layers = [0, len(found[0].each) - 1]
     for layer in dict.fromkeys(layers):
         cosines = cosine_table(found, places, layer)
@@ -348,7 +350,7 @@ def _models(page: Report, model: Model, asked: Asked) -> str:
     word = asked.word or repeated_word(model.vectors(asked.texts))
     if word is None:
         return ""
-    heading = asked.say("models", word=shown(word))
+    heading = asked.say("models", word=visible(word))
     page.heading(heading)
     page.text(asked.say("models_text"))
     named = [(asked.name, model), *asked.others]

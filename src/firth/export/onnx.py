@@ -28,7 +28,7 @@ from firth.convert.huggingface import Findings
 from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
-from firth.finetuning.evaluate import compare, read_gold
+from firth.finetuning.evaluate import compare_precisions, read_gold
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
 from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
@@ -265,7 +265,7 @@ def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -
     _quantise(folder / GRAPH, folder / INT8_GRAPH)
     plain = _scores(loaded, gold, session, "scoring float32")
     scores = _scores(loaded, gold, open_session(folder / INT8_GRAPH), "scoring int8")
-    compared = compare(gold.task, plain, scores, int8.max_drop)
+    compared = compare_precisions(gold.task, plain, scores, int8.max_drop)
     metric, limit = compared["metric"], f"{int8.max_drop:g} points"
     both = f"{metric} {100 * plain[metric]:.2f} in float32, {100 * scores[metric]:.2f} in int8"
     if not compared["passed"]:

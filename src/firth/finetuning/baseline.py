@@ -29,7 +29,7 @@ from firth.finetuning.calibrate import tempered
 from firth.finetuning.finetune import RESULTS, Finetuned, summary
 from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
 from firth.finetuning.recipe import LabelledConfig, data_config
-from firth.inference.score import Scored, score_answers, score_records
+from firth.inference.score import Scored, score_outputs, score_records
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.recipes import Settings
@@ -157,7 +157,7 @@ def fit_baseline(recipe: FitBaseline, labelled: LabelledData, tell: Callable[[st
     best = found.chosen
     tell(f"chosen by {found.by}: {grams_in_words(best.grams)}, C {best.strength:g}: {recipe.metric} {best.score:.4f}")
     answers = answers_of(found.outputs, found.model.config)
-    scored = score_answers(recipe.task, found.records, answers, labels, {})
+    scored = score_outputs(recipe.task, found.records, answers, labels, {})
     return Fitted(found.model, found.by, len(found.records), scored, _figures(found), found.tried, best)
 
 
@@ -174,7 +174,7 @@ def _fit_tags(recipe: FitBaseline, labelled: LabelledData) -> Fitted:
     options = labelled.options
     config = CommonestTagConfig(labels=tuple(options["labels"]), scheme=options["scheme"], unit=options["unit"])
     unseen = fit_commonest_tag(labelled.train, config)
-    scored = score_answers(recipe.task, labelled.held, unseen.answers(labelled.held), config.labels, {})
+    scored = score_outputs(recipe.task, labelled.held, unseen.answers(labelled.held), config.labels, {})
     method = fit_commonest_tag([*labelled.train, *labelled.held], config)
     return Fitted(method, "held-out training examples", len(labelled.held), scored, {})
 

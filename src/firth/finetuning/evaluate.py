@@ -22,7 +22,7 @@ from firth.inference.ensemble import check_members, ensemble_records
 from firth.inference.fast import Precision, make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.inference.joint import find_joint, read_joint
-from firth.inference.loading import check_plain
+from firth.inference.loading import check_baseline_options
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.systems import kind_of_task, metrics_of
@@ -67,7 +67,7 @@ def evaluate(
             "--precision int8 and --max-drop evaluate one model: leave out --with, and evaluate each separately"
         )
     if find_baseline(model) is not None:
-        check_plain(str(model), precision=precision, compile=False)
+        check_baseline_options(str(model), precision=precision, compile=False)
         if others or max_drop is not None:
             raise ConfigError(
                 f"{model} is a baseline, which supports neither ensembles nor other precisions: leave out --with"
@@ -119,7 +119,7 @@ def evaluate(
     result = {"task": task, **scored.to_dict(), "examples": len(records), "notes": notes, "path": path}
     if plain is None:
         return result
-    compared = compare(task, plain, scored.scores, MAX_DROP if max_drop is None else max_drop)
+    compared = compare_precisions(task, plain, scored.scores, MAX_DROP if max_drop is None else max_drop)
     if folder is not None:
         metric = compared["metric"]
         gate = Gate(
@@ -177,7 +177,7 @@ def _check_drop(precision: Precision, max_drop: float) -> None:
         raise ConfigError(f"--max-drop {max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
 
 
-def compare(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:
+def compare_precisions(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:
     """Compare a lower precision with float32: the ``drop``, in points, of the task's main score."""
     metric = next(name for name in (*metrics_of(task), *plain) if name in plain)
     drop = 100 * (plain[metric] - scores[metric])

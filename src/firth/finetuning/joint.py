@@ -13,7 +13,7 @@ from jaxtyping import Float
 from firth.baseline.config import JointConfig, TfidfConfig
 from firth.baseline.fit import fit_linear, targets_of
 from firth.baseline.folder import read_baseline
-from firth.baseline.tfidf import Tfidf, fit_reader
+from firth.baseline.tfidf import Tfidf, fit_vectorizer
 from firth.files import MANIFEST, make_folder
 from firth.finetuning.labelled import LabelledData
 from firth.inference.joint import log_odds, mixed, write_joint
@@ -53,7 +53,7 @@ def fit_joint(baseline: Path, encoders: Sequence[Path], labelled: LabelledData) 
 
 
 def _without_held(config: TfidfConfig, labelled: LabelledData) -> Tfidf:
-    reader = fit_reader(labelled.train, config.grams)
+    reader = fit_vectorizer(labelled.train, config.grams)
     # A sample without pairs cannot come about: the records of a task are all pairs, or none is.
     weight, bias = fit_linear(config, reader.read(labelled.train), labelled.train)
     return Tfidf(config, reader, weight, bias)

@@ -10,13 +10,13 @@ from typing import Any
 from firth.errors import ConfigError, InputError
 from firth.finetuning.evaluate import read_gold
 from firth.finetuning.recipe import LabelledConfig
-from firth.inference.score import score_answers
+from firth.inference.score import score_outputs
 from firth.inference.translation_scores import TASK as TRANSLATE
 from firth.inference.translation_scores import score_translation_file
 from firth.systems import kind_of_task
 from firth.tasks.datasets import DATASETS
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
-from firth.tasks.readers.files import Problems, read_json, read_lines
+from firth.tasks.readers.files import Problems, read_json_document, read_lines
 from firth.tasks.readers.tagging import in_bio, read_conll
 from firth.tasks.reading import labels_of
 from firth.text.records import Choice, Question, Record, Tagged
@@ -73,7 +73,7 @@ def score_predictions(
     found = (DATASETS[task].labels if task in DATASETS else None) or _labels(records, answers, problems)
     _check_answers(kind, answers, found, path)
     try:
-        scored = score_answers(task, records, answers, found, {})
+        scored = score_outputs(task, records, answers, found, {})
     except ValueError as error:  # not a valid tag
         raise InputError(f"{path}: {error}") from None
     return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report()}
@@ -211,10 +211,10 @@ def _finite(value: Any) -> float:
 
 
 def _squad_answers(path: Path, records: Sequence[Question], na_probs: Path | None) -> list[Answered]:
-    found = read_json(path)
+    found = read_json_document(path)
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: found {type(found).__name__}, expected an object of answers by question id")
-    scores: Any = read_json(na_probs) if na_probs else {}
+    scores: Any = read_json_document(na_probs) if na_probs else {}
     if not isinstance(scores, Mapping):
         raise InputError(f"{na_probs}: found {type(scores).__name__}, expected an object of numbers by question id")
     missing = [record for record in records if record.id not in found]

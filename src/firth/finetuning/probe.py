@@ -182,7 +182,7 @@ def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, EncodedSplit]) ->
     return found
 
 
-def shown(score: dict[str, Any]) -> str:
+def format_score(score: dict[str, Any]) -> str:
     """Format a score: ``0.9120``; over several seeds ``0.9120 ± 0.0041``, mean and standard deviation."""
     return f"{score['mean']:.4f}" + (f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else "")
 
@@ -197,7 +197,7 @@ def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:
     splits = [key for key in next(iter(result["readings"].values())) if key not in ("features", "mix")]
     report.table(
         ["reading", *splits],
-        [[name, *(shown(row[split]) for split in splits)] for name, row in result["readings"].items()],
+        [[name, *(format_score(row[split]) for split in splits)] for name, row in result["readings"].items()],
     )
     names, rows = list(result["readings"]), list(result["readings"].values())
     means, spreads = [r["held_out"]["mean"] for r in rows], [r["held_out"]["sd"] for r in rows]

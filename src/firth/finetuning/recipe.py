@@ -24,7 +24,7 @@ from firth.config import (
 )
 from firth.errors import ConfigError
 from firth.head_presets import SHORT_TASKS, preset_named
-from firth.recipes import Settings, check_plain, laid_over
+from firth.recipes import Settings, check_recipe, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
 from firth.tasks.config import NETWORKS, BiLstmConfig
 from firth.training.config import OptimConfig
@@ -197,7 +197,7 @@ _BATCH_DOCUMENTS = 8
 
 def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
     """Apply settings to a recipe's plain data; checks keys and tables."""
-    plain = check_plain(
+    plain = check_recipe(
         Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
     )
     if plain["task"] in SHORT_TASKS:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from firth.config import read_json, to_dict
 from firth.convert import google_bert
 from firth.convert.cove import read_mtlstm
-from firth.convert.elmo import find_files, read_elmo, read_words, spaced_words
+from firth.convert.elmo import find_parts, read_elmo, read_vocabulary, spaced_words
 from firth.convert.fastai import find_words, read_fastai, read_words_file
 from firth.convert.huggingface import Findings, HuggingFace
 from firth.convert.openai_gpt import read_openai
@@ -142,10 +142,10 @@ def read_published_elmo(path: Path, options: ReadOptions) -> Foreign:
     """Read the two files of ELMo."""
     if options.lowercase:
         raise ConfigError("ELMo reads text as it is: leave out --uncased")
-    files = find_files(path)
+    files = find_parts(path)
     assert files is not None
     kind: _What = ("elmo", PRETRAINING, BilmLMConfig())
-    tokenizer = SYSTEMS["elmo"].reads(spaced_words([]) if options.vocab is None else read_words(options.vocab))
+    tokenizer = SYSTEMS["elmo"].reads(spaced_words([]) if options.vocab is None else read_vocabulary(options.vocab))
     config, ours = read_elmo(*files, tokenizer.size)
     text = _Text(tokenizer, "cased, words as they stand between white space, any of them by its characters")
     untrained = ("softmax",)

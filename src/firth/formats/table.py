@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from firth.convert.cove import is_mtlstm
-from firth.convert.elmo import find_files, missing_half
+from firth.convert.elmo import find_parts, missing_half
 from firth.convert.fastai import find_fastai, missing_words
 from firth.convert.hub import fetch_model
 from firth.convert.huggingface import Findings
@@ -84,7 +84,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         key="elmo", title="a published ELMo", page="systems/elmo.md", extra="convert", packages=("h5py",),
-        finds=lambda place: place if find_files(place) else None, reads=reading.read_published_elmo, options=_TEXT,
+        finds=lambda place: place if find_parts(place) else None, reads=reading.read_published_elmo, options=_TEXT,
         lacks=missing_half, writes=writing.write_published_elmo, made="options.json and weights.hdf5",
     ),
     Format(

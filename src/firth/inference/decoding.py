@@ -24,11 +24,11 @@ from firth.data.hashing import draw, seed_of, uniform
 from firth.errors import CheckpointError, ConfigError
 from firth.inference.outputs import NOT_FINITE
 
-S = TypeVar("S", bound="State")
+S = TypeVar("S", bound="DecodingState")
 
 
 @runtime_checkable
-class State(Protocol):
+class DecodingState(Protocol):
     """The decoding state of R sequences."""
 
     def select(self: S, chosen: Int[Tensor, " R"]) -> S:

@@ -80,7 +80,7 @@ class Written:
         return Written(waiting, None if self.past is None else self.past.select(chosen))
 
 
-class Writer:
+class NextTokenModel:
     """A language model with the interface of ``decoding``. ``hidden_ids``: tokens never generated.
 
     ``through``: runs each step. ``on_ids``: called with the newest token of each sequence, except the last ones.
@@ -135,12 +135,12 @@ def generate_stream(
     """Generate continuations in the order of the prompts; holds ``at_once`` prompts in memory.
 
     The n-th prompt's samples depend on the seed and n, not on the batch. ``through`` and
-    ``on_ids``: as in ``Writer``. ConfigError for
+    ``on_ids``: as in ``NextTokenModel``. ConfigError for
     a model that cannot generate, InputError for a prompt without tokens, LengthError for one that is too long.
     """
     model = language_model(loaded)
     tokenizer = loaded.tokenizer
-    writer = Writer(model.objective, tokenizer, tokenizer.special_ids, device, through, on_ids)
+    writer = NextTokenModel(model.objective, tokenizer, tokenizer.special_ids, device, through, on_ids)
     first = 0
     source = iter(prompts)
     while some := list(islice(source, at_once)):
@@ -173,7 +173,7 @@ def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -
 
 
 def _search(
-    writer: Writer, rows: Sequence[Sequence[int]], writing: Writing, numbers: Sequence[int]
+    writer: NextTokenModel, rows: Sequence[Sequence[int]], writing: Writing, numbers: Sequence[int]
 ) -> list[Hypothesis]:
     """The best continuation of each prompt; ``numbers``: of the prompts, for sampling."""
     state, last = writer.begin(rows)
@@ -222,7 +222,7 @@ def next_tokens(loaded: Loaded, prompt: str, top_k: int, *, device: torch.device
     if top_k < 1:
         raise ConfigError(f"top_k={top_k}: expected at least 1")
     row = prompt_row(loaded, model, prompt, 0)
-    writer = Writer(model.objective, loaded.tokenizer, loaded.tokenizer.special_ids, device)
+    writer = NextTokenModel(model.objective, loaded.tokenizer, loaded.tokenizer.special_ids, device)
     state, last = writer.begin([row])
     log_probs, _ = writer.advance(last, state)
     best = log_probs[0].topk(min(top_k, loaded.tokenizer.size - len(loaded.tokenizer.special_ids)))

@@ -27,11 +27,13 @@ def load(
         from firth.inference.model import load as load_model
 
         return load_model(path, device=device, precision=precision, compile=compile)
-    check_plain(str(path), device=device, precision=precision, compile=compile)
+    check_baseline_options(str(path), device=device, precision=precision, compile=compile)
     return read_baseline(path)
 
 
-def check_plain(path: str, *, device: str | None = None, precision: str = "float32", compile: bool = False) -> None:
+def check_baseline_options(
+    path: str, *, device: str | None = None, precision: str = "float32", compile: bool = False
+) -> None:
     """Refuse options that a baseline, which runs in NumPy, does not have: ConfigError."""
     wrong = [] if device in (None, "cpu") else ["device"]
     wrong += [] if precision in ("float32", "auto") else ["precision"]

@@ -80,7 +80,7 @@ def masked_row(loaded: Loaded, text: str) -> MaskedRow:
     tokenizer, layout = loaded.tokenizer, loaded.system.layout(loaded.tokenizer)
     parts = text.split(MASK)
     if len(parts) == 1:
-        raise InputError(f"{shown(text)} has no {MASK}: write one in place of the word to predict")
+        raise InputError(f"{shorten(text)} has no {MASK}: write one in place of the word to predict")
     ids, starts, at = list[int](), list[int](), 0
     for number, part in enumerate(parts):
         if number:
@@ -92,7 +92,7 @@ def masked_row(loaded: Loaded, text: str) -> MaskedRow:
     row = layout.single(ids)
     if loaded.max_length is not None and len(row) > loaded.max_length:
         raise LengthError(
-            f"{shown(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: "
+            f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: "
             f"shorten the text around its {MASK}"
         )
     return MaskedRow(row, starts)
@@ -106,10 +106,10 @@ def hidden_row(loaded: Loaded, text: str, config: MaskingConfig, seed: int) -> H
     tokenizer, layout = loaded.tokenizer, loaded.system.layout(loaded.tokenizer)
     ids = tokenizer.encode(text).ids
     if not ids:
-        raise InputError(f"{shown(text)} has no tokens")
+        raise InputError(f"{shorten(text)} has no tokens")
     row = layout.single(ids)
     if loaded.max_length is not None and len(row) > loaded.max_length:
-        raise LengthError(f"{shown(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}")
+        raise LengthError(f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}")
     special = np.ones(len(row), bool)
     special[len(layout.first) : len(layout.first) + len(ids)] = False
     masker = Masker(config, tokenizer.mask_id, tokenizer.continues, len(row))
@@ -154,6 +154,6 @@ def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: tor
     return found
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten a text for a message."""
     return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -32,7 +32,7 @@ from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
-from firth.inference.masks import Blank, Candidate, check_masked, fill_rows, masked_row, shown
+from firth.inference.masks import Blank, Candidate, check_masked, fill_rows, masked_row, shorten
 from firth.inference.next_sentence import follow_probabilities
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
@@ -268,10 +268,10 @@ class Model:
             row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
         if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
             raise LengthError(
-                f"{shown(text)} has {len(row)} tokens, the model reads at most {self.loaded.max_length}: shorten it"
+                f"{shorten(text)} has {len(row)} tokens, the model reads at most {self.loaded.max_length}: shorten it"
             )
         if not row:
-            raise InputError(f"{shown(text)} has no tokens: give a text with a word in it")
+            raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
         return row, segments
 
     def saturation(self, text: str, second: str | None = None) -> list[Saturation]:
@@ -293,7 +293,7 @@ class Model:
         target = self.translate(source) if target is None else target
         ids = tokenizer.encode(source).ids
         if not ids:
-            raise InputError(f"{shown(source)} has no tokens: give a text with a word in it")
+            raise InputError(f"{shorten(source)} has no tokens: give a text with a word in it")
         rows = [self.loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(target).ids)]
         read, written = (pack_lists([row]).to(self.device) for row in rows)
         weights = cross_weights(objective.decoder, lambda: objective.written(read, written))

@@ -53,7 +53,7 @@ def read_split(kind: str, records: Sequence[Any], maker: RowMaker, options: Any)
 def score_split(task: str, split: EncodedSplit, outputs: Sequence[Outputs], options: Any) -> Scored:
     """Last steps, from ``outputs = run(split.examples)``: decode with these options, and score."""
     answers = TASKS[kind_of_task(task)].answers(split.records, split.examples, outputs, options)
-    return score_answers(task, split.records, answers, getattr(options, "labels", ()), split.noted)
+    return score_outputs(task, split.records, answers, getattr(options, "labels", ()), split.noted)
 
 
 def score_records(task: str, records: Sequence[Any], labels: Sequence[str], answer: Answer, what: str) -> Scored:
@@ -65,10 +65,10 @@ def score_records(task: str, records: Sequence[Any], labels: Sequence[str], answ
             answers += found
             noted.update(long)
             progress.advance(len(some))
-    return score_answers(task, records, answers, labels, noted)
+    return score_outputs(task, records, answers, labels, noted)
 
 
-def score_answers(
+def score_outputs(
     task: str, records: Sequence[Any], answers: Sequence[Any], labels: Sequence[str], noted: Mapping[str, int]
 ) -> Scored:
     """Only the last step, for predictions from any source."""

@@ -60,7 +60,7 @@ def squad_v2(
 
     A question without gold answers is unanswerable: its right prediction is "". With ``no_answer_scores``, one for
     each question, a prediction counts as "" where the score is above ``threshold``, and the result also has the best
-    thresholds for these answers (see ``best_threshold``) and average precisions in the order of the scores:
+    thresholds for these answers (see ``best_no_answer_threshold``) and average precisions in the order of the scores:
     ``pr_exact_ap``, ``pr_f1_ap``, and ``pr_oracle_ap`` for answers that are all right.
 
     Source: SQuAD's evaluate-v2.0.py. Differs: that stops at a question without a prediction.
@@ -82,7 +82,7 @@ def squad_v2(
     return result
 
 
-def best_threshold(
+def best_no_answer_threshold(
     gold: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     no_answer_scores: Mapping[str, float],

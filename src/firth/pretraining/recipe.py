@@ -11,7 +11,7 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING
 from firth.formats.table import open_model
 from firth.pretraining.config import InitConfig
-from firth.recipes import Settings, check_plain
+from firth.recipes import Settings, check_recipe
 from firth.systems import SIZES, SYSTEMS, System, has_weights, resolve_model, size_named
 from firth.text.tokenizer import WORDS
 from firth.training.config import OptimConfig, TrainConfig
@@ -113,7 +113,7 @@ def read_resolved_recipe(data: Mapping[str, Any], where: str) -> Pretrain:
 
 
 def _plain(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
-    return check_plain(Pretrain, data, settings, where, tables=_TABLES, needed=_NEEDED)
+    return check_recipe(Pretrain, data, settings, where, tables=_TABLES, needed=_NEEDED)
 
 
 def _built(plain: dict[str, Any], where: str) -> Pretrain:

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 
 from firth.errors import ConfigError, FirthError
-from firth.serving.asking import Context, Route, State, checked
+from firth.serving.asking import Context, Route, ServerState, request_body
 from firth.serving.hosted import Hosted, Job, load_hosted
 from firth.serving.refusals import RefusalError
 
@@ -17,7 +17,7 @@ _WARM_UP = (1, 1, 8, 4)
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@checked
+@request_body
 class ReloadBody:
     """``force``: take the new model even if its task or labels are others."""
 
@@ -68,7 +68,7 @@ def renewed(old: Hosted, *, force: bool) -> Hosted:
     return new
 
 
-async def reload_model(state: State, name: str, *, force: bool = False) -> Hosted:
+async def reload_model(state: ServerState, name: str, *, force: bool = False) -> Hosted:
     """Load a model aside and swap it in; what is queued is answered by the old one. On failure the old one stays."""
     old = state.model(name)
     new = await asyncio.get_running_loop().run_in_executor(None, lambda: renewed(old, force=force))
@@ -77,7 +77,7 @@ async def reload_model(state: State, name: str, *, force: bool = False) -> Hoste
     return new
 
 
-def show_models(state: State) -> None:
+def show_models(state: ServerState) -> None:
     """Tell the metrics which models there are."""
     gauge = state.engine.metrics.models
     gauge.clear()

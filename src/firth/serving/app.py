@@ -18,7 +18,7 @@ from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.progress import say
 from firth.serving import admin, huggingface, kserve, openai, playground, tei
 from firth.serving.access import Access
-from firth.serving.asking import Context, Route, State, json_response, validated
+from firth.serving.asking import Context, Route, ServerState, json_response, validated
 from firth.serving.engine import Caller
 from firth.serving.kserve import HEADER
 from firth.serving.refusals import RefusalError, protocol_of
@@ -41,7 +41,7 @@ _SECURITY = {
 }
 
 
-def make_app(state: State, access: Access) -> FastAPI:
+def make_app(state: ServerState, access: Access) -> FastAPI:
     """The application of a server. Its documents load nothing from elsewhere, so FastAPI's pages are off."""
     app = FastAPI(title="Firth", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -121,7 +121,7 @@ def _in_place(schema: Any, definitions: dict[str, Any]) -> Any:
     return {key: _in_place(value, definitions) for key, value in schema.items()}
 
 
-def _endpoint(state: State, access: Access, route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Request], Awaitable[Response]]:
     adapter = None if route.body is None else TypeAdapter(route.body)
 
     async def endpoint(request: Request) -> Response:
@@ -150,7 +150,7 @@ def _endpoint(state: State, access: Access, route: Route) -> Callable[[Request],
 
 
 def _context(
-    state: State, access: Access, request: Request, route: Route, started_s: float, headers: dict[str, str]
+    state: ServerState, access: Access, request: Request, route: Route, started_s: float, headers: dict[str, str]
 ) -> Context:
     access.check_host(request.headers)
     address = request.client.host if request.client is not None else ""
@@ -191,7 +191,7 @@ async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | 
             state.engine.in_flight -= 1
 
 
-async def _counted(parts: Any, state: State) -> Any:
+async def _counted(parts: Any, state: ServerState) -> Any:
     try:
         async for part in parts:
             yield part

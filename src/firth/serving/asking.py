@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class State:
+class ServerState:
     """All that the server is: its models by name, the first of which is the default."""
 
     models: dict[str, Hosted]
@@ -65,7 +65,7 @@ class State:
 class Context:
     """One request: its server, who asks, the raw request, and the model that answered."""
 
-    state: State
+    state: ServerState
     caller: Caller
     request: Request
     model_name: str = ""
@@ -108,7 +108,7 @@ class Context:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def checked(kind: type[T]) -> type[T]:
+def request_body(kind: type[T]) -> type[T]:
     """Make a class the frozen dataclass of a body: a field that it lacks is refused instead of ignored."""
     kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]  # read by TypeAdapter
     return dataclass(frozen=True, kw_only=True)(kind)

@@ -17,7 +17,7 @@ from firth.serving.config import Limits
 from firth.serving.hosted import Forward, Hosted, Job, cost_of
 from firth.serving.metrics import Metrics
 from firth.serving.refusals import RefusalError
-from firth.serving.scheduler import Batch, OverloadError, Request, Row, Scheduler, retry_after
+from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after
 
 _TOKENIZER_THREADS = 2
 # Searches that go on at the same time; further ones wait for a thread.
@@ -110,12 +110,12 @@ class Engine:
                     ticket.begun_s = ticket.begun_s or now
             self._run(batch)
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> SharedBatch | None:
         for request in self.scheduler.late():
             self._drop(request, "late", _late())
         return self.scheduler.next_batch()
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: SharedBatch) -> None:
         forward = batch.kind
         assert isinstance(forward, Forward)
         started_s = time.monotonic()
@@ -154,7 +154,7 @@ class Engine:
 
     # Callers
 
-    def _queue(self, caller: Caller, forward: Forward, rows: "list[Row]", alone: bool) -> tuple[Request, _Ticket]:
+    def _queue(self, caller: Caller, forward: Forward, rows: "list[QueuedRow]", alone: bool) -> tuple[Request, _Ticket]:
         request = Request(caller.client, forward, rows, caller.deadline_s, alone)
         ticket = _Ticket(Future(), [None] * len(rows), len(rows))
         # It cannot be cancelled from here on: whoever does not want it any more leaves the queue.
@@ -217,7 +217,7 @@ class Engine:
             outputs = await self._outputs(caller, job.forward, list(prepared.rows), job.alone)
         return await loop.run_in_executor(self.tokenizers, prepared.answers, outputs)
 
-    async def _outputs(self, caller: Caller, forward: Forward, rows: "list[Row]", alone: bool) -> list[Any]:
+    async def _outputs(self, caller: Caller, forward: Forward, rows: "list[QueuedRow]", alone: bool) -> list[Any]:
         request, ticket = self._queue(caller, forward, rows, alone)
         try:
             seconds = caller.deadline_s - time.monotonic()
@@ -237,7 +237,7 @@ class Engine:
         def through(step: Callable[[], Any]) -> Any:
             if left.is_set():
                 raise _late()
-            request, ticket = self._queue(caller, hosted.step(), [Row(1, step)], False)
+            request, ticket = self._queue(caller, hosted.step(), [QueuedRow(1, step)], False)
             try:
                 return ticket.future.result(max(caller.deadline_s - time.monotonic(), 0.0))[0]
             except TimeoutError:

@@ -15,7 +15,7 @@ import numpy as np
 from firth.baseline.model import Baseline
 from firth.errors import CheckpointError, ConfigError
 from firth.serving.cost import CostModel
-from firth.serving.scheduler import Row
+from firth.serving.scheduler import QueuedRow
 
 if TYPE_CHECKING:
     from firth.inference.embedding import Pool
@@ -81,7 +81,7 @@ class Prepared:
     ``cut``: texts of which a part is not read. ``unknown``: tokens of the rows that the vocabulary lacks.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[QueuedRow]
     answers: Callable[[list[Any]], Any]
     windows: int = 1
     cut: bool = False
@@ -163,7 +163,7 @@ class Hosted:
     def _predict(self, items: Sequence[Any]) -> Prepared:
         records = [self.predictor.record(item) for item in items]
         if isinstance(self.predictor, Baseline):
-            rows = [Row(1 + len(str(record)) // _CHARACTERS_A_TOKEN, record) for record in records]
+            rows = [QueuedRow(1 + len(str(record)) // _CHARACTERS_A_TOKEN, record) for record in records]
             return Prepared(rows, lambda found: list(zip(records, found, strict=True)))
         from firth.inference.answering import examples_of, task_model
         from firth.inference.outputs import join_parts, n_tokens, parts_of
@@ -179,7 +179,7 @@ class Hosted:
             made = TASKS[loaded.task].answers(records, examples, outputs, model.config)
             return list(zip(records, made, strict=True))
 
-        rows = [Row(max(n_tokens(part), 1), part) for part in parts]
+        rows = [QueuedRow(max(n_tokens(part), 1), part) for part in parts]
         windows = max((example.windows for example in examples), default=1)
         unk = loaded.tokenizer.unk_id
         unknown = sum(int((row.ids == unk).sum()) for example in examples for row in example.rows)
@@ -264,7 +264,7 @@ class Hosted:
                 return found
 
             return Prepared(
-                [Row(len(row.ids), row) for row in rows], answers, unknown=self._unknown(row.ids for row in rows)
+                [QueuedRow(len(row.ids), row) for row in rows], answers, unknown=self._unknown(row.ids for row in rows)
             )
 
         return Job(Forward(self, "fill-mask", (top_k,)), prepare)
@@ -287,7 +287,7 @@ class Hosted:
                 _check_finite([np.array([guess.probability for guess in found[0]])])
                 return row, found[0]
 
-            return Prepared([Row(len(row.ids), row)], answers)
+            return Prepared([QueuedRow(len(row.ids), row)], answers)
 
         return Job(Forward(self, "masking", (top_k,)), prepare)
 
@@ -316,7 +316,9 @@ class Hosted:
 
         def prepare() -> Prepared:
             n_tokens = len(model.tokenize(text)) + len(model.tokenize(second or ""))
-            return Prepared([Row(max(n_tokens, 1), lambda: model.attention(text, second))], lambda found: found[0])
+            return Prepared(
+                [QueuedRow(max(n_tokens, 1), lambda: model.attention(text, second))], lambda found: found[0]
+            )
 
         return Job(Forward(self, "attention"), prepare, alone=True)
 
@@ -329,8 +331,8 @@ class Hosted:
         return probability < self.threshold
 
 
-def _rows(by_text: list[list[list[int]]]) -> list[Row]:
-    return [Row(len(row), row) for windows in by_text for row in windows]
+def _rows(by_text: list[list[list[int]]]) -> list[QueuedRow]:
+    return [QueuedRow(len(row), row) for windows in by_text for row in windows]
 
 
 def _windows(by_text: list[list[list[int]]]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from firth.serving.asking import TASK_ROUTES, Context, Route, Texts, as_list, checked, refuse_other, validated
+from firth.serving.asking import TASK_ROUTES, Context, Route, Texts, as_list, refuse_other, request_body, validated
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
 from firth.serving.searches import generate, translate
@@ -14,7 +14,7 @@ from firth.serving.tei import Direction, SimilarityBody, side, similarity
 from firth.tasks.predictions import Answered, Chosen, TaggedText
 
 
-@checked
+@request_body
 class TaskBody:
     """What every task reads. ``options`` of other servers' caches change nothing here."""
 
@@ -24,7 +24,7 @@ class TaskBody:
     stream: bool = False
 
 
-@checked
+@request_body
 class FeatureBody:
     """Texts to vectors; here the parameters stand beside the inputs."""
 
@@ -36,32 +36,32 @@ class FeatureBody:
     parameters: dict[str, Any] | None = None
 
 
-@checked
+@request_body
 class ClassificationParameters:
     top_k: int | None = None
     function_to_apply: str | None = None
 
 
-@checked
+@request_body
 class TokenParameters:
     aggregation_strategy: str | None = None
     ignore_labels: list[str] = field(default_factory=list)
     stride: int | None = None
 
 
-@checked
+@request_body
 class QuestionParameters:
     top_k: int = 1
     align_to_words: bool | None = None
     handle_impossible_answer: bool | None = None
 
 
-@checked
+@request_body
 class MaskParameters:
     top_k: int = 5
 
 
-@checked
+@request_body
 class GenerationParameters:
     max_new_tokens: int = 50
     do_sample: bool = True
@@ -73,13 +73,13 @@ class GenerationParameters:
     return_full_text: bool = True
 
 
-@checked
+@request_body
 class TranslationParameters:
     num_beams: int = 4
     length_penalty: float = 0.6
 
 
-@checked
+@request_body
 class ChoiceInputs:
     """``text``: what the question is about; either may be empty."""
 
@@ -88,7 +88,7 @@ class ChoiceInputs:
     question: str = ""
 
 
-@checked
+@request_body
 class QuestionInputs:
     """A question about a context."""
 
@@ -96,7 +96,7 @@ class QuestionInputs:
     context: str
 
 
-@checked
+@request_body
 class PairInputs:
     """A text, or a pair of texts."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from starlette.responses import Response
 
-from firth.serving.asking import Context, Route, checked
+from firth.serving.asking import Context, Route, request_body
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
 
@@ -20,7 +20,7 @@ HEADER = "inference-header-content-length"
 _NUMPY = {"FP32": "<f4", "INT64": "<i8"}
 
 
-@checked
+@request_body
 class InputTensor:
     """A tensor of texts: ``data`` in JSON, or ``binary_data_size`` bytes behind it."""
 
@@ -31,7 +31,7 @@ class InputTensor:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-@checked
+@request_body
 class OutputTensor:
     """A tensor that is asked for."""
 
@@ -39,7 +39,7 @@ class OutputTensor:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-@checked
+@request_body
 class InferBody:
     """Tensors of texts; without ``outputs`` all are answered."""
 
@@ -104,7 +104,7 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
         else:
             if not isinstance(size, int) or not 0 <= size <= len(rest):
                 raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
-            texts, rest = unpacked(rest[:size]), rest[size:]
+            texts, rest = unpack_strings(rest[:size]), rest[size:]
         count = int(np.prod(tensor.shape, dtype=np.int64)) if len(tensor.shape) <= 2 else -1
         if count != len(texts):
             message = f"{tensor.name}: shape {tensor.shape}, but {len(texts)} elements"
@@ -115,7 +115,7 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
     return found
 
 
-def unpacked(data: memoryview) -> list[str]:
+def unpack_strings(data: memoryview) -> list[str]:
     """The texts of a binary BYTES tensor."""
     texts, at = list[str](), 0
     while at < len(data):

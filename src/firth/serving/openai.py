@@ -8,12 +8,22 @@ import orjson
 from starlette.responses import StreamingResponse
 
 from firth.errors import FirthError
-from firth.serving.asking import Context, Route, Texts, as_base64, as_list, checked, checked_ids, ids_of, refuse_other
+from firth.serving.asking import (
+    Context,
+    Route,
+    Texts,
+    as_base64,
+    as_list,
+    checked_ids,
+    ids_of,
+    refuse_other,
+    request_body,
+)
 from firth.serving.refusals import RefusalError
 from firth.serving.searches import generate, generate_parts
 
 
-@checked
+@request_body
 class EmbeddingsBody:
     """Texts to vectors."""
 
@@ -24,7 +34,7 @@ class EmbeddingsBody:
     user: str | None = None
 
 
-@checked
+@request_body
 class CompletionsBody:
     """Continuations of prompts by a left-to-right model."""
 

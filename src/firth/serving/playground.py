@@ -8,7 +8,7 @@ import numpy as np
 from starlette.responses import Response
 
 from firth.data.config import MaskingConfig
-from firth.serving.asking import Context, Route, Texts, as_list, checked
+from firth.serving.asking import Context, Route, Texts, as_list, request_body
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
 from firth.serving.tei import token_lists
@@ -20,7 +20,7 @@ _CANDIDATES = 3
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 
 
-@checked
+@request_body
 class AttentionBody:
     """A text or a pair of texts."""
 
@@ -28,7 +28,7 @@ class AttentionBody:
     second: str | None = None
 
 
-@checked
+@request_body
 class MaskingBody:
     """A text, the share of its tokens to predict, and a number that says which: equal ones mask the same."""
 
@@ -37,7 +37,7 @@ class MaskingBody:
     seed: int = 0
 
 
-@checked
+@request_body
 class HiddenStatesBody:
     """A text, or several."""
 

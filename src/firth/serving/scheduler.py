@@ -23,7 +23,7 @@ _MOST_SAVED = 4  # quanta
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QueuedRow:
     """What goes through a model in one batch or not at all. ``work`` is the caller's."""
 
     tokens: int
@@ -41,7 +41,7 @@ class Request:
 
     client: Hashable
     kind: Hashable
-    rows: Sequence[Row]
+    rows: Sequence[QueuedRow]
     deadline_s: float
     alone: bool = False
     arrived_s: float = 0.0
@@ -59,12 +59,12 @@ class Taken:
     index: int
 
     @property
-    def row(self) -> Row:
+    def row(self) -> QueuedRow:
         return self.request.rows[self.index]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SharedBatch:
     """Rows of one kind that are computed together."""
 
     kind: Hashable
@@ -210,7 +210,7 @@ class Scheduler:
             self._forget_idle()
         return found
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> SharedBatch | None:
         """The rows to compute now; None if nothing waits. Call ``late`` before: what it leaves is in time."""
         leader = self._leader()
         if leader is None:
@@ -218,16 +218,16 @@ class Scheduler:
         first = leader.requests[0]
         if first.alone:
             self._pay(leader, first)
-            batch = Batch(first.kind, (Taken(first, first.next_row - 1),))
+            batch = SharedBatch(first.kind, (Taken(first, first.next_row - 1),))
         else:
-            batch = Batch(first.kind, tuple(self._fill(leader, first.kind)))
+            batch = SharedBatch(first.kind, tuple(self._fill(leader, first.kind)))
         # Whoever led is last the next time: each client leads after as many batches as there are clients.
         self._ring.remove(leader)
         self._ring.append(leader)
         self._forget_idle()
         return batch
 
-    def done(self, batch: Batch, seconds: float) -> None:
+    def done(self, batch: SharedBatch, seconds: float) -> None:
         """Learn what a batch has cost."""
         self.costs(batch.kind).learn(batch.tokens, batch.squares, seconds)
 

@@ -25,7 +25,7 @@ from firth.progress import say
 from firth.serving.access import Access, is_loopback
 from firth.serving.admin import reload_model, show_models, warm
 from firth.serving.app import make_app
-from firth.serving.asking import State
+from firth.serving.asking import ServerState
 from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import load_hosted
@@ -74,9 +74,9 @@ def _own_name(path: Path) -> str:
     return resolved.parent.name if resolved.name == "model" else resolved.name
 
 
-def load_state(served: Served) -> State:
+def load_models(served: Served) -> ServerState:
     """Load and warm up every model; errors as ``firth.load``."""
-    state = State({}, Engine(served.limits, Metrics()), served.limits, served.accept_ids)
+    state = ServerState({}, Engine(served.limits, Metrics()), served.limits, served.accept_ids)
     for name, path in served.models:
         hosted = load_hosted(name, path, served.precision, served.threshold)
         warm(hosted)
@@ -110,16 +110,16 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(f"--host {host} --port {port}: cannot listen: {error.strerror}")
 
 
-def check(served: Served) -> None:
+def check_start(served: Served) -> None:
     """All that can go wrong at a start, without starting: port, models, an answer of each."""
     listen(served.host, served.port).close()
-    load_state(served)
+    load_models(served)
 
 
 def serve(served: Served) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     with _signals() as wait, listen(served.host, served.port) as bound:
-        state = load_state(served)
+        state = load_models(served)
         server, thread, loop = start_http(make_app(state, served.access), bound)
         state.engine.start()
         state.started = True
@@ -175,7 +175,7 @@ def start_http(
     return server, thread, loops.get()
 
 
-def _obey(wait: Callable[[], int], state: State, loop: asyncio.AbstractEventLoop) -> None:
+def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
     """Act on signals until one says to end."""
     while (number := wait()) == signal.SIGHUP:
         for name in list(state.models):

@@ -10,10 +10,10 @@ from firth.serving.asking import (
     Route,
     Texts,
     as_list,
-    checked,
     checked_ids,
     ids_of,
     refuse_other,
+    request_body,
 )
 from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
@@ -23,7 +23,7 @@ from firth.tasks.predictions import Labelled, Valued
 Direction = Literal["left", "right", "Left", "Right"]
 
 
-@checked
+@request_body
 class EmbedBody:
     """Texts (or token ids of this model's tokenizer) to vectors."""
 
@@ -35,7 +35,7 @@ class EmbedBody:
     dimensions: int | None = None
 
 
-@checked
+@request_body
 class EmbedAllBody:
     """Texts to a vector for each token."""
 
@@ -45,7 +45,7 @@ class EmbedAllBody:
     prompt_name: str | None = None
 
 
-@checked
+@request_body
 class PredictBody:
     """A text, a pair of texts (a list of two), or a batch: a list of one-text and pair lists."""
 
@@ -55,7 +55,7 @@ class PredictBody:
     truncation_direction: Direction = "right"
 
 
-@checked
+@request_body
 class RerankBody:
     """How well each text answers a query."""
 
@@ -67,7 +67,7 @@ class RerankBody:
     truncation_direction: Direction = "right"
 
 
-@checked
+@request_body
 class SimilarityInputs:
     """One text and those it is compared with."""
 
@@ -75,7 +75,7 @@ class SimilarityInputs:
     sentences: list[str]
 
 
-@checked
+@request_body
 class SimilarityBody:
     """Cosines of one text with others."""
 
@@ -83,7 +83,7 @@ class SimilarityBody:
     parameters: dict[str, Any] | None = None
 
 
-@checked
+@request_body
 class TokenizeBody:
     """Texts to tokens."""
 
@@ -92,7 +92,7 @@ class TokenizeBody:
     prompt_name: str | None = None
 
 
-@checked
+@request_body
 class DecodeBody:
     """Token ids to texts."""
 

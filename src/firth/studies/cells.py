@@ -53,9 +53,9 @@ def run_study(
     chosen = select(cells, only)
     if not chosen:
         raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    read_facts(cells, out / "cells")  # what was made otherwise is refused now, not after hours
+    collect_facts(cells, out / "cells")  # what was made otherwise is refused now, not after hours
     done = run_cells(chosen, out / "cells", workers, tell)
-    facts = read_facts(cells, out / "cells")
+    facts = collect_facts(cells, out / "cells")
     write_json(out / FACTS, facts)
     missing = [cell.name for cell in chosen if cell.name not in done]
     if missing:
@@ -86,10 +86,10 @@ def run_cells(
         todo = [cell for cell in cells if cell.name not in ready]
         tell(f"{len(cells)} cells, {len(ready)} done; {workers} at a time")
         _run(todo, stamps_of(cells), out, workers, tell)
-    return read_facts(cells, out)
+    return collect_facts(cells, out)
 
 
-def read_facts(cells: Sequence[StudyCell], out: Path) -> dict[str, dict[str, Any]]:
+def collect_facts(cells: Sequence[StudyCell], out: Path) -> dict[str, dict[str, Any]]:
     """The facts of the cells that are done."""
     ready = done(cells, out)
     return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if cell.name in ready}

@@ -26,7 +26,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {"CoNLL-2003": {"head": {"windows": {"str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
+class ModelRow:
     """One row of the table. ``pretrained``: whose weights it begins from, where not its own.
 
     ``words``: which piece stands for a word that is tagged. Left to right only its last piece has seen all of it.
@@ -41,14 +41,14 @@ class Variant:
 
 # A BiLSTM with new weights stands between encoder and head; texts are its outputs' mean.
 _BILSTM = {"network": {"kind": "bilstm", "lstm_layers": 1, "pool": "mean"}}
-VARIANTS: dict[str, Variant] = {
-    "BERT": Variant(model="bert-mini"),
-    "BERT without NSP": Variant(model="bert-mini", settings=("data.instances=documents",)),
-    "left to right without NSP": Variant(model="bert-ltr-mini", words="last"),
-    "left to right, BiLSTM": Variant(
+VARIANTS: dict[str, ModelRow] = {
+    "BERT": ModelRow(model="bert-mini"),
+    "BERT without NSP": ModelRow(model="bert-mini", settings=("data.instances=documents",)),
+    "left to right without NSP": ModelRow(model="bert-ltr-mini", words="last"),
+    "left to right, BiLSTM": ModelRow(
         model="bert-ltr-mini", words="last", head=_BILSTM, pretrained="left to right without NSP"
     ),
-    "GPT": Variant(model="gpt-mini", settings=("encoder.embedding_dropout=0.0",), words="last"),
+    "GPT": ModelRow(model="gpt-mini", settings=("encoder.embedding_dropout=0.0",), words="last"),
 }
 # The tasks, and the score that is shown: of MRPC as in the paper's table.
 TASKS = {"SST-2": "accuracy", "MRPC": "accuracy", "SNLI": "accuracy", "CoNLL-2003": "entity_f1"}

@@ -17,7 +17,7 @@ from typing import Any
 from firth.baseline.config import CommonestTagConfig, GramConfig
 from firth.baseline.fit import fit_tfidf
 from firth.baseline.tags import fit_commonest_tag
-from firth.baseline.tfidf import fit_reader
+from firth.baseline.tfidf import fit_vectorizer
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
@@ -25,7 +25,7 @@ from firth.finetuning.finetune import IDENTITY, resume, run_resolved
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
 from firth.finetuning.resolve import resolve
-from firth.inference.score import score_answers
+from firth.inference.score import score_outputs
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.studies.cells import StudyCell, run_study, select
@@ -237,7 +237,7 @@ def baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
     labels = tuple(data.options.get("labels", ()))
     dev = {}
     for name, records in data.dev.items():
-        scores = score_answers(recipe["task"], records, baseline_answers(data, records), labels, {}).scores
+        scores = score_outputs(recipe["task"], records, baseline_answers(data, records), labels, {}).scores
         dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
     examples = {"train": len(data.train), "held_out": len(data.held)}
     return {"metric": data.metrics[0], "examples": examples, "dev": dev, "what": _BASELINES[data.kind]}
@@ -266,7 +266,7 @@ def baseline_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
         return list(found.model.answers(records))
     if data.kind == "choose":
         fit = [text for record in known for text in (f"{record.text} {record.question}", *record.choices)]
-        reader = fit_reader([Text(text) for text in fit], GramConfig())
+        reader = fit_vectorizer([Text(text) for text in fit], GramConfig())
         pairs = [(f"{r.text} {r.question}", choice) for r in records for choice in r.choices]
         scores = iter(reader.cosines(*map(list, zip(*pairs, strict=True))).tolist())
         best = [max((next(scores), -i) for i in range(len(r.choices))) for r in records]

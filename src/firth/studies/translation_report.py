@@ -18,7 +18,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     report.text("Multi30k, validation captions; BLEU and chrF as sacreBLEU computes them.")
     report.heading("Models and searches")
     report.table(*score_table(facts))
-    report.text(signatures(facts))
+    report.text(score_signatures(facts))
     if TRAINING in facts:
         report.heading("Training")
         report.text(training_text(facts[TRAINING]))
@@ -38,7 +38,7 @@ def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     return ["model", "search", "BLEU", "chrF"], rows
 
 
-def signatures(facts: Facts) -> str:
+def score_signatures(facts: Facts) -> str:
     """How the scores were computed."""
     found: dict[str, str] = next((cell["signatures"] for name, cell in facts.items() if name.startswith("scores/")), {})
     return "; ".join(f"{name}: {signature}" for name, signature in found.items())

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from firth.errors import InputError
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_dream, read_swag
 from firth.tasks.readers.facts import VERDICTS, read_facts
-from firth.tasks.readers.files import Problems, bare_suffix, checked, convert, read_csv, read_lines
+from firth.tasks.readers.files import Problems, bare_suffix, check_records, make_each, read_csv, read_lines
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import in_bio, read_conll, read_conllu, read_klue_ner
 from firth.tasks.readers.texts import Columns, TextFormat, TextKind, TextRule, read_texts
@@ -148,7 +148,7 @@ def _read_trec(path: Path, problems: Problems, *, fine: bool) -> Iterator[Text]:
         return Text(question, name if fine else name.partition(":")[0], f"{path}:{number}")
 
     lines = ((n, line) for n, line in read_lines(path, problems, encoding=encoding) if line.strip())
-    return checked(path, convert(lines, make, problems), problems)
+    return check_records(path, make_each(lines, make, problems), problems)
 
 
 def _read_ag_news(path: Path, problems: Problems) -> Iterator[Text]:
@@ -163,7 +163,7 @@ def _read_ag_news(path: Path, problems: Problems) -> Iterator[Text]:
             raise InputError(f"{path}:{number}: found {fields[:1]} and {len(fields)} columns, expected class 1-4 and 3")
         return Text(f"{fields[1]} {fields[2]}".strip(), _AG_NEWS[int(fields[0]) - 1], f"{path}:{number}")
 
-    return checked(path, convert(read_csv(path), make, problems), problems)
+    return check_records(path, make_each(read_csv(path), make, problems), problems)
 
 
 def _read_arc(path: Path, problems: Problems) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
 from firth.tasks.datasets import DATASETS, Dataset, Names
-from firth.tasks.readers.files import Problems, convert
+from firth.tasks.readers.files import Problems, make_each
 from firth.text.records import Record, Tagged, Text
 
 R = TypeVar("R", bound=Record)
@@ -102,7 +102,7 @@ def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems
                 )
         return record
 
-    return list(convert(records, make, problems))
+    return list(make_each(records, make, problems))
 
 
 def _labels(record: Record) -> tuple[str, ...]:

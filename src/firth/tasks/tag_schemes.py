@@ -55,7 +55,7 @@ def allowed(previous: str | None, following: str | None, scheme: Scheme) -> bool
     return bool(after) and (after in with_any or (after in with_same and label == next_label))
 
 
-def check(tags: Sequence[str], scheme: Scheme) -> str | None:
+def find_violation(tags: Sequence[str], scheme: Scheme) -> str | None:
     """Describe the first transition of a sentence that the scheme forbids; None if there is none."""
     for number, (previous, tag) in enumerate(zip((None, *tags), (*tags, None), strict=True), 1):
         if not allowed(previous, tag, scheme):
@@ -97,7 +97,7 @@ def to_bioes(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
 def _convert(tags: Sequence[str], source: Scheme, target: Literal["BIO", "BIOES"]) -> tuple[str, ...]:
     if source == "plain":
         return tuple(tags)
-    problem = check(tags, source)
+    problem = find_violation(tags, source)
     if problem:
         raise InputError(f"{problem}; correct the tags")
     goes_on = [_continues(a, b, source) for a, b in zip((OUTSIDE, *tags), (*tags, OUTSIDE), strict=True)]

@@ -62,7 +62,7 @@ def text_runs(texts: Sequence[str]) -> Counter[str]:
     return Counter(run for text in texts for run in _SPACE.split(text) if run)
 
 
-def count_words(
+def count_split_words(
     runs: Mapping[str, int], tokenizer: Tokenizer, on_progress: Callable[[int], None] | None = None
 ) -> Counter[str]:
     """Count words as the tokenizer's own normaliser and word splitting produce them from runs.
@@ -80,7 +80,7 @@ def count_words(
     return words
 
 
-def measure(tokenizer: Tokenizer, words: Mapping[str, int]) -> Fit:
+def measure_fit(tokenizer: Tokenizer, words: Mapping[str, int]) -> Fit:
     """Measure how the tokenizer's vocabulary fits words with their counts."""
     n_pieces = n_whole = n_unknown = 0
     for count, ids in _encoded(tokenizer, words):

@@ -139,7 +139,7 @@ def bare_name(name: str) -> str:
     return lower.rpartition(".")[0] if lower.endswith(PACKED) else lower
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_text_lines(path: Path) -> Iterator[str]:
     """Yield every line of a UTF-8 text file, compressed or not, unchanged and at any length."""
     reader = CorpusReader([path])
     parts: list[str] = []

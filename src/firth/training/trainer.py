@@ -48,7 +48,7 @@ from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.optim import AveragedSgd
 from firth.training.update import make_update
-from firth.training.writer import Writer, copies, room_for_copies
+from firth.training.writer import BackgroundWriter, copies, room_for_copies
 
 _OF_ANOTHER = "is not what this run writes"
 # Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
@@ -168,7 +168,7 @@ class Trainer:
         self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
-        self._writer: Writer | None = None
+        self._writer: BackgroundWriter | None = None
 
     def fit(self) -> bool:
         """Train to the last step. Returns False if asked to stop before (everything is saved then)."""
@@ -189,7 +189,7 @@ class Trainer:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """A context in which a thread writes checkpoints and models; at its end all are written."""
-        writer = self._writer = Writer()
+        writer = self._writer = BackgroundWriter()
         try:
             yield
         except BaseException:

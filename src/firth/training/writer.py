@@ -13,7 +13,7 @@ _ROOM = 2.0
 _WAITING = 2
 
 
-class Writer:
+class BackgroundWriter:
     """Runs write jobs in order, in one thread. ``close`` waits for all of them.
 
     A job works on copies: training changes the originals. The error of a job is raised by the next call.

@@ -141,7 +141,7 @@ def _merged(
     return both, np.bincount(places, np.concatenate([sums, more]), len(both))
 
 
-def weights_of(counts: Float[Tensor, " N"], x_max: float, exponent: float) -> Float[Tensor, " N"]:
+def pair_weights(counts: Float[Tensor, " N"], x_max: float, exponent: float) -> Float[Tensor, " N"]:
     """f(x) = (x / x_max)^α below x_max, else 1 (equation 9)."""
     return (counts / x_max).pow(exponent).clamp(max=1.0)
 
@@ -158,7 +158,7 @@ def fit(counts: Counts, n_words: int, training: GloveTraining) -> Float[np.ndarr
     squares = torch.ones_like(table)
     rows, columns = torch.from_numpy(counts.rows), torch.from_numpy(counts.columns) + n_words
     values = torch.from_numpy(counts.values)
-    logs, weights = values.log(), weights_of(values, training.x_max, training.exponent)
+    logs, weights = values.log(), pair_weights(values, training.x_max, training.exponent)
     with Progress("train", training.epochs, "epochs") as progress:
         for _ in range(training.epochs):
             for chosen in torch.randperm(len(values), generator=generator).split(_BATCH):

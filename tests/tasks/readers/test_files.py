@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from firth.errors import InputError
 from firth.tasks.readers.files import (
     Problems,
-    checked,
-    convert,
+    check_records,
+    make_each,
     read_csv,
-    read_json,
+    read_json_document,
     read_jsonl,
     read_lines,
     read_tsv,
@@ -114,7 +114,7 @@ def test_json_errors_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"a":\n 1,}\n')
     with pytest.raises(InputError, match=r"a\.json:2: not valid JSON"):
-        read_json(path)
+        read_json_document(path)
 
 
 def test_bad_rows_stop_or_are_counted() -> None:
@@ -124,9 +124,9 @@ def test_bad_rows_stop_or_are_counted() -> None:
         return number
 
     with pytest.raises(InputError, match="row 1"):
-        list(convert(range(100), make, Problems()))
+        list(make_each(range(100), make, Problems()))
     problems = Problems(skip_bad=True)
-    assert list(convert(range(100), make, problems)) == list(range(0, 100, 2))
+    assert list(make_each(range(100), make, problems)) == list(range(0, 100, 2))
     assert problems.n_bad == 50
     assert problems.messages == [f"row {number}" for number in range(1, 40, 2)]
 
@@ -158,15 +158,17 @@ def test_without_a_look_at_ids_none_is_kept() -> None:
             last.append(weakref.ref(name))
             yield Text("a", id=name)
 
-    n_alive = [sum(ref() is not None for ref in last) for _ in checked(Path("f"), rows(), Problems(unique_ids=False))]
+    n_alive = [
+        sum(ref() is not None for ref in last) for _ in check_records(Path("f"), rows(), Problems(unique_ids=False))
+    ]
     assert max(n_alive) <= 2
 
 
 def test_ids_occur_once_and_there_is_an_example() -> None:
     rows = [Text("a", where="f:1", id="x"), Text("b"), Text("c"), Text("d", where="f:4", id="x")]
     with pytest.raises(InputError, match=r"f:4: found the id 'x' again \(first at f:1\)"):
-        list(checked(Path("f"), rows, Problems()))
-    assert [r.text for r in checked(Path("f"), rows, Problems(skip_bad=True))] == ["a", "b", "c"]
-    assert [r.text for r in checked(Path("f"), rows, Problems(unique_ids=False))] == ["a", "b", "c", "d"]
+        list(check_records(Path("f"), rows, Problems()))
+    assert [r.text for r in check_records(Path("f"), rows, Problems(skip_bad=True))] == ["a", "b", "c"]
+    assert [r.text for r in check_records(Path("f"), rows, Problems(unique_ids=False))] == ["a", "b", "c", "d"]
     with pytest.raises(InputError, match="f: no usable example"):
-        list(checked(Path("f"), [], Problems()))
+        list(check_records(Path("f"), [], Problems()))

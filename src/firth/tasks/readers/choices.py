@@ -11,12 +11,12 @@ from typing import Any
 from firth.errors import InputError
 from firth.tasks.readers.files import (
     Problems,
-    checked,
-    convert,
+    check_records,
     kind_of,
     list_field,
+    make_each,
     read_csv,
-    read_json,
+    read_json_document,
     read_jsonl,
     text_field,
 )
@@ -80,7 +80,7 @@ def read_swag(path: Path, problems: Problems, *, labelled: bool = True) -> Itera
             )
         )
 
-    return checked(path, convert(lines, make, problems), problems)
+    return check_records(path, make_each(lines, make, problems), problems)
 
 
 def read_choices_jsonl(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
@@ -104,7 +104,7 @@ def read_choices_jsonl(path: Path, problems: Problems, *, labelled: bool = True)
             )
         )
 
-    return checked(path, convert(read_jsonl(path, problems), make, problems), problems)
+    return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 
 
 def _first_text(row: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
@@ -122,7 +122,7 @@ def _choices(row: dict[str, Any], where: str) -> tuple[Any, ...]:
 
 def read_dream(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
     """Read DREAM: ``[[turns], [{question, choice, answer}], id]``; the dialogue, a turn per line, is text and group."""
-    document = read_json(path)
+    document = read_json_document(path)
     if not isinstance(document, list):
         raise InputError(f"{path}: found {kind_of(document)}, expected a list of dialogues")
 
@@ -152,7 +152,7 @@ def read_dream(path: Path, problems: Problems, *, labelled: bool = True) -> Iter
         group = name.rpartition("/")[0]
         return _checked_choice(Choice("\n".join(turns), question, tuple(choices), label, where, name, group))
 
-    return checked(path, convert(rows(), make, problems), problems)
+    return check_records(path, make_each(rows(), make, problems), problems)
 
 
 def read_arc(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
@@ -177,7 +177,7 @@ def read_arc(path: Path, problems: Problems, *, labelled: bool = True) -> Iterat
         texts = tuple(choice["text"] for choice in choices)
         return _checked_choice(Choice("", stem, texts, label, where, str(row.get("id", ""))))
 
-    return checked(path, convert(read_jsonl(path, problems), make, problems), problems)
+    return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 
 
 def read_arc_csv(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
@@ -211,4 +211,4 @@ def read_arc_csv(path: Path, problems: Problems, *, labelled: bool = True) -> It
         choices = tuple(fields[1:5] if fields[4].strip() else fields[1:4])
         return _checked_choice(Choice("", fields[0], choices, label, where))
 
-    return checked(path, convert(rows(), make, problems), problems)
+    return check_records(path, make_each(rows(), make, problems), problems)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import InputError
-from firth.tasks.readers.files import Problems, checked, convert, kind_of, read_jsonl, text_field
+from firth.tasks.readers.files import Problems, check_records, kind_of, make_each, read_jsonl, text_field
 from firth.text.records import Text
 
 # FEVER's (Thorne et al. 2018).
@@ -29,7 +29,7 @@ def read_facts(path: Path, problems: Problems, *, labelled: bool = True) -> Iter
             text_field(row, "claim", where), label, where, second=_evidence(row, where), id=str(row.get("id", ""))
         )
 
-    return checked(path, convert(read_jsonl(path, problems), make, problems), problems)
+    return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 
 
 def _evidence(row: dict[str, Any], where: str) -> str:

@@ -149,7 +149,7 @@ def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, 
         return number, _object(line, f"{path}:{number}")
 
     lines = ((number, line) for number, line in read_lines(path, problems) if line.strip())
-    return convert(lines, parse, problems)
+    return make_each(lines, parse, problems)
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def read_json(path: Path) -> Any:
+def read_json_document(path: Path) -> Any:
     """Read a whole JSON document."""
     text = "\n".join(line for _, line in read_lines(path))
     try:
@@ -174,7 +174,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: nested too deeply to be parsed as JSON") from None
 
 
-def convert(items: Iterable[Item], make: Callable[[Item], Made], problems: Problems) -> Iterator[Made]:
+def make_each(items: Iterable[Item], make: Callable[[Item], Made], problems: Problems) -> Iterator[Made]:
     """Apply ``make`` to every item; the InputErrors it raises go to ``problems``."""
     for item in items:
         try:
@@ -185,7 +185,7 @@ def convert(items: Iterable[Item], make: Callable[[Item], Made], problems: Probl
         yield made
 
 
-def checked(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]:
+def check_records(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]:
     """Check that ids are unique (if ``problems`` asks for it); InputError if there is no record."""
     seen: dict[str, str] = {}
     n_records = 0

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import InputError
-from firth.tasks.readers.files import Problems, checked, convert, kind_of, list_field, read_json, text_field
+from firth.tasks.readers.files import (
+    Problems,
+    check_records,
+    kind_of,
+    list_field,
+    make_each,
+    read_json_document,
+    text_field,
+)
 from firth.text.records import Answer, Question
 
 
@@ -31,14 +39,14 @@ def read_squad(
     A question has no answer if ``is_impossible`` says so, or, in files without it, if its list of answers
     is empty; with ``unanswerable`` False that is an error. Not ``labelled``: answers are ignored.
     """
-    document = read_json(path)
+    document = read_json_document(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: found {kind_of(document)}, expected an object with 'data' (SQuAD JSON)")
 
     def make(asked: _Asked) -> Question:
         return _question(asked, labelled, unanswerable)
 
-    return checked(path, convert(_asked(path, document, problems), make, problems), problems)
+    return check_records(path, make_each(_asked(path, document, problems), make, problems), problems)
 
 
 def _asked(path: Path, document: dict[str, Any], problems: Problems) -> Iterator[_Asked]:

@@ -13,15 +13,15 @@ from typing import Any
 from firth.errors import InputError
 from firth.tasks.readers.files import (
     Problems,
-    checked,
-    convert,
+    check_records,
     kind_of,
     list_field,
+    make_each,
     read_jsonl,
     read_lines,
     text_field,
 )
-from firth.tasks.tag_schemes import OUTSIDE, check, scheme_of, split_tag, to_bio
+from firth.tasks.tag_schemes import OUTSIDE, find_violation, scheme_of, split_tag, to_bio
 from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"
@@ -42,12 +42,12 @@ def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
     def make(record: Tagged) -> Tagged:
         if record.tags is None or scheme == "plain":
             return record
-        problem = check(record.tags, scheme)
+        problem = find_violation(record.tags, scheme)
         if problem:
             raise InputError(f"{record.where}: {problem} (the scheme of the file); correct the tags")
         return replace(record, tags=to_bio(record.tags, scheme))
 
-    return list(convert(kept, make, problems))
+    return list(make_each(kept, make, problems))
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ def read_conll(
         tags = tuple(_check_tag(found, labels, where) for _, found, where in rows) if labelled else None
         return Tagged(text, spans, tags, rows[0][2], group=sentence.group)
 
-    return checked(path, convert(_conll_sentences(path), make, problems), problems)
+    return check_records(path, make_each(_conll_sentences(path), make, problems), problems)
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ def read_conllu(
     def make(block: _Block) -> Tagged:
         return _conllu_sentence(path, block, labels, labelled)
 
-    return checked(path, convert(_conllu_blocks(path), make, problems), problems)
+    return check_records(path, make_each(_conllu_blocks(path), make, problems), problems)
 
 
 def _conllu_blocks(path: Path) -> Iterator[_Block]:
@@ -247,7 +247,7 @@ def read_tagged_jsonl(
             _check_tag(tag, labels, where)
         return replace(record, where=where, id=str(row.get("id", "")), group=str(row.get("group", "")))
 
-    return checked(path, convert(read_jsonl(path, problems), make, problems), problems)
+    return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 
 
 def _from_tokens(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
@@ -334,7 +334,7 @@ def read_klue_ner(
     def make(block: _Block) -> Tagged:
         return _klue_sentence(path, block, labels, labelled)
 
-    return checked(path, convert(_klue_blocks(path), make, problems), problems)
+    return check_records(path, make_each(_klue_blocks(path), make, problems), problems)
 
 
 def _klue_blocks(path: Path) -> Iterator[_Block]:
@@ -382,4 +382,4 @@ def read_words(path: Path, problems: Problems) -> Iterator[Tagged]:
         Tagged(line, tuple(match.span() for match in re.finditer(r"\S+", line)), None, f"{path}:{number}")
         for number, line in lines
     )
-    return checked(path, records, problems)
+    return check_records(path, records, problems)

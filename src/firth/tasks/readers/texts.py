@@ -14,11 +14,11 @@ from firth.errors import ConfigError, InputError
 from firth.tasks.readers.files import (
     Problems,
     bare_suffix,
-    checked,
-    convert,
+    check_records,
     kind_of,
+    make_each,
     read_csv,
-    read_json,
+    read_json_document,
     read_jsonl,
     read_tsv,
 )
@@ -129,8 +129,8 @@ def read_texts(
     else:
         rows = _table_rows(path, form, problems, layout, labelled)
     known = None if labels is None else frozenset(labels)
-    records = convert(_kept(rows, layout, problems), lambda row: _record(row, layout, known, labelled), problems)
-    return checked(path, records, problems)
+    records = make_each(_kept(rows, layout, problems), lambda row: _record(row, layout, known, labelled), problems)
+    return check_records(path, records, problems)
 
 
 def _form_of(path: Path) -> Form:
@@ -259,7 +259,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
             else:
                 yield line
 
-    yield from convert(rows(), make, problems)
+    yield from make_each(rows(), make, problems)
 
 
 def _has_header(names: list[str], layout: TextFormat, path: Path, problems: Problems) -> bool:
@@ -343,7 +343,7 @@ def _json_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, l
     if form == "jsonl":
         objects = ((f"{path}:{number}", row) for number, row in read_jsonl(path, problems))
     else:
-        document = read_json(path)
+        document = read_json_document(path)
         if not isinstance(document, list):
             raise InputError(f"{path}: found {kind_of(document)}, expected a list of objects")
         objects = ((f"{path}: [{i}]", row) for i, row in enumerate(document))
@@ -355,7 +355,7 @@ def _json_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, l
         parts = _json_parts(row, layout, labelled, where)
         return _Row(where, parts, None if layout.only is None else _dotted(row, str(layout.only[0])))
 
-    return convert(objects, make, problems)
+    return make_each(objects, make, problems)
 
 
 def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firth.errors import InputError
-from firth.tasks.readers.files import Problems, checked, convert, read_lines
+from firth.tasks.readers.files import Problems, check_records, make_each, read_lines
 from firth.text.records import Text
 
 # From very negative to very positive; as the trees have them.
@@ -27,7 +27,7 @@ def read_sentiment_trees(path: Path, problems: Problems) -> Iterator[Text]:
         return Text(" ".join(words), label, where)
 
     lines = ((n, line) for n, line in read_lines(path, problems) if line.strip())
-    return checked(path, convert(lines, make, problems), problems)
+    return check_records(path, make_each(lines, make, problems), problems)
 
 
 def parse_tree(line: str, where: str) -> tuple[str, list[str]]:
