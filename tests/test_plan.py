@@ -70,7 +70,7 @@ def test_time_decides_where_there_is_text_enough(
     plan = make_plan([tiny_corpus], 40.0, lambda text: None)
     assert (plan.chosen.model, plan.chosen.tokens, plan.counted) == ("bert-mini", 19.2e6, True)
     assert [s.model for s in plan.sizes] == ["bert-tiny", "bert-mini", "bert-small"]
-    assert plan.vocabulary == 300 and plan.recorded == (12_288_000.0, 5.66, 0.21)
+    assert plan.vocabulary == 300 and plan.recorded == (16_384_000.0, 3.94, 0.348)
     assert dataclasses.asdict(plan)["chosen"]["model"] == "bert-mini"
 
 
