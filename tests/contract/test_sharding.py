@@ -72,7 +72,8 @@ for job in json.loads(sys.argv[2]):
         torch.distributed.barrier()
         outcome = pretrain(recipe, run, lambda text: None, sharding=job["sharding"])
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps({"job": job, "rank": int(os.environ["RANK"]), "step": outcome.step, **found}), flush=True)
+        said = json.dumps({"job": job, "rank": int(os.environ["RANK"]), "step": outcome.step, **found})
+        print(said + "\\n", end="", flush=True)  # one write: the processes share this output
 """
 
 

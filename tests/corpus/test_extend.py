@@ -261,7 +261,7 @@ def test_what_cannot_be_done_leaves_nothing(text: Path, tmp_path: Path) -> None:
             call()
 
 
-@pytest.mark.parametrize("moment", ["choose_pieces", "measure", "write_model", "write_extend_report"])
+@pytest.mark.parametrize("moment", ["choose_pieces", "measure_fit", "write_model", "write_extend_report"])
 def test_an_interruption_leaves_nothing(
     moment: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
