@@ -135,6 +135,12 @@ def recorded_loss(tokens: float) -> tuple[float, float, float] | None:
     return points[-1] if points else None
 
 
+def text_tokens(sources: Sequence[str | Path]) -> float:
+    """The tokens of a corpus folder, or about those of a text. InputError or ConfigError if it is not there."""
+    corpus = _corpus(sources)
+    return _tokens_of(corpus) if corpus else _estimated_tokens(sources)
+
+
 def _corpus(sources: Sequence[str | Path]) -> Corpus | None:
     """The corpus folder that is meant, if it is one."""
     if len(sources) != 1 or not (Path(sources[0]) / "manifest.json").is_file():

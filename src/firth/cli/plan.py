@@ -4,36 +4,81 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import AtLeastOne, JsonFlag, Texts, print_json, print_next, print_table
-from firth.progress import format_count, format_duration
+from firth.cli.shared import AtLeastOne, JsonFlag, print_json, print_next, print_table
+from firth.errors import UsageError
+from firth.progress import format_count, format_duration, say
 
 if TYPE_CHECKING:
     from firth.plan import Suggestion
+    from firth.run_cost import Device, RunCost
 
 
 def plan(
-    *texts: Annotated[Texts, Parameter(name="TEXT")],
-    minutes: float = 30.0,
+    *texts: Annotated[str, Parameter(name="TEXT")],
+    minutes: float | None = None,
     threads: AtLeastOne = None,
+    devices: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
+    device: str | None = None,
+    model: str | None = None,
+    tokens: float | None = None,
+    epochs: float | None = None,
+    length: AtLeastOne = None,
+    step_tokens: AtLeastOne = None,
+    price_per_hour: float | None = None,
+    per_node: AtLeastOne = None,
+    network_gbits: float | None = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Suggest vocabulary, model size and length of a pre-training run, with the reasons.
+    """Suggest vocabulary, model size and length of a pre-training run; or count its cost on many devices.
 
-    Measures for some seconds how fast each model size trains on this machine.
+    Measures for some seconds how fast each model size trains on this machine. With --devices it counts time, memory,
+    communication and money of a run instead, by a model of costs fitted to measurements.
 
     Example: firth plan mytext.txt --minutes 60
+
+    Example: firth plan --model bert-large --tokens 43e9 --device a100-40gb --devices 8 32 512 --price-per-hour 4
 
     Parameters
     ----------
     texts
         The text to pre-train on, as for firth prepare; or the corpus folder made of it.
     minutes
-        Minutes of training.
+        Minutes of training (default 30).
     threads
         CPU threads that the run may use.
+    devices
+        Numbers of devices to count the cost for.
+    device
+        v100-16gb, v100-32gb, a100-40gb, a100-80gb, h100, h200, tpu-v2, tpu-v3; or here, which measures this machine.
+    model
+        The size to pre-train.
+    tokens
+        Tokens that the run reads.
+    epochs
+        Passes over TEXT, instead of --tokens (default 1).
+    length
+        Tokens of a sequence (default 128).
+    step_tokens
+        Tokens of a step on all devices (default 32768).
+    price_per_hour
+        Price of one device.
+    per_node
+        Devices of a node.
+    network_gbits
+        Network of a node in Gbit/s.
     as_json
         Print the plan as one JSON object.
     """
+    costs = {
+        "--device": device, "--model": model, "--tokens": tokens, "--epochs": epochs, "--length": length,
+        "--step-tokens": step_tokens, "--price-per-hour": price_per_hour, "--per-node": per_node,
+        "--network-gbits": network_gbits,
+    }  # fmt: skip
+    if devices is None:
+        if given := [flag for flag, value in costs.items() if value is not None]:
+            raise UsageError(f"{given[0]} counts the cost on many devices: add --devices 8 64")
+        if not texts:
+            raise UsageError("TEXT is missing: the text to pre-train on, or a corpus folder")
     if threads is not None:
         from firth.workers import check_processors
 
@@ -41,13 +86,93 @@ def plan(
         import torch
 
         torch.set_num_threads(threads)
-    from firth.plan import make_plan
+    if devices is None:
+        from firth.plan import make_plan
 
-    found = make_plan(texts, minutes)
-    if as_json:
-        print_json(found)
+        found = make_plan(texts, 30.0 if minutes is None else minutes)
+        if as_json:
+            print_json(found)
+            return
+        _print(found, texts)
         return
-    _print(found, texts)
+    if minutes is not None:
+        raise UsageError("--minutes is for this machine: with --devices give --tokens, or TEXT and --epochs")
+    if model is None or device is None:
+        raise UsageError(f"--devices also needs {'--model bert-large' if model is None else '--device a100-40gb'}")
+    _plan_cost(
+        texts, model, device, tuple(devices), tokens, epochs, length or 128, step_tokens, price_per_hour, per_node,
+        network_gbits, as_json,
+    )  # fmt: skip
+
+
+def _plan_cost(
+    texts: tuple[str, ...], model: str, name: str, counts: tuple[int, ...], tokens: float | None, epochs: float | None,
+    length: int, step_tokens: int | None, price: float | None, per_node: int | None, gbits: float | None, as_json: bool,
+) -> None:  # fmt: skip
+    import dataclasses
+
+    from firth.plan import text_tokens
+    from firth.run_cost import STEP_TOKENS, find_device, run_costs
+
+    if (tokens is None) == (not texts):
+        raise UsageError("give either --tokens, or TEXT (with --epochs)")
+    if tokens is None:
+        tokens = (1.0 if epochs is None else epochs) * text_tokens(texts)
+    elif epochs is not None:
+        raise UsageError("--epochs counts passes over TEXT: leave it out beside --tokens")
+    device = find_device(name, say)
+    if per_node is not None:
+        device = dataclasses.replace(device, per_node=per_node)
+    if gbits is not None:
+        if not gbits > 0:
+            raise UsageError(f"--network-gbits={gbits:g}: expected more than 0")
+        device = dataclasses.replace(device, network=gbits * 1e9 / 8)
+    costs = run_costs(
+        model, device, counts, tokens=tokens, length=length, step_tokens=step_tokens or STEP_TOKENS, price=price
+    )
+    if as_json:
+        print_json({"device": dataclasses.asdict(device), "runs": [dataclasses.asdict(cost) for cost in costs]})
+        return
+    print(f"{model}, {format_count(tokens)} tokens in sequences of {length}, on {_described(device)}")
+    for cost in costs:
+        print(_count(cost.devices, "device"))
+        print_table(_cost_rows(cost))
+    print("estimates: benchmarks/cost_model.py compares them with measured and published runs (docs/benchmarks.md)")
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 'es' if what.endswith('h') else 's'}"
+
+
+def _described(device: "Device") -> str:
+    return (
+        f"{device.name}: {device.flops / 1e12:.3g} TFLOP/s, {device.bandwidth / 1e9:.3g} GB/s, "
+        f"{device.memory / 1e9:.0f} GB; {device.per_node} a node, {8 * device.network / 1e9:g} Gbit/s between nodes"
+    )
+
+
+def _cost_rows(cost: "RunCost") -> list[tuple[str, str]]:
+    step = cost.step
+    divided = "divided among all (full sharding)" if cost.sharding == "full" else "whole on each device"
+    sent = f"each sends {step.exchanged / 1e9:.2f} GB a step" if cost.devices > 1 else "none"
+    rows = [
+        ("time", f"{format_duration(3600 * cost.hours)}, {cost.hours * cost.devices:,.1f} device-hours"),
+        ("speed", f"{format_count(cost.tokens_per_s)} tokens/s, {cost.share:.0%} of peak"),
+        (
+            "step",
+            f"{step.seconds:.3g} s: {_count(cost.micro_batches, 'micro-batch')} of {cost.batch_tokens:,} tokens a "
+            f"device {step.compute_s / step.seconds:.0%}, exchange that they do not hide "
+            f"{step.exchange_s / step.seconds:.0%}, update {step.update_s / step.seconds:.0%}",
+        ),
+        ("communication", sent),
+        (
+            "memory",
+            f"about {cost.memory / 1e9:.1f} GB a device; weights, gradients and optimiser state {divided}"
+            f"{'; blocks are recomputed' if cost.recompute else ''}",
+        ),
+        ("checkpoint", f"{cost.checkpoint / 1e9:.2f} GB"),
+    ]
+    return rows if cost.money is None else [*rows, ("money", f"{cost.money:,.2f}")]
 
 
 def _print(plan: "Suggestion", texts: tuple[str, ...]) -> None:

@@ -52,7 +52,7 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
         return min(before, n)
     if n == 1:
         return 1
-    n_parameters = sum(p.numel() for p in _outline(recipe).parameters())
+    n_parameters = sum(p.numel() for p in outline(recipe).parameters())
     # Two operations per parameter and token in each of three products: forward, and the gradients of both factors.
     if 6 * n_parameters * _most_tokens(recipe) < SHORT_RUN_FLOPS or 0 < recipe.train.minutes < _SHORT_RUN_MINUTES:
         return 1
@@ -109,7 +109,7 @@ def _before(run: Path) -> int | None:
     return None
 
 
-def _outline(recipe: Pretrain) -> Objective:
+def outline(recipe: Pretrain) -> Objective:
     """The recipe's objective without weights, to measure its size."""
     with sizes_only():
         return recipe.row.objective(recipe.row.encoder(recipe.encoder), recipe.objective)
@@ -118,7 +118,7 @@ def _outline(recipe: Pretrain) -> Objective:
 def memory_of(recipe: Pretrain, machine: Machine, n: int, *, shares: int = 1) -> Memory:
     """Estimate the memory of ``n`` processes together, or of one of ``shares`` under full sharding; allocates none."""
     return estimate_memory(
-        _outline(recipe),
+        outline(recipe),
         recipe.row,
         recipe.encoder,
         machine.dtype,

@@ -1,0 +1,356 @@
+"""``firth plan --devices``: time, memory, communication and money of a pre-training run on 1 to 1,024 devices.
+
+A step of a Transformer is its matrix products at a share of the device's peak, the reading and writing of everything
+between them at the device's memory bandwidth, the exchange of gradients where the backward pass does not hide it, and
+the update. Constants are fitted: ``OURS`` to steps measured on a CPU, the others to published figures
+(benchmarks/cost_model.py, docs/benchmarks.md).
+"""
+
+import difflib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from firth.bench.measure import in_turn, matrix_products
+from firth.errors import ConfigError
+from firth.machine import Machine, find_machine, free_memory
+from firth.packed import Encoder
+from firth.pretraining.recipe import Pretrain, read_recipe
+from firth.pretraining.several import memory_of, outline
+from firth.systems import SIZES
+from firth.training.sharding import exchanged_bytes
+
+# Devlin et al. 2018, App. A.2: 256 sequences of 128 tokens a step, and a vocabulary of 30,522.
+STEP_TOKENS, _VOCAB_SIZE = 32_768, 30_522
+MOST_DEVICES = 1024
+# Devlin et al. 2018, §3.1; left-to-right models predict every token.
+_MASKED_SHARE = 0.15
+_FLOAT_BYTES, _HALF_BYTES = 4, 2
+# Of each parameter an update of Adam reads itself, its gradient and both means, and writes three of them and a cast.
+_UPDATE_BYTES = 30
+# A checkpoint has the weights and both means; the model folder beside it the weights once more.
+_CHECKPOINT_BYTES = 16
+# The backward pass is two thirds of a step, and the last bucket of gradients (DDP: 25 MB) is only complete at its end.
+_BACKWARD, _BUCKET_BYTES = 2 / 3, 25e6
+# Of a device's memory; the rest is taken by libraries and fragments.
+_USABLE = 0.9
+_SYSTEMS = ("bert", "bert-ltr", "gpt")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """``flops``: peak of dense matrix products in half precision, a second. ``bandwidth``: of its memory, bytes/s.
+
+    ``memory`` in bytes. ``link``: bytes/s that it exchanges with the others of its node, each way; ``network``: bytes/s
+    of the whole node; ``per_node`` devices share it.
+    """
+
+    name: str
+    flops: float
+    bandwidth: float
+    memory: float
+    per_node: int
+    link: float
+    network: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Software:
+    """What an implementation reaches. ``matrix_share`` of the peak in its matrix products; ``passes``: how often it
+    reads or writes each number that the backward pass keeps; ``attention_passes``: the same for attention scores, 0 for
+    fused attention. ``gradient_bytes`` of each; ``overlaps``: exchanges gradients during the backward pass."""
+
+    matrix_share: float
+    passes: float
+    attention_passes: float = 0.0
+    gradient_bytes: int = _FLOAT_BYTES
+    overlaps: bool = True
+
+
+def _device(name: str, tflops: float, tb_s: float, gb: float, per_node: int, link_gb_s: float, gbit_s: float) -> Device:
+    return Device(
+        name=name, flops=tflops * 1e12, bandwidth=tb_s * 1e12, memory=gb * 1e9, per_node=per_node,
+        link=link_gb_s * 1e9, network=gbit_s * 1e9 / 8,
+    )  # fmt: skip
+
+
+# Data sheets: half precision without sparsity, memory, and links of the usual node; networks of nodes that clouds rent.
+DEVICES = {
+    device.name: device
+    for device in (
+        _device("v100-16gb", 125, 0.900, 16, 8, 150, 100),
+        _device("v100-32gb", 125, 0.900, 32, 8, 150, 100),
+        _device("a100-40gb", 312, 1.555, 40, 8, 300, 400),
+        _device("a100-80gb", 312, 2.039, 80, 8, 300, 800),
+        _device("h100", 989, 3.35, 80, 8, 450, 3200),
+        _device("h200", 989, 4.8, 141, 8, 450, 3200),
+        _device("tpu-v2", 45, 0.6, 16, 4, 62, 2000),
+        _device("tpu-v3", 123, 0.9, 32, 4, 82, 2600),
+    )
+}
+HERE = "here"
+# Fitted by benchmarks/cost_model.py: to steps of this package on a CPU; to NVIDIA's figures of 2020 and 2021 for one
+# A100. What this package reaches on a GPU is not measured: there its plans take the figures of 2021.
+OURS = Software(matrix_share=0.9, passes=8.0)
+NVIDIA_2020 = Software(matrix_share=0.7, passes=16.1, attention_passes=30.0, gradient_bytes=_HALF_BYTES, overlaps=False)
+NVIDIA_2021 = Software(matrix_share=0.7, passes=12.3, gradient_bytes=_HALF_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What a token of a run costs. ``flops``: forward and backward. ``numbers``: kept for the backward pass between
+    matrix products; ``scores``: of attention; ``logits``: of the vocabulary, in float32."""
+
+    flops: float
+    numbers: float
+    scores: float
+    logits: float
+    blocks: int
+    others: int
+    recipe: Pretrain
+
+    @property
+    def parameters(self) -> int:
+        return self.blocks + self.others
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCost:
+    """Seconds of one step: computing, exchanging what computing does not hide, updating. ``exchanged``: bytes that each
+    device sends."""
+
+    compute_s: float
+    exchange_s: float
+    update_s: float
+    exchanged: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_s + self.exchange_s + self.update_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunCost:
+    """One run on ``devices``: how it is divided, and what it costs. ``share``: of the peak, model FLOPs only.
+
+    ``memory`` and ``checkpoint`` in bytes, of one device and of one checkpoint. ``money``: None without a price.
+    """
+
+    devices: int
+    sharding: str
+    recompute: bool
+    batch_tokens: int
+    micro_batches: int
+    step: StepCost
+    tokens_per_s: float
+    share: float
+    memory: float
+    checkpoint: float
+    hours: float
+    money: float | None
+
+
+def shape_of(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape:
+    """Count a size on sequences of ``length`` tokens. ConfigError for a name that is no size of a Transformer."""
+    system = SIZES[model][0] if model in SIZES else ""
+    if system not in _SYSTEMS:
+        names = [name for name, (of, _) in SIZES.items() if of in _SYSTEMS]
+        near = difflib.get_close_matches(model, names, 1)
+        hint = f"did you mean {near[0]}?" if near else "give one of " + ", ".join(names)
+        raise ConfigError(f"--model={model}: costs are counted for sizes of BERT and GPT: {hint}")
+    recipe = read_recipe(
+        {"model": model, "data": {"corpus": "", "length": length}}, (), "firth plan", vocab_size=vocab_size
+    )
+    config: Any = recipe.encoder
+    share = _MASKED_SHARE if recipe.row.predict == "masked" else 1.0
+    module = outline(recipe)
+    encoder = module.encoder
+    assert isinstance(encoder, Encoder)
+    blocks = sum(p.numel() for block in encoder.regions() for p in block.parameters())
+    # As firth.costs counts a batch, for one token of a sequence of this length.
+    block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    head = config.width * (config.vocab_size + (0 if recipe.system == "gpt" else config.width))
+    return Shape(
+        flops=6.0 * (config.n_layers * (block + 2 * config.width * length) + share * head),
+        numbers=float(config.n_layers * (8 * config.width + 2 * config.feed_forward_width)),
+        scores=float(config.n_layers * config.n_heads * length),
+        logits=share * config.vocab_size,
+        blocks=blocks,
+        others=sum(p.numel() for p in module.parameters()) - blocks,
+        recipe=recipe,
+    )
+
+
+def token_seconds(shape: Shape, device: Device, software: Software, *, recompute: bool = False) -> float:
+    """Seconds of one device for a token, forward and backward."""
+    products = shape.flops * (4 / 3 if recompute else 1) / (device.flops * software.matrix_share)
+    moved = software.passes * (_HALF_BYTES * shape.numbers + _FLOAT_BYTES * shape.logits)
+    moved += software.attention_passes * _HALF_BYTES * shape.scores
+    return products + moved / device.bandwidth
+
+
+def step_cost(
+    shape: Shape,
+    device: Device,
+    software: Software,
+    n: int,
+    batch_tokens: int,
+    micro_batches: int,
+    *,
+    sharded: bool = False,
+    recompute: bool = False,
+) -> StepCost:
+    """One step of ``n`` devices, each of which reads ``micro_batches`` of ``batch_tokens``."""
+    micro_s = batch_tokens * token_seconds(shape, device, software, recompute=recompute)
+    compute_s = micro_batches * micro_s
+    exchanged = exchange_s = 0.0
+    if n > 1:
+        volume = exchanged_bytes(shape.blocks, shape.others, micro_batches, sharded=sharded)
+        volume *= software.gradient_bytes / _FLOAT_BYTES * (1 if sharded else 2)
+        exchanged = (n - 1) / n * volume
+        exchange_s = _exchange_s(volume, device, n)
+        if software.overlaps:
+            hidden = compute_s if sharded else _BACKWARD * micro_s
+            whole = shape.parameters * software.gradient_bytes
+            exchange_s = max(exchange_s - hidden, exchange_s * min(_BUCKET_BYTES / whole, 1.0))
+    update_s = shape.parameters / (n if sharded else 1) * _UPDATE_BYTES / device.bandwidth
+    return StepCost(compute_s=compute_s, exchange_s=exchange_s, update_s=update_s, exchanged=exchanged)
+
+
+def _exchange_s(volume: float, device: Device, n: int) -> float:
+    """A ring in each node, and rings of equal parts over the nodes."""
+    local, nodes = min(n, device.per_node), math.ceil(n / device.per_node)
+    within = (local - 1) / local * volume / device.link
+    return within + (nodes - 1) / nodes * volume / device.network
+
+
+def run_costs(
+    model: str,
+    device: Device,
+    counts: tuple[int, ...],
+    *,
+    tokens: float,
+    length: int = 128,
+    step_tokens: int = STEP_TOKENS,
+    price: float | None = None,
+    software: Software | None = None,
+) -> list[RunCost]:
+    """The cost of reading ``tokens`` on each number of devices. ``price``: of a device, by the hour.
+
+    Weights, gradients and optimiser state are divided (full sharding) only if one device has too little memory for all
+    of them; blocks are recomputed only if that is not enough. ConfigError for a run that cannot be.
+    """
+    if not (tokens > 0 and math.isfinite(tokens)):
+        raise ConfigError(f"--tokens={tokens:g}: expected more than 0")
+    if price is not None and not (price >= 0 and math.isfinite(price)):
+        raise ConfigError(f"--price-per-hour={price:g}: expected 0 or more")
+    if length < 1 or step_tokens < length:
+        raise ConfigError(f"--step-tokens={step_tokens}: expected at least a sequence of --length={length}")
+    shape = shape_of(model, length)
+    software = software or (OURS if device.name.startswith(HERE) else NVIDIA_2021)
+    return [_run_cost(shape, device, software, n, tokens, length, step_tokens, price) for n in counts]
+
+
+def _run_cost(
+    shape: Shape, device: Device, software: Software, n: int, tokens: float, length: int, step_tokens: int,
+    price: float | None,
+) -> RunCost:  # fmt: skip
+    if not 1 <= n <= MOST_DEVICES:
+        raise ConfigError(f"--devices={n}: expected 1 to {MOST_DEVICES:,}")
+    sequences = step_tokens // length
+    if sequences < n:
+        raise ConfigError(
+            f"--devices={n}: a step of {step_tokens:,} tokens has {sequences:,} sequences of {length}, fewer than one "
+            f"for each device: give --step-tokens {n * length} or more"
+        )
+    each = math.ceil(sequences / n)
+    for sharded, recompute in ((False, False), (True, False), (True, True)):
+        if sharded and n == 1:
+            continue
+        rows = _fitting(shape, device, n if sharded else 1, each, length, recompute)
+        if rows:
+            break
+    else:
+        raise ConfigError(
+            f"--devices={n}: a sequence of {length} tokens does not fit into {device.memory / 1e9:.0f} GB a device, "
+            "even with full sharding and recomputation: give more devices"
+        )
+    micro_batches = math.ceil(each / rows)
+    rows = math.ceil(each / micro_batches)
+    step = step_cost(shape, device, software, n, rows * length, micro_batches, sharded=sharded, recompute=recompute)
+    tokens_per_s = sequences * length / step.seconds
+    hours = tokens / tokens_per_s / 3600
+    return RunCost(
+        devices=n,
+        sharding="full" if sharded else "none",
+        recompute=recompute,
+        batch_tokens=rows * length,
+        micro_batches=micro_batches,
+        step=step,
+        tokens_per_s=tokens_per_s,
+        share=tokens_per_s * shape.flops / (n * device.flops),
+        memory=_memory(shape, rows * length, n if sharded else 1, recompute),
+        checkpoint=float(_CHECKPOINT_BYTES * shape.parameters),
+        hours=hours,
+        money=None if price is None else hours * n * price,
+    )
+
+
+def _fitting(shape: Shape, device: Device, shares: int, most: int, length: int, recompute: bool) -> int:
+    """The most sequences of a micro-batch that fit, of at most ``most``; 0 if not even one does."""
+
+    def fits(rows: int) -> bool:
+        return _memory(shape, rows * length, shares, recompute) <= _USABLE * device.memory
+
+    if fits(most):
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _memory(shape: Shape, batch_tokens: int, shares: int, recompute: bool) -> float:
+    train = replace(shape.recipe.train, batch_tokens=batch_tokens, recompute=recompute)
+    half = Machine(torch.device("cpu"), torch.bfloat16, "")
+    return memory_of(replace(shape.recipe, train=train), half, 1, shares=shares).total
+
+
+def this_machine(tell: Callable[[str], None]) -> Device:
+    """Measure this machine's GPU, or one of its cores when all are busy."""
+    machine = find_machine("auto")
+    tell("measuring matrix products and memory bandwidth")
+    kind = str(machine.device)
+    n = torch.get_num_threads() if machine.device.type == "cpu" else 1
+    numbers = torch.ones(1 << 25, device=machine.device)
+    sums = torch.empty_like(numbers)
+    products = matrix_products(kind)
+    spreads = in_turn(
+        {name: work.run for name, work in products.items()}
+        | {"memory": lambda: torch.add(numbers, numbers, out=sums)},
+        3,
+        device=kind,
+    )  # fmt: skip
+    bandwidth = 3 * _FLOAT_BYTES * numbers.numel() / spreads["memory"].median
+    flops = max(work.flops / spreads[name].median for name, work in products.items())
+    name = f"{HERE}: {machine.path}" if n == 1 else f"{HERE}: one of {n} cores"
+    return Device(
+        name=name, flops=flops / n, bandwidth=bandwidth / n, memory=(free_memory(machine.device) or 1e12) / n,
+        per_node=n, link=bandwidth / n / 2, network=10e9 / 8,
+    )  # fmt: skip
+
+
+def find_device(name: str, tell: Callable[[str], None]) -> Device:
+    """A row of ``DEVICES``, or this machine, measured. ConfigError for another name."""
+    if name == HERE:
+        return this_machine(tell)
+    if name in DEVICES:
+        return DEVICES[name]
+    near = [known for known in DEVICES if known.startswith(name.lower())]
+    near = near or difflib.get_close_matches(name.lower(), DEVICES, 1)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"give {HERE}, {', '.join(DEVICES)}"
+    raise ConfigError(f"--device={name}: {hint}")
