@@ -32,7 +32,7 @@ from firth.run_cost import (
     token_seconds,
 )  # fmt: skip
 
-# Sizes, lengths and tokens of a micro-batch that steps are measured for; every second one is kept from the fit.
+# Sizes, lengths and tokens of a micro-batch that steps are measured for; every other one is kept from the fit.
 GRID = (
     ("bert-tiny", 64, 4096), ("bert-tiny", 256, 4096), ("bert-tiny", 128, 2048), ("bert-mini", 64, 2048),
     ("bert-mini", 128, 4096), ("bert-mini", 256, 4096), ("bert-small", 64, 2048), ("bert-small", 128, 2048),
@@ -113,7 +113,7 @@ def fit(points: Sequence[tuple[Shape, Device, float]], share: float | None = Non
 
 
 def measured(options: Namespace, device: Device) -> tuple[list[dict[str, Any]], Software]:
-    """Steps of this machine beside the model, which every second one of them made."""
+    """Steps of this machine beside the model, which every other one of them made."""
     grid = QUICK if options.quick else GRID
     with TemporaryDirectory(prefix="firth-cost-") as place:
         folder = Path(place)
@@ -210,7 +210,7 @@ def main(given: Sequence[str] | None = None) -> Path:
         title="The cost model of plans",
         target="median error of held-out steps at most 20 %, published figures within 35 %",
         about="`firth plan --devices` counts matrix products, what is moved between them, communication and the "
-        "update. Here it is fitted to every second of these steps of `firth pretrain` on this machine (one process on "
+        "update. Here it is fitted to every other step of `firth pretrain` on this machine (one process on "
         "all cores, no dropout) and to the figures of one A100, and compared with the others. "
         f"Median error of held-out steps {median(held):.0%}, of held-out published figures "
         f"{median(held_published):.0%} (largest {max(held_published):.0%}).",

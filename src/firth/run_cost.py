@@ -41,23 +41,6 @@ _SYSTEMS = ("bert", "bert-ltr", "gpt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
-    """``flops``: peak of dense matrix products in half precision, a second. ``bandwidth``: of its memory, bytes/s.
-
-    ``memory`` in bytes. ``link``: bytes/s that it exchanges with the others of its node, each way; ``network``: bytes/s
-    of the whole node; ``per_node`` devices share it.
-    """
-
-    name: str
-    flops: float
-    bandwidth: float
-    memory: float
-    per_node: int
-    link: float
-    network: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
     """What an implementation reaches. ``matrix_share`` of the peak in its matrix products; ``passes``: how often it
     reads or writes each number that the backward pass keeps; ``attention_passes``: the same for attention scores, 0 for
@@ -68,6 +51,33 @@ class Software:
     attention_passes: float = 0.0
     gradient_bytes: int = _FLOAT_BYTES
     overlaps: bool = True
+
+
+# Fitted by benchmarks/cost_model.py: to steps of this package on a CPU; to NVIDIA's figures of 2020 and 2021 for one
+# A100. What this package reaches on a GPU is not measured: there its plans take the figures of 2021.
+OURS = Software(matrix_share=0.879, passes=57.32, attention_passes=15.08)
+NVIDIA_2020 = Software(
+    matrix_share=0.7, passes=16.08, attention_passes=30.03, gradient_bytes=_HALF_BYTES, overlaps=False
+)
+NVIDIA_2021 = Software(matrix_share=0.7, passes=12.33, gradient_bytes=_HALF_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """``flops``: peak of dense matrix products in half precision, a second. ``bandwidth``: of its memory, bytes/s.
+
+    ``memory`` in bytes. ``link``: bytes/s that it exchanges with the others of its node, each way; ``network``: bytes/s
+    of the whole node; ``per_node`` devices share it. ``software``: what is counted to run on it.
+    """
+
+    name: str
+    flops: float
+    bandwidth: float
+    memory: float
+    per_node: int
+    link: float
+    network: float
+    software: Software = NVIDIA_2021
 
 
 def _device(name: str, tflops: float, tb_s: float, gb: float, per_node: int, link_gb_s: float, gbit_s: float) -> Device:
@@ -92,11 +102,6 @@ DEVICES = {
     )
 }
 HERE = "here"
-# Fitted by benchmarks/cost_model.py: to steps of this package on a CPU; to NVIDIA's figures of 2020 and 2021 for one
-# A100. What this package reaches on a GPU is not measured: there its plans take the figures of 2021.
-OURS = Software(matrix_share=0.9, passes=8.0)
-NVIDIA_2020 = Software(matrix_share=0.7, passes=16.1, attention_passes=30.0, gradient_bytes=_HALF_BYTES, overlaps=False)
-NVIDIA_2021 = Software(matrix_share=0.7, passes=12.3, gradient_bytes=_HALF_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,8 +213,8 @@ def step_cost(
     compute_s = micro_batches * micro_s
     exchanged = exchange_s = 0.0
     if n > 1:
-        volume = exchanged_bytes(shape.blocks, shape.others, micro_batches, sharded=sharded)
-        volume *= software.gradient_bytes / _FLOAT_BYTES * (1 if sharded else 2)
+        floats = exchanged_bytes(shape.blocks, shape.others, micro_batches, sharded=sharded) / _FLOAT_BYTES
+        volume = floats * software.gradient_bytes * (1 if sharded else 2)
         exchanged = (n - 1) / n * volume
         exchange_s = _exchange_s(volume, device, n)
         if software.overlaps:
@@ -236,7 +241,6 @@ def run_costs(
     length: int = 128,
     step_tokens: int = STEP_TOKENS,
     price: float | None = None,
-    software: Software | None = None,
 ) -> list[RunCost]:
     """The cost of reading ``tokens`` on each number of devices. ``price``: of a device, by the hour.
 
@@ -248,16 +252,14 @@ def run_costs(
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour={price:g}: expected 0 or more")
     if length < 1 or step_tokens < length:
-        raise ConfigError(f"--step-tokens={step_tokens}: expected at least a sequence of --length={length}")
+        raise ConfigError(f"--step-tokens={step_tokens}: expected at least a sequence of --sequence-length={length}")
     shape = shape_of(model, length)
-    software = software or (OURS if device.name.startswith(HERE) else NVIDIA_2021)
-    return [_run_cost(shape, device, software, n, tokens, length, step_tokens, price) for n in counts]
+    return [_run_cost(shape, device, n, tokens, length, step_tokens, price) for n in counts]
 
 
 def _run_cost(
-    shape: Shape, device: Device, software: Software, n: int, tokens: float, length: int, step_tokens: int,
-    price: float | None,
-) -> RunCost:  # fmt: skip
+    shape: Shape, device: Device, n: int, tokens: float, length: int, step_tokens: int, price: float | None
+) -> RunCost:
     if not 1 <= n <= MOST_DEVICES:
         raise ConfigError(f"--devices={n}: expected 1 to {MOST_DEVICES:,}")
     sequences = step_tokens // length
@@ -280,7 +282,9 @@ def _run_cost(
         )
     micro_batches = math.ceil(each / rows)
     rows = math.ceil(each / micro_batches)
-    step = step_cost(shape, device, software, n, rows * length, micro_batches, sharded=sharded, recompute=recompute)
+    step = step_cost(
+        shape, device, device.software, n, rows * length, micro_batches, sharded=sharded, recompute=recompute
+    )
     tokens_per_s = sequences * length / step.seconds
     hours = tokens / tokens_per_s / 3600
     return RunCost(
@@ -341,6 +345,7 @@ def this_machine(tell: Callable[[str], None]) -> Device:
     return Device(
         name=name, flops=flops / n, bandwidth=bandwidth / n, memory=(free_memory(machine.device) or 1e12) / n,
         per_node=n, link=bandwidth / n / 2, network=10e9 / 8,
+        software=OURS if machine.device.type == "cpu" else NVIDIA_2021,
     )  # fmt: skip
 
 

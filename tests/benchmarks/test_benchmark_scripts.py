@@ -294,6 +294,15 @@ def test_processes(script, tmp_path: Path) -> None:
     assert len(one["all"]) == len(several["all"]) == len(threads["all"]) == 2
 
 
+def test_cost_model(script, tmp_path: Path) -> None:
+    steps, published, whole = run(script, "cost_model", tmp_path)["tables"]
+    assert [row["kept"] for row in steps["rows"]] == ["fitted", "held out"] * 2
+    assert all(row["model"] > 0 and row["measured"] > 0 for row in steps["rows"])
+    # These do not depend on this machine: the target of the record holds for all but the oldest run.
+    assert all(abs(row["error"]) <= 0.35 for row in published["rows"])
+    assert [abs(row["error"]) <= 0.35 for row in whole["rows"]] == [True, True, False]
+
+
 def test_awd_lstm(script, tmp_path: Path) -> None:
     record = run(script, "awd_lstm", tmp_path)
     forms = {row["form"] for row in record["tables"][0]["rows"]}

@@ -33,3 +33,34 @@ def test_a_corpus_needs_no_vocabulary(firth, tiny_corpus: Path) -> None:
 def test_refusals(firth, tmp_path: Path) -> None:
     assert firth("plan", tmp_path / "no.txt").code == 2
     assert "--minutes=-1" in firth("plan", tmp_path, "--minutes", "-1").complaint
+
+
+def test_the_cost_on_many_devices(firth, tiny_text: Path) -> None:
+    asked = ("--model", "bert-base", "--device", "h100", "--devices", 1, 16)
+    result = firth("plan", *asked, "--tokens", "1e9", "--price-per-hour", 3)
+    assert result.code == 0 and "on h100: 989 TFLOP/s, 3,350 GB/s, 80 GB; 8 a node" in result.out
+    assert "\n1 device\n" in result.out and "\n16 devices\n" in result.out
+    for name in ("time", "speed", "step", "communication", "memory", "checkpoint", "money"):
+        assert result.out.count(f"\n  {name} ") == 2
+    told = json.loads(firth("plan", tiny_text, *asked, "--epochs", 2, "--network-gbits", 8, "--json").out)
+    assert told["device"]["network"] == 1e9 and [run["devices"] for run in told["runs"]] == [1, 16]
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (("--model", "bert-base"), "add --devices 8 64"),
+        ((), "TEXT is missing"),
+        (("--devices", 8), "--devices also needs --model bert-large"),
+        (("--devices", 8, "--model", "bert-base"), "--devices also needs --device a100-40gb"),
+        (("--devices", 8, "--model", "bert-base", "--device", "h100"), "give either --tokens, or TEXT"),
+        (("--devices", 8, "--minutes", 3), "--minutes is for this machine"),
+        (
+            ("--devices", 8, "--model", "bert-base", "--device", "h100", "--tokens", 1e9, "--network-gbits", 0),
+            "--network-gbits=0: expected more than 0",
+        ),
+    ],
+)
+def test_what_a_cost_needs_is_said(firth, asked: tuple[object, ...], complaint: str) -> None:
+    result = firth("plan", *asked)
+    assert result.code == 2 and complaint in result.complaint

@@ -22,7 +22,7 @@ def plan(
     model: str | None = None,
     tokens: float | None = None,
     epochs: float | None = None,
-    length: AtLeastOne = None,
+    sequence_length: AtLeastOne = None,
     step_tokens: AtLeastOne = None,
     price_per_hour: float | None = None,
     per_node: AtLeastOne = None,
@@ -36,7 +36,7 @@ def plan(
 
     Example: firth plan mytext.txt --minutes 60
 
-    Example: firth plan --model bert-large --tokens 43e9 --device a100-40gb --devices 8 32 512 --price-per-hour 4
+    Example: firth plan --model bert-large --tokens 43e9 --device a100-40gb --devices 8 64 --price-per-hour 4
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def plan(
         Tokens that the run reads.
     epochs
         Passes over TEXT, instead of --tokens (default 1).
-    length
+    sequence_length
         Tokens of a sequence (default 128).
     step_tokens
         Tokens of a step on all devices (default 32768).
@@ -70,10 +70,16 @@ def plan(
         Print the plan as one JSON object.
     """
     costs = {
-        "--device": device, "--model": model, "--tokens": tokens, "--epochs": epochs, "--length": length,
-        "--step-tokens": step_tokens, "--price-per-hour": price_per_hour, "--per-node": per_node,
+        "--device": device,
+        "--model": model,
+        "--tokens": tokens,
+        "--epochs": epochs,
+        "--sequence-length": sequence_length,
+        "--step-tokens": step_tokens,
+        "--price-per-hour": price_per_hour,
+        "--per-node": per_node,
         "--network-gbits": network_gbits,
-    }  # fmt: skip
+    }
     if devices is None:
         if given := [flag for flag, value in costs.items() if value is not None]:
             raise UsageError(f"{given[0]} counts the cost on many devices: add --devices 8 64")
@@ -99,16 +105,6 @@ def plan(
         raise UsageError("--minutes is for this machine: with --devices give --tokens, or TEXT and --epochs")
     if model is None or device is None:
         raise UsageError(f"--devices also needs {'--model bert-large' if model is None else '--device a100-40gb'}")
-    _plan_cost(
-        texts, model, device, tuple(devices), tokens, epochs, length or 128, step_tokens, price_per_hour, per_node,
-        network_gbits, as_json,
-    )  # fmt: skip
-
-
-def _plan_cost(
-    texts: tuple[str, ...], model: str, name: str, counts: tuple[int, ...], tokens: float | None, epochs: float | None,
-    length: int, step_tokens: int | None, price: float | None, per_node: int | None, gbits: float | None, as_json: bool,
-) -> None:  # fmt: skip
     import dataclasses
 
     from firth.plan import text_tokens
@@ -120,21 +116,28 @@ def _plan_cost(
         tokens = (1.0 if epochs is None else epochs) * text_tokens(texts)
     elif epochs is not None:
         raise UsageError("--epochs counts passes over TEXT: leave it out beside --tokens")
-    device = find_device(name, say)
+    kind = find_device(device, say)
     if per_node is not None:
-        device = dataclasses.replace(device, per_node=per_node)
-    if gbits is not None:
-        if not gbits > 0:
-            raise UsageError(f"--network-gbits={gbits:g}: expected more than 0")
-        device = dataclasses.replace(device, network=gbits * 1e9 / 8)
-    costs = run_costs(
-        model, device, counts, tokens=tokens, length=length, step_tokens=step_tokens or STEP_TOKENS, price=price
+        kind = dataclasses.replace(kind, per_node=per_node)
+    if network_gbits is not None:
+        if not network_gbits > 0:
+            raise UsageError(f"--network-gbits={network_gbits:g}: expected more than 0")
+        kind = dataclasses.replace(kind, network=network_gbits * 1e9 / 8)
+    length = sequence_length or 128
+    found_costs = run_costs(
+        model,
+        kind,
+        tuple(devices),
+        tokens=tokens,
+        length=length,
+        step_tokens=step_tokens or STEP_TOKENS,
+        price=price_per_hour,
     )
     if as_json:
-        print_json({"device": dataclasses.asdict(device), "runs": [dataclasses.asdict(cost) for cost in costs]})
+        print_json({"device": dataclasses.asdict(kind), "runs": [dataclasses.asdict(cost) for cost in found_costs]})
         return
-    print(f"{model}, {format_count(tokens)} tokens in sequences of {length}, on {_described(device)}")
-    for cost in costs:
+    print(f"{model}, {format_count(tokens)} tokens in sequences of {length}, on {_described(kind)}")
+    for cost in found_costs:
         print(_count(cost.devices, "device"))
         print_table(_cost_rows(cost))
     print("estimates: benchmarks/cost_model.py compares them with measured and published runs (docs/benchmarks.md)")
@@ -146,7 +149,7 @@ def _count(n: int, what: str) -> str:
 
 def _described(device: "Device") -> str:
     return (
-        f"{device.name}: {device.flops / 1e12:.3g} TFLOP/s, {device.bandwidth / 1e9:.3g} GB/s, "
+        f"{device.name}: {device.flops / 1e12:.3g} TFLOP/s, {device.bandwidth / 1e9:,.0f} GB/s, "
         f"{device.memory / 1e9:.0f} GB; {device.per_node} a node, {8 * device.network / 1e9:g} Gbit/s between nodes"
     )
 
