@@ -44,6 +44,8 @@ def test_a_model_is_shown_in_a_line_and_a_missing_card_is_said(tiny_run: Path) -
 
     model = firth.load(tiny_run, device="cpu")
     assert repr(model) == "<firth.Model: bert, pretraining, 0.0 M parameters, on cpu>"
+    shipped = repr(firth.load("firth-mini-en", device="cpu"))
+    assert shipped == "<firth.Model: bert, pretraining, 7.5 M parameters, on cpu>"
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="device='cuda': PyTorch finds no GPU here"):
             firth.load(tiny_run, device="cuda")

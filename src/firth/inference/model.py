@@ -63,17 +63,17 @@ class Piece:
 class Model:
     """A loaded model. Methods take one text or a list; results have the same order.
 
-    ``path``: a description of the encoder's device and precision.
+    ``path``: a description of the encoder's device and precision. ``n_parameters``: as in its folder.
     """
 
     loaded: Loaded
     device: torch.device
     budget_tokens: int = 4096
     path: str = ""
+    n_parameters: int = 0
 
     def __repr__(self) -> str:
-        n = sum(parameter.numel() for parameter in self.loaded.objective.parameters())
-        return f"<firth.Model: {self.system}, {self.task}, {n / 1e6:.1f} M parameters, on {self.device}>"
+        return f"<firth.Model: {self.system}, {self.task}, {self.n_parameters / 1e6:.1f} M parameters, on {self.device}>"
 
     @property
     def system(self) -> str:
@@ -481,14 +481,16 @@ def load(
     if precision == "int8":
         check_gate(path)
     loaded = open_model(path)
+    # Repacked weights are no parameters any more.
+    n_parameters = sum(parameter.numel() for parameter in loaded.objective.parameters())
     place = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
     loaded.objective.to(place)
     loaded.objective.encoder, words = make_fast(loaded.objective.encoder, precision, place)
     if not compile:
         pack_linears(loaded.objective.encoder, place)
-        return Model(loaded, place, path=words)
+        return Model(loaded, place, path=words, n_parameters=n_parameters)
     if not loaded.objective.encoder.regions():
         raise ConfigError(f"compile: a {loaded.system_name} model has no blocks to compile: leave it out")
     if not compile_regions(loaded.objective.encoder, place):
         raise ConfigError("compile: this machine has no compiler for it (g++ or clang++): install one, or leave it out")
-    return Model(loaded, place, path=f"{words}, compiled")
+    return Model(loaded, place, path=f"{words}, compiled", n_parameters=n_parameters)
