@@ -73,7 +73,8 @@ class Model:
     n_parameters: int = 0
 
     def __repr__(self) -> str:
-        return f"<firth.Model: {self.system}, {self.task}, {self.n_parameters / 1e6:.1f} M parameters, on {self.device}>"
+        size = f"{self.n_parameters / 1e6:.1f} M parameters"
+        return f"<firth.Model: {self.system}, {self.task}, {size}, on {self.device}>"
 
     @property
     def system(self) -> str:
