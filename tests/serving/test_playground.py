@@ -44,7 +44,7 @@ def test_no_part_names_another_host() -> None:
 def test_it_asks_for_routes_that_there_are() -> None:
     known = {route.path for route in ROUTES}
     paths = re.findall(r'path: "([^"]+)"', SCRIPT)
-    assert len(paths) == 10
+    assert len(paths) == 13
     assert {f"/models/{{model}}{path}" for path in paths} <= known
     assert {"/v1/models", "/models/{model}/info"} <= known
 
@@ -118,6 +118,15 @@ def test_hidden_states_are_the_models_own_in_every_layer(serve: Serve, predictor
                 np.testing.assert_allclose(states.astype(np.float32).mean(0), expected, atol=2e-3)
 
 
+def test_whether_a_text_follows_is_the_models_own_answer(serve: Serve, predictors: dict[str, Any]) -> None:
+    second = "It was cold."
+
+    async def work(client: Client) -> Any:
+        return (await client.post("/next_sentence", {"inputs": TEXT, "second": second})).json()
+
+    assert serve(work, "masked")["probability"] == pytest.approx(predictors["masked"].follows(TEXT, second), abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
@@ -131,6 +140,9 @@ def test_hidden_states_are_the_models_own_in_every_layer(serve: Serve, predictor
         ("/models/gpt/hidden_states", {"inputs": "a " * 100}, 422, "more than 64 tokens"),
         ("/models/gpt/hidden_states", {"inputs": ["a", ""]}, 422, "no tokens"),
         ("/models/baseline/hidden_states", {"inputs": "a"}, 400, "cannot embed"),
+        ("/models/masked/next_sentence", {"inputs": "a", "second": ""}, 422, "no tokens"),
+        ("/models/masked/next_sentence", {"inputs": "a " * 200, "second": "b"}, 422, "the model reads at most"),
+        ("/models/gpt/next_sentence", {"inputs": "a", "second": "b"}, 400, "cannot follow"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(serve: Serve, path: str, body: Any, status: int, words: str) -> None:

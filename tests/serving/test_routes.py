@@ -323,7 +323,7 @@ def test_lists_models_and_describes_itself(serve: Serve) -> None:
     assert [one["id"] for one in models.json()["data"]] == ["classify", "masked"]
     assert model.json()["id"] == "masked"
     assert info.json()["abilities"] == ["attention", "embed", "predict"]
-    assert other.json()["abilities"] == ["attention", "embed", "fill-mask"]
+    assert other.json()["abilities"] == ["attention", "embed", "fill-mask", "follow"]
     assert {"/predict", "/v1/embeddings", "/v2/models/{model}/infer"} <= set(document.json()["paths"])
     assert server.json()["extensions"] == ["binary_tensor_data"]
     assert "firth_queued_tokens 0.0" in metrics.text

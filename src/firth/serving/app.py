@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.progress import say
-from firth.serving import admin, huggingface, kserve, openai, playground, tei
+from firth.serving import admin, huggingface, kserve, learning, openai, playground, tei
 from firth.serving.access import Access
 from firth.serving.asking import Context, Route, ServerState, json_response, validated
 from firth.serving.engine import Caller
@@ -26,6 +26,7 @@ from firth.serving.strict_json import parse_json
 
 ROUTES: tuple[Route, ...] = (
     *playground.ROUTES,
+    *learning.ROUTES,
     *tei.ROUTES,
     *huggingface.ROUTES,
     *openai.ROUTES,

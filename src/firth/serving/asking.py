@@ -20,11 +20,12 @@ from firth.serving.refusals import RefusalError
 # What each task's routes are, for a model that was asked for something else.
 ABILITY_ROUTES = {
     "predict": "POST /predict",
-    "embed": "POST /embed, /v1/embeddings, /feature-extraction, /sentence-similarity, /hidden_states",
+    "embed": "POST /embed, /v1/embeddings, /feature-extraction, /sentence-similarity, /hidden_states, /learn",
     "fill-mask": "POST /fill-mask, /masking",
     "generate": "POST /v1/completions, /text-generation",
     "translate": "POST /translation",
     "attention": "POST /attention",
+    "follow": "POST /next_sentence",
 }
 TASK_ROUTES = {
     "classify": "/text-classification",
@@ -47,6 +48,7 @@ class ServerState:
     limits: Limits
     accept_ids: bool = False
     started: bool = False
+    learning: bool = False  # a learning curve is computed, of which there is one at a time
 
     def model(self, name: str | None) -> Hosted:
         """The model of a name, or the default; RefusalError 404."""

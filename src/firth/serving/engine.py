@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from firth.serving.config import Limits
-from firth.serving.hosted import Forward, Hosted, Job, cost_of
+from firth.serving.hosted import CALLED, Forward, Hosted, Job, cost_of
 from firth.serving.metrics import Metrics
 from firth.serving.refusals import RefusalError
 from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after
@@ -122,7 +122,7 @@ class Engine:
         outputs = _outputs(forward, [taken.row.work for taken in batch.rows])
         seconds = time.monotonic() - started_s
         with self._changed:
-            if forward.what not in ("step", "attention"):
+            if forward.what not in CALLED:
                 self.scheduler.done(batch, seconds)
             for taken, output in zip(batch.rows, outputs, strict=True):
                 self._deliver(taken.request, taken.index, output, seconds)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from firth.inference.embedding import Pool
     from firth.inference.model import Model
 
-What = Literal["predict", "embed", "embed_all", "layers", "fill-mask", "masking", "attention", "step"]
+What = Literal["predict", "embed", "embed_all", "layers", "fill-mask", "masking", "attention", "follow", "step"]
+# Rows whose work is a function, which is called alone: what it takes says nothing of a batch of tokens.
+CALLED = frozenset({"attention", "follow", "step"})
 # A baseline counts characters as tokens.
 _CHARACTERS_A_TOKEN = 4
 
@@ -36,7 +38,7 @@ class Forward:
 
     def run(self, works: Sequence[Any]) -> list[Any]:
         """The outputs of some rows' works, in order."""
-        if self.what in ("step", "attention"):
+        if self.what in CALLED:
             return [work() for work in works]
         if self.hosted.batch_matters and len(works) > 1:
             return [one for work in works for one in self._run([work])]
@@ -130,12 +132,13 @@ class Hosted:
 
     @property
     def abilities(self) -> frozenset[str]:
-        """What can be asked of it: predict, embed, fill-mask, generate, translate, attention."""
+        """What can be asked of it: predict, embed, fill-mask, generate, translate, attention, follow."""
         if isinstance(self.predictor, Baseline):
             return frozenset({"predict"})
         from firth.folder import PRETRAINING
         from firth.inference.attention_maps import attention_layers
         from firth.inference.masks import check_masked
+        from firth.inference.next_sentence import next_sentence_model
         from firth.inference.translating import translates
         from firth.objectives.next_token import TiedLM
 
@@ -152,6 +155,11 @@ class Hosted:
             found.add("translate")
         if attention_layers(loaded.objective.encoder):
             found.add("attention")
+        try:
+            next_sentence_model(loaded)
+            found.add("follow")
+        except ConfigError:
+            pass
         return frozenset(found)
 
     # Questions
@@ -321,6 +329,21 @@ class Hosted:
             )
 
         return Job(Forward(self, "attention"), prepare, alone=True)
+
+    def follows(self, first: str, second: str) -> Job:
+        """The probability that the second text follows the first, by next-sentence prediction."""
+        model = self.model
+
+        def prepare() -> Prepared:
+            n_tokens = len(model.tokenize(first)) + len(model.tokenize(second))
+
+            def answer(found: list[float]) -> float:
+                _check_finite([np.array(found)])
+                return found[0]
+
+            return Prepared([QueuedRow(max(n_tokens, 1), lambda: model.follows(first, second))], answer)
+
+        return Job(Forward(self, "follow"), prepare)
 
     def step(self) -> Forward:
         """What runs one step of a search: rows' works are functions without arguments."""

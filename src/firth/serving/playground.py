@@ -29,6 +29,14 @@ class AttentionBody:
 
 
 @request_body
+class NextSentenceBody:
+    """Two texts."""
+
+    inputs: str
+    second: str
+
+
+@request_body
 class MaskingBody:
     """A text, the share of its tokens to predict, and a number that says which: equal ones mask the same."""
 
@@ -56,6 +64,11 @@ async def attention(context: Context, body: AttentionBody) -> Any:
         "shape": [n_layers, n_heads, n_tokens, n_tokens],
         "weights": base64.b64encode(levels.tobytes()).decode("ascii"),
     }
+
+
+async def next_sentence(context: Context, body: NextSentenceBody) -> Any:
+    hosted = context.hosted("follow")
+    return {"probability": await context.ask(hosted.follows(*context.texts([body.inputs, body.second])))}
 
 
 async def masking(context: Context, body: MaskingBody) -> Any:
@@ -134,6 +147,7 @@ async def page(context: Context, body: None) -> Any:
 
 _DRAWN: tuple[tuple[str, Any, Any, str], ...] = (
     ("/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64"),
+    ("/next_sentence", next_sentence, NextSentenceBody, "The probability that the second text follows the first"),
     ("/masking", masking, MaskingBody, "A text as pre-training masks it, and the model's predictions"),
     ("/hidden_states", hidden_states, HiddenStatesBody, "The vectors of every layer, float16 T×H in base64"),
 )

@@ -9,7 +9,10 @@ const WORDS = {
     write: "Continue a text", failed: "No answer from the server", masking: "Masks of pre-training", share: "Share",
     seed: "Seed", mask: "masked", random: "replaced", kept: "kept", hidden: "Hidden states, layer by layer",
     word: "Word to compare", cosine: "Cosines of the word's vectors", once: "The word does not occur twice",
-    accuracy: "Correct predictions",
+    accuracy: "Correct predictions", input: "The sum that BERT reads", token: "token", segment: "segment",
+    position: "position", next: "Does the second text follow the first?", follows: "it follows",
+    learn: "A few labels", examples: "One example per line, its label first: label: text", encoder: "this model's vectors",
+    tfidf: "TF-IDF", majority: "most frequent label", correct: "correct on held-out texts", count: "examples to learn from",
   },
   ko: {
     model: "모델", key: "API 키", run: "실행", text: "텍스트", second: "둘째 텍스트", question: "질문",
@@ -19,7 +22,10 @@ const WORDS = {
     write: "이어 쓰기", failed: "서버가 응답하지 않습니다", masking: "사전 학습의 마스크", share: "비율",
     seed: "시드", mask: "마스크", random: "무작위 교체", kept: "유지", hidden: "층별 은닉 상태",
     word: "비교할 단어", cosine: "단어 벡터의 코사인 유사도", once: "단어가 두 번 이상 나오지 않습니다",
-    accuracy: "맞힌 예측",
+    accuracy: "맞힌 예측", input: "BERT가 읽는 합", token: "토큰", segment: "세그먼트",
+    position: "위치", next: "둘째 텍스트가 첫째에 이어지는가?", follows: "이어짐",
+    learn: "적은 레이블로 학습", examples: "한 줄에 예시 하나, 레이블 먼저: 레이블: 텍스트", encoder: "이 모델의 벡터",
+    tfidf: "TF-IDF", majority: "최빈 레이블", correct: "평가용 텍스트 정확도", count: "학습 예시 수",
   },
 };
 const EXAMPLES = {
@@ -27,11 +33,29 @@ const EXAMPLES = {
     text: "The old farmer sat on the bank of the river.", mask: "The capital of France is [MASK].", second: "",
     question: "Where did the farmer sit?", texts: "He opened an account at the bank.\nThe water was cold.",
     sentences: "He sat on the bank of the river.\nThe bank lent him money.\nShe works at a bank.", word: "bank",
+    next: "He was very tired.",
+    examples: [
+      "music: She plays the violin in an orchestra.", "music: The band recorded its first album in London.",
+      "music: He is a pianist and composer.", "music: The song reached the top of the charts.",
+      "music: The choir sang two hymns.", "music: Her second album was released in May.",
+      "music: The opera has three acts.", "music: He taught the guitar for years.",
+      "places: The village lies on the left bank of the river.", "places: It is a town in the north of Spain.",
+      "places: The population of the district was 4,000.", "places: The lake is north of the mountains.",
+      "places: The road leads to the harbour.", "places: The island has two small villages.",
+      "places: The city is the capital of the province.", "places: The valley is known for its vineyards.",
+    ].join("\n"),
   },
   ko: {
     text: "늙은 농부가 강가에 앉아 있었다.", mask: "대한민국의 수도는 [MASK]이다.", second: "",
     question: "농부는 어디에 앉아 있었나?", texts: "그는 은행에서 계좌를 열었다.\n물이 차가웠다.",
     sentences: "배가 항구에 들어왔다.\n배가 아파서 병원에 갔다.\n배를 타고 섬에 갔다.", word: "배",
+    next: "그는 몹시 피곤했다.",
+    examples: [
+      "음악: 그는 피아노를 연주한다.", "음악: 밴드는 첫 앨범을 발표했다.", "음악: 이 노래는 인기를 얻었다.",
+      "음악: 합창단이 노래를 불렀다.", "음악: 그녀는 작곡가이자 가수이다.", "음악: 오페라는 3막으로 되어 있다.",
+      "장소: 마을은 강가에 있다.", "장소: 이 도시는 도의 중심지이다.", "장소: 섬의 인구는 4,000명이다.",
+      "장소: 호수는 산의 북쪽에 있다.", "장소: 길은 항구로 이어진다.", "장소: 계곡은 포도밭으로 유명하다.",
+    ].join("\n"),
   },
 };
 // Fields that are numbers.
@@ -46,7 +70,7 @@ const byId = (id) => document.getElementById(id);
 
 // An element with attributes and children; text is never read as HTML.
 function make(name, attributes = {}, ...children) {
-  const svg = ["svg", "line", "text", "circle", "title"].includes(name);
+  const svg = ["svg", "line", "polyline", "text", "circle", "title"].includes(name);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
@@ -64,6 +88,22 @@ async function ask(path, body) {
   const found = await response.json();
   if (!response.ok) throw new Error(found.error?.message ?? found.error);
   return found;
+}
+
+// The events of an answer that comes in parts: `heard` is called with all that are there, after each.
+async function listen(path, body, heard) {
+  const response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: headers() });
+  if (!response.ok) throw new Error((await response.json()).error);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(), events = [];
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) if (part !== "data: [DONE]") events.push(JSON.parse(part.slice("data: ".length)));
+    heard(events);
+  }
 }
 
 // Offsets count characters; a string of JavaScript counts some of them twice.
@@ -89,6 +129,58 @@ function bars(rows) {
 function tokens([row]) {
   return row.map((token) => make("span", { class: token.special ? "token special" : "token" },
     token.text, " ", make("small", {}, String(token.id))));
+}
+
+// What is added for each token: three learned vectors, by the token, by its segment, and by its position.
+function input([row]) {
+  const line = (name, value) => make("tr", {}, make("th", { scope: "row" }, name),
+    ...row.map((token, i) => make("td", {}, value(token, i))));
+  return [make("table", {},
+    line(say("token"), (token) => make("code", {}, token.text)),
+    line("", (token) => make("small", {}, String(token.id))),
+    line(`+ ${say("segment")}`, () => "A"),
+    line(`+ ${say("position")}`, (_, i) => String(i)))];
+}
+
+function next(found) {
+  return bars([{ label: say("follows"), score: found.probability }]);
+}
+
+// Curves over the number of examples, which doubles from point to point.
+function learn(points) {
+  if (!points.length) return [];
+  const width = 440, height = 240, left = 40, top = 10, right = 12, bottom = 40;
+  const first = Math.log2(points[0].examples), last = Math.max(Math.log2(points.at(-1).examples), first + 1);
+  const x = (n) => left + (width - left - right) * (Math.log2(n) - first) / (last - first);
+  const y = (share) => top + (height - top - bottom) * (1 - share);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": say("learn") });
+  for (const share of [0, .25, .5, .75, 1]) {
+    svg.append(make("line", { x1: left, x2: width - right, y1: y(share), y2: y(share), class: "grid" }),
+      make("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, String(share)));
+  }
+  for (const { examples } of points) {
+    svg.append(make("text", { x: x(examples), y: height - bottom + 16, "text-anchor": "middle" }, String(examples)));
+  }
+  svg.append(make("text", { x: left, y: height - 6 }, `${say("count")}; ${say("correct")}`));
+  ["encoder", "tfidf", "majority"].forEach((way, i) => {
+    const places = points.map((point) => `${x(point.examples)},${y(point[way])}`).join(" ");
+    svg.append(make("polyline", { points: places, class: `curve text${i}` }));
+    for (const point of points) {
+      const circle = make("circle", { cx: x(point.examples), cy: y(point[way]), r: 4, class: `point text${i}` });
+      circle.append(make("title", {}, `${say(way)}: ${point[way].toFixed(2)}`));
+      svg.append(circle);
+    }
+  });
+  const best = points.at(-1);
+  const keys = ["encoder", "tfidf", "majority"].map((way, i) =>
+    make("span", { class: `key text${i}` }, `${say(way)} ${best[way].toFixed(2)}`));
+  return [svg, make("p", {}, ...keys)];
+}
+
+// A line is an example: its label, a colon, its text.
+function examples(text) {
+  const rows = lines(text).map((line) => [line.slice(0, line.indexOf(":")).trim(), line.slice(line.indexOf(":") + 1).trim()]);
+  return { texts: rows.map(([, words]) => words), labels: rows.map(([label]) => label) };
 }
 
 function masks(found) {
@@ -245,12 +337,16 @@ function similar(found, fields) {
 const PANELS = [
   { name: "tokens", needs: (m) => m.abilities.includes("embed"), fields: ["text"], path: "/tokenize",
     body: (f) => ({ inputs: f.text }), show: tokens },
+  { name: "input", needs: (m) => m.system === "bert", fields: ["text"], path: "/tokenize",
+    body: (f) => ({ inputs: f.text }), show: input },
   { name: "labels", needs: (m) => ["classify", "multilabel", "regress"].includes(m.task), fields: ["text", "second"],
     path: "/predict", body: (f) => ({ inputs: f.second ? [f.text, f.second] : f.text }), show: bars },
   { name: "masks", needs: (m) => m.abilities.includes("fill-mask"), fields: ["mask"], path: "/pipeline/fill-mask",
     body: (f) => ({ inputs: f.mask }), show: masks },
   { name: "masking", needs: (m) => m.abilities.includes("fill-mask"), fields: ["text", "share", "seed"], path: "/masking",
     body: (f) => ({ inputs: f.text, share: Number(f.share), seed: Number(f.seed) }), show: masking },
+  { name: "next", needs: (m) => m.abilities.includes("follow"), fields: ["text", "next"], path: "/next_sentence",
+    body: (f) => ({ inputs: f.text, second: f.next }), show: next },
   { name: "entities", needs: (m) => m.task === "tag", fields: ["text"], path: "/pipeline/token-classification",
     body: (f) => ({ inputs: f.text }), show: entities },
   { name: "answer", needs: (m) => m.task === "answer", fields: ["question", "context"],
@@ -264,20 +360,24 @@ const PANELS = [
     body: (f) => ({ inputs: lines(f.sentences) }), show: hidden },
   { name: "similar", needs: (m) => m.abilities.includes("embed"), fields: ["text", "texts"], path: "/similarity",
     body: (f) => ({ inputs: { source_sentence: f.text, sentences: lines(f.texts) } }), show: similar },
+  { name: "learn", needs: (m) => m.abilities.includes("embed"), fields: ["examples"], path: "/learn",
+    body: (f) => examples(f.examples), show: learn, parts: true },
 ];
 
 // Fields that are called as others are.
-const LABELS = { mask: "text", sentences: "texts" };
+const LABELS = { mask: "text", sentences: "texts", next: "second" };
+
+const ROWS = { texts: 3, sentences: 3, examples: 8 };
 
 function field_of(field, example) {
   if (NUMBERS[field]) return make("input", { type: "number", ...NUMBERS[field] });
   if (field === "word") return make("input", { value: example });
-  return make("textarea", { rows: ["texts", "sentences"].includes(field) ? 3 : 2 }, example);
+  return make("textarea", { rows: ROWS[field] ?? 2 }, example);
 }
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-function panel(model, { name, fields, path, body, show }) {
+function panel(model, { name, fields, path, body, show, parts }) {
   const url = `/models/${encodeURIComponent(model)}${path}`, inputs = {};
   const form = make("form", {});
   for (const field of fields) {
@@ -298,7 +398,8 @@ function panel(model, { name, fields, path, body, show }) {
     event.preventDefault();
     const values = given();
     try {
-      found.replaceChildren(...show(await ask(url, body(values)), values, inputs));
+      if (parts) await listen(url, body(values), (events) => found.replaceChildren(...show(events)));
+      else found.replaceChildren(...show(await ask(url, body(values)), values, inputs));
       show_curl();
     } catch (error) {
       found.replaceChildren(make("p", { class: "wrong" }, error.message || say("failed")));
