@@ -47,3 +47,11 @@ def test_extras_are_installed_from_where_the_package_is(called: Path, monkeypatc
     assert as_typed(said) == "models need it: bin/pip install -e '.[hub]', or give a folder"
     monkeypatch.setattr(command_hints.firth.errors, "__file__", "/nowhere/lib/firth/errors.py")
     assert as_typed(said) == "models need it: bin/pip install 'firth[hub]', or give a folder"
+
+
+def test_columns_are_a_flag_here() -> None:
+    assert as_typed("say which is which, for example columns text=0,label=1") == (
+        "say which is which, for example --columns text=0,label=1"
+    )
+    said = "found by content: --columns text=1,label=0; columns are counted from 0"
+    assert as_typed(said) == said

@@ -113,6 +113,14 @@ def test_rare_and_common_labels_are_said_with_numbers(tmp_path: Path) -> None:
     assert not any("training example" in note for note in even.notes)
 
 
+def test_labels_that_differ_in_case_alone_are_said(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "World" if i % 2 else "Sports") for i in range(20)] + [("one", "world"), ("more", "world")]
+    data = read("classify", train=write(tmp_path / "t.tsv", table(rows)))
+    assert "labels that differ only in case are learned as different ones: 'World', 'world'" in data.notes
+    plain = read("classify", train=write(tmp_path / "e.tsv", table(rows[:20])))
+    assert not any("case" in note for note in plain.notes)
+
+
 def test_numbers_give_their_range(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table([("x", "1.5"), ("y", "-2"), ("z", "4")], "text\tscore"))
     assert read("regress", train=train).options == {"lowest": -2.0, "highest": 4.0}

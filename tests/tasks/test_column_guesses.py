@@ -91,3 +91,13 @@ def test_swapped_columns_are_refused() -> None:
         check_not_swapped(LABELS, TEXTS, "text=0,label=1", "t.tsv")
     with pytest.raises(InputError, match="each of 12 examples has a label of its own"):
         check_not_swapped(TEXTS, IDS, "", "t.tsv")
+
+
+def test_a_malformed_row_does_not_hide_the_columns(tmp_path: Path) -> None:
+    """Reading the file names the row; without the columns, whoever reads that would be asked for them first."""
+    path = table(tmp_path, LABELS, TEXTS, header=["class", "message"])
+    path.write_text(path.read_text("utf-8") + "pos\tone tab\ttoo many\n", "utf-8")
+    guess = guess_columns(path, "tsv", "classify")
+    assert guess is not None and guess.columns == "text=message,label=class"
+    path.write_text(path.read_text("utf-8") + "pos\tone tab\ttoo many\n" * 3, "utf-8")
+    assert guess_columns(path, "tsv", "classify") is None

@@ -9,6 +9,8 @@ from pathlib import Path
 import firth.errors
 
 _EXTRA = re.compile(r"pip install 'firth\[([a-z,]+)\]'")
+# Readers name the option; on the command line it is a flag.
+_COLUMNS = re.compile(r"(?<![-\w])columns (?=(?:text|second|label)=)")
 
 
 def program() -> str:
@@ -23,7 +25,7 @@ def program() -> str:
 def as_typed(text: str) -> str:
     """A message with its commands as they must be typed here."""
     called = program()
-    text = _EXTRA.sub(partial(_installed, program=called), text)
+    text = _EXTRA.sub(partial(_installed, program=called), _COLUMNS.sub("--columns ", text))
     return text if called == "firth" else _commands().sub(lambda _: f"{called} ", text)
 
 

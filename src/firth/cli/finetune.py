@@ -172,8 +172,10 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     print(f"{out}: {results['task']} fine-tuned on {n_train}; the model is in {out}/model")
     # Where choices were made on the dev file, it is the held-out set.
     on_dev = results["chosen_on"] == "the dev file"
-    splits = results["dev"] if on_dev else {**results["dev"], "held out": results["held_out"]}
-    sizes = {**examples, "held out": examples["held_out"]}
+    # A baseline with few examples is scored on all of them, each by a fit without it.
+    held_out = "cross-validation" if results["chosen_on"].startswith("cross-validation") else "held out"
+    splits = results["dev"] if on_dev else {**results["dev"], held_out: results["held_out"]}
+    sizes = {**examples, held_out: examples["held_out"]}
     first = [results["metric"], *results["metrics"]]
     print_table(
         [(f"{name}, {counted(sizes[name], 'example')}", _scores(scores, first)) for name, scores in splits.items()]

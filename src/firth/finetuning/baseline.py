@@ -109,7 +109,7 @@ def run_baseline(resolved: ResolvedBaseline, out: str | Path, tell: Callable[[st
             tell(note)
         splits = ", ".join(f"{len(records):,} {name}" for name, records in labelled.dev.items()) or "no dev file"
         examples = {"train": len(labelled.train), "held_out": len(labelled.held)}
-        tell(f"{recipe.task}: {len(labelled.train):,} examples to fit, {len(labelled.held):,} held out, {splits}")
+        tell(f"{recipe.task}: {len(labelled.train) + len(labelled.held):,} training examples, {splits}")
         fitted = fit_baseline(recipe, labelled, tell)
         baseline = Baseline(fitted.method, {"recipe": to_dict(recipe), "examples": examples})
         make_folder(folder / "model", lambda new: write_baseline(new, baseline))

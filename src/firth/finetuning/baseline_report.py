@@ -19,7 +19,8 @@ def write_baseline_report(folder: Path, recipe: Any, results: dict[str, Any], *,
     for split, scores in results["dev"].items():
         report.heading(f"{split}: {examples[split]:,} examples")
         add_scores(report, scores, results, split)
-    report.heading(f"Held out: {examples['held_out']:,} examples")
+    by_folds = results["chosen_on"].startswith("cross-validation")
+    report.heading(f"{'Cross-validation' if by_folds else 'Held out'}: {examples['held_out']:,} examples")
     add_scores(report, results["held_out"], results, "held_out")
     if results["tried"]:
         report.heading("Settings tried")

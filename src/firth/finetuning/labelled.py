@@ -171,6 +171,11 @@ def _check_learnable(
         raise InputError(f"{what}: all have the label {commonest!r}; expected two labels or more: {more}")
     absent = [label for label in labels if label not in counts]
     single = [label for label, count in others if count == 1]
+    by_case: dict[str, list[str]] = {}
+    for label in labels:
+        by_case.setdefault(label.casefold(), []).append(label)
+    if alike := [label for same in by_case.values() if len(same) > 1 for label in same]:
+        problems.note(f"labels that differ only in case are learned as different ones: {_listed(alike)}")
     if absent:
         problems.note(f"labels without a training example, which cannot be learned: {_listed(absent)}")
     if single:

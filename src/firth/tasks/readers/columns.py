@@ -13,6 +13,8 @@ from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR
 _ROWS, _FEWEST = 1000, 4
 # A column whose values are so many words on average is text.
 _TEXT_WORDS = 3.0
+# So many rows may be malformed: reading the file then names them.
+_MOST_MALFORMED = 0.1
 # Labels come again: of so many rows at most this share are different ones.
 _MOST_LABELS = 0.5
 
@@ -71,8 +73,9 @@ def guess_columns(
     Labels are short and come again, texts are the longest; two columns that may be text are not told apart, and neither
     are two that may be labels.
     """
-    rows = list(itertools.islice(_fields(path, form), _ROWS))
-    if len(rows) < _FEWEST or len(rows[0]) < 2 or any(len(row) != len(rows[0]) for row in rows):
+    read = list(itertools.islice(_fields(path, form), _ROWS))
+    rows = [row for row in read if len(row) == len(read[0])]
+    if len(rows) < max(_FEWEST, (1 - _MOST_MALFORMED) * len(read)) or len(rows[0]) < 2:
         return None
     if any(name.strip().lower() in known for name in rows[0] for known in KNOWN_NAMES.values()):
         return None
