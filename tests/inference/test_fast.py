@@ -4,6 +4,7 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -171,13 +172,10 @@ def test_bfloat16_of_trained_weights(tiny_run: Path) -> None:
 
 def int8_by_hand(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """What ``Int8Linear`` says it does, in whole numbers until the last line."""
-    weight_scale = np.maximum(np.abs(weight).max(1), 1e-12) / 127
-    whole_weight = np.rint(weight / weight_scale[:, None]).astype(np.int64)
-    low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
-    scale = (high - low) / 127 or 1.0
-    zero = round(-low / scale)
-    whole_x = (np.rint(x / np.float32(scale)) + zero).clip(0, 127).astype(np.int64)
-    return (whole_x - zero) @ whole_weight.T * scale * weight_scale + (0 if bias is None else bias)
+    of_weight, of_x = (np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) for rows in (weight, x))
+    whole_weight = np.rint(weight / of_weight * 127).astype(np.int64)
+    whole_x = np.rint(x * (np.float32(63) / of_x)).astype(np.int64)
+    return (whole_x @ whole_weight.T) * (of_x / 63) * (of_weight.T / 127) + (0 if bias is None else bias)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -187,6 +185,7 @@ def test_int8_is_its_own_definition(bias: bool, shift: float) -> None:
     linear, x = nn.Linear(33, 21, bias=bias), torch.randn(50, 33) * 3 + shift
     linear.weight.data[4] *= 100
     linear.weight.data[5] = 0
+    x[7] *= 1000
     with torch.inference_mode():
         found = Int8Linear(linear)(x)
     expected = int8_by_hand(x.numpy(), linear.weight.detach().numpy(), linear.bias.detach().numpy() if bias else None)
@@ -194,16 +193,24 @@ def test_int8_is_its_own_definition(bias: bool, shift: float) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-4)
 
 
+def test_int8_does_not_look_at_the_other_tokens() -> None:
+    torch.manual_seed(3)
+    linear, x = nn.Linear(64, 48), torch.randn(20, 64)
+    x[5] *= 1e4
+    with torch.inference_mode():
+        layer = Int8Linear(linear)
+        assert all(torch.equal(layer(x[i : i + 1])[0], row) for i, row in enumerate(layer(x)))
+
+
 def test_the_error_of_int8_is_that_of_its_two_roundings() -> None:
-    """Half a step of the input times the weights, and half a step of a weight times the inputs."""
+    """Half a step of a token's input times the weights, and half a step of a weight times the inputs."""
     torch.manual_seed(2)
     linear, x = nn.Linear(64, 48), torch.randn(100, 64)
     with torch.inference_mode():
         error = (Int8Linear(linear)(x) - linear(x)).abs()
-        step_x, step_weight = (x.max() - x.min()) / 127, linear.weight.abs().amax(1) / 127
-        # Moving the zero to a whole number shifts the ends of the range by up to half a step.
-        allowed = step_x * linear.weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * step_weight / 2
-        assert bool((error <= allowed + step_x * step_weight * 64).all())
+        step_x, step_weight = x.abs().amax(1, keepdim=True) / 63, linear.weight.abs().amax(1) / 127
+        allowed = step_x / 2 * linear.weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * step_weight / 2
+        assert bool((error <= allowed + step_x * step_weight * 64 / 4 + 1e-5).all())
         assert float(error.max()) > 0
 
 
@@ -312,16 +319,18 @@ def test_int8_is_for_processors(device: str) -> None:
 
 
 def test_a_pytorch_without_8_bit_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch, "quantize_per_channel")
-    with pytest.raises(ConfigError, match=r"precision='int8': this PyTorch has no 8-bit layers \(.*quantize_per_chan"):
-        make_fast(made("bert"), "int8", CPU)
-
     def without_engine(*arguments: Any) -> Tensor:
         raise NotImplementedError("no engine\nand a long trace")
 
-    monkeypatch.setattr(torch, "quantize_per_channel", without_engine, raising=False)
-    with pytest.raises(ConfigError, match=r"no 8-bit layers \(no engine\); use 'bfloat16'$"):
-        make_fast(made("bert"), "int8", CPU)
+    for operators, reason in (
+        (SimpleNamespace(), "qlinear_prepack"),
+        (SimpleNamespace(qlinear_prepack=without_engine), "no engine"),
+    ):
+        monkeypatch.setattr(torch.ops, "onednn", operators, raising=False)
+        with pytest.raises(
+            ConfigError, match=rf"precision='int8': this PyTorch has no 8-bit layers \(.*{reason}.*\); use"
+        ):
+            make_fast(made("bert"), "int8", CPU)
 
 
 def test_compiling_needs_a_compiler(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ Only the encoder uses the lower precision and returns float32, so that heads, po
 results differ only by the encoder's rounding.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -17,6 +16,11 @@ from firth.machine import find_machine
 from firth.packed import Carry, Encoder, Hidden, Tokens
 
 Precision = Literal["float32", "bfloat16", "int8", "auto"]
+_WEIGHT_LEVELS, _INPUT_LEVELS = 127, 63
+# The unsigned number that stands for an input of 0.
+_ZERO = 64
+# Rows of zeros are scaled by it.
+_SMALLEST = 1e-12
 
 
 class FastEncoder(Encoder):
@@ -66,27 +70,31 @@ class FastEncoder(Encoder):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer in integers: 8-bit weights scaled per output, 7-bit inputs scaled per batch; float32 in and out.
+    """A linear layer in integers: 8-bit weights scaled per output, 7-bit inputs scaled per token; float32 in and out.
 
-    Source: FBGEMM's dynamic quantisation, symmetric weights, inputs mapped to 0 to 127 between the batch's minimum and
-    maximum. Sums are exact; only the rounding of weights and inputs causes error. 8-bit inputs would
-    overflow on CPUs without VNNI: with 7 bits scores are the same on all.
+    Both are symmetric: a row's largest magnitude becomes 127 or 63. Sums are exact; only the rounding of weights and
+    inputs causes error, and no token depends on the others of its batch. 8-bit inputs would overflow on CPUs without
+    VNNI: with 7 bits scores are the same on all.
     """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight = linear.weight.detach().float()
-        scales = weight.abs().amax(1).clamp(min=1e-12) / 127
-        zeros = torch.zeros(len(weight), dtype=torch.int64)
-        with warnings.catch_warnings():
-            # PyTorch deprecates this tensor type, but the operator accepts no other yet.
-            warnings.filterwarnings("ignore", "torch.quantize_per")
-            rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        bias = None if linear.bias is None else linear.bias.detach().float()
-        self.packed = torch.ops.quantized.linear_prepack(rounded, bias)
+        largest = weight.abs().amax(1).clamp(min=_SMALLEST)
+        rounded = (weight / largest[:, None] * _WEIGHT_LEVELS).round().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.scales = largest / (_WEIGHT_LEVELS * _INPUT_LEVELS)
+        self.zeros = torch.zeros(len(weight), dtype=torch.int32)
+        self.bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float()
 
     def forward(self, x: Float[Tensor, "T width_in"]) -> Float[Tensor, "T width_out"]:
-        return torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=True)
+        largest = x.abs().amax(-1, keepdim=True).clamp_(min=_SMALLEST)
+        # oneDNN multiplies unsigned inputs with signed weights: -63 to 63 become 1 to 127.
+        rounded = (x * (_INPUT_LEVELS / largest)).round_().to(torch.int8).add_(_ZERO).view(torch.uint8)
+        sums = torch.ops.onednn.qlinear_pointwise(
+            rounded, 1.0, _ZERO, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return torch.addcmul(self.bias, sums, largest)
 
 
 class PackedLinear(nn.Module):

@@ -1,8 +1,8 @@
 """A model that is served: what it can do, and each question to it as rows, a forward pass, and answers.
 
 Rows and answers are made by the tokenizer threads; ``Forward.run`` is called by the engine thread alone, which owns all
-modules. No answer depends on what shares its batch, but for rounding: models whose layers look at a whole batch (8-bit
-inputs are scaled by it, and ELMo's layer normalisation is) get each sequence by itself.
+modules. No answer depends on what shares its batch, but for rounding: models whose layers look at a whole batch (ELMo's
+layer normalisation does) get each sequence by itself.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -128,7 +128,7 @@ class Hosted:
         if isinstance(self.predictor, Baseline):
             return False
         network = getattr(self.predictor.loaded.objective.config, "network", None)
-        return self.precision == "int8" or bool(getattr(network, "layer_norm", False))
+        return bool(getattr(network, "layer_norm", False))
 
     @property
     def abilities(self) -> frozenset[str]:
