@@ -3,11 +3,12 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test coverage check docs wheel models study bench torture audit clean
+.PHONY: help demo test test-serve coverage check docs wheel models study bench torture audit clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
 	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
+	@echo "make test-serve  other projects' clients, a browser and 10,000 connections against a running server; minutes"
 	@echo "make check   style, types, spelling, the rules of the source tree, and the documentation"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make coverage  all tests with the share of lines that they run"
@@ -27,6 +28,10 @@ test:
 	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,clients-test
 	scripts/test
 	scripts/test_fastai
+
+test-serve:
+	@scripts/setup report,dev,parity,serve,clients-test,serve-test
+	scripts/test_serve
 
 coverage:
 	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,clients-test

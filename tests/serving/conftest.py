@@ -40,6 +40,8 @@ from firth.tasks.items import words_of
 from firth.text.records import Tagged
 
 T = TypeVar("T")
+# What needs a running server, clients of other projects and a browser: make test-serve.
+collect_ignore = ["real"]
 # A busy machine is no reason to refuse or to give up here.
 PATIENT = Limits(timeout_ms=600_000, max_queue_ms=600_000)
 OPTIONS: dict[str, Any] = {

@@ -61,6 +61,13 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
         ("/models/masked/pipeline/fill-mask", {"inputs": "[MASK]", "parameters": {"top_k": 0}}, 422, "top_k"),
         ("/models/masked/pipeline/fill-mask", {"inputs": "[MASK]", "parameters": {"k": 1}}, 422, "k: Unexpected"),
         ("/models/gpt/pipeline/text-generation", {"inputs": ""}, 422, "no tokens"),
+        ("/models/gpt/pipeline/text-generation", {"inputs": "a", "parameters": {"stop": ["."]}}, 422, "stop=['.']"),
+        (
+            "/models/gpt/pipeline/text-generation",
+            {"inputs": "a", "parameters": {"typical_p": 0.9}},
+            422,
+            "typical_p=0.9",
+        ),
         ("/predict", {"inputs": [["a"]] * 33}, 422, "32 in one request"),
         ("/predict", {"inputs": "a" * 100_001}, 422, "100,000"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),

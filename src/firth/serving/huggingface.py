@@ -71,6 +71,27 @@ class GenerationParameters:
     num_beams: int = 1
     seed: int = 0
     return_full_text: bool = True
+    # Clients send these at values that change nothing, and are refused others.
+    best_of: int = 1
+    decoder_input_details: bool = False
+    details: bool = False
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: list[str] = field(default_factory=list)
+    typical_p: float = 1.0
+    watermark: bool = False
+
+
+_NOT_SUPPORTED = (
+    "best_of",
+    "decoder_input_details",
+    "details",
+    "frequency_penalty",
+    "repetition_penalty",
+    "stop",
+    "typical_p",
+    "watermark",
+)
 
 
 @request_body
@@ -242,6 +263,8 @@ async def translation(context: Context, body: TaskBody) -> Any:
 async def generation(context: Context, body: TaskBody) -> Any:
     inputs, several = _inputs(body, "texts")
     o = _parameters(body, GenerationParameters)
+    for name in _NOT_SUPPORTED:
+        refuse_other(name, getattr(o, name), getattr(GenerationParameters(), name))
     how = "beam" if o.num_beams > 1 else "sample" if o.do_sample else "greedy"
     found = []
     for text in context.texts(inputs):
