@@ -32,7 +32,7 @@ class Server:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Server]:
-    """``firth serve`` with these arguments on a free port. At the end it must stop by itself, its log without errors."""
+    """``firth serve`` on a free port. At the end it must stop by itself, without errors in its log."""
     command = [sys.executable, "-m", "firth", "serve", *arguments, "--port", "0"]
     process, said, reader = subprocess.Popen(command, stderr=subprocess.PIPE, text=True), list[str](), None
     assert process.stderr is not None
