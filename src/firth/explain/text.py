@@ -31,6 +31,7 @@ from firth.inference.model import Model
 from firth.inference.next_sentence import next_sentence_model
 from firth.inference.text_scores import TokenScore, perplexity_of
 from firth.inference.token_vectors import TextVectors
+from firth.metrics.neighbours import unit_vectors
 from firth.objectives.masked_lm import MaskedLM
 from firth.page import Report
 from firth.text.sentences import split_sentences
@@ -374,8 +375,7 @@ def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, 
     """
     found = model.vectors(texts)
     spelled = [unit.text.casefold() for one in found for unit in one.words]
-    x = np.concatenate([one.of_words(one.layer(-1)) for one in found])
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    x = unit_vectors(np.concatenate([one.of_words(one.layer(-1)) for one in found]))
     rows, columns = np.triu_indices(len(x), 1)
     same = np.array([spelled[i] == spelled[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)], bool)
     asked = same & np.array([spelled[i] == word.casefold() for i in rows.tolist()], bool)
@@ -395,8 +395,7 @@ def cosine_table(
     found: Sequence[TextVectors], places: Sequence[tuple[int, int]], layer: int
 ) -> Float[np.ndarray, "P P"]:
     """The cosines between words, given as (text, word) numbers, in one layer."""
-    x = np.stack([found[number].of_words(found[number].layer(layer))[i] for number, i in places])
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    x = unit_vectors(np.stack([found[number].of_words(found[number].layer(layer))[i] for number, i in places]))
     return x @ x.T
 
 

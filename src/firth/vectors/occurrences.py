@@ -9,6 +9,7 @@ import numpy as np
 from firth.errors import InputError
 from firth.inference.model import Model
 from firth.inference.token_vectors import Mix, TextVectors
+from firth.metrics.neighbours import unit_vectors
 from firth.text.corpus import CorpusReader
 from firth.text.sentences import split_sentences
 
@@ -52,8 +53,7 @@ def nearest_in_context(
     choice = layer if resolved is None else resolved
 
     def word_vectors(found: TextVectors) -> np.ndarray:
-        x = found.of_words(found.layer(-1) if resolved is None else found.mixed(resolved))
-        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        return unit_vectors(found.of_words(found.layer(-1) if resolved is None else found.mixed(resolved)))
 
     (asked,) = model.vectors_stream([sentence], choice)
     number = asked.word_at(word)
