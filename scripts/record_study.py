@@ -3,7 +3,7 @@
     .venv/bin/python scripts/record_study.py finetuning runs/study
     .venv/bin/python scripts/record_study.py directionality runs/directionality
 
-and so on for representations and unknown-words.
+and so on for representations, senses and unknown-words.
 
 Cells that the folder lacks stay as they were recorded before, and so do remarks (what the numbers say), which are
 written by hand.
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from firth.config import read_json
 from firth.files import write_json
 from firth.machine import find_machine
-from firth.studies import directionality_report, representations_report
+from firth.studies import directionality_report, representations_report, senses_report
 from firth.studies.finetuning_report import label_curves
 
 OUT = Path("docs/results")
@@ -74,6 +74,7 @@ PICTURES = {
     "finetuning": ("finetuning-labels.png", label_figure),
     "directionality": ("directionality.png", directionality_report.score_figure),
     "representations": ("representations.png", representations_report.score_figure),
+    "senses": ("senses.png", senses_report.sense_figure),
 }
 
 if __name__ == "__main__":

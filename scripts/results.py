@@ -14,6 +14,8 @@ from firth.studies.finetuning_report import baselines, feature_table, label_tabl
 from firth.studies.representations_report import cost_table, layer_table
 from firth.studies.representations_report import label_curves as error_curves
 from firth.studies.representations_report import score_table as score_table_of_representations
+from firth.studies.senses import SenseRules
+from firth.studies.senses_report import accuracy_table, word_table
 from firth.studies.translation_report import score_signatures, score_table, training_text
 from firth.studies.unknown_words_report import rule_table
 
@@ -280,6 +282,33 @@ def unknown_words_section() -> str:
     return "\n".join(lines)
 
 
+def senses_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "senses.json").read_text("utf-8"))
+    facts, rules = record["facts"], SenseRules()
+    counts = facts["occurrences"]["counts"]
+    lines = [
+        "## One word, several vectors\n",
+        "```\nfirth study senses --data ../shared/data --models models --out runs/senses\n```\n",
+        f"{2 * sum(counts.values()):,} occurrences of {len(counts)} ambiguous words in Wikipedia, two senses each, as "
+        "many of either, one per article. Cue words of the article outside the sentence label the sense. An occurrence "
+        f"is classified by its {rules.neighbours} nearest occurrences of the same word, by cosine. "
+        f"{record['hours'] * 60:.0f} minutes beside other work, on {machine_of(record)}, torch {record['torch']}, "
+        f"commit {record['commit']}.\n",
+        *record["remarks"].get("labels", []),
+        "",
+        "Accuracy in percent, mean over words. The 95 % intervals are of the bootstrap over words; gains are paired, "
+        "against the mean word vector of the sentence (the word itself excluded, as in TF-IDF).\n",
+        *markdown(*accuracy_table(facts)),
+        "",
+        *record["remarks"].get("text", []),
+        "\n![occurrences of bank and plant](results/senses.png)\n",
+        "By word:\n",
+        *markdown(*word_table(facts)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def domain_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "domain.json").read_text("utf-8"))
     extended, first, last = record["extend"], record["looks"][0], record["looks"][-1]
@@ -333,6 +362,7 @@ if __name__ == "__main__":
         "translation": translation_section,
         "representations": representations_section,
         "unknown-words": unknown_words_section,
+        "senses": senses_section,
     }
     sections += [section() for name, section in later.items() if (OUT / f"{name}.json").is_file()]
     Path("docs/results.md").write_text("\n".join([HEAD, *sections]), "utf-8")

@@ -7,7 +7,9 @@ from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
 
-StudyName = Literal["learning", "finetuning", "directionality", "translation", "unknown-words", "representations"]
+StudyName = Literal[
+    "learning", "finetuning", "directionality", "translation", "unknown-words", "representations", "senses"
+]
 
 
 def study(
@@ -36,6 +38,7 @@ def study(
         translation: Transformer on Multi30k, with and without beam search and checkpoint averaging.
         unknown-words: named entity recognition on word vectors, by the rule for unknown words.
         representations: word vectors to BERT, equal pre-training minutes each, on four tasks.
+        senses: the senses of ambiguous words told by vectors in context, beside word vectors and TF-IDF.
     data
         Folder of the data sets; docs/verbs/study.md names their subfolders.
     models
@@ -58,6 +61,8 @@ def study(
         learning_report,
         representations,
         representations_report,
+        senses,
+        senses_report,
         translation,
         translation_report,
         unknown_words,
@@ -71,6 +76,7 @@ def study(
         "directionality": (directionality.study, directionality_report.write_study_report),
         "translation": (translation.study, translation_report.write_study_report),
         "representations": (representations.study, representations_report.write_study_report),
+        "senses": (senses.study, senses_report.write_study_report),
         "unknown-words": (unknown_words.study, unknown_words_report.write_study_report),
     }
     job, write_report = studies[name]

@@ -1,0 +1,127 @@
+"""``report.html`` of the study of senses: accuracies by vectors and by word, and the vectors of a word drawn."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firth.errors import ConfigError
+from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
+from firth.page import COLOURS, FAINT, INK, Report, TableCell
+from firth.studies.senses import BASELINES, MEAN, MODELS, PICTURED, SenseRules
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Facts = Mapping[str, Any]
+ONE_VECTOR = "one vector per word (word2vec, GloVe)"
+_MARKERS = "os"
+
+
+def write_study_report(out: Path, facts: Facts) -> Path:
+    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    report = Report("Senses of words in context")
+    report.text(
+        f"The sense of each occurrence is predicted by its {SenseRules().neighbours} nearest occurrences of the same "
+        "word in other articles. Senses are labelled by cue words of the article outside the sentence, as many of each."
+    )
+    report.heading("Accuracy over words, %")
+    report.table(*accuracy_table(facts))
+    report.heading("By word, %")
+    report.table(*word_table(facts))
+    if done_models(facts):
+        report.plot("Occurrences, two principal components of their vectors", sense_figure(facts))
+    path = out / "report.html"
+    report.write(path)
+    return path
+
+
+def done_models(facts: Facts) -> dict[str, Any]:
+    """The facts of each model that is done, by name."""
+    return {name: facts[f"scores/{name}"] for name in MODELS if f"scores/{name}" in facts}
+
+
+def accuracies_of(facts: Facts) -> dict[str, dict[str, float]]:
+    """Every row's accuracies by word."""
+    found = dict[str, dict[str, float]](facts.get(f"scores/{BASELINES}", {"accuracy": {}})["accuracy"])
+    for name, scores in done_models(facts).items():
+        found |= {f"{name}, {layer}": by_word for layer, by_word in scores["accuracy"].items()}
+    # As many occurrences of either sense, all with one vector.
+    return {ONE_VECTOR: dict.fromkeys(next(iter(found.values())), 0.5), **found} if found else {}
+
+
+def accuracy_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
+    """A row per kind of vectors: mean over words, and what it gains on the mean of word vectors, with intervals.
+
+    The 95 % intervals are of the bootstrap over words, the same words for all rows.
+    """
+    found = accuracies_of(facts)
+    x = 100 * np.array([list(by_word.values()) for by_word in found.values()]).T
+    rows: list[list[TableCell]] = []
+    if not found:
+        return ["vectors", "accuracy", "95 % interval", "gain", "95 % interval"], rows
+    draws = paired_bootstrap(lambda numbers: x[numbers].mean(0), len(x), seed=1)
+    base = list(found).index(MEAN) if MEAN in found else 0
+    for i, name in enumerate(found):
+        spreads = [percentile_interval(values) for values in (draws[:, i], draws[:, i] - draws[:, base])]
+        own, gain = (f"{low:.1f} – {high:.1f}" for low, high in spreads)
+        fixed = name == ONE_VECTOR
+        difference = f"{x[:, i].mean() - x[:, base].mean():+.1f}"
+        rows.append([name, f"{x[:, i].mean():.1f}", None if fixed else own, difference, None if i == base else gain])
+    return ["vectors", "accuracy", "95 % interval", "gain", "95 % interval"], rows
+
+
+def word_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
+    """A row per word: how many occurrences of each sense, and the accuracies of the baselines and best layers."""
+    left_out = {f"{name}, {layer}" for name, of in done_models(facts).items() for layer in of["accuracy"]}
+    left_out -= {f"{name}, {of['best']}" for name, of in done_models(facts).items()}
+    shown = {name: by_word for name, by_word in accuracies_of(facts).items() if name not in {ONE_VECTOR, *left_out}}
+    counts, every = (facts.get("occurrences", {key: {}})[key] for key in ("counts", "found"))
+    rows: list[list[TableCell]] = []
+    for word, count in counts.items():
+        senses = ", ".join(name.split("/")[1] for name in every if name.startswith(f"{word}/"))
+        rows.append([word, senses, count, *(f"{100 * by_word[word]:.1f}" for by_word in shown.values())])
+    return ["word", "senses", "of each", *shown], rows
+
+
+def sense_figure(facts: Facts) -> "Figure":
+    """A row a word, a column a model: each occurrence as a point, beside the one point of word2vec.
+
+    ConfigError without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install 'firth[report]'") from None
+    models = done_models(facts)
+    figure = Figure(figsize=(3.0 + 4.4 * len(models), 3.5 * len(PICTURED)), layout="constrained")
+    grid = figure.subplots(len(PICTURED), 1 + len(models), squeeze=False, width_ratios=[2, *[4] * len(models)])
+    for word, (one, *others) in zip(PICTURED, grid, strict=True):
+        _frame(one, f"{word}: word2vec")
+        one.plot([0], [0], "D", ms=9, color=INK)
+        one.annotate("every occurrence", (0, 0), (0, -16), textcoords="offset points", ha="center", color=FAINT)
+        for axes, (name, scores) in zip(others, models.items(), strict=True):
+            _frame(axes, f"{word}: {name}, {scores['best']}")
+            _draw(axes, scores["points"][word])
+    return figure
+
+
+def _frame(axes: "Axes", title: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_color(FAINT)
+    axes.margins(0.12)
+
+
+def _draw(axes: "Axes", senses: Mapping[str, Any]) -> None:
+    for (sense, drawn), (colour, _), marker in zip(senses.items(), COLOURS[:2], _MARKERS, strict=True):
+        axes.plot(drawn["x"], drawn["y"], marker, ms=5, color=colour, alpha=0.6, label=sense, markeredgewidth=0)
+        for text, i in drawn["labels"].items():
+            place = drawn["x"][i], drawn["y"][i]
+            axes.plot(*place, marker, ms=7, color=colour, markeredgecolor=INK)
+            side = "left" if place[0] < 0 else "right"  # towards the middle, inside the frame
+            axes.annotate(text, place, (0, 7), textcoords="offset points", ha=side, fontsize=8, color=INK)
+    axes.legend(frameon=False, fontsize=9, loc="best")

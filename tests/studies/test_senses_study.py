@@ -1,0 +1,139 @@
+"""The study of senses: its labels on made articles, every cell on a tiny model, its tables and its picture."""
+
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firth.errors import ConfigError, InputError
+from firth.studies import senses
+from firth.studies.senses import CUES, PICTURED, LabelledOccurrence, SenseRules, labelled, points, words_of
+from firth.studies.senses_report import (
+    ONE_VECTOR,
+    accuracy_table,
+    sense_figure,
+    word_table,
+    write_study_report,
+)
+
+TWO = {name: cues for name, cues in CUES.items() if name.split("/")[0] in PICTURED}
+N_ARTICLES = 8
+# Of each sense: a sentence without cues, and three cues twice over.
+ARTICLES = {
+    "bank/money": ("In that year the {} paid its clients back every penny.", "A loan, a deposit and the currency. "),
+    "bank/river": ("Reeds and willows grow on the {} near the old mill.", "A river, a tributary and the estuary. "),
+    "plant/factory": (
+        "Hundreds of people were hired when the {} was opened.",
+        "A reactor, a turbine and the factory. ",
+    ),
+    "plant/organism": ("Every summer the {} opens its white petals at dawn.", "A leaf, the seed and its pollen. "),
+}
+
+
+def article(name: str, title: str, *, more: str = "") -> str:
+    sentence, cues = ARTICLES[name]
+    return f"{title}\n{sentence.format(name.split('/')[0])}\n{2 * cues}{more}"
+
+
+def found_in(text: str) -> list[tuple[str, str]]:
+    return [(one.word, one.sense) for one in labelled(text.split("\n"), TWO, SenseRules())]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Articles of every sense, one sense twice as often; as the study finds them in the data folder."""
+    names = [name for name in ARTICLES for _ in range(N_ARTICLES * (1 + (name == "bank/money")))]
+    articles = [article(name, f"Article {i}") for i, name in enumerate(names)]
+    file = tmp_path / "data" / "en-wiki-large" / "train.txt.xz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(lzma.compress("\n\n".join(articles).encode()))
+    return file
+
+
+def test_the_table_has_two_senses_a_word_and_no_cue_of_both() -> None:
+    for word in words_of(CUES):
+        one, other = (set(cues.split()) for name, cues in CUES.items() if name.startswith(f"{word}/"))
+        assert len(one) > SenseRules().kinds < len(other)
+        assert not one & other and word not in one | other
+    assert len(words_of(CUES)) >= 10
+
+
+@pytest.mark.parametrize("name", ARTICLES)
+def test_cues_outside_the_sentence_tell_the_sense(name: str) -> None:
+    assert found_in(article(name, "Title")) == [tuple(name.split("/"))]
+    sentence, cues = ARTICLES[name]
+    word = name.split("/")[0]
+    inside = sentence.format(word).rstrip(".") + ": " + 2 * cues.replace(". ", ", ")
+    assert not found_in(f"Title\n{inside}."), "cues of the sentence itself do not count"
+
+
+def test_what_is_not_clear_is_left_out() -> None:
+    assert not found_in(article("bank/money", "Both", more=ARTICLES["bank/river"][1]))
+    assert not found_in(article("bank/money", "Rare cues", more="Other words of a long article. " * 400))
+    assert not found_in(article("bank/money", "A verb").replace("the bank", "could bank"))
+    assert not found_in(article("bank/money", "Twice").replace("its clients", "the other bank"))
+    assert not found_in(article("bank/money", "A name").replace("the bank", "the Bank"))
+    first, *_ = labelled(article("bank/money", "Bank").split("\n"), TWO, SenseRules())
+    assert first.text[first.start :].startswith("bank paid") and first.title == "Bank"
+
+
+def test_every_cell_on_a_tiny_model(
+    text: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
+    monkeypatch.setattr(senses, "CUES", TWO)
+    monkeypatch.setattr(senses, "VECTORS", {"width": 6, "epochs": 1, "lowercase": True, "workers": 1})
+    models, out, told = tmp_path / "models", tmp_path / "out", list[str]()
+    models.mkdir()
+    (models / "elmo").symlink_to(tiny_run / "model")
+    cells = senses.sense_cells(text, models, out, told.append)
+    assert [line for line in told if "gpt: no such folder" in line] == told and len(told) == 1
+    facts = {}
+    for cell in cells:
+        if not cell.name.endswith(senses.SHIPPED):
+            folder = out / "cells" / cell.name
+            folder.mkdir(parents=True)
+            facts[cell.name] = json.loads(json.dumps(cell.work(folder, **cell.options)))
+    assert facts["occurrences"]["counts"] == {"bank": N_ARTICLES, "plant": N_ARTICLES}
+    assert facts["occurrences"]["found"]["bank/money"] == 2 * N_ARTICLES
+    ones = senses.read_occurrences(str(out / "cells" / "occurrences" / senses.OCCURRENCES))
+    assert len(ones) == len({one.title for one in ones}) == 4 * N_ARTICLES
+    scores = facts["scores/baselines"]["accuracy"]
+    # Every sentence of a sense is the same but for the article: words alone tell them.
+    assert scores[senses.TFIDF] == scores[senses.MEAN] == {"bank": 1.0, "plant": 1.0}
+    assert facts["scores/ELMo"]["accuracy"]["layer 2"] == {"bank": 1.0, "plant": 1.0}
+    assert len(facts["scores/ELMo"]["points"]["bank"]["river"]["x"]) == N_ARTICLES
+
+    header, rows = accuracy_table(facts)
+    assert rows[0] == [ONE_VECTOR, "50.0", None, "-50.0", "-50.0 – -50.0"]
+    assert rows[1][1:] == ["100.0", "100.0 – 100.0", "+0.0", None]
+    assert len(header) == 5 and len(rows) == 1 + 3 + 3
+    header, rows = word_table(facts)
+    assert rows[0][:3] == ["bank", "money, river", N_ARTICLES]
+    assert len(header) == len(rows[0]) == 3 + 3 + 1
+    pytest.importorskip("matplotlib")
+    page = write_study_report(out, facts).read_text("utf-8")
+    assert senses.MEAN in page and "svg" in page
+    labels = [each.get_text() for axes in sense_figure(facts).axes for each in axes.texts]
+    assert "on the bank near the" in labels and "every occurrence" in labels
+
+
+def test_too_few_occurrences_are_refused(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="only 0 clear occurrences of a sense of 'band'"):
+        senses.occurrence_cell(tmp_path, text=str(text), cues=CUES, rules={})
+
+
+def test_points_lie_apart_as_the_vectors_do() -> None:
+    ones = [LabelledOccurrence("bank", "ab"[i % 2], str(i), "on the bank of it", 7) for i in range(6)]
+    x = np.array([[1.0, 0.0, 0.1 * i] if i % 2 else [0.0, 1.0, 0.1 * i] for i in range(6)])
+    found = points(ones, x, "bank")
+    assert min(found["a"]["x"]) > max(found["b"]["x"]) or max(found["a"]["x"]) < min(found["b"]["x"])
+    assert found["a"]["labels"] == {"on the bank of it": 0}
+
+
+def test_an_empty_study_has_an_empty_table(tmp_path: Path) -> None:
+    assert accuracy_table({})[1] == word_table({})[1] == []
+    with pytest.raises(ConfigError, match="the folder of the data sets"):
+        senses.study(tmp_path / "no", tmp_path, tmp_path / "out")
