@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from firth.text.hangul import unread_hangul
+from firth.text.hangul import is_korean, unread_hangul
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 SYLLABLES = [chr(0xAC00 + 28 * i) for i in range(300)]
@@ -50,3 +50,9 @@ def test_tokenizers_that_are_right(right: Tokenizer) -> None:
 def test_published_vocabularies_are_right(name: str, shared_data: Path) -> None:
     file = shared_data / "bert-vocab" / f"bert-{name}-vocab.txt"
     assert unread_hangul(Tokenizer.load(file)) == ""
+
+
+def test_a_korean_vocabulary_has_more_hangul_than_latin() -> None:
+    english = ["the", "##s", "river", "한국"]
+    assert is_korean(tokenizer([*WORDS, *english], lowercase=False))
+    assert not is_korean(tokenizer(english, lowercase=False))

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from firth.cli.labelled import HEADERS, Header
-from firth.cli.shared import AtLeastOne, Flag, JsonFlag, on_interrupt, print_json, print_next, print_table
+from firth.cli.shared import (
+    AtLeastOne,
+    Flag,
+    JsonFlag,
+    on_interrupt,
+    print_fill_mask_next,
+    print_json,
+    print_next,
+    print_table,
+)
 from firth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -161,6 +170,6 @@ def _print(done: "Converted", target: str) -> None:
     elif found["system"] == "gpt":
         print_next("firth", "generate", done.out, "TEXT")
     elif found["system"] == "bert" and "masked-LM" not in new:
-        print_next("firth", "fill-mask", done.out, "The capital of France is [MASK].")
+        print_fill_mask_next(done.out)
     else:
         print_next("firth", "finetune", "--task", "classify", "--model", done.out, "--train", "FILE", "--out", "runs/b")

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from firth.cli import INTERRUPTED
-from firth.cli.shared import AtLeastOne, Flag, ProcessesFlag, counted, print_json, print_next, shell
+from firth.cli.shared import (
+    AtLeastOne,
+    Flag,
+    ProcessesFlag,
+    counted,
+    print_fill_mask_next,
+    print_json,
+    print_next,
+    shell,
+)
 from firth.config import to_toml
 from firth.errors import ConfigError
 from firth.progress import say
@@ -215,7 +224,7 @@ def _report(outcome: "Outcome") -> int:
     score = "" if outcome.best is None else f", best held-out loss {outcome.best:.3f}"
     print(f"{outcome.run}: {counted(outcome.step, 'step')} done; the model is in {outcome.run / 'model'}{score}")
     if recipe.row.predict == "masked":
-        print_next("firth", "fill-mask", outcome.run, "The capital of France is [MASK].")
+        print_fill_mask_next(outcome.run)
     elif recipe.system == "gpt":
         print_next("firth", "generate", outcome.run, "The capital of France is")
     elif recipe.row.predict == "translation":

@@ -70,6 +70,17 @@ def print_next(*command: str | Path) -> None:
     print(f"next: {shell(*command)}")
 
 
+def print_fill_mask_next(model: Path) -> None:
+    """Print how to fill a blank with a model, in the language of its vocabulary."""
+    from firth.folder import find_model
+    from firth.text.hangul import is_korean
+    from firth.text.tokenizer import Tokenizer
+
+    korean = is_korean(Tokenizer.load(find_model(model)))
+    text = "대한민국의 수도는 [MASK]이다." if korean else "The capital of France is [MASK]."
+    print_next("firth", "fill-mask", model, text)
+
+
 def shell(*command: str | Path) -> str:
     """A command line as it must be typed here, quoted for the shell; placeholders such as TEXT stay bare."""
     return as_typed(shlex.join(map(str, command)))

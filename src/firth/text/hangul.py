@@ -20,6 +20,13 @@ _MOST_WORDS = 500
 _MOST_UNKNOWN = 0.05
 
 
+def is_korean(tokenizer: Tokenizer) -> bool:
+    """Whether more of the vocabulary's tokens are Hangul than are Latin letters."""
+    pieces = [piece.removeprefix(PREFIX) for piece in tokenizer.pieces]
+    latin = sum(piece.isascii() and piece.isalpha() for piece in pieces)
+    return sum(_HANGUL.fullmatch(piece) is not None for piece in pieces) > latin
+
+
 def unread_hangul(tokenizer: Tokenizer) -> str:
     """Describe what is wrong with how a tokenizer reads Hangul, and how to fix it; empty if nothing is.
 
