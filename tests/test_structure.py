@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -220,3 +221,9 @@ def test_pickle_checker_finds_every_way(tmp_path: Path) -> None:
     )
     found = unsafe_reads(write_tree(tmp_path, {"a.py": text}))
     assert sorted(int(line.split(":")[1]) for line in found) == [1, 2, 4, 5, 7, 8]
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """pytest imports them by their names alone."""
+    counts = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, n in counts.items() if n > 1] == []
