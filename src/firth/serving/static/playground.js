@@ -385,7 +385,14 @@ function panel(model, { name, fields, path, body, show, parts }) {
     inputs[field] = field_of(field, example);
     form.append(make("label", {}, say(LABELS[field] ?? field), inputs[field]));
   }
-  const found = make("div", { class: "answer", "aria-live": "polite" }), curl = make("pre");
+  const found = make("div", { class: "answer", "aria-live": "polite", role: "region", "aria-label": say(name) });
+  const curl = make("pre");
+  // What is wider than its panel is scrolled with the keyboard too.
+  const reach = () => {
+    if (found.scrollWidth > found.clientWidth) found.tabIndex = 0;
+    else found.removeAttribute("tabindex");
+  };
+  new ResizeObserver(reach).observe(found);
   const given = () => Object.fromEntries(fields.map((field) => [field, inputs[field].value]));
   const show_curl = () => {
     const data = quoted(JSON.stringify(body(given())));
@@ -397,6 +404,7 @@ function panel(model, { name, fields, path, body, show, parts }) {
   form.onsubmit = async (event) => {
     event.preventDefault();
     const values = given();
+    found.setAttribute("aria-busy", "true");
     try {
       if (parts) await listen(url, body(values), (events) => found.replaceChildren(...show(events)));
       else found.replaceChildren(...show(await ask(url, body(values)), values, inputs));
@@ -404,9 +412,11 @@ function panel(model, { name, fields, path, body, show, parts }) {
     } catch (error) {
       found.replaceChildren(make("p", { class: "wrong" }, error.message || say("failed")));
     }
+    found.setAttribute("aria-busy", "false");
+    reach();
   };
   const details = make("details", {}, make("summary", {}, say("curl")), curl);
-  return make("section", {}, make("h2", {}, say(name)), form, found, details);
+  return make("section", { "data-panel": name }, make("h2", {}, say(name)), form, found, details);
 }
 
 async function show_model() {
