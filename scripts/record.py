@@ -116,6 +116,8 @@ def main(run: Path, name: str) -> None:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
     made = read_json(checkpoint / "train" / "state.json")["environment"]
+    # The minimal pairs are English.
+    pairs = {title: DATA / path for title, path in PAIRS.items()} if name.endswith("-en") else {}
     OUT.mkdir(parents=True, exist_ok=True)
     facts = {
         "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
@@ -133,7 +135,7 @@ def main(run: Path, name: str) -> None:
         "median_tokens_per_s": rates[len(rates) // 2],
         "best": min(dev, key=lambda e: e["loss"]),
         "held_out": scores(firth.load(run), recipe, corpus),
-        "pairs": {name: preferred(checkpoint, DATA / path) for name, path in PAIRS.items() if (DATA / path).is_file()},
+        "pairs": {title: preferred(checkpoint, path) for title, path in pairs.items() if path.is_file()},
         "curve": dev,
         "examples": examples(firth.load(run), corpus),
         "recipe": dataclasses.asdict(recipe),
