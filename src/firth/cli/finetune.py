@@ -12,6 +12,7 @@ from firth.cli.shared import (
     AtLeastOne,
     Flag,
     JsonFlag,
+    OnFlag,
     ProcessesFlag,
     counted,
     print_json,
@@ -49,6 +50,7 @@ def finetune(
     as_json: JsonFlag = False,
     resume: Path | None = None,
     processes: ProcessesFlag = "auto",
+    on: OnFlag = None,
 ) -> None:
     """Fine-tune a pre-trained model on labelled examples.
 
@@ -93,6 +95,9 @@ def finetune(
         Resume the fine-tuning in this folder.
     processes
         Processes that share the work on a CPU. auto: one per thread, if a run is long enough.
+    on
+        Share the runs of --seeds and --grid among the nodes of a Ray cluster: ray (RAY_ADDRESS, or this machine) or
+        ray://HOST:10001. --processes is per run, by default one.
     """
     keys: Keys = {
         **labelled.keys(),
@@ -112,16 +117,18 @@ def finetune(
         given += [flag for flag, value in others.items() if value is not None]
         if given:
             raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
-        _resume(resume, as_json, processes)
+        _resume(resume, as_json, processes, on or "")
         return
-    if processes != "auto":
+    if processes != "auto" and on is None:
         check_processors("--processes", processes, WORKERS_EACH)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the fine-tuning, such as --out runs/b")
-    _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json, processes)
+    _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json, processes, on or "")
 
 
-def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: bool, processes: "Processes") -> None:
+def _start(
+    path: Path | None, overrides: list[str], out: Path | None, as_json: bool, processes: "Processes", on: str
+) -> None:
     """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
@@ -141,16 +148,16 @@ def _start(path: Path | None, overrides: list[str], out: Path | None, as_json: b
         print(to_toml(resolved.recipe, comments=True), end="")
         return
     try:
-        _report(run_resolved(resolved, out, processes=processes), as_json)
+        _report(run_resolved(resolved, out, processes=processes, on=on), as_json)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
-def _resume(out: Path, as_json: bool, processes: "Processes") -> None:
+def _resume(out: Path, as_json: bool, processes: "Processes", on: str) -> None:
     from firth.finetuning.finetune import resume
 
     try:
-        _report(resume(out, processes=processes), as_json)
+        _report(resume(out, processes=processes, on=on), as_json)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 

@@ -35,6 +35,7 @@ def _counted(kind: object, value: int | str) -> None:
 ProcessesFlag = Annotated[int | Literal["auto"], Parameter(validator=_counted)]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 Texts = Annotated[str, Parameter(name="TEXT", required=True)]
+OnFlag = Annotated[str | None, Parameter(name="--on")]
 AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 RecoverText = Literal["exact", "published"]
 Precision = Literal["float32", "bfloat16", "int8", "auto"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import AtLeastOne, JsonFlag, on_interrupt, print_json
+from firth.cli.shared import AtLeastOne, JsonFlag, OnFlag, on_interrupt, print_json
 
 StudyName = Literal[
     "learning", "finetuning", "directionality", "translation", "unknown-words", "representations", "senses"
@@ -21,6 +21,7 @@ def study(
     out: Path | None = None,
     only: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     workers: AtLeastOne = None,
+    on: OnFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a study: many training runs, with tables and plots.
@@ -49,6 +50,8 @@ def study(
         Run only cells whose names contain one of these strings.
     workers
         Parallel training runs; default: all CPU cores.
+    on
+        Run the cells on a Ray cluster: ray (RAY_ADDRESS, or this machine) or ray://HOST:10001.
     as_json
         Print study.json.
     """
@@ -68,7 +71,6 @@ def study(
         unknown_words,
         unknown_words_report,
     )
-    from firth.workers import cpu_count
 
     studies = {
         "learning": (learning.study, learning_report.write_study_report),
@@ -82,7 +84,7 @@ def study(
     job, write_report = studies[name]
     place = out or Path("studies") / name
     with on_interrupt("finished parts are kept; the same command resumes"):
-        found = job(data, models, place, only=only or (), workers=workers or cpu_count())
+        found = job(data, models, place, only=only or (), workers=workers or 0, on=on or "")
     if as_json:
         print_json(found)
         return

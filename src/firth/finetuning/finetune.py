@@ -6,17 +6,21 @@ file is scored once for each run of the chosen settings.
 out/
 ├── recipe.toml      resolved
 ├── adapted/         with adapt.text: the pre-training on it, which comes first
-├── runs/…           one folder per run: log.jsonl, result.json, scores.json; its model until the best is chosen
+├── runs/…           one folder per run: log.jsonl, result.json, scores.json; its model until the best is chosen;
+│                    run.log if a node of a cluster did it
 ├── model/           of the best run, with fitted temperature or threshold
 ├── results.json     every score
 └── report.html
 """
 
+import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +29,11 @@ from typing import Any
 import torch
 
 from firth.baseline.model import Baseline
+from firth.cluster.calls import Call, Calls
+from firth.cluster.connection import Cluster, connect
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
-from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import check_new, file_sha256, lock, recover, write_json, write_text
+from firth.errors import CheckpointError, ConfigError, FirthError, TrainingError
+from firth.files import append_to, check_new, file_sha256, lock, recover, write_json, write_text
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
@@ -49,7 +55,7 @@ from firth.memory import check_memory, estimate_memory
 from firth.metrics.bootstrap import mean_interval
 from firth.pretraining.run import RECIPE, deterministic
 from firth.pretraining.several import Processes
-from firth.progress import say
+from firth.progress import format_duration, say
 from firth.recipes import Settings, plain_of
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
@@ -61,6 +67,8 @@ from firth.training.processes import start_group
 
 WORKER = "firth.finetuning.worker"
 RESULTS, IDENTITY = "results.json", "identity.json"
+# What a run on a node of a cluster says.
+RUN_LOG = "run.log"
 # A run has collapsed if its held-out score is this far below the median of the other seeds.
 _COLLAPSE = 0.15
 # Fewer updates than this leave the new layer half taught.
@@ -101,6 +109,7 @@ def finetune(
     seeds: int | None = None,
     settings: Settings = (),
     processes: Processes = "auto",
+    on: str = "",
 ) -> Finetuned:
     """Fine-tune ``model`` for ``task`` on labelled examples, in the new folder ``out``.
 
@@ -109,7 +118,8 @@ def finetune(
     recipe object that all other arguments override. ConfigError and InputError come before anything is written;
     KeyboardInterrupt if asked to stop: ``firth.finetuning.finetune.resume`` resumes. ``model`` may be a baseline:
     ``"tfidf"`` or ``"commonest-tag"`` (``firth.finetuning.baseline``). ``processes``: how many share the work on a CPU;
-    auto: one for each thread, where a run is long enough.
+    auto: one for each thread, where a run is long enough. ``on``: a Ray cluster whose nodes share the runs, "ray" or
+    "ray://HOST:10001".
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the fine-tuning")
@@ -127,18 +137,23 @@ def finetune(
 
     if names_baseline(plain, settings):
         return run_baseline(resolve_baseline(plain, settings, where), out, tell)
-    return run_resolved(resolve(plain, settings, where), out, tell, processes=processes)
+    return run_resolved(resolve(plain, settings, where), out, tell, processes=processes, on=on)
 
 
 def run_resolved(
-    resolved: Resolved, out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto"
+    resolved: Resolved,
+    out: str | Path,
+    tell: Callable[[str], None] = say,
+    *,
+    processes: Processes = "auto",
+    on: str = "",
 ) -> Finetuned:
     """Run a fine-tuning from a resolved recipe."""
     out = Path(out)
     # A folder without a recipe comes from a start that was killed; it holds nothing of value.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
-    with lock(out), deterministic():
-        work = _Finetuning(resolved, out, tell)
+    with lock(out), _cluster(on, out, tell) as cluster, deterministic():
+        work = _Finetuning(resolved, out, tell, cluster)
         work.check(processes)
         # The recipe is written last: its presence means that the fine-tuning can resume.
         try:
@@ -152,15 +167,17 @@ def run_resolved(
         return work.run()
 
 
-def resume(out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto") -> Finetuned:
+def resume(
+    out: str | Path, tell: Callable[[str], None] = say, *, processes: Processes = "auto", on: str = ""
+) -> Finetuned:
     """Resume a fine-tuning: finished runs are kept, the stopped one resumes from its checkpoint."""
     out = Path(out)
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
     resolved = _resolve_stored(out)
-    with lock(out), deterministic():
-        work = _Finetuning(resolved, out, tell)
+    with lock(out), _cluster(on, out, tell) as cluster, deterministic():
+        work = _Finetuning(resolved, out, tell, cluster)
         now = work.identity(plain)
         found = read_json(out / IDENTITY)
         # Folders of earlier versions may lack some hashes, and their recipes some options.
@@ -169,6 +186,11 @@ def resume(out: str | Path, tell: Callable[[str], None] = say, *, processes: Pro
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
         work.check(processes)
         return work.run()
+
+
+def _cluster(on: str, out: Path, tell: Callable[[str], None]) -> contextlib.AbstractContextManager[Cluster | None]:
+    """A connection to the cluster that shares the runs, if one is named."""
+    return connect(on, out, tell) if on else contextlib.nullcontext()
 
 
 def _resolve_stored(out: Path) -> Resolved:
@@ -183,6 +205,23 @@ def train_beside(out: Path, number: int, seed: int, world: World) -> None:
         work = _Finetuning(_resolve_stored(out), out, _silent)
         work.start_from_adapted()
         tune(work.run_of(number, seed), work.folder(number, seed), _silent, world)
+
+
+def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[str, Any]:
+    """What a node of a cluster does: one run, with all that it says in ``run.log`` of its folder."""
+    work = _Finetuning(_resolve_stored(Path(out)), Path(out), say)
+    folder = work.folder(number, seed)
+    with (
+        lock(folder),
+        io.TextIOWrapper(append_to(folder / RUN_LOG), "utf-8", write_through=True) as log,
+        contextlib.redirect_stderr(log),
+        deterministic(),
+    ):
+        work.start_from_adapted()
+        work.processes = processes
+        # Runs of other nodes write theirs at the same time.
+        work.features /= folder.name
+        return work.tune(number, seed)
 
 
 def _silent(text: str) -> None:
@@ -216,9 +255,10 @@ def identity(
 class _Finetuning:
     """One fine-tuning in its folder: a run per seed and combination of settings, then the selection."""
 
-    def __init__(self, resolved: Resolved, out: Path, tell: Callable[[str], None]):
+    def __init__(self, resolved: Resolved, out: Path, tell: Callable[[str], None], cluster: Cluster | None = None):
         recipe, self.base, self.labelled = resolved
-        self.recipe, self.out, self.tell = recipe, out, tell
+        self.recipe, self.out, self.tell, self.cluster = recipe, out, tell, cluster
+        self.features = out / "features"
         self.machine = find_machine(recipe.train.precision)
         reuse_memory()
         self.processes = 1
@@ -233,6 +273,8 @@ class _Finetuning:
     def check(self, processes: Processes) -> None:
         """Build what all runs need, so that errors come before anything is written."""
         self.asked = processes
+        if self.cluster is not None and processes == "auto":
+            processes = 1  # the runs themselves fill the cluster
         check_adaptation(self.recipe, self.base)
         self._describe()
         self._check_memory()
@@ -298,10 +340,13 @@ class _Finetuning:
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
             self.start_from_adapted()
+        places = [(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
         try:
-            runs = [self._tune(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
+            if self.cluster is not None:
+                self._tune_on(self.cluster, places)
+            runs = [self.tune(number, seed) for number, seed in places]
         finally:
-            shutil.rmtree(self.out / "features", ignore_errors=True)
+            shutil.rmtree(self.features, ignore_errors=True)
         by_setting = [runs[i : i + len(self.seeds)] for i in range(0, len(runs), len(self.seeds))]
         chosen = max(range(len(by_setting)), key=lambda i: _mean([run["best"] for run in by_setting[i]]))
         scored = [self._score(chosen, run) for run in by_setting[chosen]]
@@ -341,7 +386,38 @@ class _Finetuning:
         setting = f"setting-{number + 1}-" if len(self.settings) > 1 else ""
         return self.out / "runs" / f"{setting}seed-{seed}"
 
-    def _tune(self, number: int, seed: int) -> dict[str, Any]:
+    def _tune_on(self, cluster: Cluster, places: Sequence[tuple[int, int]]) -> None:
+        """Do the runs that are not done yet as tasks of a cluster; the first error stops the others."""
+        todo = {
+            str(self.folder(*place).name): place for place in places if not (self.folder(*place) / RESULT).is_file()
+        }
+        calls, started_at_s = Calls(cluster, self.tell), time.monotonic()
+        try:
+            for name, (number, seed) in todo.items():
+                arguments = {"out": str(self.out), "number": number, "seed": seed, "processes": self.processes}
+                call = Call(
+                    function=f"{__name__}:{tune_on_node.__name__}",
+                    arguments=arguments,
+                    folder=self.folder(number, seed),
+                    cpus=self.processes,
+                    gpus=int(cluster.gpus > 0),
+                )
+                calls.start(name, call)
+            for n in range(1, len(todo) + 1):
+                name, found = calls.next()
+                if found.problem is not None:
+                    raise TrainingError(f"{name}: {found.problem}") if found.lost else found.problem
+                score = f"{self.recipe.metric} {found.value['best']:.4f} in {found.value['elapsed_s']:.0f} s"
+                left_s = (time.monotonic() - started_at_s) / n * (len(todo) - n)
+                self.tell(f"[{n}/{len(todo)}] {name}: {score}; about {format_duration(left_s)} left")
+        except BaseException as error:
+            if not (isinstance(error, TrainingError) and cluster.lost):
+                calls.stop()
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
+            raise
+
+    def tune(self, number: int, seed: int) -> dict[str, Any]:
         folder = self.folder(number, seed)
         n_runs = len(self.settings) * len(self.seeds)
         if n_runs > 1 and not (folder / RESULT).is_file():
@@ -372,7 +448,7 @@ class _Finetuning:
             rows["train"].examples,
             rows["held out"],
             self.machine,
-            self.out / "features",
+            self.features,
             self._vectors_for(recipe),
         )
 

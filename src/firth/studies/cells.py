@@ -1,11 +1,12 @@
 """A study as a table of cells: each is one piece of work in a folder of its own, done once, in any order.
 
-Cells run in worker processes; what each says goes to ``cell.log`` in its folder. A cell that was stopped goes
-on where it was when the same study is started again.
+Cells run in worker processes, here or on a Ray cluster; what each says goes to ``cell.log`` in its folder. A cell that
+was stopped goes on where it was when the same study is started again.
 """
 
 import contextlib
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -17,8 +18,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from firth.cluster.calls import Call, Calls
+from firth.cluster.connection import connect
 from firth.config import read_json, with_old_names
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import append_to, lock, write_json
@@ -43,10 +46,17 @@ class StudyCell:
 
 
 def run_study(
-    cells: Sequence[StudyCell], out: Path, *, only: Sequence[str], workers: int, tell: Callable[[str], None]
+    cells: Sequence[StudyCell],
+    out: Path,
+    *,
+    only: Sequence[str],
+    workers: int,
+    tell: Callable[[str], None],
+    on: str = "",
 ) -> dict[str, dict[str, Any]]:
     """Run or go on with the cells whose names have one of ``only`` (none: all), and with those that they need.
 
+    ``workers``: how many at once; 0: one per CPU. ``on``: a Ray cluster, as ``connect`` reads it.
     Returns the facts of every cell that is done, and writes them to ``out/study.json``. ConfigError where no cell has
     such a name; TrainingError at the end if some failed: the others are done, and the log of each says why.
     """
@@ -54,7 +64,7 @@ def run_study(
     if not chosen:
         raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
     collect_facts(cells, out / "cells")  # what was made otherwise is refused now, not after hours
-    done = run_cells(chosen, out / "cells", workers, tell)
+    done = run_cells(chosen, out / "cells", workers, tell, on)
     facts = collect_facts(cells, out / "cells")
     write_json(out / FACTS, facts)
     missing = [cell.name for cell in chosen if cell.name not in done]
@@ -74,18 +84,26 @@ def select(cells: Sequence[StudyCell], only: Sequence[str]) -> list[StudyCell]:
 
 
 def run_cells(
-    cells: Sequence[StudyCell], out: Path, workers: int, tell: Callable[[str], None]
+    cells: Sequence[StudyCell], out: Path, workers: int, tell: Callable[[str], None], on: str = ""
 ) -> dict[str, dict[str, Any]]:
     """The facts of every cell by name; those that are done already are only read. Failures are told, and left out.
 
     What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
     other options, or on another of what it needs: its folder is of another study.
     """
-    with lock(out):
+    with lock(out), connect(on, out, tell) if on else contextlib.nullcontext() as cluster:
         ready = done(cells, out)
         todo = [cell for cell in cells if cell.name not in ready]
+        cpus = cpu_count() if cluster is None else cluster.cpus
+        workers = workers or cpus
         tell(f"{len(cells)} cells, {len(ready)} done; {workers} at a time")
-        _run(todo, stamps_of(cells), out, workers, tell)
+        # Each takes its share of the processors.
+        threads = max(cpus // workers, 1)
+        if cluster is None:
+            _run(todo, stamps_of(cells), workers, tell, _Processes(out, threads))
+        else:
+            threads = min(threads, max(node.cpus for node in cluster.nodes()))
+            _run(todo, stamps_of(cells), workers, tell, _Tasks(out, threads, Calls(cluster, tell), bool(cluster.gpus)))
     return collect_facts(cells, out)
 
 
@@ -131,46 +149,122 @@ def done(cells: Sequence[StudyCell], out: Path) -> set[str]:
     return found
 
 
+class _Workers(Protocol):
+    """Where cells run."""
+
+    def start(self, cell: StudyCell, stamp: str) -> None: ...
+
+    def next(self) -> list[tuple[StudyCell, float | BaseException]]:
+        """Wait until some have ended: the seconds that each took, or why it failed."""
+        ...
+
+    def stop(self) -> None:
+        """Ask those that run to save and end."""
+        ...
+
+
 def _run(
-    todo: Sequence[StudyCell], stamps: Mapping[str, str], out: Path, workers: int, tell: Callable[[str], None]
+    todo: Sequence[StudyCell],
+    stamps: Mapping[str, str],
+    workers: int,
+    tell: Callable[[str], None],
+    place: _Workers,
 ) -> None:
-    # Each worker takes its share of the processors; libraries read this when the worker starts.
-    os.environ["OMP_NUM_THREADS"] = str(max(cpu_count() // workers, 1))
-    started_at_s, n_done = time.monotonic(), 0
-    running: dict[Future[float], tuple[StudyCell, ProcessPoolExecutor]] = {}
-    pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
+    started_at_s, n_done, n_running = time.monotonic(), 0, 0
     try:
         waiting, lacking = list(todo), {cell.name for cell in todo}
         while True:
             ready = [cell for cell in waiting if lacking.isdisjoint(cell.needs)]
-            for cell in ready[: workers - len(running)]:
+            for cell in ready[: workers - n_running]:
                 waiting.remove(cell)
-                # A process for each: what one leaves in memory, or is killed for, is none of the next one's.
-                pools.append(pool := make_pool(1, _begin))
-                running[submit(pool, _run_cell, cell, stamps[cell.name], out)] = cell, pool
-            if not running:
+                n_running += 1
+                place.start(cell, stamps[cell.name])
+            if not n_running:
                 break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell, pool = running.pop(future)
-                pool.shutdown()
-                pools.remove(pool)
+            for cell, found in place.next():
+                n_running -= 1
                 n_done += 1
                 left_s = (time.monotonic() - started_at_s) / n_done * (len(todo) - n_done)
-                problem = future.exception()
-                if problem is None:
+                if not isinstance(found, BaseException):
                     lacking.remove(cell.name)
-                elif isinstance(problem, BrokenProcessPool):
-                    problem = _killed(out / cell.name)
-                state = f"failed: {problem}" if problem else f"{format_duration(future.result())}"
+                state = f"failed: {found}" if isinstance(found, BaseException) else f"{format_duration(found)}"
                 tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
     except KeyboardInterrupt:
-        _stop(pools)
+        place.stop()
         raise KeyboardInterrupt("the same command goes on from there") from None
 
 
-def _killed(folder: Path) -> TrainingError:
+class _Processes:
+    """Processes of this machine."""
+
+    def __init__(self, out: Path, threads: int):
+        self.out = out
+        # Libraries read this when the process starts.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        self._running: dict[Future[float], tuple[StudyCell, ProcessPoolExecutor]] = {}
+        self._pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
+
+    def start(self, cell: StudyCell, stamp: str) -> None:
+        # A process for each: what one leaves in memory, or is killed for, is none of the next one's.
+        self._pools.append(pool := make_pool(1, _begin))
+        self._running[submit(pool, _run_cell, cell, stamp, self.out)] = cell, pool
+
+    def next(self) -> list[tuple[StudyCell, float | BaseException]]:
+        found: list[tuple[StudyCell, float | BaseException]] = []
+        for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+            cell, pool = self._running.pop(future)
+            pool.shutdown()
+            self._pools.remove(pool)
+            problem = future.exception()
+            if isinstance(problem, BrokenProcessPool):
+                problem = _killed(self.out / cell.name)
+            found.append((cell, problem or future.result()))
+        return found
+
+    def stop(self) -> None:
+        _stop(self._pools)
+
+
+class _Tasks:
+    """Tasks of a Ray cluster. Cells travel as the names of their functions and their options."""
+
+    def __init__(self, out: Path, threads: int, calls: Calls, gpu: bool):
+        self.out, self.threads, self.calls, self.gpu = out, threads, calls, gpu
+        self._running: dict[str, StudyCell] = {}
+
+    def start(self, cell: StudyCell, stamp: str) -> None:
+        self._running[cell.name] = cell
+        work = f"{cell.work.__module__}:{cell.work.__qualname__}"
+        arguments = {"name": cell.name, "work": work, "options": cell.options, "stamp": stamp}
+        call = Call(
+            function=f"{__name__}:run_cell_on_node",
+            arguments={**arguments, "out": str(self.out)},
+            folder=self.out / cell.name,
+            cpus=self.threads,
+            gpus=int(self.gpu),
+        )
+        self.calls.start(cell.name, call)
+
+    def next(self) -> list[tuple[StudyCell, float | BaseException]]:
+        name, found = self.calls.next()
+        problem = _killed(self.out / name, str(found.problem)) if found.lost else found.problem
+        return [(self._running.pop(name), problem or found.value)]
+
+    def stop(self) -> None:
+        self.calls.stop()
+
+
+def run_cell_on_node(*, name: str, work: str, options: dict[str, Any], stamp: str, out: str) -> float:
+    """What a node of a cluster does for a cell: as ``_run_cell``."""
+    module, _, function = work.partition(":")
+    cell = StudyCell(name, getattr(importlib.import_module(module), function), options)
+    with lock(Path(out) / name):
+        return _run_cell(cell, stamp, Path(out))
+
+
+def _killed(folder: Path, why: str = "its process was killed: was there enough memory?") -> TrainingError:
     """What there is to say of a cell whose process could say nothing more; the cell's log gets it too."""
-    problem = TrainingError("its process was killed: was there enough memory?")
+    problem = TrainingError(why)
     folder.mkdir(parents=True, exist_ok=True)
     with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log:
         print(problem, file=log)

@@ -69,6 +69,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -79,7 +80,7 @@ def study(
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder ({what})")
     cells = [*pretrain_cells(corpus), *tune_cells(data, out)]
-    return run_study(cells, out, only=only, workers=workers, tell=tell)
+    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
 
 
 def pretrain_cells(corpus: Path) -> list[StudyCell]:

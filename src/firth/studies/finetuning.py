@@ -144,6 +144,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -158,7 +159,7 @@ def study(
         _split_arc(data, out)
     if any("/TREC/" in name for name in chosen):
         _split_trec(data, out)
-    return run_study(cells, out, only=only, workers=workers, tell=tell)
+    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
 
 
 def study_cells(data: Path, out: Path) -> list[StudyCell]:

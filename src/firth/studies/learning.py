@@ -88,6 +88,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or resume the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -99,7 +100,7 @@ def study(
     for path in PAIRS.values():
         if not (data / path).is_file():
             raise ConfigError(f"{data / path}: no such file (--data: the folder of the data sets)")
-    return run_study(learning_cells(data, corpus), out, only=only, workers=workers, tell=tell)
+    return run_study(learning_cells(data, corpus), out, only=only, workers=workers, tell=tell, on=on)
 
 
 def learning_cells(data: Path, corpus: Path) -> list[StudyCell]:

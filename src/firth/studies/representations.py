@@ -161,6 +161,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -172,7 +173,7 @@ def study(
         *text_cells(data, out), *pretrain_cells(data, out), *task_cells(data, out),
         *mix_cells(data, out), *label_cells(data, out),
     ]  # fmt: skip
-    return run_study(cells, out, only=only, workers=workers, tell=tell)
+    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
 
 
 def text_cells(data: Path, out: Path) -> list[StudyCell]:

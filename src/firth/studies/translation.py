@@ -69,6 +69,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -83,8 +84,8 @@ def study(
         translation_metrics()  # not after the training
         make_corpus(files, out)
         # By all processors: nothing can be done beside it.
-        run_study([first], out, only=(), workers=1, tell=tell)
-    return run_study(cells, out, only=only, workers=workers, tell=tell)
+        run_study([first], out, only=(), workers=1, tell=tell, on=on)
+    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -67,6 +67,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -74,7 +75,7 @@ def study(
     """
     if not data.is_dir():
         raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
-    return run_study([*vector_cells(data), *rule_cells(data, out)], out, only=only, workers=workers, tell=tell)
+    return run_study([*vector_cells(data), *rule_cells(data, out)], out, only=only, workers=workers, tell=tell, on=on)
 
 
 def vector_cells(data: Path) -> list[StudyCell]:

@@ -1,0 +1,196 @@
+"""Call functions as Ray tasks: each in a process of its own, with CPUs of its own; what dies starts again."""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import firth.errors
+from firth.cluster.connection import Cluster
+from firth.errors import ConfigError, FirthError, TrainingError
+from firth.files import lock
+
+# Times that a call starts again whose process or node died.
+RETRIES = 3
+# Seconds that calls may take to save and end when they are asked to.
+_STOP_S = 120.0
+# Seconds that a dead process may hold its folder, and the variable of a call that waits for that.
+_FREE_S, _AGAIN = 60.0, "FIRTH_STARTED_AGAIN"
+# Seconds between looks at whether the head still lives.
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A function of a module, as ``module:name``, and its arguments, which are plain data.
+
+    ``folder``: that the function locks, as it alone writes there. ``cpus``: that it has for itself, as many threads.
+    ``gpus``: that it alone sees. ``environment``: further variables.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    folder: Path
+    cpus: int = 1
+    gpus: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a call ended: with a ``value``, or with a ``problem``. ``lost``: because its process or node died."""
+
+    value: Any = None
+    problem: BaseException | None = None
+    lost: bool = False
+
+
+def start(call: Call, **options: Any) -> Any:
+    """Start a call; returns Ray's reference to its end. ``options``: further ones of the Ray task."""
+    import ray
+
+    # Its process ends with it: what it leaves in memory is none of the next one's. Who starts it again decides that.
+    task = ray.remote(max_calls=1)(_perform).options(
+        num_cpus=call.cpus, num_gpus=call.gpus, max_retries=0, name=call.function, **options
+    )
+    environment = {"OMP_NUM_THREADS": str(call.cpus), "OMP_WAIT_POLICY": "PASSIVE", **call.environment}
+    return task.remote(call.function, dict(call.arguments), str(call.folder), os.getcwd(), environment)
+
+
+def ended(reference: Any) -> Ended:
+    """How a finished call ended; its errors are those that it raised."""
+    import ray
+
+    try:
+        found = ray.get(reference)
+    except ray.exceptions.TaskCancelledError:
+        return Ended(problem=KeyboardInterrupt())
+    except ray.exceptions.RayTaskError as error:  # it could not even begin
+        return Ended(problem=RuntimeError(str(error)))
+    except ray.exceptions.OutOfMemoryError:
+        return Ended(problem=TrainingError("its node ran out of memory, so Ray ended its process"), lost=True)
+    except ray.exceptions.RayError as error:
+        node = isinstance(error, (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError))
+        what = "its node was lost" if node else "its process died (was there enough memory?)"
+        return Ended(problem=TrainingError(what), lost=True)
+    if "value" in found:
+        return Ended(found["value"])
+    if found["kind"] == "KeyboardInterrupt":  # nobody here asked for it
+        return Ended(problem=TrainingError("its node shuts down"), lost=True)
+    if found["kind"]:
+        return Ended(problem=getattr(firth.errors, found["kind"])(found["text"]))
+    return Ended(problem=RuntimeError(f"a call on a node failed:\n{found['text']}"))
+
+
+def wait(references: Sequence[Any], cluster: Cluster, seconds: float = _LOOK_S) -> list[Any]:
+    """Wait for calls to end; returns those that did, which may be none yet. TrainingError without a head."""
+    import ray
+
+    done, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
+    if done:  # no more than one, though others may have ended too
+        done, _ = ray.wait(list(references), num_returns=len(references), timeout=0)
+    else:
+        cluster.check()
+    return done
+
+
+def stop(references: Sequence[Any], cluster: Cluster, show: Callable[[], None] = lambda: None) -> None:
+    """Ask calls to save and end, as Ctrl-C does, and wait until they did; after two minutes, or a second Ctrl-C, kill.
+
+    ``show``: called while waiting.
+    """
+    import ray
+
+    left, give_up_s = list(references), time.monotonic() + _STOP_S
+    try:
+        for reference in left:
+            ray.cancel(reference)
+        while left and time.monotonic() < give_up_s:
+            left = [reference for reference in left if reference not in wait(left, cluster)]
+            show()
+    finally:
+        kill(left)
+
+
+def kill(references: Sequence[Any]) -> None:
+    """End the processes of calls at once."""
+    import ray
+
+    for reference in references:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.cancel(reference, force=True)
+
+
+class Calls:
+    """Calls by name that run as soon as the cluster has CPUs for them."""
+
+    def __init__(self, cluster: Cluster, tell: Callable[[str], None]):
+        self.cluster, self.tell = cluster, tell
+        self._running: dict[Any, tuple[str, Call, int]] = {}
+
+    def start(self, name: str, call: Call) -> None:
+        """Start a call, or queue it."""
+        self._running[start(call)] = name, call, 0
+
+    def next(self) -> tuple[str, Ended]:
+        """Wait for the next call to end; one whose process or node died is started again, at most RETRIES times."""
+        while True:
+            for reference in wait(list(self._running), self.cluster)[:1]:
+                name, call, retried = self._running.pop(reference)
+                found = ended(reference)
+                if not found.lost or retried == RETRIES:
+                    return name, found
+                self.tell(f"{name}: {found.problem}; it starts again ({retried + 1} of {RETRIES})")
+                again = dataclasses.replace(call, environment={**call.environment, _AGAIN: "1"})
+                self._running[start(again)] = name, again, retried + 1
+
+    def stop(self) -> None:
+        """Ask all that run to save and end."""
+        stop(list(self._running), self.cluster)
+        self._running.clear()
+
+
+def wait_until_free(folder: Path) -> None:
+    """Wait until no process holds the lock of a folder: one that died with its node may take a moment to end.
+
+    After a minute the error of whoever locks it next says that it is in use.
+    """
+    give_up_s = time.monotonic() + _FREE_S
+    while folder.is_dir() and time.monotonic() < give_up_s:
+        try:
+            with lock(folder):
+                return
+        except ConfigError:
+            time.sleep(0.5)
+
+
+def _perform(
+    function: str, arguments: dict[str, Any], folder: str, here: str, environment: dict[str, str]
+) -> dict[str, Any]:
+    """In a process on a node: call the function in the folder ``here``; errors come back as data.
+
+    Not as exceptions: Ray would need their classes to be told apart from its own, and print their traces.
+    """
+    os.environ.update(environment)
+    try:
+        os.chdir(here)
+        if environment.get(_AGAIN):
+            wait_until_free(Path(folder))
+        module, _, name = function.partition(":")
+        value = getattr(importlib.import_module(module), name)(**arguments)
+        return {"value": value}
+    except FirthError as error:
+        return {"kind": type(error).__name__, "text": str(error)}
+    except KeyboardInterrupt:
+        return {"kind": "KeyboardInterrupt", "text": ""}
+    except Exception:
+        return {"kind": "", "text": traceback.format_exc()}
+    finally:
+        sys.stderr.flush()
