@@ -3,14 +3,15 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from firth.cli import INTERRUPTED
 from firth.cli.shared import (
     AtLeastOne,
     Flag,
+    OnFlag,
     ProcessesFlag,
     counted,
     print_fill_mask_next,
@@ -58,6 +59,8 @@ def pretrain(
     processes: ProcessesFlag = "auto",
     sharding: Literal["auto", "none", "full"] = "auto",
     threads: AtLeastOne = None,
+    on: OnFlag = None,
+    restarts: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
 ) -> int:
     """Pre-train a model on a corpus.
 
@@ -107,6 +110,11 @@ def pretrain(
         in each; auto: full if a process has too little memory for all.
     threads
         CPU threads of all processes together.
+    on
+        Train on a Ray cluster: ray (RAY_ADDRESS, or this machine) or ray://HOST:10001; --processes of its CPUs or GPUs,
+        by default all.
+    restarts
+        With --on: how often all processes start again from the last checkpoint after one died (default 3).
     """
     flags = {
         "--recipe": recipe,
@@ -126,7 +134,12 @@ def pretrain(
         raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
     if replay is not None and resume is None:
         raise ConfigError("--replay needs the run: give --resume RUN")
-    if processes != "auto":
+    if restarts is not None and on is None:
+        raise ConfigError("--restarts is for a Ray cluster: give --on ray")
+    if threads is not None and on is not None:
+        raise ConfigError("--threads is for this machine: on a cluster each process has one CPU")
+    cluster = {} if on is None else {"on": on, "restarts": 3 if restarts is None else restarts}
+    if processes != "auto" and on is None:
         check_processors("--processes", processes, WORKERS_EACH)
     if threads is not None:
         check_processors("--threads", threads)
@@ -134,7 +147,7 @@ def pretrain(
 
         torch.set_num_threads(threads)
     if resume is not None:
-        return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes, sharding)
+        return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes, sharding, cluster)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
     from firth.pretraining.length import length_settings
@@ -148,7 +161,7 @@ def pretrain(
     keys |= length_settings(minutes, epochs, steps)
     overrides = [_setting(key, value) for key, value in keys.items() if value is not None]
     overrides += list(_CONTRASTIVE if objective else ()) + (settings or [])
-    return _start(recipe, model, overrides, None if show_recipe else out, processes, sharding)
+    return _start(recipe, model, overrides, None if show_recipe else out, processes, sharding, cluster)
 
 
 def _setting(key: str, value: str | float) -> str:
@@ -163,6 +176,7 @@ def _start(
     out: Path | None,
     processes: "Processes",
     sharding: "Sharding",
+    cluster: dict[str, Any],
 ) -> int:
     """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
     from firth.pretraining import run as job
@@ -180,16 +194,18 @@ def _start(
         print(to_toml(recipe, comments=True), end="")
         return 0
     try:
-        return _report(job.pretrain(recipe, out, processes=processes, sharding=sharding))
+        return _report(job.pretrain(recipe, out, processes=processes, sharding=sharding, **cluster))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(out)) from None
 
 
-def _resume(run: Path, corpus: str | None, processes: "Processes", sharding: "Sharding") -> int:
+def _resume(
+    run: Path, corpus: str | None, processes: "Processes", sharding: "Sharding", cluster: dict[str, Any]
+) -> int:
     from firth.pretraining import run as job
 
     try:
-        return _report(job.resume(run, corpus=corpus, processes=processes, sharding=sharding))
+        return _report(job.resume(run, corpus=corpus, processes=processes, sharding=sharding, **cluster))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(run)) from None
 

@@ -100,6 +100,8 @@ def pretrain(
     settings: Settings = (),
     processes: Processes = "auto",
     sharding: Sharding = "auto",
+    on: str = "",
+    restarts: int = 3,
 ) -> Outcome:
     """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
 
@@ -109,7 +111,8 @@ def pretrain(
     name ("small", "published") or a recipe object, over which all of these are laid; None: "small" for a BERT below
     base size, else "published". ``processes``: how many share the work on a CPU; auto: one for each thread, where the
     run is long enough. ``sharding``: under torchrun, full divides weights, gradients and optimiser state among all
-    processes; auto: where one of them lacks the memory for all.
+    processes; auto: where one of them lacks the memory for all. ``on``: a Ray cluster, "ray" or "ray://HOST:10001", on
+    which ``processes`` train, one for each CPU or GPU; ``restarts``: how often they start again when one dies.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the run")
@@ -119,7 +122,7 @@ def pretrain(
         recipe = resolve(plain, settings, where)
     run = Path(out)
     check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
-    return _run(recipe, run, tell, processes, sharding)
+    return _run(recipe, run, tell, processes, sharding, on, restarts)
 
 
 def resume(
@@ -129,17 +132,19 @@ def resume(
     corpus: str | Path | None = None,
     processes: Processes = "auto",
     sharding: Sharding = "auto",
+    on: str = "",
+    restarts: int = 3,
 ) -> Outcome:
     """Resume a run from its newest undamaged checkpoint, bit-equal to an uninterrupted run.
 
     ``corpus``: the corpus's new path, if it was moved. ``processes``: by default as many as before, if possible.
-    ``sharding``: as in ``pretrain``, whatever it was before.
+    ``sharding``, ``on`` and ``restarts``: as in ``pretrain``, whatever they were before.
     """
     run = Path(run)
     recipe = recipe_of(run)
     if corpus is not None:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
-    return _run(recipe, run, tell, processes, sharding)
+    return _run(recipe, run, tell, processes, sharding, on, restarts)
 
 
 def recipe_of(run: Path) -> Pretrain:
@@ -194,7 +199,27 @@ def _rows_in_words(batch: Batch, pieces: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Processes, sharding: Sharding) -> Outcome:
+def _run(
+    recipe: Pretrain,
+    run: Path,
+    tell: Callable[[str], None],
+    processes: Processes,
+    sharding: Sharding,
+    on: str,
+    restarts: int,
+) -> Outcome:
+    if not on:
+        return run_recipe(recipe, run, tell, processes, sharding)
+    # Imported here, because its ranks run what this module defines.
+    from firth.pretraining.on_cluster import train_on_cluster
+
+    return train_on_cluster(recipe, run, on, tell, processes=processes, sharding=sharding, restarts=restarts)
+
+
+def run_recipe(
+    recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Processes, sharding: Sharding
+) -> Outcome:
+    """Start or resume a run here: as one of the processes of torchrun or Ray, or with processes of its own."""
     world = join_world()
     reuse_memory()
     try:

@@ -37,7 +37,7 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
     if asked == 1:
         return 1
     machine = find_machine(recipe.train.precision)
-    most = recipe.train.micro_batches or _most_slots(recipe)
+    most = recipe.train.micro_batches or most_slots(recipe)
     if asked != "auto":
         if machine.device.type != "cpu":
             raise ConfigError(f"--processes {asked}: one process per GPU; for several GPUs start them with torchrun")
@@ -71,7 +71,7 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
     train = recipe.train
     if train.micro_batches:
         return recipe
-    n = min(n, _most_slots(recipe))
+    n = min(n, most_slots(recipe))
     return dataclasses.replace(
         recipe,
         train=dataclasses.replace(
@@ -80,7 +80,7 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
     )
 
 
-def _most_slots(recipe: Pretrain) -> int:
+def most_slots(recipe: Pretrain) -> int:
     """The most micro-batches that can each hold a sequence."""
     sides = 2 if recipe.data.instances in ("translations", "crops") else 1
     return max(recipe.train.batch_tokens // (sides * max(recipe.data.lengths)), 1)
