@@ -69,10 +69,12 @@ def once_begun(run: Path, act: Callable[[], None]) -> Iterator[None]:
     """Inside, ``act`` is called as soon as the run has its first checkpoint after the begin."""
 
     def watch() -> None:
-        give_up_s = time.monotonic() + 120
-        while not (run / "checkpoints" / "step-20").is_dir() and time.monotonic() < give_up_s:
+        give_up_s = time.monotonic() + 240
+        while time.monotonic() < give_up_s:
+            if (run / "checkpoints" / "step-20").is_dir():
+                act()
+                return
             time.sleep(0.01)
-        act()
 
     thread = threading.Thread(target=watch)
     thread.start()

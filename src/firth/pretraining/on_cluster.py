@@ -30,6 +30,8 @@ from firth.progress import say
 
 # What the leading rank says, which the nodes and the one that started them share through the run's folder.
 LOG = "cluster.log"
+# Seconds to wait for a place for all ranks before one is asked for anew.
+_PLACE_S = 10
 # Seconds for the other ranks to end when one has, before they are killed: whose error it was is known then.
 _SETTLE_S = 10.0
 
@@ -151,21 +153,20 @@ def _placed(slots: int, most: int, cluster: Cluster, tell: Callable[[str], None]
     import ray
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-    size, told = 0, False
+    told = False
     group: Any = None
     try:
         while True:
-            room = world_size(slots, min(most, cluster.gpus or cluster.cpus))
-            if room != size:  # nodes came or went
-                if group is not None:
-                    remove_placement_group(group)
-                size, gpu = room, {"GPU": 1} if cluster.gpus else {}
-                group = placement_group([{"CPU": 1, **gpu}] * size, strategy="PACK")
-            if group.wait(5):
+            size = world_size(slots, min(most, cluster.gpus or cluster.cpus))
+            bundle = {"CPU": 1, "GPU": 1} if cluster.gpus else {"CPU": 1}
+            group = placement_group([bundle] * size, strategy="PACK")
+            if group.wait(_PLACE_S):
                 break
+            # Asked for anew: nodes may have come or gone, and of one that has only just come Ray does not try again.
+            remove_placement_group(group)
             cluster.check()
             if not told:
-                tell(f"waiting until {size} CPUs are free: the cluster has {cluster.cpus}")
+                tell(f"waiting until {size} {'GPUs' if cluster.gpus else 'CPUs'} are free")
                 told = True
         bundles = placement_group_table(group)["bundles_to_node_id"]
         tell(f"{size} rank{'s'[: size > 1]} on {len(set(bundles.values()))} of {len(cluster.nodes())} nodes")
