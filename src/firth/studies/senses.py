@@ -114,6 +114,7 @@ def study(
     only: Sequence[str] = (),
     workers: int = 2,
     tell: Callable[[str], None] = say,
+    on: str = "",
 ) -> dict[str, Any]:
     """Run or resume the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
 
@@ -122,7 +123,7 @@ def study(
     text = data / "en-wiki-large" / "train.txt.xz"
     if not text.is_file():
         raise ConfigError(f"{text}: no such file (--data: the folder of the data sets)")
-    return run_study(sense_cells(text, models, out, tell), out, only=only, workers=workers, tell=tell)
+    return run_study(sense_cells(text, models, out, tell), out, only=only, workers=workers, tell=tell, on=on)
 
 
 def sense_cells(text: Path, models: Path, out: Path, tell: Callable[[str], None]) -> list[StudyCell]:
