@@ -54,7 +54,7 @@ def shares(model: firth.Model, text: str, nouns: tuple[str, str]) -> np.ndarray:
 
 def places(model: firth.Model, pieces: list[str], word: str) -> range:
     """Where the tokens of a word are."""
-    own = [piece.piece for piece in model.tokenize(word)]
+    own = [piece.token for piece in model.tokenize(word)]
     return next(range(i, i + len(own)) for i in range(len(pieces)) if pieces[i : i + len(own)] == own)
 
 

@@ -65,7 +65,7 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
             break
     answers = model.fill_mask([text for text, _ in chosen])
     return [
-        {"text": text, "was": truth, "best": [[c.piece, round(c.probability, 3)] for c in blanks[0].candidates]}
+        {"text": text, "was": truth, "best": [[c.token, round(c.probability, 3)] for c in blanks[0].candidates]}
         for (text, truth), blanks in zip(chosen, answers, strict=True)
     ]
 

@@ -125,6 +125,7 @@ RENAMED_FLAGS = {
     "--least": "--min-count",
     "--length": "--max-new-tokens",
     "--most": "--max-words",
+    "--pieces": "--tokens",
     "--text": "--input",
 }
 

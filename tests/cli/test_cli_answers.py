@@ -23,7 +23,7 @@ def test_blanks_are_shown_with_their_candidates(firth, tiny_run: Path) -> None:
     lines = result.out.splitlines()
     assert lines[0] == text and [line.strip() for line in lines[1::4]] == ["mask 1", "mask 2"]
     best = load(tiny_run).fill_mask(text, top_k=3)[0].candidates[0]
-    assert lines[2].split() == [f"{best.probability:.2%}", best.piece]
+    assert lines[2].split() == [f"{best.probability:.2%}", best.token]
 
 
 def test_blanks_as_json_from_stdin(firth, tiny_run: Path) -> None:

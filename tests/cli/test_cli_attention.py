@@ -14,7 +14,7 @@ def test_a_picture_is_written(firth, tiny_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "maps.png"
     result = firth("attention", tiny_run, "The old farmer.", "--second", "A mill?", "--out", out)
-    n_pieces = len(load(tiny_run).attention("The old farmer.", "A mill?").pieces)
+    n_pieces = len(load(tiny_run).attention("The old farmer.", "A mill?").tokens)
     assert (result.code, result.err) == (0, "")
     assert result.out == f"{out}: 2 layers with 2 heads each over {n_pieces} tokens\n"
     assert out.read_bytes().startswith(b"\x89PNG")
@@ -23,7 +23,7 @@ def test_a_picture_is_written(firth, tiny_run: Path, tmp_path: Path) -> None:
 def test_numbers_as_json(firth, tiny_run: Path) -> None:
     found = json.loads(firth("attention", tiny_run, "The old farmer.", "--json").out)
     expected = load(tiny_run).attention("The old farmer.")
-    assert found["pieces"] == expected.pieces
+    assert found["tokens"] == expected.tokens
     np.testing.assert_array_equal(np.array(found["weights"], np.float32), expected.weights)
 
 

@@ -223,6 +223,6 @@ def test_pretraining_goes_on_from_a_published_model(firth, kind: str, request, t
 
 def test_a_published_model_is_extended(firth, bare: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("".join(f"the moon man {'a' * i} on the hut\n\n" for i in range(1, 30)))
-    result = firth("extend", bare, tmp_path / "text.txt", "--out", tmp_path / "wide", "--pieces", 3)
+    result = firth("extend", bare, tmp_path / "text.txt", "--out", tmp_path / "wide", "--tokens", 3)
     assert result.code == 0, result.err
     assert read_model(tmp_path / "wide").untrained == ("encoder.pooler", "mlm")

@@ -38,12 +38,12 @@ def text(tmp_path: Path) -> Path:
 def test_help_has_an_example_and_a_line_per_flag(firth) -> None:
     result = firth("extend", "--help")
     assert result.code == 0 and "Example: firth extend " in result.out
-    for flag in ("--pieces", "--out", "--errors", "--json"):
+    for flag in ("--tokens", "--out", "--errors", "--json"):
         assert flag in result.out
 
 
 def test_it_says_what_changed_and_what_comes_next(firth, tiny_run: Path, text: Path, tmp_path: Path) -> None:
-    result = firth("extend", tiny_run, text, "--pieces", 900, "--out", tmp_path / "new")
+    result = firth("extend", tiny_run, text, "--tokens", 900, "--out", tmp_path / "new")
     assert result.code == 0
     tokenizer = read_model(tmp_path / "new").tokenizer
     n = tokenizer.size - 300
@@ -58,7 +58,7 @@ def test_it_says_what_changed_and_what_comes_next(firth, tiny_run: Path, text: P
 
 def test_a_fine_tuned_model_goes_on_as_one(firth, base: Path, text: Path, tmp_path: Path) -> None:
     text.write_bytes(text.read_bytes() + b"\n\nbad \xff byte\n")
-    result = firth("extend", base, text, "--pieces", 3, "--out", tmp_path / "new")
+    result = firth("extend", base, text, "--tokens", 3, "--out", tmp_path / "new")
     assert f"next: firth finetune --task classify --model {tmp_path / 'new'}/ --train FILE --out runs/b" in result.out
     assert "warning: 1 place not UTF-8" in result.out and "prepare" not in result.out
     strict = firth("extend", base, text, "--out", tmp_path / "x", "--errors", "strict")
@@ -67,7 +67,7 @@ def test_a_fine_tuned_model_goes_on_as_one(firth, base: Path, text: Path, tmp_pa
 
 
 def test_the_report_as_json(firth, base: Path, text: Path, tmp_path: Path) -> None:
-    result = firth("extend", base, text, "--pieces", 3, "--out", tmp_path / "new", "--json")
+    result = firth("extend", base, text, "--tokens", 3, "--out", tmp_path / "new", "--json")
     report = json.loads(result.out)
     assert (report["size_before"], report["size_after"], report["asked"]) == (len(PIECES), len(PIECES) + 3, 3)
     assert report["text"]["before"]["pieces"] > report["text"]["after"]["pieces"]
@@ -83,7 +83,7 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(firth, base: Path, text: Pat
     cases: list[tuple[list[object], list[str]]] = [
         ([base, text], ["--out", "firth extend --help"]),
         ([base, "--out", new], ["TEXT"]),
-        ([base, text, "--out", new, "--pieces", 0], ["--pieces", ">= 1"]),
+        ([base, text, "--out", new, "--tokens", 0], ["--tokens", ">= 1"]),
         ([base, text, "--out", tmp_path / "out"], [f"{tmp_path / 'out'} exists already"]),
         ([base, tmp_path / "none.txt", "--out", new], ["none.txt", "no such file"]),
         ([base, tmp_path / "empty.txt", "--out", new], ["empty.txt", "give text"]),

@@ -70,7 +70,7 @@ def test_lines_of_stdin_and_json(firth, gpt_run: tuple[Path, str]) -> None:
     result = firth("generate", gpt_run[0], "--max-new-tokens", "4", "--json", stdin=PROMPTS)
     found = [json.loads(line) for line in result.out.splitlines()]
     assert [one["prompt"] for one in found] == ["the queen", "늙은 농부는"]
-    assert all(len(one["pieces"]) == 4 and one["log_prob"] < 0 for one in found)
+    assert all(len(one["tokens"]) == 4 and one["log_prob"] < 0 for one in found)
 
 
 def test_the_same_seed_prints_the_same_text(firth, gpt_run: tuple[Path, str]) -> None:

@@ -102,8 +102,8 @@ def test_a_line_for_a_line(firth, run: Path, tmp_path: Path) -> None:
     assert firth("translate", run, *LINES).out == plain.out
     objects = [json.loads(line) for line in firth("translate", run, "--json", *LINES).out.splitlines()]
     assert [found["translation"] for found in objects] == lines[:3]
-    assert set(objects[0]) == {"translation", "score", "log_prob", "pieces", "ended"}
-    assert objects[1] == {"translation": "", "score": 0.0, "log_prob": 0.0, "pieces": 0, "ended": True}
+    assert set(objects[0]) == {"translation", "score", "log_prob", "tokens", "ended"}
+    assert objects[1] == {"translation": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "ended": True}
     greedy = firth("translate", run, "--greedy", *LINES).out
     assert greedy == firth("translate", run, "--beam", 1, *LINES).out
 

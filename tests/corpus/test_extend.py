@@ -109,7 +109,7 @@ def growing(old: Loaded, new: Loaded) -> dict[str, tuple[Tensor, Tensor]]:
 def test_every_model_is_extended(kind: str, text: Path, tmp_path: Path) -> None:
     base = written(tmp_path / "base", kind)
     heard: list[str] = []
-    report = extend(base, [text], tmp_path / "new", pieces=500, tell=heard.append)
+    report = extend(base, [text], tmp_path / "new", tokens=500, tell=heard.append)
     old, new = read_model(base), read_model(tmp_path / "new")
     assert (new.system_name, new.task, new.objective.config) == (old.system_name, old.task, old.objective.config)
     assert new.tokenizer.pieces[: len(PIECES)] == PIECES
@@ -155,7 +155,7 @@ def test_what_was_unknown_begins_as_unk(tmp_path: Path) -> None:
 def test_cased_and_googles_vocabularies(look: dict[str, bool], text: Path, tmp_path: Path) -> None:
     base = written(tmp_path / "base", made=tokenizer(**look))
     text.write_text(text.read_text("utf-8").replace("myocardium", "Myocardium"), "utf-8")
-    extend(base, [text], tmp_path / "new", pieces=500, tell=silent)
+    extend(base, [text], tmp_path / "new", tokens=500, tell=silent)
     old, new = read_model(base).tokenizer, read_model(tmp_path / "new").tokenizer
     assert ("Myocardium" in new.pieces, "myocardium" in new.pieces) == (not new.lowercase, new.lowercase)
     # Google's lower-cased text is in Jamo: one new piece stands for the word all the same.
@@ -165,7 +165,7 @@ def test_cased_and_googles_vocabularies(look: dict[str, bool], text: Path, tmp_p
 
 def test_numbers_before_and_after(text: Path, tmp_path: Path) -> None:
     base = written(tmp_path / "base")
-    report = extend(base, [text], tmp_path / "new", pieces=3, tell=silent)
+    report = extend(base, [text], tmp_path / "new", tokens=3, tell=silent)
     documents = list(CorpusReader([text]))
     held = [d for d in documents if is_held_out(d, job.HELD_OUT)]
     assert held and (report.documents, report.held_documents) == (len(documents) - len(held), len(held))
@@ -197,17 +197,17 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
         path.write_text(f"myocardium myocardium {'a' * number}", "utf-8")
     paths = [tmp_path / f"{number}.txt" for number in range(30)]
     held = next(path for path in paths if is_held_out(next(iter(CorpusReader([path]))), job.HELD_OUT))
-    report = extend(base, [held], tmp_path / "new", pieces=1, tell=silent)
+    report = extend(base, [held], tmp_path / "new", tokens=1, tell=silent)
     assert report.held_out is None and (report.documents, report.held_documents) == (1, 0)
 
 
 def test_files_report_and_provenance(text: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     base = written(tmp_path / "base")
-    one = extend(base, [text], tmp_path / "one", pieces=500, tell=silent).size_after
+    one = extend(base, [text], tmp_path / "one", tokens=500, tell=silent).size_after
     line = " ".join(["myocardial"] * 40)
     text.write_text("".join(f"{line} {i}\n\n" for i in range(20)), "utf-8")
-    extend(tmp_path / "one", [text], tmp_path / "deep" / "two", pieces=1, tell=silent)
+    extend(tmp_path / "one", [text], tmp_path / "deep" / "two", tokens=1, tell=silent)
     two = read_model(tmp_path / "deep" / "two")
     assert two.tokenizer.size == one + 1
     first, second = two.provenance["extended"]
@@ -226,7 +226,7 @@ def test_without_matplotlib_there_is_no_page_but_a_word(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     heard: list[str] = []
-    extend(written(tmp_path / "base"), [text], tmp_path / "new", pieces=2, tell=heard.append)
+    extend(written(tmp_path / "base"), [text], tmp_path / "new", tokens=2, tell=heard.append)
     assert any("no report.html" in said and "firth[report]" in said for said in heard)
     assert not (tmp_path / "new" / "report.html").exists() and read_model(tmp_path / "new")
 
@@ -247,7 +247,7 @@ def test_what_cannot_be_done_leaves_nothing(text: Path, tmp_path: Path) -> None:
     (taken := tmp_path / "taken").mkdir()
     (taken / "mine").write_text("keep")
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (ConfigError, "pieces=0", lambda: extend(base, [text], out, pieces=0)),
+        (ConfigError, "tokens=0", lambda: extend(base, [text], out, tokens=0)),
         (ConfigError, "taken exists already", lambda: extend(base, [text], taken)),
         (ConfigError, "text.txt exists already", lambda: extend(base, [text], text)),
         (ConfigError, "no such model folder", lambda: extend(tmp_path / "none", [text], out)),
@@ -277,13 +277,13 @@ def test_an_interruption_leaves_nothing(
 
 def test_rare_words_that_do_not_fit_in_memory_are_counted(text: Path, tmp_path: Path) -> None:
     base = written(tmp_path / "base")
-    assert extend(base, [text], tmp_path / "all", pieces=1, tell=silent).pruned_words == 0
-    assert extend(base, [text], tmp_path / "few", pieces=1, max_types=8, tell=silent).pruned_words > 0
+    assert extend(base, [text], tmp_path / "all", tokens=1, tell=silent).pruned_words == 0
+    assert extend(base, [text], tmp_path / "few", tokens=1, max_types=8, tell=silent).pruned_words > 0
 
 
 def test_transformers_reads_the_same(text: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    extend(written(tmp_path / "base"), [text], tmp_path / "new", pieces=500, tell=silent)
+    extend(written(tmp_path / "base"), [text], tmp_path / "new", tokens=500, tell=silent)
     new = read_model(tmp_path / "new")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
     line = "The myocardium of the heart; 심근경색은 ache."
@@ -310,7 +310,7 @@ def domain(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     folder = tmp_path_factory.mktemp("domain")
     lines = [f"The old farmer's myocardium was near the harbour {i} times. 심근경색은 시장에서." for i in range(120)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 120, 6)), "utf-8")
-    extend(tiny_run, [folder / "text.txt"], folder / "model", pieces=8, tell=silent)
+    extend(tiny_run, [folder / "text.txt"], folder / "model", tokens=8, tell=silent)
     prepare([folder / "text.txt"], folder / "model", folder / "corpus", hold_out=0.3, workers=1)
     return folder / "model", folder / "corpus"
 

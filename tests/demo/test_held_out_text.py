@@ -26,7 +26,7 @@ def test_a_blank_hides_one_whole_word(tiny_run: Path) -> None:
     for blank in blanks:
         assert len(blank.candidates) == 3 and blank.truth.isalpha()
         assert any(blank.text.replace("[MASK]", blank.truth) == text for text in TEXTS)
-        assert blank.right == (blank.candidates[0].piece == blank.truth)
+        assert blank.right == (blank.candidates[0].token == blank.truth)
 
 
 def test_what_cannot_be_blanked_is_left_out(tiny_run: Path) -> None:

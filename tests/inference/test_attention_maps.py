@@ -64,7 +64,7 @@ def test_weights_times_values_are_what_the_layer_gives(folders: dict[str, Path],
     for layer in layers:
         layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out)))
     attention = model.attention(text)
-    n = len(attention.pieces)
+    n = len(attention.tokens)
     assert attention.weights.shape == (3, 4, n, n) and attention.weights.dtype == np.float32
     assert len(seen) == 3
     for layer, weights, (x, out) in zip(layers, attention.weights, seen, strict=True):
@@ -104,9 +104,9 @@ def test_an_encoder_in_fewer_bits_is_watched_too(folders: dict[str, Path]) -> No
 def test_pairs_have_segments(folders: dict[str, Path]) -> None:
     model = load(folders["bert"], device="cpu")
     pair, single = model.attention("a b", "c"), model.attention("a b")
-    assert pair.pieces == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
-    assert single.pieces == ["[CLS]", "a", "b", "[SEP]"] == model.attention("a b", "").pieces
-    encoder, ids = model.loaded.objective.encoder, [PIECES.index(piece) for piece in pair.pieces]
+    assert pair.tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
+    assert single.tokens == ["[CLS]", "a", "b", "[SEP]"] == model.attention("a b", "").tokens
+    encoder, ids = model.loaded.objective.encoder, [PIECES.index(piece) for piece in pair.tokens]
     np.testing.assert_array_equal(attention_weights(encoder, ids, [0, 0, 0, 0, 1, 1]), pair.weights)
     assert not np.allclose(attention_weights(encoder, ids), pair.weights)
 
@@ -120,10 +120,10 @@ def test_weights_are_those_of_transformers(folders: dict[str, Path], second: str
     model = load(folders["bert"], device="cpu")
     for text in TEXTS:
         ours = model.attention(text, second)
-        ids = torch.tensor([[PIECES.index(piece) for piece in ours.pieces]])
+        ids = torch.tensor([[PIECES.index(piece) for piece in ours.tokens]])
         kinds = torch.zeros_like(ids)
         if second:
-            kinds[0, ours.pieces.index("[SEP]") + 1 :] = 1
+            kinds[0, ours.tokens.index("[SEP]") + 1 :] = 1
         with torch.no_grad():
             out = theirs(input_ids=ids, token_type_ids=kinds, output_attentions=True)
         np.testing.assert_allclose(ours.weights, torch.cat(out.attentions).numpy(), rtol=0, atol=1e-5)
@@ -155,7 +155,7 @@ def test_what_cannot_be_shown(folders: dict[str, Path], monkeypatch: pytest.Monk
     model = load(folders["bert"], device="cpu")
     with pytest.raises(LengthError, match=f"has {MOST + 1} tokens, the model reads at most {MOST}: shorten it"):
         model.attention("a " * (MOST - 1))
-    assert len(model.attention("a " * (MOST - 2)).pieces) == MOST
+    assert len(model.attention("a " * (MOST - 2)).tokens) == MOST
     assert isinstance(model.attention(""), Attention)
     # As a compiled encoder does: its layers run, but no hook sees them.
     monkeypatch.setattr(SelfAttention, "__call__", SelfAttention.forward)
@@ -166,13 +166,13 @@ def test_what_cannot_be_shown(folders: dict[str, Path], monkeypatch: pytest.Monk
 def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(folders: dict[str, Path]) -> None:
     """GPT met no special piece in pre-training."""
     model = load(folders["gpt"], device="cpu")
-    assert model.attention("a b").pieces == ["a", "b"]
-    assert model.attention("a b", "c").pieces == ["a", "b", "c"]
-    assert len(model.attention("a " * MOST).pieces) == MOST
+    assert model.attention("a b").tokens == ["a", "b"]
+    assert model.attention("a b", "c").tokens == ["a", "b", "c"]
+    assert len(model.attention("a " * MOST).tokens) == MOST
     with pytest.raises(InputError, match="has no tokens: give a text with a word in it"):
         model.attention(" ")
     tuned = replace(model, loaded=replace(model.loaded, task="classify"))
-    assert tuned.attention("a b", "c").pieces == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
+    assert tuned.attention("a b", "c").tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
 
 
 def test_a_row_without_pieces_is_refused(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

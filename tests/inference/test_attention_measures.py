@@ -33,7 +33,7 @@ def translator(norm: str) -> Model:
 def test_cross_attention_is_what_the_decoder_takes(norm: str) -> None:
     made = translator(norm)
     found = made.cross_attention("a1 b2 c3", "d4 e5")
-    assert found.columns == ["a1", "b2", "c3", "[SEP]"] and found.pieces == ["d4", "e5", "[SEP]"]
+    assert found.columns == ["a1", "b2", "c3", "[SEP]"] and found.tokens == ["d4", "e5", "[SEP]"]
     assert found.weights.shape == (2, 2, 3, 4)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
     # The values mixed by these weights are what each block's attention gave.
@@ -52,7 +52,7 @@ def test_the_models_own_translation_and_other_models() -> None:
     made = translator("post")
     found = made.cross_attention("a1 b2")
     expected = made.loaded.tokenizer.encode(made.translate("a1 b2")).ids
-    assert found.pieces == [made.loaded.tokenizer.piece(i) for i in expected] + ["[SEP]"]
+    assert found.tokens == [made.loaded.tokenizer.piece(i) for i in expected] + ["[SEP]"]
     with pytest.raises(InputError, match="has no tokens"):
         made.cross_attention(" ", "a1")
     with pytest.raises(ConfigError, match="has no cross-attention: firth pretrain --model transformer-mini"):

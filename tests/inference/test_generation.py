@@ -91,7 +91,7 @@ def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
             found = used.generate(text, how=how, beam=beam, max_new_tokens=12)
             start, last = Anew([ids[:-1]]), torch.tensor(ids[-1:])
             ((best, *_),) = beam_search(advance, start, last, end_id=None, beam=beam, alpha=0.0, most=[12])
-            assert found.pieces == [PIECES[i] for i in best.ids]
+            assert found.tokens == [PIECES[i] for i in best.ids]
             assert found.log_prob == pytest.approx(best.log_prob, abs=1e-4)
 
 
@@ -100,7 +100,7 @@ def test_the_log_probability_is_the_model_s() -> None:
     used = model()
     found = used.generate("a1 b2", max_new_tokens=8, seed=3, temperature=0.7, top_k=10)
     ids, total = used.loaded.tokenizer.encode("a1 b2").ids, 0.0
-    for piece in found.pieces:
+    for piece in found.tokens:
         number = PIECES.index(piece)
         total += float(log_probs(used.loaded.objective, ids)[number])
         ids.append(number)
@@ -121,9 +121,9 @@ def test_what_goes_through_the_model_together_does_not_matter(how: str, budget: 
         at_once=2,
     )
     for a, b in zip(together, parts, strict=True):
-        assert (a.prompt, a.text, a.pieces) == (b.prompt, b.text, b.pieces)
+        assert (a.prompt, a.text, a.tokens) == (b.prompt, b.text, b.tokens)
         assert a.log_prob == pytest.approx(b.log_prob, abs=1e-4)
-    assert (together[1].pieces == together[3].pieces) is (how != "sample"), "the same prompt twice: two draws"
+    assert (together[1].tokens == together[3].tokens) is (how != "sample"), "the same prompt twice: two draws"
 
 
 def test_a_seed_is_a_text() -> None:
@@ -134,17 +134,17 @@ def test_a_seed_is_a_text() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
     assert used.generate("a1", seed=1, max_new_tokens=30) == one
     assert used.generate("a1", seed=2, max_new_tokens=30) != one
-    assert len(one.pieces) == 30
+    assert len(one.tokens) == 30
 
 
 def test_text_is_what_is_new() -> None:
     used = model()
     found = used.generate("A1  b2", how="greedy", max_new_tokens=4)
     tokenizer = used.loaded.tokenizer
-    ids = tokenizer.encode("A1  b2").ids + [PIECES.index(piece) for piece in found.pieces]
+    ids = tokenizer.encode("A1  b2").ids + [PIECES.index(piece) for piece in found.tokens]
     assert tokenizer.decode(ids) == "a1 b2" + found.text
-    assert found.prompt == "A1  b2" and len(found.pieces) == 4
-    assert not set(found.pieces) & set(SPECIALS)
+    assert found.prompt == "A1  b2" and len(found.tokens) == 4
+    assert not set(found.tokens) & set(SPECIALS)
 
 
 def test_lists_and_streams() -> None:
@@ -157,7 +157,7 @@ def test_lists_and_streams() -> None:
 
 def test_a_text_that_would_be_too_long() -> None:
     used = model()
-    assert len(used.generate("a1 b2", max_new_tokens=38).pieces) == 38
+    assert len(used.generate("a1 b2", max_new_tokens=38).tokens) == 38
     with pytest.raises(LengthError, match="has 2 tokens; with max_new_tokens=39 that exceeds the .* maximum of 40"):
         used.generate("a1 b2", max_new_tokens=39)
 
@@ -209,7 +209,7 @@ def test_fewer_bits_write_too(precision: str, tmp_path: Path) -> None:
         used = load(tmp_path, device="cpu", precision="bfloat16")
     exact = load(tmp_path, device="cpu").generate("a1 b2", how="greedy", max_new_tokens=1)
     found = used.generate("a1 b2", how="greedy", max_new_tokens=5)
-    assert len(found.pieces) == 5 and found.log_prob < 0
+    assert len(found.tokens) == 5 and found.log_prob < 0
     assert used.generate("a1 b2", how="greedy", max_new_tokens=1).log_prob == pytest.approx(exact.log_prob, abs=0.3)
 
 
@@ -218,4 +218,4 @@ def test_a_folder_writes_as_the_model_in_memory(tmp_path: Path) -> None:
     write_model(tmp_path, "gpt", PRETRAINING, used.loaded.objective, used.loaded.tokenizer, {})
     found = load(tmp_path, device="cpu").generate(TEXTS, how="beam", max_new_tokens=10)
     for a, b in zip(found, used.generate(TEXTS, how="beam", max_new_tokens=10), strict=True):
-        assert a.pieces == b.pieces and a.log_prob == pytest.approx(b.log_prob, abs=1e-4)
+        assert a.tokens == b.tokens and a.log_prob == pytest.approx(b.log_prob, abs=1e-4)

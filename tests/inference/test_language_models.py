@@ -93,7 +93,7 @@ def test_generation_gives_what_reading_all_again_gives(name: str) -> None:
             read.append(int(values.argmax()))
             total += float(values.max())
             pieces.append(made.loaded.tokenizer.piece(read[-1]))
-        assert found.pieces == (pieces[::-1] if asked.backward else pieces)
+        assert found.tokens == (pieces[::-1] if asked.backward else pieces)
         assert found.log_prob == pytest.approx(total, abs=1e-3)
         assert found.before == asked.backward
         joined = made.loaded.tokenizer.decode(ids)
@@ -113,13 +113,13 @@ def test_next_tokens(name: str) -> None:
     assert len(found) == 5 and [c.probability for c in found] == sorted((c.probability for c in found), reverse=True)
     numbers = {made.loaded.tokenizer.piece(i): i for i in range(made.loaded.tokenizer.size)}
     for candidate in found:
-        assert candidate.probability == pytest.approx(float(values[numbers[candidate.piece]].exp()), rel=1e-3)
+        assert candidate.probability == pytest.approx(float(values[numbers[candidate.token]].exp()), rel=1e-3)
     every = made.next_tokens("a1 b2", 10_000)
     assert len(every) == made.loaded.tokenizer.size - len(made.loaded.tokenizer.special_ids)
 
 
 def test_who_has_a_start_token_generates_from_nothing() -> None:
-    assert len(tiny_language_model("lstm").generate("", max_new_tokens=3).pieces) == 3
+    assert len(tiny_language_model("lstm").generate("", max_new_tokens=3).tokens) == 3
     with pytest.raises(InputError, match="has no tokens"):
         tiny_language_model("gpt").generate("", max_new_tokens=3)
     with pytest.raises(LengthError, match="reads at most|exceeds the model's maximum of 16"):

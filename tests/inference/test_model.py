@@ -98,7 +98,7 @@ def test_loading(folders: dict[str, Path]) -> None:
 
 def test_pieces_of_a_text(model: Model) -> None:
     pieces = model.tokenize("The cats,\t고양이가")
-    assert [(p.piece, p.start, p.end) for p in pieces] == [
+    assert [(p.token, p.start, p.end) for p in pieces] == [
         ("the", 0, 3),
         ("cat", 4, 7),
         ("##s", 7, 8),
@@ -141,7 +141,7 @@ def test_blanks(model: Model, text: str, pieces: list[str], starts: list[int]) -
     assert [blank.start for blank in blanks] == starts
     assert all(text[start:].startswith("[MASK]") for start in starts)
     for blank, expected in zip(blanks, expected_blanks(model, ids_of("[CLS]", *pieces, "[SEP]"), 4), strict=True):
-        assert [c.piece for c in blank.candidates] == [piece for piece, _ in expected]
+        assert [c.token for c in blank.candidates] == [piece for piece, _ in expected]
         assert [c.probability for c in blank.candidates] == pytest.approx([p for _, p in expected], rel=1e-5)
 
 
@@ -162,13 +162,13 @@ def test_many_texts_are_answered_in_order_whatever_the_batches(model: Model) -> 
                 assert [c.probability for c in x.candidates] == pytest.approx(
                     [c.probability for c in y.candidates], rel=1e-4
                 )
-                assert [c.piece for c in x.candidates] == [c.piece for c in y.candidates]
+                assert [c.token for c in x.candidates] == [c.token for c in y.candidates]
 
 
 def test_probabilities_of_the_whole_vocabulary_add_up(model: Model) -> None:
     (blank,) = model.fill_mask("the [MASK]", top_k=len(PIECES))
     assert sum(c.probability for c in blank.candidates) == pytest.approx(1)
-    assert sorted(c.piece for c in blank.candidates) == sorted(PIECES)
+    assert sorted(c.token for c in blank.candidates) == sorted(PIECES)
     assert model.fill_mask([]) == []
 
 

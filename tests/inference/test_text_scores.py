@@ -64,7 +64,7 @@ def test_each_token_is_scored_as_by_itself(system: str) -> None:
         assert [t.log_probability for t in score.tokens] == pytest.approx(expected, abs=1e-4)
         assert score.log_probability == pytest.approx(sum(expected), abs=1e-3)
         pieces = made.tokenize(text)[-len(score.tokens) :] if score.tokens else []
-        assert [(t.token, t.start, t.end) for t in score.tokens] == [(p.piece, p.start, p.end) for p in pieces]
+        assert [(t.token, t.start, t.end) for t in score.tokens] == [(p.token, p.start, p.end) for p in pieces]
 
 
 def test_gpt_has_no_score_for_a_single_token() -> None:

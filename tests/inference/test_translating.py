@@ -179,7 +179,7 @@ def test_scores_are_those_of_the_model(copier: Model) -> None:
         for piece in [*pieces, tokenizer.end_id]:
             log_probs, state = objective.advance(torch.tensor([last]), state)
             total, last = total + float(log_probs[0, piece]), piece
-    assert found.ended and found.pieces == len(pieces)
+    assert found.ended and found.tokens == len(pieces)
     assert found.log_prob == pytest.approx(total, abs=1e-4)
     assert found.score == pytest.approx(total / length_penalty(len(pieces) + 1, 0.6), abs=1e-4)
 
@@ -196,7 +196,7 @@ def test_a_translation_is_no_longer_than_allowed(copier: Model, monkeypatch: pyt
     (found,) = copier.translate_stream(["red cat"], Search(beam=2, extra=3))
     assert not found.ended
     # Two words and the end piece of the source, and three more.
-    assert found.pieces == 2 + 1 + 3
+    assert found.tokens == 2 + 1 + 3
 
 
 def test_an_end_at_the_first_step_is_an_empty_translation(copier: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_an_end_at_the_first_step_is_an_empty_translation(copier: Model, monkeyp
     monkeypatch.setattr(Translation, "advance", ends)
     for beam in (1, 4):
         (found,) = copier.translate_stream(["red cat"], Search(beam=beam))
-        assert (found.text, found.pieces, found.ended) == ("", 0, True)
+        assert (found.text, found.tokens, found.ended) == ("", 0, True)
 
 
 @pytest.mark.parametrize(

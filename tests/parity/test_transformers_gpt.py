@@ -229,7 +229,7 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
             length_penalty=0.0,
         )
         expected = out[0, ids.shape[1] :].tolist()
-        assert found.pieces == [model.loaded.tokenizer.pieces[i] for i in expected], how
+        assert found.tokens == [model.loaded.tokenizer.pieces[i] for i in expected], how
 
 
 def test_their_model_with_the_published_vocabulary(tmp_path: Path, shared_data: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_batch_of_both_streams_is_made_again(run: Path) -> None:
 def test_the_folder_reads_any_word(run: Path) -> None:
     model = firth.load(run)
     assert isinstance(model.loaded.tokenizer, OpenWords)
-    assert [piece.piece for piece in model.tokenize("the zyzzyva .")] == ["the", "zyzzyva", "."]
+    assert [piece.token for piece in model.tokenize("the zyzzyva .")] == ["the", "zyzzyva", "."]
     one, same, other = model.embed(["the zyzzyva", "the zyzzyva", "the zyzzyvas"])
     assert np.array_equal(one, same) and not np.allclose(one, other)
 

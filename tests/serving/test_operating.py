@@ -75,7 +75,7 @@ def test_hugging_faces_own_client_is_answered(process: tuple[subprocess.Popen[st
     vectors = hub.InferenceClient(f"{address}/feature-extraction").feature_extraction("the river")
     np.testing.assert_allclose(vectors[0], model.embed("the river"), atol=1e-5)
     found = hub.InferenceClient(address).fill_mask("the [MASK]", top_k=3)
-    assert [one.token_str for one in found] == [c.piece for c in model.fill_mask("the [MASK]", top_k=3)[0].candidates]
+    assert [one.token_str for one in found] == [c.token for c in model.fill_mask("the [MASK]", top_k=3)[0].candidates]
     similarity = hub.InferenceClient(f"{address}/sentence-similarity").sentence_similarity
     assert similarity("the river", other_sentences=["the river", "winter"])[0] == pytest.approx(1, abs=1e-5)
 

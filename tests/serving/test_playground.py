@@ -85,7 +85,7 @@ def test_masks_are_those_of_pre_training_and_predictions_the_models_own(
     one = next(one for seed in range(20) if (one := _single(serve, seed))["how"] == "mask")
     start, stop = one["start"], one["stop"]
     (blank,) = model.fill_mask(f"{TEXT[:start]}[MASK]{TEXT[stop:]}", top_k=3)
-    assert [best["token_str"] for best in one["candidates"]] == [c.piece for c in blank.candidates]
+    assert [best["token_str"] for best in one["candidates"]] == [c.token for c in blank.candidates]
     assert [best["score"] for best in one["candidates"]] == pytest.approx([c.probability for c in blank.candidates])
 
 

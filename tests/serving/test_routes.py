@@ -196,7 +196,7 @@ def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
     assert chosen["choice"] == expected.choice and chosen["label"] == choice["choices"][expected.choice]
     assert chosen["scores"] == pytest.approx(expected.probabilities, abs=1e-5)
     blanks = predictors["masked"].fill_mask(f"the {MASK} is {MASK}")
-    assert [[one["token_str"] for one in mask] for mask in masked] == [[c.piece for c in b.candidates] for b in blanks]
+    assert [[one["token_str"] for one in mask] for mask in masked] == [[c.token for c in b.candidates] for b in blanks]
     pieces = predictors["masked"].loaded.tokenizer.pieces
     assert all(pieces[one["token"]] == one["token_str"] for mask in masked for one in mask)
     assert baseline == [{"entity_group": "X", "score": 1.0, "word": "farmer", "start": 4, "end": 10}]
@@ -298,7 +298,7 @@ def test_attention_weights_are_the_models_own(serve: Serve, predictors: dict[str
     found = serve(work, "masked")
     expected = predictors["masked"].attention("the river", "winter")
     levels = np.frombuffer(base64.b64decode(found["weights"]), np.uint8).reshape(found["shape"])
-    assert found["tokens"] == expected.pieces
+    assert found["tokens"] == expected.tokens
     np.testing.assert_allclose(levels / 255, expected.weights, atol=0.5 / 255 + 1e-6)
 
 

@@ -140,7 +140,7 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
 def test_text_is_split_as_was_asked(glove: Path, tmp_path: Path) -> None:
     convert_vectors(glove, tmp_path / "a")
     convert_vectors(glove, tmp_path / "b", VectorOptions(split="blanks"))
-    words = [[piece.piece for piece in load(tmp_path / name).tokenize("the cat, U.S.")] for name in ("a", "b")]
+    words = [[piece.token for piece in load(tmp_path / name).tokenize("the cat, U.S.")] for name in ("a", "b")]
     assert len(words[0]) == 7 and len(words[1]) == 3
     assert words[1][2] == "U.S."
 

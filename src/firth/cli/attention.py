@@ -79,8 +79,8 @@ def attention(
         print_json(plain if cross else {name: value for name, value in plain.items() if name != "keys"})
         return
     _write(found, out)
-    n_layers, n_heads, n_pieces, _ = found.weights.shape
-    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_pieces} tokens")
+    n_layers, n_heads, n_tokens, _ = found.weights.shape
+    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_tokens} tokens")
 
 
 def _write(found: "Attention", out: Path) -> None:
@@ -88,7 +88,7 @@ def _write(found: "Attention", out: Path) -> None:
         from firth.explain.markup import attention_svg, standalone
         from firth.files import write_text
 
-        write_text(out, standalone(attention_svg(found.pieces, found.columns, found.weights)))
+        write_text(out, standalone(attention_svg(found.tokens, found.columns, found.weights)))
         return
     from firth.explain.attention import write_attention_picture
 

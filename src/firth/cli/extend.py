@@ -20,7 +20,7 @@ from firth.cli.shared import (
 if TYPE_CHECKING:
     from firth.corpus.extend_report import Change, ExtendReport
 
-_SHOWN = 10  # of the new pieces; the report has more
+_SHOWN = 10  # of the new tokens; the report has more
 
 
 def extend(
@@ -28,7 +28,7 @@ def extend(
     /,
     *texts: Texts,
     out: Path,
-    pieces: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 2000,
+    tokens: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 2000,
     errors: Errors = "replace",
     as_json: JsonFlag = False,
 ) -> None:
@@ -37,7 +37,7 @@ def extend(
     Existing tokens keep ids and weights; a new token's embedding is initialised as the mean of
     the tokens it replaces. Continue pre-training afterwards to train the new embeddings.
 
-    Example: firth extend runs/a papers/*.txt --pieces 2000 --out extended/
+    Example: firth extend runs/a papers/*.txt --tokens 2000 --out extended/
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def extend(
         Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
     out
         Output model folder.
-    pieces
+    tokens
         Number of tokens to add; fewer if no more are useful.
     errors
         Invalid UTF-8: replace and report, or stop with an error (strict).
@@ -58,7 +58,7 @@ def extend(
     from firth.folder import PRETRAINING
 
     with on_interrupt("no model was written; run the same command again"):
-        report = extend_model(model, texts, out, pieces=pieces, errors=errors)
+        report = extend_model(model, texts, out, tokens=tokens, errors=errors)
     if as_json:
         print_json(report)
         return

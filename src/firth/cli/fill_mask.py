@@ -69,4 +69,4 @@ def _readable(text: str, blanks: "Iterable[Blank]") -> Iterator[str]:
         if len(blanks) > 1:
             yield f"  mask {number}"
         for candidate in blank.candidates:
-            yield f"  {candidate.probability:7.2%}  {candidate.piece}"
+            yield f"  {candidate.probability:7.2%}  {candidate.token}"

@@ -108,10 +108,10 @@ def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precis
         n_texts += 1
         found = loaded.next_tokens(prompt, top_k)
         if as_json:
-            print_json({"prompt": prompt, "next": [{"token": c.piece, "probability": c.probability} for c in found]})
+            print_json({"prompt": prompt, "next": [{"token": c.token, "probability": c.probability} for c in found]})
             continue
         print(prompt)
-        print_table([(candidate.piece, f"{candidate.probability:7.2%}") for candidate in found])
+        print_table([(candidate.token, f"{candidate.probability:7.2%}") for candidate in found])
     if not n_texts:
         raise InputError("no text: give one behind the model, or lines on stdin")
 

@@ -53,7 +53,7 @@ def translate(
     extra
         Maximum output length: source length plus this many tokens, end token included (default 50).
     as_json
-        Print one JSON object per line: translation, score, log_prob, pieces (tokens), ended.
+        Print one JSON object per line: translation, score, log_prob, tokens (their number), ended.
     """
     if greedy and (beam or length_penalty is not None):
         raise ConfigError("--greedy keeps a single hypothesis: leave out --beam and --length-penalty")
@@ -86,7 +86,7 @@ def translate(
                         "translation": translated.text,
                         "score": translated.score,
                         "log_prob": translated.log_prob,
-                        "pieces": translated.pieces,
+                        "tokens": translated.tokens,
                         "ended": translated.ended,
                     }
                 )

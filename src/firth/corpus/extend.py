@@ -53,29 +53,29 @@ def extend(
     paths: Sequence[str | Path],
     out: str | Path,
     *,
-    pieces: int = 2000,
+    tokens: int = 2000,
     errors: Literal["replace", "strict"] = "replace",
     max_types: int = MAX_TYPES,
     tell: Callable[[str], None] = say,
 ) -> ExtendReport:
-    """Add up to ``pieces`` WordPiece tokens of a text to a model of any kind, and write the model folder ``out``.
+    """Add up to ``tokens`` WordPiece tokens of a text to a model of any kind, and write the model folder ``out``.
 
     Old tokens keep their ids and weights. A new one is initialised with the mean of the tokens that it replaces.
     The text is streamed; ``max_types`` bounds the number of distinct words held.
     """
     out = Path(out)
-    if pieces < 1:
-        raise ConfigError(f"pieces={pieces}: expected at least 1")
+    if tokens < 1:
+        raise ConfigError(f"tokens={tokens}: expected at least 1")
     check_new(out)
     loaded = open_model(model)
     check_extendable(loaded.tokenizer)
     reader = CorpusReader(paths, errors)
     text, held, digest = _read(reader, loaded.tokenizer, max_types)
-    chosen = _choose(text.words, loaded.tokenizer, pieces, reader)
-    if len(chosen) < pieces:
-        tell(f"only {len(chosen):,} of {pieces:,} new tokens are useful for this text: adding these")
+    chosen = _choose(text.words, loaded.tokenizer, tokens, reader)
+    if len(chosen) < tokens:
+        tell(f"only {len(chosen):,} of {tokens:,} new tokens are useful for this text: adding these")
     tokenizer = extended(loaded.tokenizer, chosen)
-    report = _report(loaded, tokenizer, chosen, pieces, text, held, reader)
+    report = _report(loaded, tokenizer, chosen, tokens, text, held, reader)
     objective = extended_objective(loaded, chosen)
     provenance = _provenance(loaded, model, tokenizer, report, digest)
 
@@ -126,7 +126,7 @@ def _named(reader: CorpusReader) -> str:
 
 
 def _choose(words: Mapping[str, int], tokenizer: Tokenizer, n: int, reader: CorpusReader) -> list[str]:
-    with Progress("choose pieces", n, "pieces") as progress:
+    with Progress("choose tokens", n, "tokens") as progress:
         chosen = choose_pieces(words, tokenizer.pieces, n, lambda done: progress.advance(done - progress.done))
     if not chosen:
         raise InputError(

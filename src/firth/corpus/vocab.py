@@ -96,7 +96,7 @@ def build_vocab(
             raise InputError(
                 f"no words in {_named(reader)} ({reader.report.documents} documents); give text to train on"
             )
-        with Progress("join pieces", size, "pieces") as progress:
+        with Progress("train vocabulary", size, "tokens") as progress:
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
         report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
         tokenizer.save(folder)

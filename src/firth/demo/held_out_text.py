@@ -32,7 +32,7 @@ class FilledBlank:
 
     @property
     def right(self) -> bool:
-        return self.candidates[0].piece == self.truth
+        return self.candidates[0].token == self.truth
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def _blanks(report: Report, found: Findings, settings: "DemoSettings") -> None:
         return
     blanks = found.blanks
     right = float(np.mean([b.right for b in blanks]))
-    among = float(np.mean([b.truth in [c.piece for c in b.candidates] for b in blanks]))
+    among = float(np.mean([b.truth in [c.token for c in b.candidates] for b in blanks]))
     constant = float(np.mean([b.truth == found.commonest for b in blanks]))
     report.text(
         f"One word in each of {len(blanks)} held-out sentences that do not stand in the training text: {right:.1%} "
@@ -214,7 +214,7 @@ def _blanks(report: Report, found: Findings, settings: "DemoSettings") -> None:
     )
     rows: list[list[TableCell]] = []
     for blank in blanks[: settings.n_blanks]:
-        candidates = " · ".join(f"{c.piece} {c.probability:.0%}" for c in blank.candidates)
+        candidates = " · ".join(f"{c.token} {c.probability:.0%}" for c in blank.candidates)
         rows.append([blank.text, blank.truth, candidates, "yes" if blank.right else "no"])
     report.table(["sentence", "word", "the model's candidates", "right"], rows)
 

@@ -33,7 +33,7 @@ def draw_attention(attention: Attention) -> "Figure":
     n_layers, n_heads, n_pieces, _ = attention.weights.shape
     columns = attention.columns
     few = max(n_pieces, len(columns)) <= MOST_LABELS
-    names = [plain(piece) for piece in attention.pieces] if few else []
+    names = [plain(piece) for piece in attention.tokens] if few else []
     below = [plain(piece) for piece in columns] if few else []
     side = max(_SIDE, _LINE * max(len(names), len(below)))
     figure = Figure(figsize=(side * (n_heads + 0.7), side * (n_layers + 0.7)), layout="constrained")

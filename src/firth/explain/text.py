@@ -420,12 +420,12 @@ def _attention(page: Report, model: Model, asked: Asked) -> str:
         page.text(asked.say("cut", n=room))
     found = model.attention(text)
     mean = asked.say("attention_mean")
-    page.drawing(labelled_map(found.pieces, found.pieces, found.weights.mean((0, 1)), mean), mean)
+    page.drawing(labelled_map(found.tokens, found.tokens, found.weights.mean((0, 1)), mean), mean)
     names = [asked.say("attention_head", n=head + 1) for head in range(found.weights.shape[1])]
     for layer, weights in enumerate(found.weights, start=1):
         title = asked.say("attention_layer", n=layer)
-        page.drawing(head_maps(found.pieces, weights, title, names), title)
-    if len(found.pieces) > 1:
+        page.drawing(head_maps(found.tokens, weights, title, names), title)
+    if len(found.tokens) > 1:
         page.text(asked.say("saturation_text"))
         sharp = model.saturation(text)
         rows = [

@@ -24,19 +24,19 @@ from firth.packed import Encoder
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How much each of T ``pieces`` (a row of ``weights``) takes from each (a column), by layer and head.
+    """How much each of T ``tokens`` (a row of ``weights``) takes from each (a column), by layer and head.
 
-    ``keys``: the columns, where they are other pieces: the source of a translation, whose target the rows are.
+    ``keys``: the columns, where they are other tokens: the source of a translation, whose target the rows are.
     """
 
-    pieces: list[str]
+    tokens: list[str]
     weights: Float[np.ndarray, "L N T Tk"]
     keys: list[str] | None = None
 
     @property
     def columns(self) -> list[str]:
-        """The pieces that are attended to."""
-        return self.pieces if self.keys is None else self.keys
+        """The tokens that are attended to."""
+        return self.tokens if self.keys is None else self.keys
 
     def mean(self, over: Literal["heads", "layers", "all"]) -> "Attention":
         """The average over the heads of each layer, over all layers for each head, or over both."""

@@ -58,7 +58,7 @@ class Continuation:
 
     prompt: str
     text: str
-    pieces: list[str]
+    tokens: list[str]
     log_prob: float
     before: bool = False
 

@@ -24,7 +24,7 @@ MASK = "[MASK]"
 class Candidate:
     """A candidate token for a mask, with its ``probability`` over the vocabulary."""
 
-    piece: str
+    token: str
     probability: float
 
 

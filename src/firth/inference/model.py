@@ -50,10 +50,10 @@ from firth.training.compiled_blocks import compile_regions
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Token:
     """One token of a text, at characters ``[start:end]``."""
 
-    piece: str
+    token: str
     id: int
     start: int
     end: int
@@ -96,10 +96,10 @@ class Model:
         """The labels or tags of its task, in the order of the outputs; empty for values, spans and choices."""
         return tuple(getattr(self.loaded.objective.config, "labels", ()))
 
-    def tokenize(self, text: str) -> list[Piece]:
+    def tokenize(self, text: str) -> list[Token]:
         """Tokenise a text, without special tokens."""
         encoded, piece = self.loaded.tokenizer.encode(text), self.loaded.tokenizer.piece
-        return [Piece(piece(i), i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
+        return [Token(piece(i), i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
 
     @overload
     def fill_mask(self, texts: str, top_k: int = 5) -> list[Blank]: ...

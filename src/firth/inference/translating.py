@@ -44,7 +44,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A translation. ``log_prob`` over all its ``pieces``, ``score`` the search's ranking score.
+    """A translation. ``log_prob`` over all its ``tokens``, ``score`` the search's ranking score.
 
     ``ended``: False if it reached the maximum length before an end token. Empty for a line without text. ``read``: the
     number of source tokens, the end token included.
@@ -53,7 +53,7 @@ class Translated:
     text: str
     score: float
     log_prob: float
-    pieces: int
+    tokens: int
     ended: bool
     read: int = 0
 

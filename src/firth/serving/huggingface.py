@@ -238,15 +238,15 @@ def _filled(hosted: Any, text: str, blank: Any) -> list[dict[str, Any]]:
     from firth.inference.masks import MASK
 
     pieces = hosted.model.loaded.tokenizer.pieces
-    numbers = {c.piece: None for c in blank.candidates}
+    numbers = {c.token: None for c in blank.candidates}
     numbers = {piece: i for i, piece in enumerate(pieces) if piece in numbers}
     before, after = text[: blank.start], text[blank.start + len(MASK) :]
     return [
         {
             "score": c.probability,
-            "token": numbers[c.piece],
-            "token_str": c.piece,
-            "sequence": (before.rstrip() + c.piece.removeprefix("##") if c.piece.startswith("##") else before + c.piece)
+            "token": numbers[c.token],
+            "token_str": c.token,
+            "sequence": (before.rstrip() + c.token.removeprefix("##") if c.token.startswith("##") else before + c.token)
             + after,
         }
         for c in blank.candidates

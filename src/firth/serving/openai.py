@@ -104,7 +104,7 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     choices, written, read = [], 0, 0
     for index, (prompt, writing) in enumerate(wanted):
         made = await generate(context, prompt, writing, hosted.name)
-        written += len(made.pieces)
+        written += len(made.tokens)
         read += len(hosted.model.tokenize(prompt))
         choices.append({"index": index, "text": made.text, "logprobs": None, "finish_reason": "length"})
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

@@ -60,7 +60,7 @@ async def attention(context: Context, body: AttentionBody) -> Any:
     n_layers, n_heads, n_tokens, _ = found.weights.shape
     levels = np.round(found.weights * 255).astype(np.uint8)
     return {
-        "tokens": found.pieces,
+        "tokens": found.tokens,
         "shape": [n_layers, n_heads, n_tokens, n_tokens],
         "weights": base64.b64encode(levels.tobytes()).decode("ascii"),
     }
@@ -84,7 +84,7 @@ async def masking(context: Context, body: MaskingBody) -> Any:
             "how": _how(hosted, row.ids[index], label),
             "shown": hosted.model.loaded.tokenizer.piece(row.ids[index]),
             "probability": guess.probability,
-            "candidates": [{"token_str": c.piece, "score": c.probability} for c in guess.candidates],
+            "candidates": [{"token_str": c.token, "score": c.probability} for c in guess.candidates],
         }
         for index, label, guess in zip(row.chosen, row.labels, guesses, strict=True)
     ]

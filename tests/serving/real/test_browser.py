@@ -157,11 +157,11 @@ def test_the_answers_are_the_librarys(browser: Any, server: Server, mini: Model,
     visit = Visit(browser, server, WIDE)
     (blank,) = mini.fill_mask("The capital of France is [MASK].", top_k=5)
     shown = visit.run("masks").split("\n")
-    assert [line for line in shown if line][::2] == [one.piece for one in blank.candidates]
+    assert [line for line in shown if line][::2] == [one.token for one in blank.candidates]
     text = visit.panel("tokens").locator("textarea").input_value()
     visit.run("tokens")
     tokens = visit.panel("tokens").locator(".token:not(.special)")
-    assert [one.split()[0] for one in tokens.all_inner_texts()] == [one.piece for one in mini.tokenize(text)]
+    assert [one.split()[0] for one in tokens.all_inner_texts()] == [one.token for one in mini.tokenize(text)]
     visit.choose("classify")
     best = max(predictors["classify"].predict([text])[0].probabilities.items(), key=lambda one: one[1])
     assert visit.run("labels").split()[:2] == [best[0], f"{best[1]:.3f}"]

@@ -155,7 +155,7 @@ def test_hugging_faces_client(server: Server, mini: Model, predictors: dict[str,
     asked = client("huggingface_hub").InferenceClient(server.address)
     found = asked.fill_mask("The capital of France is [MASK].", top_k=3)
     (blank,) = mini.fill_mask("The capital of France is [MASK].", top_k=3)
-    assert [one.token_str for one in found] == [one.piece for one in blank.candidates]
+    assert [one.token_str for one in found] == [one.token for one in blank.candidates]
     named = client("huggingface_hub").InferenceClient(f"{server.address}/models/classify/pipeline/text-classification")
     (best, *_) = named.text_classification(TEXTS[0])
     (expected,) = predictors["classify"].predict(TEXTS[:1])
