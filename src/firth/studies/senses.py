@@ -68,7 +68,7 @@ CUES = {
     "track/railway": "railway train station railroad locomotive gauge",
     "track/song": "album song single guitar vocals band chart",
 }
-PICTURED, LABELS = ("bank", "plant"), 2
+PICTURED = ("bank", "plant")
 VECTORS = {"algorithm": "skip-gram", "width": 100, "epochs": 2, "lowercase": True, "workers": 1}
 EVERY = 4  # word vectors are trained on every fourth article
 # Names in the table, and models: a folder of --models, but for the one that the package ships.
@@ -257,20 +257,23 @@ def accuracies(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], 
 
 
 def points(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], word: str) -> dict[str, Any]:
-    """Two principal components of a word's vectors by sense; two occurrences of each are labelled."""
+    """Two principal components of a word's vectors by sense.
+
+    Labelled are the occurrences of a sense that are nearest to its centre and farthest from it.
+    """
     chosen = [i for i, one in enumerate(ones) if one.word == word]
-    places = np.round(principal_components(unit_vectors(x[chosen])), 3).tolist()
+    places = np.round(principal_components(unit_vectors(x[chosen])), 3)
     found: dict[str, Any] = {}
-    for i, (across, up) in zip(chosen, places, strict=True):
-        drawn = found.setdefault(ones[i].sense, {"x": [], "y": [], "labels": {}})
-        if len(drawn["labels"]) < LABELS:
-            drawn["labels"].setdefault(around(ones[i]), len(drawn["x"]))
-        drawn["x"].append(across)
-        drawn["y"].append(up)
+    for sense in dict.fromkeys(ones[i].sense for i in chosen):
+        own = [number for number, i in enumerate(chosen) if ones[i].sense == sense]
+        across, up = places[own].T
+        distance = np.hypot(across - across.mean(), up - up.mean())
+        labels = {around(ones[chosen[own[i]]]): i for i in (int(distance.argmin()), int(distance.argmax()))}
+        found[sense] = {"x": across.tolist(), "y": up.tolist(), "labels": labels}
     return found
 
 
 def around(one: LabelledOccurrence) -> str:
-    """The occurrence with two words on either side."""
-    before, after = one.text[: one.start].split(), one.text[one.start :].split()
-    return " ".join([*before[-2:], *after[:3]])
+    """The occurrence with four words on either side."""
+    before = " ".join(one.text[: one.start].split(" ")[-5:])  # ends in a blank or in a sign before the word
+    return before + " ".join(one.text[one.start :].split(" ")[:5])

@@ -117,11 +117,14 @@ def _frame(axes: "Axes", title: str) -> None:
 
 
 def _draw(axes: "Axes", senses: Mapping[str, Any]) -> None:
+    letters, lines = iter("abcdefgh"), list[str]()
     for (sense, drawn), (colour, _), marker in zip(senses.items(), COLOURS[:2], _MARKERS, strict=True):
         axes.plot(drawn["x"], drawn["y"], marker, ms=5, color=colour, alpha=0.6, label=sense, markeredgewidth=0)
         for text, i in drawn["labels"].items():
-            place = drawn["x"][i], drawn["y"][i]
-            axes.plot(*place, marker, ms=7, color=colour, markeredgecolor=INK)
-            side = "left" if place[0] < 0 else "right"  # towards the middle, inside the frame
-            axes.annotate(text, place, (0, 7), textcoords="offset points", ha=side, fontsize=8, color=INK)
+            letter, place = next(letters), (drawn["x"][i], drawn["y"][i])
+            axes.plot(*place, marker, ms=12, color=colour, markeredgecolor=INK)
+            axes.annotate(letter, place, ha="center", va="center", fontsize=8, color="white", weight="bold")
+            lines.append(f"{letter}  {sense}: {text}")
+    # Sentences stand below: beside their points they would lie on others.
+    axes.set_xlabel("\n".join(lines), loc="left", fontsize=8, color=INK)
     axes.legend(frameon=False, fontsize=9, loc="best")
