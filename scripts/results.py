@@ -302,6 +302,8 @@ def senses_section() -> str:
         "",
         *record["remarks"].get("text", []),
         "\n![occurrences of bank and plant](results/senses.png)\n",
+        "Two principal components of each occurrence's vector. The lettered ones are nearest to the centre of their "
+        "sense and farthest from it.\n",
         "By word:\n",
         *markdown(*word_table(facts)),
         "",
