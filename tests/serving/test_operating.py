@@ -23,6 +23,7 @@ from firth.inference.model import Model
 from firth.serving.access import Access
 from firth.serving.admin import canary, renewed
 from firth.serving.hosted import Hosted
+from firth.serving.server import allow_many_files
 
 KEY = "a-key-of-sixteen-letters"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
@@ -132,6 +133,19 @@ def test_every_model_has_a_question_it_can_answer(predictors: dict[str, Any]) ->
         job = canary(Hosted(name, Path(name), predictor), texts=2)
         prepared = job.prepare()
         assert len(prepared.answers(job.forward.run([row.work for row in prepared.rows]))) == 2
+
+
+def test_as_many_files_are_allowed_as_the_system_does() -> None:
+    resource = pytest.importorskip("resource", reason="this system has no limits of files")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] == resource.RLIM_INFINITY:
+        pytest.skip("this system has no limit of files")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+        allow_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_what_was_accepted_is_finished(serve: Serve) -> None:

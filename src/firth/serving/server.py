@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -118,6 +118,7 @@ def check_start(served: Served) -> None:
 
 def serve(served: Served) -> None:
     """Serve until SIGTERM or Ctrl-C."""
+    allow_many_files()
     with _signals() as wait, listen(served.host, served.port) as bound:
         state = load_models(served)
         server, thread, loop = start_http(make_app(state, served.access), bound)
@@ -133,6 +134,19 @@ def serve(served: Served) -> None:
             server.should_exit = True
             thread.join()
     say("stopped")
+
+
+def allow_many_files() -> None:
+    """Open as many files as the system allows: each connection is one, and 1,024 are the usual number unless asked."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != most:
+        # Some systems call the limit infinite and refuse it; the old number does then.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def start_http(
