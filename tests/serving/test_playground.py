@@ -44,7 +44,7 @@ def test_no_part_names_another_host() -> None:
 def test_it_asks_for_routes_that_there_are() -> None:
     known = {route.path for route in ROUTES}
     paths = re.findall(r'path: "([^"]+)"', SCRIPT)
-    assert len(paths) == 13
+    assert len(paths) == 14
     assert {f"/models/{{model}}{path}" for path in paths} <= known
     assert {"/v1/models", "/models/{model}/info"} <= known
 
@@ -127,9 +127,28 @@ def test_whether_a_text_follows_is_the_models_own_answer(serve: Serve, predictor
     assert serve(work, "masked")["probability"] == pytest.approx(predictors["masked"].follows(TEXT, second), abs=1e-6)
 
 
+@pytest.mark.parametrize("target", [None, "the river was old"])
+def test_attention_over_the_source_is_the_models_own(
+    serve: Serve, predictors: dict[str, Any], target: str | None
+) -> None:
+    async def work(client: Client) -> Any:
+        body = {"inputs": TEXT, **({} if target is None else {"target": target})}
+        return (await client.post("/cross_attention", body)).json()
+
+    found, expected = serve(work, "mt"), predictors["mt"].cross_attention(TEXT, target)
+    assert found["tokens"] == expected.tokens and found["source"] == expected.columns
+    assert found["translation"] == (predictors["mt"].translate(TEXT) if target is None else target)
+    weights = np.frombuffer(base64.b64decode(found["weights"]), np.uint8).reshape(found["shape"])
+    np.testing.assert_allclose(weights / 255, expected.weights, atol=0.5 / 255 + 1e-5)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
+        ("/models/masked/cross_attention", {"inputs": "a"}, 400, "cannot cross-attention"),
+        ("/models/mt/cross_attention", {"inputs": ""}, 422, "no tokens"),
+        ("/models/mt/cross_attention", {"inputs": "a " * MOST_TOKENS}, 422, "shorten"),
+        ("/models/mt/cross_attention", {"inputs": "a", "target": "a " * MOST_TOKENS}, 422, "shorten"),
         ("/models/masked/masking", {"inputs": ""}, 422, "no tokens"),
         ("/models/masked/masking", {"inputs": "\u0000\u0007\u001b"}, 422, "no tokens"),
         ("/models/masked/masking", {"inputs": "a", "share": 0}, 422, "share=0"),
@@ -149,5 +168,5 @@ def test_what_cannot_be_drawn_is_refused(serve: Serve, path: str, body: Any, sta
     async def work(client: Client) -> Any:
         return await client.post(path, body)
 
-    answer = serve(work, "masked", "gpt", "baseline")
+    answer = serve(work, "masked", "gpt", "mt", "baseline")
     assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text

@@ -25,6 +25,7 @@ ABILITY_ROUTES = {
     "generate": "POST /v1/completions, /text-generation",
     "translate": "POST /translation",
     "attention": "POST /attention",
+    "cross-attention": "POST /cross_attention",
     "follow": "POST /next_sentence",
 }
 TASK_ROUTES = {

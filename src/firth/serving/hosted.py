@@ -132,7 +132,7 @@ class Hosted:
 
     @property
     def abilities(self) -> frozenset[str]:
-        """What can be asked of it: predict, embed, fill-mask, generate, translate, attention, follow."""
+        """What can be asked of it: the names of ``ABILITY_ROUTES``."""
         if isinstance(self.predictor, Baseline):
             return frozenset({"predict"})
         from firth.folder import PRETRAINING
@@ -141,6 +141,7 @@ class Hosted:
         from firth.inference.next_sentence import next_sentence_model
         from firth.inference.translating import translates
         from firth.objectives.next_token import TiedLM
+        from firth.objectives.translation import Translation
 
         loaded = self.predictor.loaded
         found = {"embed"} if loaded.task == PRETRAINING else {"embed", "predict"}
@@ -155,6 +156,8 @@ class Hosted:
             found.add("translate")
         if attention_layers(loaded.objective.encoder):
             found.add("attention")
+        if isinstance(loaded.objective, Translation):
+            found.add("cross-attention")
         try:
             next_sentence_model(loaded)
             found.add("follow")
@@ -327,6 +330,17 @@ class Hosted:
             return Prepared(
                 [QueuedRow(max(n_tokens, 1), lambda: model.attention(text, second))], lambda found: found[0]
             )
+
+        return Job(Forward(self, "attention"), prepare, alone=True)
+
+    def cross_attention(self, source: str, target: str) -> Job:
+        """The weights of each token of a translation over the tokens of its source."""
+        model = self.model
+
+        def prepare() -> Prepared:
+            n_tokens = len(model.tokenize(source)) + len(model.tokenize(target))
+            row = QueuedRow(max(n_tokens, 1), lambda: model.cross_attention(source, target))
+            return Prepared([row], lambda found: found[0])
 
         return Job(Forward(self, "attention"), prepare, alone=True)
 

@@ -11,6 +11,7 @@ from firth.data.config import MaskingConfig
 from firth.serving.asking import Context, Route, Texts, as_list, request_body
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
+from firth.serving.searches import translate
 from firth.serving.tei import token_lists
 
 # Tokens of a request whose weights or vectors are sent: 128 of BERT-base are 2.4 MB of either.
@@ -26,6 +27,14 @@ class AttentionBody:
 
     inputs: str
     second: str | None = None
+
+
+@request_body
+class CrossAttentionBody:
+    """A text and its translation; without one the model translates it first."""
+
+    inputs: str
+    target: str | None = None
 
 
 @request_body
@@ -57,13 +66,31 @@ async def attention(context: Context, body: AttentionBody) -> Any:
     texts = context.texts([body.inputs, *([] if body.second is None else [body.second])])
     _check_tokens(token_lists(hosted, texts))
     found = await context.ask(hosted.attention(*texts, *([None] * (2 - len(texts)))))
-    n_layers, n_heads, n_tokens, _ = found.weights.shape
-    levels = np.round(found.weights * 255).astype(np.uint8)
-    return {
-        "tokens": found.tokens,
-        "shape": [n_layers, n_heads, n_tokens, n_tokens],
-        "weights": base64.b64encode(levels.tobytes()).decode("ascii"),
-    }
+    return {"tokens": found.tokens, **_as_levels(found.weights)}
+
+
+async def cross_attention(context: Context, body: CrossAttentionBody) -> Any:
+    hosted = context.hosted("cross-attention")
+    (source,) = context.texts([body.inputs])
+    (tokens,) = token_lists(hosted, [source])
+    # Before the model translates: a long text takes it long.
+    _check_tokens([tokens])
+    if body.target is None:
+        from firth.inference.translating import Search
+
+        search = Search()
+        (target,) = await translate(context, [source], search.beam, search.length_penalty)
+    else:
+        (target,) = context.texts([body.target], "target")
+    _check_tokens([tokens, *token_lists(hosted, [target])])
+    found = await context.ask(hosted.cross_attention(source, target))
+    return {"tokens": found.tokens, "source": found.columns, "translation": target, **_as_levels(found.weights)}
+
+
+def _as_levels(weights: np.ndarray) -> dict[str, Any]:
+    """Weights (L, N, rows, columns) of 0 to 1 as bytes of 0 to 255, in base64."""
+    levels = np.round(weights * 255).astype(np.uint8)
+    return {"shape": list(weights.shape), "weights": base64.b64encode(levels.tobytes()).decode("ascii")}
 
 
 async def next_sentence(context: Context, body: NextSentenceBody) -> Any:
@@ -147,6 +174,7 @@ async def page(context: Context, body: None) -> Any:
 
 _DRAWN: tuple[tuple[str, Any, Any, str], ...] = (
     ("/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64"),
+    ("/cross_attention", cross_attention, CrossAttentionBody, "Weights of a translation over its source, L×N×T×S"),
     ("/next_sentence", next_sentence, NextSentenceBody, "The probability that the second text follows the first"),
     ("/masking", masking, MaskingBody, "A text as pre-training masks it, and the model's predictions"),
     ("/hidden_states", hidden_states, HiddenStatesBody, "The vectors of every layer, float16 T×H in base64"),

@@ -37,6 +37,7 @@ PANELS = {
     "classify": ("labels",),
     "tag": ("entities",),
     "answer": ("answer",),
+    "mt": ("cross",),
 }
 WIDE, NARROW = 1280, 390
 PATIENCE_MS = 120_000

@@ -13,6 +13,7 @@ const WORDS = {
     position: "position", next: "Does the second text follow the first?", follows: "it follows",
     learn: "A few labels", examples: "One example per line, its label first: label: text", encoder: "this model's vectors",
     tfidf: "TF-IDF", majority: "most frequent label", correct: "correct on held-out texts", count: "examples to learn from",
+    cross: "Attention over the source of a translation", target: "Translation (empty: the model's own)",
   },
   ko: {
     model: "모델", key: "API 키", run: "실행", text: "텍스트", second: "둘째 텍스트", question: "질문",
@@ -26,11 +27,12 @@ const WORDS = {
     position: "위치", next: "둘째 텍스트가 첫째에 이어지는가?", follows: "이어짐",
     learn: "적은 레이블로 학습", examples: "한 줄에 예시 하나, 레이블 먼저: 레이블: 텍스트", encoder: "이 모델의 벡터",
     tfidf: "TF-IDF", majority: "최빈 레이블", correct: "평가용 텍스트 정확도", count: "학습 예시 수",
+    cross: "번역이 원문에 두는 어텐션", target: "번역문(비우면 모델이 번역)",
   },
 };
 const EXAMPLES = {
   en: {
-    text: "The old farmer sat on the bank of the river.", mask: "The capital of France is [MASK].", second: "",
+    text: "The old farmer sat on the bank of the river.", mask: "The capital of France is [MASK].", second: "", target: "",
     question: "Where did the farmer sit?", texts: "He opened an account at the bank.\nThe water was cold.",
     sentences: "He sat on the bank of the river.\nThe bank lent him money.\nShe works at a bank.", word: "bank",
     next: "He was very tired.",
@@ -46,7 +48,7 @@ const EXAMPLES = {
     ].join("\n"),
   },
   ko: {
-    text: "늙은 농부가 강가에 앉아 있었다.", mask: "대한민국의 수도는 [MASK]이다.", second: "",
+    text: "늙은 농부가 강가에 앉아 있었다.", mask: "대한민국의 수도는 [MASK]이다.", second: "", target: "",
     question: "농부는 어디에 앉아 있었나?", texts: "그는 은행에서 계좌를 열었다.\n물이 차가웠다.",
     sentences: "배가 항구에 들어왔다.\n배가 아파서 병원에 갔다.\n배를 타고 섬에 갔다.", word: "배",
     next: "그는 몹시 피곤했다.",
@@ -198,30 +200,39 @@ function answer(found, fields) {
   return slices(fields.context, [{ ...found, note: found.score.toFixed(2) }]);
 }
 
-function attention(found) {
-  const [layers, heads, count] = found.shape;
-  const weights = Uint8Array.from(atob(found.weights), (character) => character.charCodeAt(0));
+// Lines from each token on the left to those on the right that it takes from, for one head at a time.
+function attention_of(rows, columns, [layers, heads], base64) {
+  const weights = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   const pick = (word, n) => make("select", { "aria-label": say(word) },
     ...Array.from({ length: n }, (_, i) => make("option", { value: i }, `${say(word)} ${i + 1}`)));
   const layer = pick("layer", layers), head = pick("head", heads), picture = make("div");
+  const height = 20, right = 300, down = Math.max(rows.length, columns.length) * height + 8;
   const draw = () => {
-    const begin = (Number(layer.value) * heads + Number(head.value)) * count * count, height = 20, right = 300;
-    const svg = make("svg", { viewBox: `0 0 440 ${count * height + 8}`, role: "img", "aria-label": say("attention") });
-    for (let row = 0; row < count; row += 1) {
-      for (let column = 0; column < count; column += 1) {
-        const weight = weights[begin + row * count + column] / 255;
-        if (weight < 0.02) continue;
+    const begin = (Number(layer.value) * heads + Number(head.value)) * rows.length * columns.length;
+    const svg = make("svg", { viewBox: `0 0 440 ${down}`, role: "img", "aria-label": say("attention") });
+    rows.forEach((token, row) => {
+      columns.forEach((_, column) => {
+        const weight = weights[begin + row * columns.length + column] / 255;
+        if (weight < 0.02) return;
         svg.append(make("line", { x1: 140, y1: (row + .65) * height, x2: right, y2: (column + .65) * height,
           "stroke-width": 2, "stroke-opacity": weight }));
-      }
-      svg.append(make("text", { x: 132, y: (row + .85) * height, "text-anchor": "end" }, found.tokens[row]));
-      svg.append(make("text", { x: right + 8, y: (row + .85) * height }, found.tokens[row]));
-    }
+      });
+      svg.append(make("text", { x: 132, y: (row + .85) * height, "text-anchor": "end" }, token));
+    });
+    columns.forEach((token, column) => svg.append(make("text", { x: right + 8, y: (column + .85) * height }, token)));
     picture.replaceChildren(svg);
   };
   layer.onchange = head.onchange = draw;
   draw();
   return [layer, " ", head, picture];
+}
+
+function attention(found) {
+  return attention_of(found.tokens, found.tokens, found.shape, found.weights);
+}
+
+function cross(found) {
+  return [make("p", {}, found.translation), ...attention_of(found.tokens, found.source, found.shape, found.weights)];
 }
 
 function masking(found, fields, inputs) {
@@ -356,6 +367,8 @@ const PANELS = [
     body: (f) => ({ inputs: f.text, parameters: { max_new_tokens: 30 } }), show: ([one]) => [one.generated_text] },
   { name: "attention", needs: (m) => m.abilities.includes("attention"), fields: ["text", "second"], path: "/attention",
     body: (f) => ({ inputs: f.text, ...(f.second ? { second: f.second } : {}) }), show: attention },
+  { name: "cross", needs: (m) => m.abilities.includes("cross-attention"), fields: ["text", "target"],
+    path: "/cross_attention", body: (f) => ({ inputs: f.text, ...(f.target ? { target: f.target } : {}) }), show: cross },
   { name: "hidden", needs: (m) => m.abilities.includes("embed"), fields: ["sentences", "word"], path: "/hidden_states",
     body: (f) => ({ inputs: lines(f.sentences) }), show: hidden },
   { name: "similar", needs: (m) => m.abilities.includes("embed"), fields: ["text", "texts"], path: "/similarity",
