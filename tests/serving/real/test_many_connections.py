@@ -17,6 +17,7 @@ IDLE = 10_000
 # Files that this process and the server have open besides connections.
 OTHER_FILES = 500
 REQUESTS, WARM_UP, AT_ONCE, MOST_S = 100_000, 10_000, 16, 240
+MOST_GROWTH = 0.01
 BODY_S = 2
 
 
@@ -128,7 +129,7 @@ def test_bodies_and_heads_that_never_end(tiny: Server) -> None:
 def test_memory_stays_where_it_is(tiny: Server) -> None:
     """Texts of many lengths, since what is kept for each length would grow too."""
     words, rng = ["the", "old", "farmer", "walked", "river", "강가에서"], random.Random(1)
-    bodies = [json.dumps({"inputs": " ".join(rng.choices(words, k=rng.randint(1, 60)))}).encode() for _ in range(1000)]
+    bodies = [json.dumps({"inputs": " ".join(rng.choices(words, k=rng.randint(1, 20)))}).encode() for _ in range(1000)]
     requests = [head("/predict", f"content-length: {len(body)}") + body for body in bodies]
     left, ends_s = REQUESTS, time.monotonic() + MOST_S
 
@@ -151,7 +152,8 @@ def test_memory_stays_where_it_is(tiny: Server) -> None:
     before = asyncio.run(ask_all(REQUESTS - WARM_UP))
     after = asyncio.run(ask_all(0))
     growth = after / before - 1
-    print(f"{REQUESTS - left:,} requests: {growth:+.2%} of {before / 1e6:.0f} MB")
-    assert growth < 0.01
+    done = f"{REQUESTS - left:,} requests: {growth:+.2%} of {before / 1e6:.0f} MB"
+    print(done)
+    assert growth < MOST_GROWTH
     if left > 0:
-        pytest.skip(f"this machine answered {REQUESTS - left:,} of {REQUESTS:,} requests in {MOST_S} s: {growth:+.2%}")
+        pytest.skip(f"this machine is too slow for {REQUESTS:,} requests in {MOST_S} s; {done}")
