@@ -47,15 +47,15 @@ PAIRS = (
 def shares(model: firth.Model, text: str, nouns: tuple[str, str]) -> np.ndarray:
     """(layers, heads): of the weight that "it" gives to either noun, the share of the first one."""
     found = model.attention(text)
-    row = found.weights[:, :, found.pieces.index("it")]
-    first, second = (sum(row[..., i] for i in places(model, found.pieces, noun)) for noun in nouns)
+    row = found.weights[:, :, found.tokens.index("it")]
+    first, second = (sum(row[..., i] for i in places(model, found.tokens, noun)) for noun in nouns)
     return np.asarray(first / (first + second))
 
 
-def places(model: firth.Model, pieces: list[str], word: str) -> range:
+def places(model: firth.Model, tokens: list[str], word: str) -> range:
     """Where the tokens of a word are."""
     own = [piece.token for piece in model.tokenize(word)]
-    return next(range(i, i + len(own)) for i in range(len(pieces)) if pieces[i : i + len(own)] == own)
+    return next(range(i, i + len(own)) for i in range(len(tokens)) if tokens[i : i + len(own)] == own)
 
 
 def chance_of_best(n_right: int, n: int, n_heads: int) -> float:
