@@ -87,13 +87,17 @@ def table(title: str, columns: Columns, rows: Sequence[Mapping[str, Any]]) -> di
 def write(
     name: str, *, title: str, target: str, about: str, arguments: argparse.Namespace, settings: Mapping[str, Any],
     checks: Sequence[Mapping[str, Any]], tables: Sequence[Mapping[str, Any]], notes: Sequence[str] = (),
-    device: str = "cpu",
+    device: str = "cpu", peers: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
-    """Record a benchmark as ``<name>.json``, with all that its figures depend on; returns the file."""
+    """Record a benchmark as ``<name>.json``, with all that its figures depend on; returns the file.
+
+    ``peers``: versions of peers that ran in environments of their own, instead of those that are installed here.
+    """
+    facts = machine_facts(device) | source_facts() | ({} if peers is None else {"peers": dict(peers)})
     record = {
         "name": name, "title": title, "target": target, "about": about, "quick": arguments.quick,
         "command": shlex.join(["python", *sys.argv]), "settings": dict(settings), "checks": list(checks),
-        "notes": list(notes), "machine": machine_facts(device) | source_facts(), "tables": list(tables),
+        "notes": list(notes), "machine": facts, "tables": list(tables),
     }  # fmt: skip
     arguments.out.mkdir(parents=True, exist_ok=True)
     path: Path = arguments.out / f"{name}.json"

@@ -62,6 +62,12 @@ def watched(command: Sequence[str]) -> Usage:
 
 def memory_of_tree(pid: int) -> tuple[int, int]:
     """Bytes that a process and all its descendants hold: resident, and of it what no file backs."""
+    found = [_memory(each) for each in tree_of(pid)]
+    return sum(resident for resident, _ in found), sum(not_in_files for _, not_in_files in found)
+
+
+def tree_of(pid: int) -> set[int]:
+    """A process and all its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -73,8 +79,7 @@ def memory_of_tree(pid: int) -> tuple[int, int]:
     while len(tree) > size:
         size = len(tree)
         tree |= {child for child, parent in parents.items() if parent in tree}
-    found = [_memory(each) for each in tree]
-    return sum(resident for resident, _ in found), sum(not_in_files for _, not_in_files in found)
+    return tree
 
 
 def _memory(pid: int) -> tuple[int, int]:
