@@ -418,9 +418,11 @@ function panel(model, { name, fields, path, body, show, parts }) {
     event.preventDefault();
     const values = given();
     found.setAttribute("aria-busy", "true");
+    if (parts) found.replaceChildren();
     try {
       if (parts) await listen(url, body(values), (events) => found.replaceChildren(...show(events)));
       else found.replaceChildren(...show(await ask(url, body(values)), values, inputs));
+      if (!found.hasChildNodes()) found.replaceChildren(say("none"));
       show_curl();
     } catch (error) {
       found.replaceChildren(make("p", { class: "wrong" }, error.message || say("failed")));
