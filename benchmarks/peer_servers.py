@@ -161,13 +161,18 @@ def install(environments: Path) -> None:
 
 
 def versions(server: Server, python: Path) -> dict[str, str]:
-    """The versions of the packages that a server consists of."""
+    """The versions of the packages that a peer consists of, by package and environment; none of this program's own.
+
+    Environments have different versions of one package: infinity-emb asks for an older transformers.
+    """
+    if server.environment is None:
+        return {}
     program = (
         "import importlib.metadata as m, json, sys\nprint(json.dumps({name: m.version(name) for name in sys.argv[1:]}))"
     )
     done = subprocess.run([python, "-c", program, *server.packages], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
-    return found
+    return {f"{name} ({server.environment})": version for name, version in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class Run:
         try:
             with peer_servers.running(server, python, self.folder / "model", precision, home) as running:
                 found = self._measure(name, server, precision, running, peak)
-            self.versions |= peer_servers.versions(server, python) if server is not FIRTH else {}
+            self.versions |= peer_servers.versions(server, python)
         except (ServerError, RuntimeError) as error:
             self.notes.append(f"{name}: left out: {error}.")
             return

@@ -3,6 +3,8 @@
 import json
 import sys
 from argparse import Namespace
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +204,14 @@ def test_firth_alone(script, tmp_path: Path) -> None:
     targets = record["tables"][3]["rows"]
     # Nothing is said of peers that were not there.
     assert len(targets) == 12 and not any("peer" in row["name"] for row in targets)
+
+
+def test_versions_of_one_package_in_two_environments_are_both_told(script) -> None:
+    servers, python, found = script("peer_servers"), Path(sys.executable), dict[str, str]()
+    for environment in ("one", "other"):
+        found |= servers.versions(replace(server_of(servers, [1.0]), environment=environment), python)
+    assert found == {"torch (one)": version("torch"), "torch (other)": version("torch")}
+    assert servers.versions(servers.FIRTH, python) == {}
 
 
 def test_installing_asks_where(script, capsys: pytest.CaptureFixture[str]) -> None:
