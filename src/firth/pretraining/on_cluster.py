@@ -162,7 +162,7 @@ def _placed(slots: int, most: int, cluster: Cluster, tell: Callable[[str], None]
             group = placement_group([bundle] * size, strategy="PACK")
             if group.wait(_PLACE_S):
                 break
-            # Asked for anew: nodes may have come or gone, and of one that has only just come Ray does not try again.
+            # Asked for anew, for as many ranks as there is room for by now: nodes may have come or gone.
             remove_placement_group(group)
             cluster.check()
             if not told:
