@@ -17,7 +17,7 @@ class Limits:
     requests: int = option(512, "requests in flight; further ones are refused with 429")
     timeout_ms: int = option(30_000, "until a request must be answered; x-timeout-ms may ask for less")
     max_queue_ms: int = option(2_000, "predicted wait from which on a client's further requests are refused with 429")
-    slice_ms: int = option(100, "predicted time that one batch may take, unless a single sequence takes longer")
+    slice_ms: int = option(100, "predicted time of a batch; up to three times as long while many requests wait")
     drain_s: float = option(30.0, "after SIGTERM, how long accepted requests may take to end")
     new_tokens: int = option(512, "tokens that one request may have generated")
 
