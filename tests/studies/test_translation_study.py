@@ -49,7 +49,7 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     }
     monkeypatch.setattr(translation, "RECIPE", small)
 
-    def in_this_process(todo, out, workers, tell):  # type: ignore[no-untyped-def]  # as run_cells
+    def in_this_process(todo, out, workers, tell, on):  # type: ignore[no-untyped-def]  # as run_cells
         stamps, ready = cells.stamps_of(todo), cells.done(todo, out)
         for cell in todo:
             if cell.name not in ready:
