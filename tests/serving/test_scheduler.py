@@ -261,3 +261,36 @@ def test_one_batch_serves_a_row_of_each_of_many_requests() -> None:
     scheduler.add(request(0, *[25] * 30))
     batch = machine.step(scheduler)
     assert batch is not None and SECONDS_A_BATCH + SECONDS_A_TOKEN * batch.tokens <= 0.1
+
+
+def test_a_long_row_lets_short_ones_of_other_clients_in() -> None:
+    """Not its own client's, not long ones, nothing that runs alone, and no more than a slice at a time."""
+    machine = Machine()
+    scheduler = machine.scheduler(slice_s=0.1)
+    scheduler.add(request("bulk", 500, 30))
+    running = scheduler.next_batch()
+    assert running is not None and scheduler.is_long(running) and [row.row.tokens for row in running.rows] == [500]
+    assert scheduler.predicted_s(running) == pytest.approx(SECONDS_A_BATCH + 500 * SECONDS_A_TOKEN, rel=0.01)
+    scheduler.add(request("bulk", 10))
+    scheduler.add(request("long", 400))
+    scheduler.add(request("map", 10, alone=True))
+    assert scheduler.next_between(running, 0.5) is None
+    for name in "abc":
+        scheduler.add(request(name, 40, 40))
+    found = []
+    while (short := scheduler.next_between(running, 0.5)) is not None:
+        assert not scheduler.is_long(short) and scheduler.predicted_s(short) <= 0.1 + 1e-6
+        found.append([taken.request.client for taken in short.rows])
+    assert Counter(name for names in found for name in names) == {"a": 2, "b": 2, "c": 2}
+    assert scheduler.queued_tokens() == 30 + 10 + 400 + 10
+
+
+def test_a_pause_is_over_when_what_waits_would_take_longer() -> None:
+    machine = Machine()
+    scheduler = machine.scheduler(slice_s=0.1)
+    scheduler.add(request("bulk", 500))
+    running = scheduler.next_batch()
+    assert running is not None
+    scheduler.add(request("a", 40))
+    assert scheduler.next_between(running, 0.04) is None
+    assert scheduler.next_between(running, 0.05) is not None

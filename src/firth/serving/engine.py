@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -51,6 +52,17 @@ class _Ticket:
     missing: int
     begun_s: float = 0.0
     inference_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Pauses:
+    """Of a long batch: predicted seconds that others may still take meanwhile, and seconds that were taken.
+
+    Others get as long as the batch itself: it takes twice its time at most.
+    """
+
+    left_s: float
+    seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -104,29 +116,52 @@ class Engine:
                 if self._stopped:
                     return
                 assert batch is not None
-                now = time.monotonic()
-                for taken in batch.rows:
-                    ticket = self._tickets[taken.request]
-                    ticket.begun_s = ticket.begun_s or now
-            self._run(batch)
+                long = self.scheduler.is_long(batch)
+            self._run(batch, long)
 
     def _next(self) -> SharedBatch | None:
+        self._drop_late()
+        return self._begun(self.scheduler.next_batch())
+
+    def _drop_late(self) -> None:
         for request in self.scheduler.late():
             self._drop(request, "late", _late())
-        return self.scheduler.next_batch()
 
-    def _run(self, batch: SharedBatch) -> None:
+    def _begun(self, batch: SharedBatch | None) -> SharedBatch | None:
+        """Note when requests stop waiting; the lock is held."""
+        now = time.monotonic()
+        for taken in batch.rows if batch else ():
+            ticket = self._tickets[taken.request]
+            ticket.begun_s = ticket.begun_s or now
+        return batch
+
+    def _run(self, batch: SharedBatch, long: bool) -> None:
         forward = batch.kind
         assert isinstance(forward, Forward)
+        pauses = _Pauses(self.scheduler.predicted_s(batch) if long else 0.0)
         started_s = time.monotonic()
-        outputs = _outputs(forward, [taken.row.work for taken in batch.rows])
-        seconds = time.monotonic() - started_s
+        with forward.hosted.between_layers(lambda: self._let_in(batch, pauses)) if long else nullcontext():
+            outputs = _outputs(forward, [taken.row.work for taken in batch.rows])
+        seconds = time.monotonic() - started_s - pauses.seconds
         with self._changed:
             if forward.what not in CALLED:
                 self.scheduler.done(batch, seconds)
             for taken, output in zip(batch.rows, outputs, strict=True):
                 self._deliver(taken.request, taken.index, output, seconds)
         self.metrics.batch(batch.tokens, len(batch.rows), seconds)
+
+    def _let_in(self, batch: SharedBatch, pauses: "_Pauses") -> None:
+        """Compute what others wait for, in the middle of a long batch."""
+        started_s = time.monotonic()
+        while pauses.left_s > 0:
+            with self._changed:
+                self._drop_late()
+                short = self._begun(self.scheduler.next_between(batch, pauses.left_s))
+            if short is None:
+                break
+            self._run(short, long=False)
+            pauses.left_s -= self.scheduler.predicted_s(short)
+        pauses.seconds += time.monotonic() - started_s
 
     def _deliver(self, request: Request, index: int, output: Any, seconds: float) -> None:
         ticket = self._tickets.get(request)

@@ -5,7 +5,8 @@ modules. No answer depends on what shares its batch, but for rounding: models wh
 layer normalisation does) get each sequence by itself.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -358,6 +359,36 @@ class Hosted:
             return Prepared([QueuedRow(max(n_tokens, 1), lambda: model.follows(first, second))], answer)
 
         return Job(Forward(self, "follow"), prepare)
+
+    @contextmanager
+    def between_layers(self, do: Callable[[], None]) -> Iterator[None]:
+        """Call ``do`` before each layer of the encoder, inside this context; it may run other models, or this one."""
+        if isinstance(self.predictor, Baseline):
+            yield
+            return
+        import torch
+
+        device, pausing = self.predictor.device.type, False
+
+        def pause(layer: Any, inputs: Any) -> None:
+            nonlocal pausing
+            if pausing:  # ``do`` runs this model
+                return
+            pausing = True
+            try:
+                # What runs meanwhile chooses its own precision.
+                with torch.autocast(device, enabled=False):
+                    do()
+            finally:
+                pausing = False
+
+        layers = self.predictor.loaded.objective.encoder.regions()
+        handles = [layer.register_forward_pre_hook(pause) for layer in layers]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def step(self) -> Forward:
         """What runs one step of a search: rows' works are functions without arguments."""

@@ -3,6 +3,7 @@
 Idle, it runs what comes at once. Busy, arrivals queue. When the engine is free it takes rows by deficit round robin
 over clients, counted in tokens (Shreedhar & Varghese 1995), the earliest deadline first within a client, until the
 batch's predicted time reaches a slice, or more while many requests wait. A request's rows may go in several batches.
+A row that takes longer than a slice by itself pauses between layers, where rows of other clients are computed.
 Rows of clients that left, or whose deadline has passed, are dropped before they are computed.
 
 Time is a parameter (``clock``), and so is what a batch costs: nothing here knows models, threads or HTTP.
@@ -10,7 +11,7 @@ Time is a parameter (``clock``), and so is what a batch costs: nothing here know
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -215,7 +216,7 @@ class Scheduler:
 
     def next_batch(self) -> SharedBatch | None:
         """The rows to compute now; None if nothing waits. Call ``late`` before: what it leaves is in time."""
-        leader = self._leader()
+        leader = self._leader(lambda client: True)
         if leader is None:
             return None
         first = leader.requests[0]
@@ -223,11 +224,39 @@ class Scheduler:
             self._pay(leader, first)
             batch = SharedBatch(first.kind, (Taken(first, first.next_row - 1),))
         else:
-            batch = SharedBatch(first.kind, tuple(self._fill(leader, first.kind)))
-        # Whoever led is last the next time: each client leads after as many batches as there are clients.
-        self._ring.remove(leader)
-        self._ring.append(leader)
-        self._forget_idle()
+            batch = SharedBatch(first.kind, tuple(self._fill(leader, first.kind, self._limit_s(first.kind))))
+        self._has_led(leader)
+        return batch
+
+    def predicted_s(self, batch: SharedBatch) -> float:
+        """Seconds that a batch will take."""
+        return self.costs(batch.kind).predict(batch.tokens, batch.squares)
+
+    def is_long(self, batch: SharedBatch) -> bool:
+        """Whether a row of the batch takes longer than a slice by itself, so that others need not wait for its end."""
+        longest = max(taken.row.tokens for taken in batch.rows)
+        return self.costs(batch.kind).predict(longest, float(longest**2)) > self.slice_s
+
+    def next_between(self, running: SharedBatch, limit_s: float) -> SharedBatch | None:
+        """The rows to compute in a pause of a long batch, predicted to take ``limit_s`` or less; None if none fit.
+
+        They are of clients without rows in the batch that pauses: a client does not overtake itself.
+        """
+        inside = {taken.request.client for taken in running.rows}
+        limit_s = min(limit_s, self.slice_s)
+
+        def fits(client: _Client) -> bool:
+            first = client.requests[0]
+            tokens = first.rows[first.next_row].tokens
+            short = self.costs(first.kind).predict(tokens, float(tokens**2)) <= limit_s
+            return short and not first.alone and client.name not in inside
+
+        leader = self._leader(fits)
+        if leader is None:
+            return None
+        kind = leader.requests[0].kind
+        batch = SharedBatch(kind, tuple(self._fill(leader, kind, limit_s, inside)))
+        self._has_led(leader)
         return batch
 
     def done(self, batch: SharedBatch, seconds: float) -> None:
@@ -236,11 +265,10 @@ class Scheduler:
 
     # Fair shares
 
-    def _leader(self) -> _Client | None:
-        """Who decides the kind of the next batch: the first in the ring that may have tokens computed."""
-        while self._ring:
-            waiting = [client for client in self._ring if not self._comes_last(client)] or list(self._ring)
-            for client in waiting:
+    def _leader(self, fits: Callable[[_Client], bool]) -> _Client | None:
+        """Who decides the kind of the next batch: the first in the ring that fits and may have tokens computed."""
+        while fitting := [client for client in self._ring if fits(client)]:
+            for client in [client for client in fitting if not self._comes_last(client)] or fitting:
                 if client.deficit <= 0:
                     client.deficit += self.quantum
                 if client.deficit > 0:
@@ -249,6 +277,12 @@ class Scheduler:
                 self._ring.remove(client)
                 self._ring.append(client)
         return None
+
+    def _has_led(self, leader: _Client) -> None:
+        """Whoever led is last the next time: each client leads after as many batches as there are clients."""
+        self._ring.remove(leader)
+        self._ring.append(leader)
+        self._forget_idle()
 
     def _comes_last(self, client: _Client) -> bool:
         """Whether a client only wants what runs alone, and has not waited for half of its time yet."""
@@ -260,12 +294,14 @@ class Scheduler:
         for client in self._ring:
             client.deficit = min(client.deficit + self.quantum, _MOST_SAVED * self.quantum)
 
-    def _fill(self, leader: _Client, kind: Hashable) -> Iterator[Taken]:
-        """Rows of a kind, the leader's first, until the slice is full or none are left."""
+    def _fill(
+        self, leader: _Client, kind: Hashable, limit_s: float, without: Collection[Hashable] = ()
+    ) -> Iterator[Taken]:
+        """Rows of a kind, the leader's first, until ``limit_s`` is reached or none are left."""
         cost, tokens, squares, empty = self.costs(kind), 0, 0.0, True
-        limit_s = self._limit_s(kind)
+        others = [client for client in self._from(leader) if client.name not in without]
         while True:
-            asking = [client for client in self._from(leader) if client.first(kind) is not None]
+            asking = [client for client in others if client.first(kind) is not None]
             if not asking:
                 return
             for client in asking:

@@ -1,0 +1,70 @@
+"""The engine: who is answered while a long row is computed."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from served import Client, Serve
+
+from firth.inference.model import Model
+from firth.serving.config import Limits
+from firth.serving.cost import CostModel
+from firth.serving.engine import Caller
+from firth.serving.hosted import Hosted
+
+
+class MillisecondAToken(CostModel):
+    """What every batch is said to cost, whatever it costs here."""
+
+    def predict(self, tokens: int, squares: float) -> float:
+        return tokens / 1e3
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_short_question_is_answered_in_the_middle_of_a_long_one(
+    serve: Serve, predictors: dict[str, Any], own: bool
+) -> None:
+    """By the same model or another, in another precision; the answers are as without."""
+    model: Model = predictors["masked"]
+    last = model.loaded.objective.encoder.regions()[-1]
+    long, short = " ".join(["the old farmer"] * 12), "the river"
+
+    async def work(client: Client) -> Any:
+        engine, hosted = client.state.engine, client.state.models["masked"]
+        other: Hosted = client.state.models["masked" if own else "classify"]
+        done: list[str] = []
+
+        async def ask(client: str, hosted: Hosted, text: str) -> np.ndarray:
+            vectors = await engine.ask(hosted.embed([text]), Caller(client, 1e12))
+            done.append(text)
+            return np.asarray(vectors[0])
+
+        alone = [await ask("one", hosted, long), await ask("two", other, short)]
+        hosted.cost = other.cost = MillisecondAToken()
+        n_long = len(hosted.model.tokenize(long)) + 2
+        assert engine.scheduler.slice_s > 0.03 and n_long > 30
+        engine.scheduler.slice_s = 0.03
+        done.clear()
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait_for_the_short_one(layer: Any, inputs: Any) -> None:
+            if len(inputs[0]) == n_long:
+                loop.call_soon_threadsafe(begun.set)
+                while engine.waiting()[0] == 0:
+                    pass
+
+        handle = last.register_forward_pre_hook(wait_for_the_short_one)
+        try:
+            first = asyncio.ensure_future(ask("one", hosted, long))
+            await begun.wait()
+            second = await ask("two", other, short)
+            return done.copy(), alone, [await first, second]
+        finally:
+            handle.remove()
+
+    done, alone, together = serve(work, "masked", "classify", limits=Limits(timeout_ms=600_000, max_queue_ms=600_000))
+    assert done[0] == short
+    for expected, found in zip(alone, together, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
