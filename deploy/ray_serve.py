@@ -8,11 +8,11 @@ machines also FIRTH_HOST=0.0.0.0, which requires FIRTH_API_KEY, and Ray Serve's 
 
 import os
 
-from fastapi import FastAPI
 from ray import serve
+from starlette.types import ASGIApp
 
 
-def build(models: str, host: str, key: str) -> FastAPI:
+def build(models: str, host: str, key: str) -> ASGIApp:
     """In a replica: load the models and start the engine behind the routes."""
     # Imported here: only replicas need torch and the models.
     from firth.serving.access import KEY_VARIABLE, make_access
@@ -44,7 +44,7 @@ class Firth:
     def __init__(self, models: str, host: str, key: str):
         self.given = models, host, key
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         return build(*self.given)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.inference.fast import FastEncoder, Int8Linear, PackedLinear, Precision, make_fast
+from firth.inference.fast import FastEncoder, Int8Linear, PackedLinear, Precision, make_fast, pack_linears, row_step
 from firth.inference.model import Model, load
 from firth.packed import Encoder, Hidden, Tokens
 from firth.systems import SYSTEMS
@@ -384,3 +384,24 @@ def test_without_the_operators_nothing_is_packed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     kinds = [type(m) for m in load(tiny_run, device="cpu").loaded.objective.encoder.modules()]
     assert nn.Linear in kinds and PackedLinear not in kinds
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+def test_packed_layers_compute_what_the_block_does_whatever_the_number_of_tokens(activation: str) -> None:
+    """Numbers of rows are rounded up inside; a GELU becomes part of the product before it."""
+    torch.manual_seed(0)
+    sizes = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 48, "max_positions": 300}
+    row = SYSTEMS["bert"]
+    encoder = row.encoder(row.config(vocab_size=50, activation=activation, **sizes)).eval()
+    packed = copy.deepcopy(encoder)
+    pack_linears(packed, torch.device("cpu"))
+    assert isinstance(packed.blocks[0].feed_forward, PackedLinear)
+    for length in (1, 7, 8, 9, 31, 100, 300):
+        tokens = pack_lists([[7] * length])
+        torch.testing.assert_close(run(packed, tokens).top, run(encoder, tokens).top, rtol=0, atol=1e-5)
+
+
+def test_numbers_of_rows_are_rounded_up_to_few_and_by_little() -> None:
+    rounded = {n: n + -n % row_step(n) for n in range(9, 5000)}
+    assert len(set(rounded.values())) < 110
+    assert all(n <= up <= max(1.07 * n, n + 7) for n, up in rounded.items())

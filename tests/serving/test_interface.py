@@ -207,7 +207,7 @@ def test_a_path_names_all_its_methods(serve: Serve) -> None:
 
     found = serve(work)
     assert [(one.status_code, one.headers["allow"]) for one in found] == [
-        (405, "GET, POST"),
+        (405, "GET, HEAD, POST"),
         (405, "POST"),
-        (405, "GET"),
+        (405, "GET, HEAD"),
     ]

@@ -1,7 +1,9 @@
 """Health, metrics, and reloading a model while the old one answers."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from starlette.responses import PlainTextResponse
 
@@ -9,6 +11,8 @@ from firth.errors import ConfigError, FirthError
 from firth.serving.asking import Context, Route, ServerState, request_body
 from firth.serving.hosted import Hosted, Job, load_hosted
 from firth.serving.refusals import RefusalError
+
+_Made = TypeVar("_Made")
 
 CANARY = "The old farmer walked to the river in the morning."
 # Texts of a warm-up: one short, one long, several; what they take is what the cost model begins with.
@@ -32,6 +36,16 @@ def canary(hosted: Hosted, repeat: int = 1, texts: int = 1) -> Job:
     if hosted.task == "choose":
         return hosted.predict([{"text": text, "question": "Who walked?", "choices": ["a farmer", "a queen"]}] * texts)
     return hosted.predict([text] * texts) if "predict" in hosted.abilities else hosted.embed([text] * texts)
+
+
+def apart(do: Callable[[], _Made]) -> _Made:
+    """What ``do`` returns, called in a thread that ends with it.
+
+    A thread that has run a model keeps OpenMP's threads as long as it lives. Where there are more of them than
+    processors, those of the engine wait for one another by system calls, and a sentence takes a third longer.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(do).result()
 
 
 def warm(hosted: Hosted) -> None:
@@ -71,7 +85,7 @@ def renewed(old: Hosted, *, force: bool) -> Hosted:
 async def reload_model(state: ServerState, name: str, *, force: bool = False) -> Hosted:
     """Load a model aside and swap it in; what is queued is answered by the old one. On failure the old one stays."""
     old = state.model(name)
-    new = await asyncio.get_running_loop().run_in_executor(None, lambda: renewed(old, force=force))
+    new = await asyncio.get_running_loop().run_in_executor(None, apart, lambda: renewed(old, force=force))
     state.models[name] = new
     show_models(state)
     return new

@@ -1,6 +1,7 @@
 """The application: what happens to every request, and the table of routes."""
 
 import asyncio
+import functools
 import re
 import time
 import uuid
@@ -9,10 +10,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from pydantic import TypeAdapter
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match
+from starlette.routing import Route as StarletteRoute
 
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.progress import say
@@ -42,38 +45,50 @@ _SECURITY = {
 }
 
 
-def make_app(state: ServerState, access: Access) -> FastAPI:
-    """The application of a server. Its documents load nothing from elsewhere, so FastAPI's pages are off."""
-    app = FastAPI(title="Firth", docs_url=None, redoc_url=None, openapi_url=None)
+def make_app(state: ServerState, access: Access) -> Starlette:
+    """The application of a server."""
+
+    async def document(context: Context, body: None) -> Any:
+        return interface()
+
+    described = Route("GET", "/openapi.json", document, None, "This interface, as OpenAPI")
+    routes = [
+        StarletteRoute(route.path, _endpoint(state, access, route), methods=[route.method])
+        for route in (*ROUTES, described)
+    ]
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        refusal = RefusalError(error.status_code, "route", f"{request.method} {request.url.path}: {error.detail}")
+        more = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if error.status_code == 405:
+            # The framework knows the one route that it met first; a path may have several.
+            matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+            more["allow"] = ", ".join(sorted({m for route in matching for m in route.methods or ()}))
+        return _refused(refusal, request, {}, more)
+
+    return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
+
+
+@functools.cache
+def interface() -> dict[str, Any]:
+    """The OpenAPI document, made by FastAPI, which does nothing else: its layers would take a third of a request."""
+    app = FastAPI(title="Firth")
+
+    async def unused(request: Request) -> None:
+        raise NotImplementedError
 
     for route in ROUTES:
         app.add_api_route(
             route.path,
-            _endpoint(state, access, route),
+            unused,
             methods=[route.method],
             summary=route.summary,
             operation_id=f"{route.method.lower()}{route.path}".replace("/", "_").replace("{", "").replace("}", ""),
             response_model=None,
             openapi_extra=_described(route),
         )
-
-    async def document(context: Context, body: None) -> Any:
-        return app.openapi()
-
-    described = Route("GET", "/openapi.json", document, None, "This interface, as OpenAPI")
-    app.add_api_route(described.path, _endpoint(state, access, described), methods=["GET"], include_in_schema=False)
-
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> Response:
-        refusal = RefusalError(error.status_code, "route", f"{request.method} {request.url.path}: {error.detail}")
-        more = {name.lower(): value for name, value in (error.headers or {}).items()}
-        if error.status_code == 405:
-            # The framework knows the one route that it met first; a path may have several.
-            matching = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
-            more["allow"] = ", ".join(sorted({m for route in matching for m in getattr(route, "methods", ())}))
-        return _refused(refusal, request, {}, more)
-
-    return app
+    return app.openapi()
 
 
 # What a request may be refused with, for OpenAPI.

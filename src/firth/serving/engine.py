@@ -1,8 +1,8 @@
 """The engine: one thread that owns all models, and what stands between it and the routes.
 
 A question is tokenised in one of two threads, queued, computed row by row in batches that it may share with others, and
-answered by the tokenizer threads again. A search (generation, translation) runs in a thread of its own, whose every
-step is a row in the queue.
+answered by the tokenizer threads again; with a short body, the event loop's thread does what is theirs. A search
+(generation, translation) runs in a thread of its own, whose every step is a row in the queue.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from firth.serving.refusals import RefusalError
 from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after
 
 _TOKENIZER_THREADS = 2
+# A body of so many bytes is tokenised in the event loop's own thread: handing it to another one would take longer.
+_SMALL_BYTES = 1024
 # Searches that go on at the same time; further ones wait for a thread.
 _SEARCHES = 16
 
@@ -234,11 +236,12 @@ class Engine:
         """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
         self.admit(caller)
         key, estimate = (caller.client, job.forward), max(caller.body_bytes // 4, 1)
+        small = caller.body_bytes <= _SMALL_BYTES
         loop, started_s = asyncio.get_running_loop(), time.monotonic()
         with self._changed:
             self.scheduler.announce(*key, estimate)
         try:
-            prepared = await loop.run_in_executor(self.tokenizers, job.prepare)
+            prepared = job.prepare() if small else await loop.run_in_executor(self.tokenizers, job.prepare)
         finally:
             with self._changed:
                 self.scheduler.announce(*key, -estimate)
@@ -250,6 +253,8 @@ class Engine:
         if prepared.rows:
             self.admit(caller)
             outputs = await self._outputs(caller, job.forward, list(prepared.rows), job.alone)
+        if small:
+            return prepared.answers(outputs)
         return await loop.run_in_executor(self.tokenizers, prepared.answers, outputs)
 
     async def _outputs(self, caller: Caller, forward: Forward, rows: "list[QueuedRow]", alone: bool) -> list[Any]:

@@ -110,6 +110,11 @@ class Hosted:
     threshold: float = 0.0
     precision: str = "float32"
     cost: CostModel = field(default_factory=CostModel)
+    # What can be asked of it: the names of ``ABILITY_ROUTES``.
+    abilities: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.abilities = _abilities(self.predictor)
 
     @property
     def task(self) -> str:
@@ -130,41 +135,6 @@ class Hosted:
             return False
         network = getattr(self.predictor.loaded.objective.config, "network", None)
         return bool(getattr(network, "layer_norm", False))
-
-    @property
-    def abilities(self) -> frozenset[str]:
-        """What can be asked of it: the names of ``ABILITY_ROUTES``."""
-        if isinstance(self.predictor, Baseline):
-            return frozenset({"predict"})
-        from firth.folder import PRETRAINING
-        from firth.inference.attention_maps import attention_layers
-        from firth.inference.masks import check_masked
-        from firth.inference.next_sentence import next_sentence_model
-        from firth.inference.translating import translates
-        from firth.objectives.next_token import TiedLM
-        from firth.objectives.translation import Translation
-
-        loaded = self.predictor.loaded
-        found = {"embed"} if loaded.task == PRETRAINING else {"embed", "predict"}
-        try:
-            check_masked(loaded, 1)
-            found.add("fill-mask")
-        except ConfigError:
-            pass
-        if isinstance(loaded.objective, TiedLM):
-            found.add("generate")
-        if translates(loaded):
-            found.add("translate")
-        if attention_layers(loaded.objective.encoder):
-            found.add("attention")
-        if isinstance(loaded.objective, Translation):
-            found.add("cross-attention")
-        try:
-            next_sentence_model(loaded)
-            found.add("follow")
-        except ConfigError:
-            pass
-        return frozenset(found)
 
     # Questions
 
@@ -397,6 +367,41 @@ class Hosted:
     def abstains(self, probability: float) -> bool:
         """Whether the best label's probability is below the threshold: the answer is no label then, with its score."""
         return probability < self.threshold
+
+
+def _abilities(predictor: "Model | Baseline") -> frozenset[str]:
+    """What a model can be asked for."""
+    if isinstance(predictor, Baseline):
+        return frozenset({"predict"})
+    from firth.folder import PRETRAINING
+    from firth.inference.attention_maps import attention_layers
+    from firth.inference.masks import check_masked
+    from firth.inference.next_sentence import next_sentence_model
+    from firth.inference.translating import translates
+    from firth.objectives.next_token import TiedLM
+    from firth.objectives.translation import Translation
+
+    loaded = predictor.loaded
+    found = {"embed"} if loaded.task == PRETRAINING else {"embed", "predict"}
+    try:
+        check_masked(loaded, 1)
+        found.add("fill-mask")
+    except ConfigError:
+        pass
+    if isinstance(loaded.objective, TiedLM):
+        found.add("generate")
+    if translates(loaded):
+        found.add("translate")
+    if attention_layers(loaded.objective.encoder):
+        found.add("attention")
+    if isinstance(loaded.objective, Translation):
+        found.add("cross-attention")
+    try:
+        next_sentence_model(loaded)
+        found.add("follow")
+    except ConfigError:
+        pass
+    return frozenset(found)
 
 
 def _rows(by_text: list[list[list[int]]]) -> list[QueuedRow]:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from firth.errors import ConfigError, FirthError
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
-from firth.serving.admin import reload_model, show_models, warm
+from firth.serving.admin import apart, reload_model, show_models, warm
 from firth.serving.app import make_app
 from firth.serving.asking import ServerState
 from firth.serving.config import Limits
@@ -120,7 +120,7 @@ def serve(served: Served) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     allow_many_files()
     with _signals() as wait, listen(served.host, served.port) as bound:
-        state = load_models(served)
+        state = apart(lambda: load_models(served))
         server, thread, loop = start_http(make_app(state, served.access), bound)
         state.engine.start()
         state.started = True
