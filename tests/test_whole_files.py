@@ -351,3 +351,15 @@ def test_the_model_card_is_for_its_owner_to_edit(out: Path) -> None:
     (out / "x" / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="damaged or was edited"):
         check_folder(out / "x")
+
+
+def test_a_disk_that_becomes_read_only_after_the_rename_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with new_file(tmp_path / "out") as file:
+        file.write(b"whole")
+    assert (tmp_path / "out").read_bytes() == b"whole"

@@ -234,7 +234,9 @@ def temporary_file(path: Path) -> Iterator[BinaryIO]:
         with file:
             yield file
     finally:
-        temporary.unlink(missing_ok=True)
+        # A disk that became read-only after the file got its name is no reason to call it unwritten.
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
