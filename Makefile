@@ -72,7 +72,7 @@ torture:
 
 audit:
 	@scripts/setup report,dev
-	scripts/audit
+	.venv/bin/python scripts/audit.py
 
 clean:
 	rm -rf build dist docs/_build htmlcov .coverage* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
