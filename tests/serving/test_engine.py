@@ -1,6 +1,8 @@
 """The engine: who is answered while a long row is computed."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -68,3 +70,25 @@ def test_a_short_question_is_answered_in_the_middle_of_a_long_one(
     assert done[0] == short
     for expected, found in zip(alone, together, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They watch the layers, and would see others' rows there."""
+    paused: list[str] = []
+
+    @contextmanager
+    def between_layers(hosted: Hosted, do: Any) -> Iterator[None]:
+        paused.append(hosted.name)
+        yield
+
+    monkeypatch.setattr(Hosted, "between_layers", between_layers)
+
+    async def work(client: Client) -> Any:
+        engine, hosted = client.state.engine, client.state.models["masked"]
+        engine.scheduler.slice_s, hosted.cost = 0.001, MillisecondAToken()
+        await engine.ask(hosted.attention("the old farmer", None), Caller("one", 1e12))
+        before = list(paused)
+        await engine.ask(hosted.embed(["the old farmer"]), Caller("one", 1e12))
+        return before, paused
+
+    assert serve(work, "masked") == ([], ["masked"])

@@ -118,7 +118,9 @@ class Engine:
                 if self._stopped:
                     return
                 assert batch is not None
-                long = self.scheduler.is_long(batch)
+                # What is called may watch the layers itself, and is to see no others' rows there.
+                called = isinstance(batch.kind, Forward) and batch.kind.what in CALLED
+                long = not called and self.scheduler.is_long(batch)
             self._run(batch, long)
 
     def _next(self) -> SharedBatch | None:
