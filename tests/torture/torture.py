@@ -647,7 +647,7 @@ def _same_meaning(name: str, before: bytes, after: bytes) -> bool:
         return False
     try:
         return json.loads(before) == json.loads(after)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
