@@ -381,7 +381,8 @@ def with_place(
     if kind == "removed":
         # It may have gone on and ended well; whoever deleted the half of it deletes the rest.
         _delete(root / command.out)
-    if first.code or kind == "removed":
+    # Nobody can tidy a disk that is read-only: the next command does.
+    if first.code or kind == "removed" or (kind == "readonly" and litter(root)):
         (second,) = server.run(command.following(root), root=root)
         if second.wrong or second.code:
             return f"stuck: {second.wrong or second.err[-300:]}"
