@@ -22,6 +22,7 @@ import torch
 
 import firth
 from firth.bench.measure import Work, rates
+from firth.files import make_folder
 from firth.folder import PRETRAINING, write_model
 from firth.formats.table import open_model
 from firth.inference.fast import make_fast
@@ -248,8 +249,8 @@ def write_folder(folder: Path, size: str, tokenizer: Tokenizer) -> BertConfig:
     """A model folder with random weights, and its sizes."""
     config = BertConfig(vocab_size=tokenizer.size, **SIZES[f"bert-{size}"][1])
     torch.manual_seed(1)
-    folder.mkdir()
-    write_model(folder, "bert", PRETRAINING, MaskedLM(Bert(config), MaskedLMConfig()), tokenizer, {})
+    objective = MaskedLM(Bert(config), MaskedLMConfig())
+    make_folder(folder, lambda new: write_model(new, "bert", PRETRAINING, objective, tokenizer, {}))
     return config
 
 
