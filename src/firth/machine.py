@@ -19,8 +19,8 @@ from firth.errors import ConfigError
 
 _Made = TypeVar("_Made", bound=nn.Module)
 
-# Environment variables of ideep (PyTorch) and oneDNN.
-_KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 256}
+# Environment variables of ideep (PyTorch) and oneDNN. A kernel takes half a megabyte; 256 of them were no faster.
+_KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 32}
 
 
 @dataclass(frozen=True, slots=True)
