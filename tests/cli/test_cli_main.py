@@ -162,11 +162,19 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
     assert (result.returncode, result.stderr) == (1, "firth: stdout: the disk is full\n")
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_wait_without_spinning_unless_told_otherwise(given: str | None, expected: str) -> None:
-    code = "import os; from firth.cli import main; main(['--version']); print(os.environ['OMP_WAIT_POLICY'])"
-    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
-    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "PASSIVE 3000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ({"GOMP_SPINCOUNT": "7"}, "PASSIVE 7"),
+    ],
+)
+def test_threads_hardly_spin_unless_told_otherwise(given: dict[str, str], expected: str) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    code = "import os; from firth.cli import main; main(['--version']); "
+    code += f"print(*[os.environ.get(name) for name in {names}])"
+    environment = {k: v for k, v in os.environ.items() if k not in names} | given
     assert run(sys.executable, "-c", code, env=environment).stdout.splitlines()[-1] == expected
 
 

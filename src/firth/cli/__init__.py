@@ -26,8 +26,10 @@ def main(tokens: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that wait by spinning take the processor from whoever they wait for. Next to
     # another busy process on two cores that made training forty times slower. A short spin, 60 microseconds, saves a
     # system call at the end of most operations: without it one sentence takes a quarter longer.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    # Whoever says how they wait is obeyed.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
