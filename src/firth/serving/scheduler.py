@@ -117,10 +117,10 @@ def _order(request: Request) -> tuple[bool, float, int]:
 class Scheduler:
     """The queue. Not for several threads at once: whoever shares it holds a lock.
 
-    ``slice_s``: predicted seconds that a batch may take, unless a single row takes longer; up to three times
-    as many while many requests wait. ``max_wait_s``: predicted
-    seconds in the queue from which on a client's further requests are refused. ``max_requests``: of all clients.
-    ``costs``: what batches of a kind cost; kinds may share a ``CostModel``.
+    ``slice_s``: predicted seconds that a batch may take, unless a single row takes longer; up to three times as many
+    while many requests wait. ``max_wait_s``: predicted seconds in the queue from which on a client's further requests
+    are refused. ``max_requests``: of all clients. ``costs``: what batches of a kind cost; kinds may share a
+    ``CostModel``.
     """
 
     def __init__(
