@@ -125,7 +125,7 @@ class PackedLinear(nn.Module):
 
 
 def row_step(n: int) -> int:
-    """A number whose next multiple ``n`` rows are rounded up to: a 32nd to a 16th of ``n``, 8 at least, 1 up to 8 rows."""
+    """What ``n`` rows are rounded up to a multiple of: a 32nd to a 16th of ``n``, at least 8; 1 up to 8 rows."""
     return 1 if n <= _FEW_ROWS else max(_FEW_ROWS, 1 << max(n.bit_length() - 5, 0))
 
 
