@@ -1,6 +1,6 @@
 """``make torture``: the whole campaign, resumable, any part alone; writes docs/robustness.md.
 
-    python tests/torture/campaign.py --out runs/torture [--parts kills,mutations] [--mutations 600]
+    python tests/torture/campaign.py --out runs/torture [--parts kills,mutations] [--mutations 250]
 
 Every case has a name; what came of it is a line of results.jsonl, and a case with a line there is not run again.
 """
@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torture
-from torture import Case, Server, Workplace
+import torture_inputs
+from torture import Case
+from torture_harness import Server, Workplace
+from torture_inputs import ASKS, COMMANDS
 
 from firth.config import read_json
 from firth.files import append_to, write_json, write_text
@@ -44,7 +47,7 @@ def cases(part: str, workplace: Workplace, server: Server, folder: Path, n_mutat
         kind = {"kills": "kill", "signals": "stop", "disk": "disk"}[part]
         return torture.faults(workplace, server, folder, kind)
     if part == "random":
-        return torture.random_kills(workplace, server, folder, torture.make_systems(workplace, server))
+        return torture.random_kills(workplace, server, folder, torture_inputs.make_systems(workplace, server))
     if part == "processes":
         return torture.processes(workplace, server, folder)
     if part == "places":
@@ -57,7 +60,7 @@ def cases(part: str, workplace: Workplace, server: Server, folder: Path, n_mutat
         return torture.hostile(workplace, server)
     if part == "concurrency":
         return torture.concurrent(workplace, server)
-    return torture.commands_work(part, workplace, server)
+    return torture.commands_work(part, workplace, server, [*COMMANDS, *ASKS])
 
 
 def read_results(path: Path) -> dict[tuple[str, str], str]:
@@ -110,7 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/torture"))
     parser.add_argument("--parts", default=",".join(PROMISES))
-    parser.add_argument("--mutations", type=int, default=600, help="damages of each kind of file")
+    parser.add_argument("--mutations", type=int, default=250, help="damages of each kind of file")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many")
     parser.add_argument("--page", type=Path, default=Path("docs/robustness.md"))
     options = parser.parse_args()
@@ -123,7 +126,8 @@ def main() -> int:
     planned = read_json(out / PLANNED) if (out / PLANNED).is_file() else {}
     server = Server(out / "scratch")
     try:
-        workplace = torture.make_workplace(out, server)
+        workplace = torture_inputs.make_workplace(out, server)
+        torture_inputs.make_more(workplace, server)
         every = [case for part in parts for case in cases(part, workplace, server, out / "work", options.mutations)]
         planned |= Counter(case.part for case in every)
         write_json(out / PLANNED, planned)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 import torture
-from torture import COMMANDS, Case, Server, Workplace
+import torture_inputs
+from torture import Case
+from torture_harness import KILLED, Server, Workplace
+from torture_inputs import COMMANDS, READS
 
 pytestmark = pytest.mark.slow
 SEED = 1
@@ -25,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def workplace(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    return torture.make_workplace(tmp_path_factory.mktemp("torture"), server)
+    return torture_inputs.make_workplace(tmp_path_factory.mktemp("torture"), server)
 
 
 def check(cases: list[Case], folder: Path) -> None:
@@ -47,7 +50,7 @@ def test_a_fault_at_any_moment_and_the_command_that_follows(
 
 
 def test_a_kill_at_any_moment(server: Server, workplace: Workplace, tmp_path: Path) -> None:
-    commands = torture.make_systems(workplace, server, ["lstm"])
+    commands = torture_inputs.make_systems(workplace, server, ["lstm"])
     check(some(torture.random_kills(workplace, server, tmp_path, commands), 2), tmp_path)
 
 
@@ -56,7 +59,7 @@ def test_a_place_that_changes_meanwhile(server: Server, workplace: Workplace, tm
 
 
 def test_damaged_files_are_named_or_of_no_effect(server: Server, workplace: Workplace, tmp_path: Path) -> None:
-    check(some(torture.mutations(workplace, server, SEED, 10), 12), tmp_path)
+    check(some(torture.mutations(workplace, server, SEED, 10, READS), 12), tmp_path)
 
 
 def test_no_command_connects_executes_or_writes_elsewhere(server: Server, workplace: Workplace, tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_the_harness_notices_what_it_is_for(server: Server, workplace: Workplace
     assert n_events > 10
     root = torture.fresh(workplace, tmp_path / "cut")
     (ran,) = server.run(command.words, root=root, fault={"kind": "kill", "at": n_events // 2})
-    assert ran.code == torture.KILLED and torture.litter(root)
+    assert ran.code == KILLED and torture.litter(root)
     wrong = {**expected, "config.json": "another"}
     problem = torture.with_fault(workplace, server, command, tmp_path / "x", {"kind": "kill", "at": 3}, wrong)
     assert problem.startswith(("not equal: config.json", "stuck"))

@@ -3,224 +3,25 @@
 import hashlib
 import json
 import lzma
-import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torture_harness import HUNG, TERMINATED, Command, Ran, Server, Workplace
+from torture_inputs import COMMANDS, COVERED, MORE_READS, READS, WORDS
+
 from firth.training.checkpoint import list_checkpoints
 
-SERVER = Path(__file__).with_name("torture_server.py")
-LIMIT_S = 120.0
 # Of a process that reads a damaged file of some kilobytes; torch alone takes most of it in addresses.
 MEMORY = 12_000_000_000
-HUNG, KILLED, TERMINATED = 97, -9, 130
-_TIMES = ("elapsed_s", "tokens_per_s", "flops_per_s", "seconds")
+_TIMES = ("elapsed_s", "tokens_per_s", "flops_per_s", "seconds", "predict_ms")
 _LITTER = re.compile(r"\.[0-9a-f]{16}\.tmp$|\.old$")
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-    events: int = 0
-    outside: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
-    peak_kb: int = 0
-
-    @property
-    def wrong(self) -> str:
-        """What must never happen, whatever the input; empty if all is well."""
-        if self.code == HUNG:
-            return "it hangs"
-        if "Traceback" in self.err or self.code in (98, 99) or self.code < 0 and self.code != KILLED:
-            return f"exit {self.code}: {self.err[-300:]}"
-        if self.outside:
-            return f"it writes elsewhere: {', '.join(self.outside)}"
-        if self.forbidden:
-            return f"it executes or connects: {', '.join(self.forbidden)}"
-        if self.code not in (0, KILLED) and "firth: " not in self.err:
-            return f"exit {self.code} without a word"
-        return ""
-
-
-class Server:
-    """The warm process; see torture_server.py."""
-
-    def __init__(self, scratch: Path) -> None:
-        # Libraries keep caches in the user's folders; here these are of the campaign.
-        scratch.mkdir(parents=True, exist_ok=True)
-        places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(scratch))
-        self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **places, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        )
-        assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
-
-    def run(
-        self, *commands: Sequence[object], root: Path, fault: dict[str, Any] | None = None, **more: Any
-    ) -> list[Ran]:
-        """Run commands side by side in the folder ``root``; the fault is of the first."""
-        logs = root.parent / f"{root.name}-logs"
-        logs.mkdir(exist_ok=True)
-        requests = [
-            {
-                "command": [str(word) for word in command],
-                "root": str(root),
-                "fault": fault if not number else None,
-                "limit_s": LIMIT_S,
-                **{name: str(logs / f"{name}-{number}") for name in ("out", "err", "seen")},
-                **more,
-            }
-            for number, command in enumerate(commands)
-        ]
-        for request in requests:
-            Path(request["seen"]).unlink(missing_ok=True)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps(requests), file=self._process.stdin, flush=True)
-        codes = json.loads(self._process.stdout.readline())
-        return [_ran(code, peak, request) for (code, peak), request in zip(codes, requests, strict=True)]
-
-    def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-def _ran(code: int, peak_kb: int, request: dict[str, Any]) -> Ran:
-    out, err = (Path(request[name]).read_text("utf-8", "replace") for name in ("out", "err"))
-    seen = Path(request["seen"])
-    facts = json.loads(seen.read_text()) if seen.is_file() else {}
-    return Ran(
-        code,
-        out,
-        err,
-        facts.get("events", 0),
-        tuple(facts.get("outside", ())),
-        tuple(facts.get("forbidden", ())),
-        peak_kb,
-    )
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command that writes ``out`` in its folder; ``resume``: what continues it once ``begun`` exists there."""
-
-    name: str
-    words: tuple[str, ...]
-    resume: tuple[str, ...] = ()
-    begun: str = "recipe.toml"
-    out: str = "out"
-    # Whether it starts processes of its own, which the harness otherwise takes for something foreign.
-    starts: bool = False
-
-    def following(self, root: Path) -> tuple[str, ...]:
-        """What a user types after a fault."""
-        begun = self.resume and (root / self.out / self.begun).is_file()
-        return self.resume if begun else self.words
-
-
-@dataclass
-class Workplace:
-    """Small inputs, made once, that cases copy."""
-
-    folder: Path
-    # What each command makes without a fault, in how many events, and in how many seconds.
-    wholes: dict[str, tuple[dict[str, str], int]] = field(default_factory=dict)
-    times_s: dict[str, float] = field(default_factory=dict)
-
-
-WORDS = "the river a green hill market quiet garden old farmer walked 강가에서 시장에서 편지를 썼다"
-RECIPE = """model = "bert-tiny"
-[encoder]
-width = 16
-n_layers = 1
-n_heads = 2
-feed_forward_width = 32
-max_positions = 32
-[data]
-corpus = "corpus"
-length = 16
-[train]
-steps = 6
-batch_tokens = 64
-micro_batches = 2
-log_every = 1
-eval_every = 2
-eval_batches = 2
-save_every = 2
-precision = "float32"
-"""
-FINETUNE = """task = "classify"
-model = "./run"
-[data]
-train = "train.tsv"
-dev = "dev.tsv"
-[train]
-epochs = 1
-batch_examples = 8
-precision = "float32"
-"""
-
-
-def make_workplace(folder: Path, server: Server) -> Workplace:
-    """Text, labels, a tokenizer, a corpus, a run and a fine-tuned model; kept if they are there."""
-    inputs = folder / "inputs"
-    if not (inputs / "made").is_file():
-        shutil.rmtree(inputs, ignore_errors=True)
-        inputs.mkdir(parents=True)
-        rng = random.Random(0)
-        words = WORDS.split()
-        documents = ["\n".join(" ".join(rng.choices(words, k=9)) + "." for _ in range(8)) for _ in range(40)]
-        (inputs / "text.txt").write_text("\n\n".join(documents) + "\n", "utf-8")
-        (inputs / "recipe.toml").write_text(RECIPE)
-        (inputs / "finetune.toml").write_text(FINETUNE)
-        for name, n in (("train", 24), ("dev", 8)):
-            rows = [f"{' '.join(rng.choices(words, k=4))}\t{'ab'[i % 2]}\n" for i in range(n)]
-            (inputs / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows), "utf-8")
-        for made in (
-            ("vocab", "text.txt", "--size", "80", "--workers", "1", "--out", "vocab"),
-            ("prepare", "text.txt", "--tokenizer", "vocab", "--workers", "1", "--hold-out", "0.2", "--out", "corpus"),
-            ("pretrain", "recipe.toml", "--out", "run"),
-            ("finetune", "finetune.toml", "--out", "classifier"),
-        ):
-            (ran,) = server.run(made, root=inputs)
-            assert ran.code == 0, ran.err
-        (inputs / "made").touch()
-    return Workplace(inputs)
-
-
-COMMANDS = [
-    Command("pretrain", ("pretrain", "recipe.toml", "--out", "out"), ("pretrain", "--resume", "out")),
-    Command("finetune", ("finetune", "finetune.toml", "--out", "out"), ("finetune", "--resume", "out")),
-    Command("average", ("average", "./run", "--last", "2", "--out", "out")),
-    Command("convert", ("convert", "./classifier", "--out", "out")),
-    Command(
-        "embed",
-        ("embed", "./run", "--input", "text.txt", "--out", "out"),
-    ),
-    Command("predict", ("predict", "./classifier", "--input", "dev.tsv", "--out", "out")),
-    Command("vocab", ("vocab", "text.txt", "--size", "80", "--workers", "1", "--out", "out")),
-    Command(
-        "prepare",
-        ("prepare", "text.txt", "--tokenizer", "vocab", "--workers", "1", "--hold-out", "0.2", "--out", "out"),
-    ),
-]
 
 
 def fresh(workplace: Workplace, folder: Path) -> Path:
@@ -293,12 +94,20 @@ def faults(
     """A fault of one kind at each event of each command; then what a user types next must lead to the same end."""
     for command in commands:
         expected, n_events = whole(workplace, server, command, folder / "whole")
-        for at in range(1, n_events + 1):
+        for at in tried(command, n_events, kind):
 
             def run(root: Path, command: Command = command, at: int = at, expected: Any = expected) -> str:
                 return with_fault(workplace, server, command, root, {"kind": kind, "at": at}, expected)
 
             yield Case({"kill": "kills", "stop": "signals", "disk": "disk"}[kind], f"{command.name}-{at}", run)
+
+
+def tried(command: Command, n_events: int, kind: str) -> Sequence[int]:
+    """The events of a command at which faults are put in."""
+    events = range(1, n_events + 1)
+    if not 0 < command.most < n_events:
+        return events
+    return sorted(random.Random(f"{command.name}/{kind}").sample(events, command.most))
 
 
 def with_fault(
@@ -371,7 +180,7 @@ def with_place(
 ) -> str:
     """What is not as promised when a quota, a read-only disk, another person or the clock comes in between."""
     fresh(workplace, root)
-    (first,) = server.run(command.words, root=root, fault={"kind": kind, "at": at})
+    (first,) = server.run(command.words, root=root, fault={"kind": kind, "at": at, "out": command.out})
     if first.wrong:
         return first.wrong
     if first.code not in ((0,) if kind == "clock" else (0, 1, 2)):
@@ -391,82 +200,6 @@ def with_place(
         other = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
         return f"not equal: {', '.join(other[:5])}"
     return f"litter: {', '.join(left)}" if (left := litter(root)) else ""
-
-
-# One entry a system: recipe tables that make it small, as in the contract tests, and the corpus that it reads.
-SYSTEMS: dict[str, tuple[str, str]] = {
-    "bert-ltr": (
-        "corpus",
-        'model = "bert-ltr-tiny"\n[encoder]\nwidth = 16\nn_layers = 1\nn_heads = 2\nfeed_forward_width = 32\n'
-        "max_positions = 32\n",
-    ),
-    "gpt": ("corpus", 'model = "gpt-tiny"\n[encoder]\nwidth = 16\nn_layers = 1\nn_heads = 2\nmax_positions = 32\n'),
-    "transformer": (
-        "pairs",
-        'model = "transformer-tiny"\n[encoder]\nwidth = 16\nn_heads = 2\nfeed_forward_width = 32\n',
-    ),
-    "vectors": ("words-corpus", 'model = "vectors-small"\n[encoder]\nwidth = 16\n'),
-    "awd-lstm": ("corpus", 'model = "awd-lstm-tiny"\n[encoder]\nwidth = 12\nhidden_width = 16\n'),
-    "elmo": (
-        "words-corpus",
-        'model = "elmo-mini"\n[objective]\nnegatives = 10\n[encoder]\nwidth = 8\ncells = 12\ncharacter_width = 4\n'
-        "filters = [[1, 4], [2, 8]]\n",
-    ),
-    "cove": (
-        "words-pairs",
-        'model = "cove-small"\nvectors = "vectors.txt"\n[encoder]\nwidth = 16\nhidden_width = 12\n',
-    ),
-    "lstm": ("corpus", 'model = "lstm-small"\n[encoder]\nwidth = 12\ndropout = 0.1\n'),
-}
-_REST = """[data]
-corpus = "{corpus}"
-length = 16
-[train]
-steps = 6
-batch_tokens = 64
-micro_batches = 2
-log_every = 1
-eval_every = 2
-eval_batches = 2
-save_every = 2
-precision = "float32"
-"""
-
-
-_SHARED = ("--workers", "1", "--hold-out", "0.2", "--out")
-# What makes each corpus; the tokenizer first.
-_CORPORA: dict[str, list[tuple[str, ...]]] = {
-    "corpus": [],
-    "pairs": [("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "vocab", *_SHARED, "pairs")],
-    "words-corpus": [("prepare", "text.txt", "--tokenizer", "words", *_SHARED, "words-corpus")],
-    "words-pairs": [("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "words", *_SHARED, "words-pairs")],
-}
-_WORD_VOCABULARY = ("vocab", "text.txt", "--size", "20", "--kind", "words", "--workers", "1", "--out", "words")
-
-
-def make_systems(workplace: Workplace, server: Server, names: Sequence[str] = ("bert", *SYSTEMS)) -> list[Command]:
-    """The commands that train systems by name, and their inputs; these are kept if they are there."""
-    inputs, commands = workplace.folder, []
-    lines = [line for line in (inputs / "text.txt").read_text("utf-8").splitlines() if line]
-    for name, step in (("a.txt", 1), ("b.txt", -1)):
-        (inputs / name).write_text("\n".join(" ".join(line.split()[::step]) for line in lines) + "\n", "utf-8")
-    rng = random.Random(0)
-    vectors = [f"{word} {' '.join(f'{rng.gauss(0, 1):.3f}' for _ in range(16))}" for word in sorted(set(WORDS.split()))]
-    (inputs / "vectors.txt").write_text("\n".join(vectors) + "\n", "utf-8")
-    for name in names:
-        corpus, tables = SYSTEMS.get(name, ("corpus", ""))
-        recipe = f"{name}.toml" if tables else "recipe.toml"
-        if tables:
-            (inputs / recipe).write_text(tables + _REST.format(corpus=corpus))
-        for made in [_WORD_VOCABULARY, *_CORPORA[corpus]] if "words" in corpus else _CORPORA[corpus]:
-            # Whole or not at all: what is there was made before.
-            if not (inputs / made[-1]).exists():
-                (ran,) = server.run(made, root=inputs)
-                assert ran.code == 0, ran.err
-        commands.append(
-            Command(f"pretrain-{name}", ("pretrain", recipe, "--out", "out"), ("pretrain", "--resume", "out"))
-        )
-    return commands
 
 
 def random_kills(
@@ -556,36 +289,6 @@ def memory(workplace: Workplace, server: Server, n_lines: int = 1_000_000, n_ste
         yield Case("memory", f"{name}-{n}", run)
 
 
-# What is read, and by which command; the file is what a case damages.
-READS: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{
-        f"model/{name}": (f"classifier/model/{name}", ("predict", "./classifier", "--input", "dev.tsv"))
-        for name in (
-            "config.json",
-            "firth.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "vocab.txt",
-            "manifest.json",
-        )
-    },
-    **{
-        f"corpus/{name}": (f"corpus/{name}", ("pretrain", "recipe.toml", "--out", "out"))
-        for name in ("manifest.json", "train-00000.ids.npy", "train-00000.documents.npy", "tokenizer/tokenizer.json")
-    },
-    **{
-        f"checkpoint/{name}": (f"run/checkpoints/step-6/{name}", ("pretrain", "--resume", "run"))
-        for name in ("train/state.json", "train/optimizer.safetensors", "model.safetensors", "manifest.json")
-    },
-    "recipe": ("recipe.toml", ("pretrain", "recipe.toml", "--show-recipe")),
-    "run/recipe": ("run/recipe.toml", ("pretrain", "--resume", "run")),
-    "labels": ("dev.tsv", ("predict", "./classifier", "--input", "dev.tsv")),
-}
-# A manifest covers them, so that the answer must be the same or an error.
-COVERED = ("model/", "corpus/", "checkpoint/")
-
-
 def mutated(data: bytes, rng: random.Random) -> bytes:
     """Some damage: of disks, of editors, and of people who mean harm."""
     at = rng.randrange(len(data) + 1)
@@ -611,9 +314,11 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(reversed(data))
 
 
-def mutations(workplace: Workplace, server: Server, seed: int, n_each: int) -> Iterator[Case]:
+def mutations(
+    workplace: Workplace, server: Server, seed: int, n_each: int, kinds: Iterable[str] = (*READS, *MORE_READS)
+) -> Iterator[Case]:
     """Damaged files of every kind: named, or of no effect; no traceback, no hang, no unbounded memory."""
-    for kind in READS:
+    for kind in kinds:
         for number in range(n_each):
 
             def run(root: Path, kind: str = kind, number: int = number) -> str:
@@ -624,7 +329,7 @@ def mutations(workplace: Workplace, server: Server, seed: int, n_each: int) -> I
 
 def with_damage(workplace: Workplace, server: Server, root: Path, kind: str, rng: random.Random) -> str:
     """What is not as promised when a file is damaged and read."""
-    name, command = READS[kind]
+    name, command = (READS | MORE_READS)[kind]
     fresh(workplace, root)
     top = Path(name).parts[0]
     (root / top).unlink()

@@ -8,7 +8,7 @@ audit hook before it happens; a fault is put in at the event of a number, counte
     disk      from this event on, everything that takes room fails: the disk is full
     quota     the same, with the error of a quota
     readonly  from this event on, every change fails: the disk was mounted read-only
-    removed   the folder ``out`` is deleted by somebody else
+    removed   the output is deleted by somebody else
     clock     from this event on, the clock is an hour behind
 
 Two kinds strike at a time, in seconds: ``time`` kills the process wherever it is, ``worker`` a process it started.
@@ -21,6 +21,7 @@ import importlib
 import json
 import os
 import pkgutil
+import platform
 import resource
 import shutil
 import signal
@@ -89,7 +90,11 @@ class Watch:
     def _strike(self, kind: str) -> None:
         if kind == "removed":
             self.blind = True  # what is deleted here is no event
-            shutil.rmtree(os.path.join(self.root, "out"), ignore_errors=True)
+            out = Path(self.root, self.fault["out"])
+            if out.is_dir():
+                shutil.rmtree(out, ignore_errors=True)
+            else:
+                out.unlink(missing_ok=True)
             self.blind = False
         elif kind == "clock":
             now = time.time
@@ -146,6 +151,7 @@ def serve() -> None:
     importlib.import_module("firth.page").Report.plot = lambda self, title, figure: None
     # PyTorch's optimizers import it when they are first made, and it makes an empty folder among temporary files.
     importlib.import_module("torch._dynamo")
+    platform.processor()  # asks uname, once
     importlib.import_module("matplotlib.font_manager")  # reads the system's fonts, for reports
     sys.modules["torch"].set_num_threads(1)
     print("ready", flush=True)
