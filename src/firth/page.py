@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth.errors import ConfigError
-from firth.files import write_text
+from firth.files import new_file, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,6 +166,11 @@ class Report:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, self._page())
+
+    def write_new(self, path: Path | str) -> None:
+        """Write the file; ConfigError if there is one, or another process is writing it."""
+        with new_file(Path(path)) as file:
+            file.write(self._page().encode())
 
     def _page(self) -> str:
         light = " ".join(f"--c{i}: {pair[0]};" for i, pair in enumerate(COLOURS))

@@ -8,6 +8,7 @@ import pytest
 
 import firth
 from firth.errors import CheckpointError, ConfigError, InputError
+from firth.files import MANIFEST
 from firth.inference import search
 from firth.inference.search import ABOUT, VECTORS, Index, build_index
 
@@ -48,8 +49,14 @@ def test_another_model_is_refused(index: Index, tiny_run: Path) -> None:
 def test_damage_and_what_is_no_index_are_refused(index: Index, tmp_path: Path, tiny_run: Path) -> None:
     with pytest.raises(ConfigError, match="tiny.* is not an index: firth search .* --texts FILE"):
         Index(tiny_run)
-    with open(index.folder / VECTORS, "ab") as file:
-        file.write(b"1234")
+    vectors = (index.folder / VECTORS).read_bytes()
+    (index.folder / VECTORS).write_bytes(bytes([vectors[0] ^ 1]) + vectors[1:])
+    with pytest.raises(CheckpointError, match="vectors.f32 does not match its checksum"):
+        Index(index.folder)
+    # Without the checksums sizes still tell.
+    (index.folder / MANIFEST).unlink()
+    Index(index.folder)
+    (index.folder / search.LINES).write_bytes(b"")
     with pytest.raises(CheckpointError, match="is damaged"):
         Index(index.folder)
     (index.folder / ABOUT).write_text(json.dumps({"format": "other"}))

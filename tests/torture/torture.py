@@ -21,6 +21,7 @@ from firth.training.checkpoint import list_checkpoints
 # Of a process that reads a damaged file of some kilobytes; torch alone takes most of it in addresses.
 MEMORY = 12_000_000_000
 _TIMES = ("elapsed_s", "tokens_per_s", "flops_per_s", "seconds", "predict_ms")
+_MILLISECONDS = re.compile(r"[\d.]+ ms")
 _LITTER = re.compile(r"\.[0-9a-f]{16}\.tmp$|\.old$")
 
 
@@ -60,7 +61,9 @@ def _digest(path: Path) -> str:
 def _timeless(data: Any) -> Any:
     if isinstance(data, dict):
         return {k: _timeless(v) for k, v in data.items() if k not in (*_TIMES, "log_offset")}
-    return [_timeless(value) for value in data] if isinstance(data, list) else data
+    if isinstance(data, list):
+        return [_timeless(value) for value in data]
+    return _MILLISECONDS.sub("", data) if isinstance(data, str) else data
 
 
 def litter(root: Path) -> list[str]:

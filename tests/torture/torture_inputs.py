@@ -345,4 +345,4 @@ MORE_READS: dict[str, tuple[str, tuple[str, ...]]] = {
     },
 }
 # A manifest covers them, so that the answer must be the same or an error.
-COVERED = ("model/", "corpus/", "checkpoint/", "baseline/")
+COVERED = ("model/", "corpus/", "checkpoint/", "baseline/", "index/")

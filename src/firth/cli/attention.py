@@ -86,9 +86,10 @@ def attention(
 def _write(found: "Attention", out: Path) -> None:
     if out.suffix.lower() == ".svg":
         from firth.explain.markup import attention_svg, standalone
-        from firth.files import write_text
+        from firth.files import new_file
 
-        write_text(out, standalone(attention_svg(found.tokens, found.columns, found.weights)))
+        with new_file(out) as file:
+            file.write(standalone(attention_svg(found.tokens, found.columns, found.weights)).encode())
         return
     from firth.explain.attention import write_attention_picture
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth.errors import ConfigError
-from firth.files import write_file
+from firth.files import new_file
 from firth.inference.attention_maps import Attention
 from firth.page import COLOURS, FAINT, INK, fonts_for, plain
 
@@ -71,11 +71,8 @@ def draw_attention(attention: Attention) -> "Figure":
 
 
 def write_attention_picture(attention: Attention, path: Path) -> None:
-    """Write the picture as PNG; it appears whole or not at all."""
+    """Write the picture as a new PNG file, whole or not at all."""
     figure = draw_attention(attention)
-    try:
-        with warnings.catch_warnings(), write_file(path) as file:
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no font here has
-            figure.savefig(file, format="png", dpi=200, facecolor="white")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    with warnings.catch_warnings(), new_file(path) as file:
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no font here has
+        figure.savefig(file, format="png", dpi=200, facecolor="white")

@@ -83,7 +83,7 @@ def explain(
     asked = Asked(texts=tuple(texts), word=word, language=language, name=name or model.system, others=tuple(others))
     page = Report(asked.say("title", model=asked.name), language=language)
     found = [section(page, model, asked) for section in _SECTIONS]
-    page.write(out)
+    page.write_new(out)
     return [heading for heading in found if heading]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from firth.config import to_dict
 from firth.errors import ConfigError, FirthError
-from firth.files import check_new, lock, write_json
+from firth.files import check_new, new_folder, write_json
 from firth.finetuning.base import Base
 from firth.finetuning.finetune import summary
 from firth.finetuning.labelled import LabelledData
@@ -62,12 +62,11 @@ def readings(n_layers: int) -> list[Reading]:
 def probe(
     data: dict[str, Any], overrides: Sequence[str], where: str, out: str | Path, tell: Callable[[str], None] = say
 ) -> dict[str, Any]:
-    """Compare the readings in the new folder ``out``; returns the contents of ``out/probe.json``.
+    """Compare the readings; the folder ``out`` appears once they are all there. Returns ``out/probe.json``.
 
     ``data`` and ``overrides``: a fine-tuning recipe. ConfigError for options that contradict probing.
     """
-    out = Path(out)
-    check_new(out)
+    check_new(Path(out))
     plain = plain_recipe(data, overrides, where)
     if plain["adapt"].setdefault("frozen_groups", -1) != -1:
         raise ConfigError(
@@ -83,8 +82,8 @@ def probe(
         raise ConfigError("head.network: probing always uses a linear head; leave it out, or use firth finetune")
     if recipe.grid:
         raise ConfigError("probing varies only the layers: leave out --grid")
-    with lock(out), deterministic():
-        return _probe(recipe, base, labelled, out, tell)
+    with new_folder(Path(out)) as folder, deterministic():
+        return _probe(recipe, base, labelled, folder, tell)
 
 
 def _probe(

@@ -4,6 +4,7 @@ index.json        format, model, layer and pooling, number of texts, vector size
 vectors.f32       little-endian float32, a vector of length 1 for each text (zeros if the model gives none)
 texts.txt         the texts, one per line
 lines.npy         byte offset of each line, and the end
+manifest.json     checksums of these files, compared when the index is opened
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from jaxtyping import Float
 
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.files import check_new, make_folder, write_json
+from firth.files import MANIFEST, check_folder, check_new, make_folder, write_json
 from firth.inference.embedding import Pool
 from firth.inference.model import Model
 from firth.progress import Progress
@@ -103,6 +104,8 @@ class Index:
         about = read_json(self.folder / ABOUT)
         if about.get("format") != FORMAT or about.get("version") != VERSION:
             raise CheckpointError(f"{folder} is not an index of this version: build it again")
+        if (self.folder / MANIFEST).is_file():
+            check_folder(self.folder)
         try:
             self.model, self.layer, self.pool = str(about["model"]), int(about["layer"]), about["pool"]
             self.n_texts, self.width = int(about["texts"]), int(about["width"])
@@ -111,7 +114,7 @@ class Index:
             lines = len(self._ends), int(self._ends[-1]), (self.folder / TEXTS).stat().st_size
             if size[0] != size[1] or lines[0] != self.n_texts + 1 or lines[1] != lines[2]:
                 raise ValueError("files of other sizes")
-        except (KeyError, TypeError, ValueError, OSError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, OSError, IndexError, EOFError) as error:
             raise CheckpointError(f"{folder} is damaged ({error}): build it again") from None
         self.vectors = np.memmap(self.folder / VECTORS, "<f4", "r", shape=(self.n_texts, self.width))
 
