@@ -10,6 +10,7 @@ import pytest
 
 from firth import page as report_module
 from firth.errors import ConfigError
+from firth.files import new_file
 from firth.page import Report, _spread
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
@@ -178,3 +179,12 @@ def test_an_empty_plot_is_still_a_plot(tmp_path: Path) -> None:
     report.lines_plot("gaps only", {"a": ([1], [math.nan])}, "x", "y")
     report.bars_plot("none", [], [], [], "y")
     assert page(report, tmp_path).count("<svg") == 3
+
+
+def test_a_new_page_replaces_none_and_is_written_by_one_process(tmp_path: Path) -> None:
+    Report("old").write_new(tmp_path / "a.html")
+    with pytest.raises(ConfigError, match="a.html exists already"):
+        Report("new").write_new(tmp_path / "a.html")
+    with new_file(tmp_path / "b.html"), pytest.raises(ConfigError, match="written by another firth process"):
+        Report("new").write_new(tmp_path / "b.html")
+    assert "old" in (tmp_path / "a.html").read_text("utf-8")

@@ -81,3 +81,14 @@ def test_the_verb_prints_a_table_and_what_to_do_with_it(
     assert code == 0 and "layer 2 (top)" in printed and " best" in printed
     assert "--set adapt.frozen_groups=-1 " in printed and "--set 'head.network.layers=[" in printed
     assert (out / "report.html").is_file()
+
+
+def test_a_probe_that_was_stopped_leaves_nothing_and_is_begun_again(plain: dict[str, Any], tmp_path: Path) -> None:
+    def stop(text: str) -> None:
+        if text.startswith("reading 2"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        probe(plain, SETTINGS, "test", tmp_path / "out", tell=stop)
+    assert not (tmp_path / "out").exists()
+    assert probe(plain, SETTINGS, "test", tmp_path / "out", tell=lambda text: None)["best"]
