@@ -1,6 +1,8 @@
 """A baseline by ``finetune``, from a file to a model that is evaluated and used like any other."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,8 @@ import pytest
 import firth
 from firth.cli import main
 from firth.config import read_json
-from firth.errors import ConfigError, InputError
+from firth.errors import ConfigError, InputError, SaveError
+from firth.finetuning import baseline
 
 VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
 THINGS = ("file", "folder", "path", "disk", "letter", "page", "table", "door")
@@ -130,3 +133,17 @@ def test_a_baseline_answers_alone(fitted: Path, capsys: pytest.CaptureFixture[st
     assert "leave out precision" in capsys.readouterr().err
     assert main(["fill-mask", str(fitted), "a [MASK]"]) == 2
     assert "has no encoder" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_at_the_report_leaves_nothing(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder appears whole or not at all: the same command then makes all of it."""
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(baseline, "write_baseline_report", full)
+    with pytest.raises(SaveError, match="the disk is full"):
+        firth.finetune(task="classify", model="tfidf", train=files / "train.tsv", out=tmp_path / "b", tell=print)
+    assert list(tmp_path.iterdir()) == []

@@ -118,7 +118,7 @@ def run_baseline(resolved: ResolvedBaseline, out: str | Path, tell: Callable[[st
         write_text(folder / RECIPE, to_toml(recipe, comments=True))
         try:
             write_baseline_report(folder, recipe, results, name=out.name)
-        except (FirthError, OSError) as error:
+        except FirthError as error:
             tell(f"no report.html: {error}")
     return Finetuned(out, results)
 

@@ -132,7 +132,7 @@ def _probe(
     write_json(out / "probe.json", result)
     try:
         _write_report(out, recipe, result)
-    except (FirthError, OSError) as error:
+    except FirthError as error:
         tell(f"no report.html: {error}")
     return result
 
