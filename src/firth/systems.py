@@ -3,7 +3,6 @@
 To add a system, write its modules and add a row; every contract test then runs over it.
 """
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,6 @@ from firth.costs import (
     vectors_flops,
 )
 from firth.data.batch import Batch, Objective
-from firth.errors import ConfigError
 from firth.machine import sizes_only
 from firth.models.awd_lstm import AwdLstm
 from firth.models.bert import Bert
@@ -101,11 +99,9 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
-from firth.tasks.datasets import DATASETS
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.tasks.scoring import (
-    METRICS,
     score_answers,
     score_choices,
     score_label_sets,
@@ -401,54 +397,6 @@ TASKS: dict[str, Task] = {
         break_down=break_down_choices,
     ),
 }  # fmt: skip
-
-
-_PAIRS = "--task classify with two texts, --columns text=0,second=1,label=2"
-# What other tools call a task: how it is given here.
-_TASKS_ELSEWHERE = {
-    "ner": "--task tag",
-    "named-entity-recognition": "--task tag",
-    "pos": "--task tag",
-    "token-classification": "--task tag",
-    "tagging": "--task tag",
-    "sentiment": "--task classify",
-    "sentiment-analysis": "--task classify",
-    "classification": "--task classify",
-    "text-classification": "--task classify",
-    "sequence-classification": "--task classify",
-    "multi-label": "--task multilabel",
-    "regression": "--task regress",
-    "sts": "--task regress with two texts, --columns text=0,second=1,label=2",
-    "similarity": "--task regress with two texts, --columns text=0,second=1,label=2",
-    "nli": _PAIRS,
-    "entailment": _PAIRS,
-    "paraphrase": _PAIRS,
-    "qa": "--task answer",
-    "question-answering": "--task answer",
-    "squad": "--task squad1 or squad2, or answer for files of your own",
-    "multiple-choice": "--task choose",
-}
-
-
-def kind_of_task(task: str) -> str:
-    """The kind of task that a kind or the name of a data set stands for; ConfigError names the nearest one."""
-    if task in TASKS:
-        return task
-    if task in DATASETS:
-        return DATASETS[task].kind
-    kinds = f"task {task!r} is not known: kinds are {', '.join(TASKS)}"
-    if (known := _TASKS_ELSEWHERE.get(task.lower().replace("_", "-"))) is not None:
-        raise ConfigError(f"{kinds}; what is called {task} elsewhere is {known}")
-    near = difflib.get_close_matches(task, [*TASKS, *DATASETS], n=1)
-    # Of each family of data sets its first name: xnli, and not xnli/ar to xnli/zh.
-    families = dict.fromkeys(name.partition("/")[0] for name in DATASETS)
-    hint = f"did you mean {near[0]!r}?" if near else f"data sets: {', '.join(families)}"
-    raise ConfigError(f"{kinds}; {hint}")
-
-
-def metrics_of(task: str) -> tuple[str, ...]:
-    """The scores that a task is known by, the one to choose models by first."""
-    return DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
 
 
 def _bert(n_layers: int, width: int) -> dict[str, Any]:

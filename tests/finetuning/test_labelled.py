@@ -8,7 +8,7 @@ import pytest
 from firth.errors import ConfigError, InputError
 from firth.finetuning.labelled import LabelledData, check_metric, iter_file, read_labelled
 from firth.finetuning.recipe import LabelledConfig
-from firth.systems import kind_of_task
+from firth.tasks.kinds import kind_of_task
 from firth.tasks.readers.files import Problems
 
 ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(20)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from firth.cli.labelled import HEADERS, Header
+from firth.cli.labelled import HEADERS, Header, check_named
 from firth.cli.shared import Flag, JsonFlag, print_json, shell
 from firth.config import parse_override
 from firth.errors import ConfigError
@@ -69,6 +69,7 @@ def compare(
         raise ConfigError("--out is missing: give a folder for the comparison, such as --out compare")
     if data is None and train is None:
         raise ConfigError("--train is missing: the file of labelled examples to learn from")
+    check_named(task, train, dev, data)
     from firth.finetuning.compare import compare as run
     from firth.finetuning.recipe import LabelledConfig
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from firth.cli.breakdown import print_breakdown
 from firth.cli.finetune import say_notes
-from firth.cli.labelled import HEADERS, Header
+from firth.cli.labelled import HEADERS, Header, check_named
 from firth.cli.shared import (
     AtLeastOne,
     Flag,
@@ -106,10 +106,11 @@ def evaluate(
         raise ConfigError("give a model, such as firth evaluate runs/b --data test.tsv; files: firth score")
     if data is None:
         raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
+    check_named(task, data)
     split = "dev" if split is None else split
     from firth.finetuning import evaluate as job
     from firth.finetuning.recipe import LabelledConfig
-    from firth.systems import metrics_of
+    from firth.tasks.kinds import metrics_of
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
     found = job.evaluate(

@@ -123,6 +123,7 @@ def finetune(
         check_processors("--processes", processes, WORKERS_EACH)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the fine-tuning, such as --out runs/b")
+    labelled.check()
     _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json, processes, on or "")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -70,7 +71,25 @@ class LabelledFlags:
         }
 
 
+    def check(self) -> None:
+        """Raise ConfigError for a task that is not known, InputError for files that are not there."""
+        check_named(self.task, self.train, self.dev)
+
+
 NOT_GIVEN = LabelledFlags()
+
+
+def check_named(task: str | None, *files: str | None) -> None:
+    """What can be wrong in names is found before PyTorch is imported, which takes seconds."""
+    if task is not None:
+        from firth.tasks.kinds import kind_of_task
+
+        kind_of_task(task)
+    for file in files:
+        if file is not None and not Path(file).exists():
+            from firth.tasks.readers.files import no_such_file
+
+            raise no_such_file(Path(file))
 
 
 def settings_of(keys: Keys) -> list[str]:

@@ -207,7 +207,7 @@ def _check_task(model: "Predictor", task: str) -> None:
     """ConfigError if a data set is of another kind than the model's task."""
     if not task:
         return
-    from firth.systems import kind_of_task
+    from firth.tasks.kinds import kind_of_task
 
     kind = kind_of_task(_TEST_OF.get(task, task))
     if kind != model.task:

@@ -52,6 +52,7 @@ def probe(
     if every or tags:
         _probe_all(labelled, every, tags or [], recipe is not None or seeds is not None, settings or [], out, as_json)
         return
+    labelled.check()
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
     plain = {} if recipe is None else read_toml(recipe)
     from firth.finetuning.probe import format_score

@@ -57,7 +57,7 @@ def score(
     """
     from firth.finetuning.prediction_files import score_predictions
     from firth.finetuning.recipe import LabelledConfig
-    from firth.systems import metrics_of
+    from firth.tasks.kinds import metrics_of
 
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
     found = score_predictions(

@@ -37,7 +37,7 @@ from firth.inference.gate import MAX_DROP
 from firth.inference.onnx import open_session, padded_inputs, session_outputs
 from firth.inference.score import score_records
 from firth.packed import from_padded
-from firth.systems import kind_of_task
+from firth.tasks.kinds import kind_of_task
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels

@@ -33,7 +33,8 @@ from firth.inference.score import Scored, score_outputs, score_records
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.recipes import Settings
-from firth.systems import TASKS, kind_of_task
+from firth.systems import TASKS
+from firth.tasks.kinds import kind_of_task
 
 _KINDS: dict[str, tuple[str, ...]] = {"tfidf": ("classify", "multilabel", "regress"), "commonest-tag": ("tag",)}
 # n-grams shown per label in the report.

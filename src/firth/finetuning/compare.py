@@ -41,7 +41,8 @@ from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
 from firth.metrics.calibration import expected_calibration_error
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say
-from firth.systems import TASKS, kind_of_task
+from firth.systems import TASKS
+from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 
 RESULTS = "compare.json"

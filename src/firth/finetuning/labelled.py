@@ -10,8 +10,8 @@ from typing import Any
 from firth.errors import ConfigError, InputError
 from firth.finetuning.recipe import LabelledConfig
 from firth.metrics.tagging import KLUE_NER_TAGS
-from firth.systems import kind_of_task, metrics_of
 from firth.tasks.datasets import DATASETS
+from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
 from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns
 from firth.tasks.readers.files import Problems, bare_suffix
@@ -236,8 +236,10 @@ def _own(kind: str, config: LabelledConfig, problems: Problems) -> tuple[list[Re
         raise ConfigError(f"--data is for published data sets; for --task {kind} give files with --train and --dev")
     if not config.train:
         raise ConfigError("--train is missing: give the file of labelled training examples")
-    dev = {"dev": read_file(kind, config.dev, config, problems)} if config.dev else {}
-    return read_file(kind, config.train, config, problems), dev
+    train = read_file(kind, config.train, config, problems)
+    if not config.dev:
+        return train, {}
+    return train, {"dev": read_file(kind, config.dev, with_columns(kind, config.dev, config, problems), problems)}
 
 
 def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:

@@ -22,7 +22,7 @@ from firth.finetuning.recipe import LabelledConfig
 from firth.inference.model import Model
 from firth.page import Report
 from firth.progress import Progress, say
-from firth.systems import kind_of_task
+from firth.tasks.kinds import kind_of_task
 from firth.tasks.reading import splits_in
 from firth.tasks.tag_schemes import OUTSIDE
 from firth.text.records import Tagged

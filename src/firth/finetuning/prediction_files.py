@@ -13,8 +13,8 @@ from firth.finetuning.recipe import LabelledConfig
 from firth.inference.score import score_outputs
 from firth.inference.translation_scores import TASK as TRANSLATE
 from firth.inference.translation_scores import score_translation_file
-from firth.systems import kind_of_task
 from firth.tasks.datasets import DATASETS
+from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.readers.files import Problems, read_json_document, read_lines
 from firth.tasks.readers.tagging import in_bio, read_conll

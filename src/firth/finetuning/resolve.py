@@ -18,8 +18,9 @@ from firth.finetuning.recipe import (
 )
 from firth.finetuning.unknown import check_known
 from firth.recipes import Settings
-from firth.systems import SYSTEMS, kind_of_task, resolve_model
+from firth.systems import SYSTEMS, resolve_model
 from firth.tasks.config import AnyNetwork, BiLstmConfig
+from firth.tasks.kinds import kind_of_task
 from firth.text.tokenizer import Tokenizer
 
 

@@ -5,6 +5,7 @@ byte that is not UTF-8 is an error and no line is cut. Lines end with \\n or \\r
 """
 
 import csv
+import difflib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -99,6 +100,17 @@ def read_lines(path: Path, problems: Problems | None = None, *, encoding: str = 
         raise InputError(f"{path}: the file is empty, expected at least one example")
 
 
+def no_such_file(path: Path) -> InputError:
+    """The error for a file that is not there, with the nearest name in its folder."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    hint = f"did you mean {path.with_name(near[0])}?" if near else "check the path"
+    return InputError(f"{path}: no such file; {hint}")
+
+
 def _raw_lines(path: Path) -> Iterator[bytes]:
     suffix = path.suffix.lower()
     if suffix in _OTHER_PACKED:
@@ -112,7 +124,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
     except BROKEN_ARCHIVE as error:
         raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); download or pack it again") from None
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; check the path") from None
+        raise no_such_file(path) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 

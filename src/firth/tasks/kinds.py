@@ -1,0 +1,54 @@
+"""What a task is called: its kind, or a data set of that kind by name."""
+
+import difflib
+
+from firth.errors import ConfigError
+from firth.tasks.datasets import DATASETS
+from firth.tasks.scoring import METRICS
+
+_PAIRS = "--task classify with two texts, --columns text=0,second=1,label=2"
+# What other tools call a task: how it is given here.
+_TASKS_ELSEWHERE = {
+    "ner": "--task tag",
+    "named-entity-recognition": "--task tag",
+    "pos": "--task tag",
+    "token-classification": "--task tag",
+    "tagging": "--task tag",
+    "sentiment": "--task classify",
+    "sentiment-analysis": "--task classify",
+    "classification": "--task classify",
+    "text-classification": "--task classify",
+    "sequence-classification": "--task classify",
+    "multi-label": "--task multilabel",
+    "regression": "--task regress",
+    "sts": "--task regress with two texts, --columns text=0,second=1,label=2",
+    "similarity": "--task regress with two texts, --columns text=0,second=1,label=2",
+    "nli": _PAIRS,
+    "entailment": _PAIRS,
+    "paraphrase": _PAIRS,
+    "qa": "--task answer",
+    "question-answering": "--task answer",
+    "squad": "--task squad1 or squad2, or answer for files of your own",
+    "multiple-choice": "--task choose",
+}
+
+
+def kind_of_task(task: str) -> str:
+    """The kind of task that a kind or the name of a data set stands for; ConfigError names the nearest one."""
+    if task in METRICS:
+        return task
+    if task in DATASETS:
+        return DATASETS[task].kind
+    kinds = f"task {task!r} is not known: kinds are {', '.join(METRICS)}"
+    if (known := _TASKS_ELSEWHERE.get(task.lower().replace("_", "-"))) is not None:
+        raise ConfigError(f"{kinds}; what is called {task} elsewhere is {known}")
+    near = difflib.get_close_matches(task, [*METRICS, *DATASETS], n=1)
+    # Of each family of data sets its first name: xnli, and not xnli/ar to xnli/zh.
+    families = dict.fromkeys(name.partition("/")[0] for name in DATASETS)
+    hint = f"did you mean {near[0]!r}?" if near else f"data sets: {', '.join(families)}"
+    raise ConfigError(f"{kinds}; {hint}")
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    """The scores that a task is known by, the one to choose models by first."""
+    return DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]
