@@ -41,3 +41,15 @@ def test_swapped_columns_and_files_in_the_place_of_texts(firth, tmp_path: Path) 
     assert firth(*command).code == 0
     meant = firth("predict", run, train)
     assert meant.code == 2 and f"{train} is a file here: --input {train} reads" in meant.complaint
+
+
+def test_texts_in_another_column_than_the_model_learnt_from_are_refused(firth, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train = table(tmp_path, LABELS, TEXTS, name="train.tsv")
+    assert firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run).code == 0
+    numbered = table(tmp_path, [str(n) for n in range(12)], LABELS, TEXTS, name="numbered.tsv")
+    refused = firth("predict", run, "--input", numbered)
+    assert refused.code == 2 and not refused.out
+    assert "learnt from texts in column 1, but here column 2 has" in refused.complaint
+    assert "give --columns text=2, or --columns text=1,label=0 if" in refused.complaint
+    assert firth("predict", run, "--input", numbered, "--columns", "text=2").code == 0

@@ -79,6 +79,7 @@ def test_texts_of_a_mix(firth, tiny_run: Path, tmp_path: Path) -> None:
         (["--unit", "word", "--pool", "max"], "--pool is for --unit text"),
         (["--unit", "word", "--out", "a.npy"], "vectors of words go to a file that ends in .npz, .hdf5, .h5, .jsonl"),
         (["--out", "a.hdf5"], ".hdf5 files hold words or tokens (--unit)"),
+        (["--out", "a.csv"], "written as a NumPy array, expected a name such as vectors.npy"),
         (["--unit", "token", "--layer", "9"], "layer 9: this model has layers 0 (embeddings) to 2"),
     ],
 )

@@ -258,3 +258,20 @@ def test_other_errors_of_the_interpreter_are_not_hidden(firth, monkeypatch) -> N
 def test_threads_and_workers_are_bounded_by_the_processors(firth, command: list[str]) -> None:  # type: ignore[no-untyped-def]
     result = firth(*command)
     assert result.code == 2 and "=9999: expected at most" in result.complaint
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["finetune", "--task", "clasify", "--model", "m", "--out", "o"], "did you mean 'classify'?"),
+        (["finetune", "--task", "classify", "--train", "trian.tsv", "--out", "o"], "did you mean train.tsv?"),
+        (["evaluate", "m", "--data", "trian.tsv"], "did you mean train.tsv?"),
+        (["compare", "--train", "train.tsv", "--dev", "trian.tsv", "--out", "o"], "did you mean train.tsv?"),
+        (["probe", "--task", "ner", "--out", "o"], "what is called ner elsewhere is --task tag"),
+    ],
+)
+def test_wrong_names_are_found_before_torch_is_imported(tokens: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").touch()
+    program = "import sys; sys.modules['torch'] = None; from firth.cli import main; sys.exit(main(sys.argv[1:]))"
+    result = run(sys.executable, "-c", program, *tokens, cwd=tmp_path)
+    assert result.returncode == 2 and message in result.stderr

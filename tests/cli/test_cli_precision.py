@@ -126,7 +126,7 @@ def test_bfloat16_is_scored_alone_or_beside_float32(firth, run: Path, dev: Path)
         (["embed", "MODEL", "--precision", "int8"], ["is not fine-tuned", "bfloat16"]),
         (["embed", "MODEL", "--precision", "float16"], ["--precision", "float16", "bfloat16"]),
         (["fill-mask", "MODEL", "a [MASK]", "--compile"], ["--compile"]),
-        (["evaluate", "MODEL", "--data", "x.tsv", "--max-drop", "1"], ["--max-drop", "give --precision"]),
+        (["evaluate", "MODEL", "--data", __file__, "--max-drop", "1"], ["--max-drop", "give --precision"]),
     ],
 )
 def test_what_does_not_go_together(firth, tiny_run: Path, tokens: list[str], parts: list[str]) -> None:

@@ -104,7 +104,10 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
             ["train.batch_tokens=16", "smaller than one sequence of 32", "data.length"],
         ),
         (["--set", "data.length=65"], ["data.length=65", "encoder.max_positions=64"]),
-        (["--set", "encoder.vocab_size=100"], ["encoder.vocab_size=100", "300 pieces"]),
+        (
+            ["--set", "encoder.vocab_size=100"],
+            ["encoder.vocab_size=100", "300 tokens", "firth prepare TEXT --tokenizer MODEL"],
+        ),
         (["--set", "train.stpes=5"], ["'train.stpes'", "'train.steps'"]),
         (["--set", "trian.steps=5"], ["'trian"]),
         (["--set", "train.learning_rate=5"], ["'train.learning_rate'", "'optim.learning_rate'"]),

@@ -27,3 +27,14 @@ def test_refusals(firth, tiny_run: Path, tmp_path: Path) -> None:
     assert "--layer and --pool" in firth("search", tmp_path / "none", "x", "--layer", 1).complaint
     missing = firth("search", tmp_path / "i", "--texts", tmp_path / "no.txt", "--model", tiny_run)
     assert missing.code == 2 and "no such file" in missing.complaint
+
+
+def test_a_model_that_is_not_found_from_here_is_asked_for(firth, tiny_run: Path, tmp_path: Path, monkeypatch) -> None:
+    texts, index = tmp_path / "lines.txt", tmp_path / "index"
+    texts.write_text("the river\nthe market\n", "utf-8")
+    monkeypatch.chdir(tiny_run.parent)
+    assert firth("search", index, "--texts", texts, "--model", Path(tiny_run.name)).code == 0
+    monkeypatch.chdir(tmp_path)
+    lost = firth("search", index, "the market")
+    assert lost.code == 2 and "is not found from here" in lost.complaint and "give it with --model" in lost.complaint
+    assert firth("search", index, "the market", "--model", tiny_run).code == 0

@@ -400,6 +400,8 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
     with pytest.raises(ConfigError, match="exists already: choose another name"):
         run(plain, tmp_path / "out")
     with pytest.raises(ConfigError, match="is not a fine-tuning"):
+        resume(tmp_path / "out")
+    with pytest.raises(ConfigError, match="a pre-training run: resume it with firth pretrain --resume"):
         resume(tiny_run)
 
 

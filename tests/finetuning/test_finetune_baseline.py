@@ -97,7 +97,7 @@ def test_show_recipe_prints_it_and_fits_nothing(files: Path, capsys: pytest.Capt
     [
         ("tag", "tfidf", {}, "task tag is tag: give --model commonest-tag"),
         ("answer", "tfidf", {}, "there is no baseline for it"),
-        ("classify", "tfidf", {"train.epochs": 3}, "a baseline has no train: leave out"),
+        ("classify", "tfidf", {"train.epochs": 3}, "not trained in steps: leave out train.epochs"),
         ("classify", "tfidf", {"strengths": [0.0]}, "expected numbers above 0"),
         ("classify", "tfidf", {"data.choose_on": "dev"}, "is tuned on training examples only"),
         ("classify", "tfidf", {"metric": "pearson"}, "expected one of"),

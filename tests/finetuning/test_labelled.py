@@ -218,3 +218,42 @@ def test_a_file_without_labels_is_read_for_predictions(tmp_path: Path) -> None:
         "tag", Path(write(tmp_path / "t.conll", "Ann\nsang\n")), LabelledConfig(), Problems(), labelled=False
     )
     assert (record.words, record.tags) == (("Ann", "sang"), None)
+
+
+def test_examples_of_the_dev_file_that_are_training_examples_too_are_said(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table(ROWS))
+    dev = write(tmp_path / "d.tsv", table([*ROWS[:2], ("new", "a"), ("newer", "b")]))
+    said = [note for note in read("classify", train=train, dev=dev).notes if note.startswith("dev: ")]
+    assert said == [
+        "dev: 2 of 4 examples are training examples too: its score does not say how well the model does on new ones"
+    ]
+    assert not any("training examples too" in note for note in read("classify", train=train).notes)
+
+
+def test_a_dev_file_may_lack_the_header_of_the_training_file(tmp_path: Path) -> None:
+    rows = [(str(n), "ab"[n % 2], f"a longer text with number {n}") for n in range(20)]
+    for header in ("id\tv1\tv2", "n\tlabel\ttext"):
+        train = write(tmp_path / "t.tsv", table(rows, header))
+        dev = write(tmp_path / "d.tsv", "".join(f"{label}\t{text} again\n" for _, label, text in rows))
+        data = read("classify", train=train, dev=dev)
+        assert [record.label for record in data.dev["dev"]] == [label for _, label, _ in rows]
+        assert data.dev["dev"][3].text == "a longer text with number 3 again"
+
+
+def test_the_training_file_is_read_first(tmp_path: Path) -> None:
+    dev = write(tmp_path / "d.tsv", "a\tb\n")
+    write(tmp_path / "train.tsv", table(ROWS))
+    with pytest.raises(InputError, match=r"trian.tsv: no such file; did you mean .*train.tsv\?"):
+        read("classify", train=str(tmp_path / "trian.tsv"), dev=dev)
+
+
+def test_commas_in_the_place_of_tabs_are_said(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", "".join(f"{label},{text}\n" for text, label in ROWS))
+    with pytest.raises(InputError, match=r"expected a text and a label, separated by a tab; .* are --format csv"):
+        read("classify", train=train)
+
+
+def test_words_and_tags_the_wrong_way_round_are_refused(tmp_path: Path) -> None:
+    lines = "".join(f"{'NV'[n % 2]} word{n}\n" + "\n" * (n % 5 == 0) for n in range(150))
+    with pytest.raises(InputError, match="150 different tags and 2 different words: words and tags are swapped"):
+        read("tag", train=write(tmp_path / "t.conll", lines))

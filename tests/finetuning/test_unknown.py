@@ -29,3 +29,11 @@ def test_another_script_is_refused(record: Text | Tagged | Question) -> None:
         ConfigError, match="100% of the tokens .* mostly in Hangul, .* whose vocabulary has that script"
     ):
         check_known([record] * 3, TOKENIZER, "m")
+
+
+def test_a_script_that_the_vocabulary_has_little_more_of_than_letters_is_said() -> None:
+    words = [chr(0xAC00 + n) + chr(0xAC00 + n // 2) for n in range(200)]
+    korean = Tokenizer.from_vocab([*SPECIALS, *"abcdefg", *(f"##{c}" for c in "abcdefg"), *words], lowercase=True)
+    said = check_known([Text("a bad egg"), Text("a cab")], korean, "m")
+    assert said.startswith("the texts are mostly in Latin, as are only 14 of the 219 tokens of m: 2.4 tokens a word")
+    assert check_known([Text(words[5])], korean, "m") == ""

@@ -99,3 +99,12 @@ def test_limit_depends_on_the_seed_and_grows_by_adding() -> None:
     assert limit(records, 10, seed=2) != small
     with pytest.raises(ConfigError, match="limit=0"):
         limit(records, 0, seed=1)
+
+
+def test_a_few_long_documents_leave_most_to_learn_from() -> None:
+    """In the order of their hashes one of two long documents would be held out, whatever its length."""
+    for long in "abcdefgh":
+        records = [Text(f"{group}{n}", group=group) for group in "abcdefgh" for n in range(90 if group == long else 4)]
+        train, held = hold_out(records)
+        assert 12 <= len(held) <= 24 < len(train)
+        assert not {r.group for r in train} & {r.group for r in held}

@@ -137,7 +137,10 @@ def child(request: dict[str, Any]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     watch.blind = True  # what is written from here on is the harness's own
-    Path(request["seen"]).write_text(json.dumps(seen))
+    # Whole or not at all: a fault at a time may strike here too.
+    whole = Path(request["seen"] + ".whole")
+    whole.write_text(json.dumps(seen))
+    whole.rename(request["seen"])
     return code
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LayerMixName = Literal["sum", "mean", "concat", "scalar"]
 Unit = Literal["text", "word", "token"]
+# Endings that promise text.
+_NOT_ARRAYS = (".csv", ".tsv", ".txt", ".json")
 _UNIT_FILES = (".npz", ".hdf5", ".h5", ".jsonl")
 
 
@@ -116,6 +118,8 @@ def _check_flags(
     suffix = "" if out is None else out.suffix.lower()
     if unit == "text" and suffix in _UNIT_FILES:
         raise UsageError(f"--out {out}: {suffix} files hold words or tokens (--unit); vectors of texts go to .npy")
+    if unit == "text" and suffix in _NOT_ARRAYS:
+        raise UsageError(f"--out {out}: vectors are written as a NumPy array, expected a name such as vectors.npy")
     if out is not None and unit != "text" and suffix not in _UNIT_FILES:
         raise UsageError(f"--out {out}: vectors of {unit}s go to a file that ends in {', '.join(_UNIT_FILES)}")
 

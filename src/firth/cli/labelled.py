@@ -70,7 +70,6 @@ class LabelledFlags:
             "--limit": ("data.limit", self.limit),
         }
 
-
     def check(self) -> None:
         """Raise ConfigError for a task that is not known, InputError for files that are not there."""
         check_named(self.task, self.train, self.dev)

@@ -17,7 +17,7 @@ from firth.cli.shared import (
     print_json,
     print_next,
 )
-from firth.errors import ConfigError, InputError
+from firth.errors import ConfigError, FirthError, InputError
 
 if TYPE_CHECKING:
     from firth.inference.search import Hit
@@ -74,7 +74,12 @@ def search(
     from firth.inference.search import Index
 
     found = Index(index)
-    loaded = load_model(model or Path(found.model), precision)
+    try:
+        loaded = load_model(model or Path(found.model), precision)
+    except FirthError as error:
+        if model is not None:
+            raise
+        raise ConfigError(f"the model of {index} is not found from here ({error}): give it with --model") from None
     found.check_model(loaded)
     n_queries = 0
     for query in queries or (line for line in lines_from(None) if line.strip()):

@@ -87,7 +87,8 @@ def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) ->
         plain.keys() & {"head", "adapt", "optim", "train", "grid", "head_preset", "tokenizer", "from_scratch"}
     )
     if neural:
-        raise ConfigError(f"{where}: a baseline has no {' and no '.join(neural)}: leave out, or give another --model")
+        named = ", ".join(f"train.{key}" for key in plain["train"]) if neural == ["train"] else ", ".join(neural)
+        raise ConfigError(f"{where}: a baseline is not trained in steps: leave out {named}, or give another --model")
     plain.setdefault("data", {})
     config = data_config(plain, where)
     if config.choose_on == "dev":

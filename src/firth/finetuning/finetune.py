@@ -173,6 +173,10 @@ def resume(
     """Resume a fine-tuning: finished runs are kept, the stopped one resumes from its checkpoint."""
     out = Path(out)
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
+        if (out / RESULTS).is_file():
+            raise ConfigError(f"{out} is a finished baseline: there is nothing to resume")
+        if (out / RECIPE).is_file() and "task" not in read_toml(out / RECIPE):
+            raise ConfigError(f"{out} is a pre-training run: resume it with firth pretrain --resume {out}")
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
     resolved = _resolve_stored(out)

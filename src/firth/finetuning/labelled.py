@@ -27,7 +27,7 @@ from firth.tasks.readers.tagging import (
 from firth.tasks.readers.texts import Columns, TextFormat, parse_columns, read_texts
 from firth.tasks.reading import check_labels, labels_of, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
-from firth.tasks.split import hold_out, limit
+from firth.tasks.split import content_key, hold_out, limit
 from firth.tasks.tag_schemes import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Record, Tagged, Text
 
@@ -51,6 +51,10 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
 }
 # With fewer training examples a run is refused; from this share of one label on it warns.
 _FEWEST, _SKEWED = 2, 0.75
+# Share of an evaluation file's examples that stand in the training data as well, from which it is said.
+_SHARED = 0.2
+# More kinds of plain tags than these, and than words, are words.
+_MOST_TAGS = 100
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
 _TEXT_KINDS = ("classify", "multilabel", "regress")
@@ -88,11 +92,17 @@ def with_columns(
     form = _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
     if form not in ("tsv", "csv"):
         return config
-    if learnt and fits(path, form, parse_columns(learnt).given(), labelled=labelled):
-        problems.note(f"{file}: columns {learnt}, as in the model's training data (--columns)")
-        return dataclasses.replace(config, columns=learnt)
     header = {"auto": None, "yes": True, "no": False}[config.header]
     guess = guess_columns(path, form, kind, header=header, labelled=labelled)
+    if learnt and fits(path, form, parse_columns(learnt).given(), labelled=labelled):
+        number = parse_columns(learnt).text
+        if guess is not None and isinstance(number, int) and guess.text != number:
+            raise InputError(
+                f"{file}: the model learnt from texts in column {number}, but here {guess.why}: give --columns "
+                f"{guess.columns}, or --columns {learnt} if that is meant"
+            )
+        problems.note(f"{file}: columns {learnt}, as in the model's training data (--columns)")
+        return dataclasses.replace(config, columns=learnt)
     if guess is None:
         return config
     problems.note(f"{file}: columns found by content: --columns {guess.columns} ({guess.why})")
@@ -118,13 +128,16 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     if task in DATASETS:
         train, dev = _published(task, config, problems)
     else:
+        given = config
         if config.train:
             config = with_columns(kind, config.train, config, problems)
-        train, dev = _own(kind, config, problems)
+        train, dev = _own(kind, config, given, problems)
         if kind == "classify":
             examples: list[Any] = train
             texts = [f"{record.text} {record.second or ''}" for record in examples]
             check_not_swapped(texts, [record.label for record in examples], config.columns, config.train)
+    for name, records in dev.items():
+        _note_shared(name, records, train, problems)
     if not isinstance(head.get("labels", []), (list, tuple)):
         raise ConfigError(f'head.labels={head["labels"]!r}: expected a list, such as head.labels=["no", "yes"]')
     # From all training examples, before the limit.
@@ -147,6 +160,17 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     if kind == "tag" and options["scheme"] == "plain":
         metrics = ("tag_accuracy",)
     return LabelledData(kind, metrics, train, held, dev, options, problems.report(), config.columns)
+
+
+def _note_shared(name: str, records: Sequence[Any], train: Sequence[Any], problems: Problems) -> None:
+    """Note if many examples of an evaluation file are training examples too."""
+    seen = set(map(content_key, train))
+    shared = sum(content_key(record) in seen for record in records)
+    if shared >= _SHARED * len(records):
+        problems.note(
+            f"{name}: {shared:,} of {len(records):,} examples are training examples too: its score does not say how "
+            "well the model does on new ones"
+        )
 
 
 def _check_learnable(
@@ -231,7 +255,10 @@ def _published(task: str, config: LabelledConfig, problems: Problems) -> tuple[l
     return train, {name: read_dataset(task, folder, name, problems) for name in names}
 
 
-def _own(kind: str, config: LabelledConfig, problems: Problems) -> tuple[list[Record], dict[str, list[Record]]]:
+def _own(
+    kind: str, config: LabelledConfig, given: LabelledConfig, problems: Problems
+) -> tuple[list[Record], dict[str, list[Record]]]:
+    """Read the user's files. ``config``: with the columns found in the training file; ``given``: as it was."""
     if config.folder:
         raise ConfigError(f"--data is for published data sets; for --task {kind} give files with --train and --dev")
     if not config.train:
@@ -239,7 +266,17 @@ def _own(kind: str, config: LabelledConfig, problems: Problems) -> tuple[list[Re
     train = read_file(kind, config.train, config, problems)
     if not config.dev:
         return train, {}
+    # The other file may lack the header, or have another one.
+    if config.columns and not given.columns and not _has_columns(config):
+        config = given
     return train, {"dev": read_file(kind, config.dev, with_columns(kind, config.dev, config, problems), problems)}
+
+
+def _has_columns(config: LabelledConfig) -> bool:
+    """Whether the evaluation file has the columns of the training file."""
+    path = Path(config.dev)
+    form = _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
+    return form not in ("tsv", "csv") or not path.is_file() or fits(path, form, parse_columns(config.columns).given())
 
 
 def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:
@@ -338,6 +375,12 @@ def _tag_options(unit: str, train: Sequence[Tagged], head: dict[str, Any], usual
         raise ConfigError(f"head.scheme={scheme!r}, but the tags are {'plain' if plain else 'of entities'}")
     tags = {tag for sentence in sentences for tag in sentence}
     if plain:
+        words = {record.text[a:b] for record in train for a, b in record.spans}
+        if len(tags) > max(_MOST_TAGS, len(words)):
+            raise InputError(
+                f"{train[0].where}: {len(tags):,} different tags and {len(words):,} different words: words and tags "
+                "are swapped; give --columns word=COLUMN,tag=COLUMN the other way round"
+            )
         return {"unit": unit, "scheme": scheme, "labels": sorted(tags)}
     entities = sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
     if not entities:

@@ -1,4 +1,4 @@
-"""Whether a model can read the labelled texts: the share of their tokens that are [UNK]."""
+"""Whether a model can read the labelled texts: the share of their tokens that are [UNK], and their script."""
 
 import unicodedata
 from collections import Counter
@@ -12,6 +12,9 @@ from firth.text.tokenizer import Tokenizer
 _TEXTS = 500
 # Share of unknown tokens from which it is said, and from which the model is refused as one of another language.
 _SAID, _NOTHING = 0.1, 0.95
+# A vocabulary with fewer tokens of a script, and a smaller share of them, is of another language.
+_FEW_TOKENS, _FEW = 1000, 0.1
+_NO_LETTERS = "no letters"
 # Blocks that a letter's Unicode name begins with are named so.
 _SCRIPTS = {"CJK": "Chinese characters", "HANGUL": "Hangul", "HIRAGANA": "Japanese", "KATAKANA": "Japanese"}
 
@@ -26,7 +29,7 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
     counts = [(len(ids), sum(one == unknown for one in ids)) for ids in tokenizer.ids_many(texts)]
     n_tokens, n_unknown = sum(n for n, _ in counts), sum(n for _, n in counts)
     if not n_tokens or n_unknown < _SAID * n_tokens:
-        return ""
+        return _foreign(texts, tokenizer, model, n_tokens)
     all_unknown = sum(n == of_these > 0 for n, of_these in counts)
     share = n_unknown / n_tokens
     said = (
@@ -43,12 +46,31 @@ def _texts(record: Any) -> list[str]:
     return [text for text in found if isinstance(text, str)]
 
 
+def _foreign(texts: Sequence[str], tokenizer: Tokenizer, model: str, n_tokens: int) -> str:
+    """What is to be said of texts in a script that the vocabulary knows little more of than its letters."""
+    scripts, written = Counter(filter(None, map(_script_of, tokenizer.pieces))), _script(texts)
+    known = sum(n for script, n in scripts.items() if _SCRIPTS.get(script, script.capitalize()) == written)
+    if known >= min(_FEW_TOKENS, _FEW * scripts.total()) or written == _NO_LETTERS:
+        return ""
+    n_words = sum(len(text.split()) for text in texts)
+    return (
+        f"the texts are mostly in {written}, as are only {known:,} of the {tokenizer.size:,} tokens of {model}: "
+        f"{n_tokens / n_words:.1f} tokens a word; a model for their language would learn more"
+    )
+
+
+def _script_of(piece: str) -> str:
+    """The script of a token's first letter; empty for special tokens and those without one."""
+    letter = next((one for one in piece if one.isalpha()), "") if not piece.startswith("[") else ""
+    return unicodedata.name(letter, "?").partition(" ")[0] if letter else ""
+
+
 def _script(texts: Sequence[str]) -> str:
     """The script that most letters are in, by the first word of their Unicode names."""
     letters = Counter(
         unicodedata.name(letter, "?").partition(" ")[0] for text in texts for letter in text if letter.isalpha()
     )
     if not letters:
-        return "no letters"
+        return _NO_LETTERS
     ((name, _),) = letters.most_common(1)
     return _SCRIPTS.get(name, name.capitalize())

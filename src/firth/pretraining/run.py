@@ -151,7 +151,10 @@ def recipe_of(run: Path) -> Pretrain:
     """Read the resolved recipe of a run."""
     if not (run / RECIPE).is_file():
         raise ConfigError(f"{run} is not a run: it has no {RECIPE}")
-    return read_resolved_recipe(with_new_names(read_toml(run / RECIPE)), str(run / RECIPE))
+    plain = read_toml(run / RECIPE)
+    if "task" in plain:
+        raise ConfigError(f"{run} is a fine-tuning: resume it with firth finetune --resume {run}")
+    return read_resolved_recipe(with_new_names(plain), str(run / RECIPE))
 
 
 def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> dict[str, Any]:
@@ -476,7 +479,8 @@ def assemble(
     if recipe.encoder.vocab_size != corpus.tokenizer.size:
         raise ConfigError(
             f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
-            f"{corpus.tokenizer.size:,} pieces"
+            f"{corpus.tokenizer.size:,} tokens: to continue from a model, prepare the text with its tokenizer, "
+            f"firth prepare TEXT --tokenizer MODEL --out CORPUS"
         )
     kind = corpus.tokenizer.kind
     if kind.mask is None and (recipe.row.predict == "masked" or recipe.row.config is BertConfig):

@@ -15,6 +15,8 @@ from firth.text.records import Record, Tagged, Text
 R = TypeVar("R", bound=Record)
 
 _PACKED = ("", ".gz", ".xz")
+# Characters of a label that a message shows.
+_LONGEST = 60
 
 
 def dataset(name: str) -> Dataset:
@@ -96,8 +98,9 @@ def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems
         for label in _labels(record):
             if label not in known:
                 shown = ", ".join(known[:20]) + (" …" if len(known) > 20 else "")
+                found = label if len(label) <= _LONGEST else f"{label[:_LONGEST]}…"
                 raise InputError(
-                    f"{record.where}: found the label {label!r}, expected one of the {len(known)} known ({shown}); "
+                    f"{record.where}: found the label {found!r}, expected one of the {len(known)} known ({shown}); "
                     "correct it, or add it to the training data"
                 )
         return record

@@ -9,23 +9,39 @@ from firth.errors import ConfigError, InputError
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 R = TypeVar("R", bound=Record)
+# Share of the examples above which held-out groups are chosen by size.
+_MOST_HELD = 0.25
 
 
 def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]]:
     """Split records into (training, held out): hold out about ``share`` of them, with at least one on each side.
 
     Records of one group, and records without a group whose texts are equal, stay together. Whole groups
-    are held out in the order of their hash until the share is reached; both sides keep the given order.
+    are held out in the order of their hash until the share is reached, or from the smallest on where that would
+    be more than a quarter of all records; both sides keep the given order.
     """
     if not 0.0 < share < 1.0:
         raise ConfigError(f"share={share}: expected more than 0 and less than 1")
     sizes = Counter(_key(record) for record in records)
+    if len(records) == 1:
+        raise InputError(
+            "there is 1 example: holding one out requires at least two; use more examples, or select on a dev file: "
+            "--set data.choose_on=dev"
+        )
     if len(sizes) < 2:
         raise InputError(
             f"{len(records)} examples are all of one article, dialogue or document: holding one out requires at least "
             "two; use more examples, or select on a dev file: --set data.choose_on=dev"
         )
-    held = _first_keys(sizes, max(1, round(share * len(records))), seed_of("hold out"), most=len(sizes) - 1)
+    n = max(1, round(share * len(records)))
+    held = _first_keys(sizes, n, seed_of("hold out"), most=len(sizes) - 1)
+    if sum(sizes[key] for key in held) > max(2 * n, _MOST_HELD * len(records)):
+        # A few long documents: the smallest ones leave more to learn from.
+        held = set[str]()
+        for key in sorted(sizes, key=lambda key: (sizes[key], seed_of("hold out"), key)):
+            if len(held) == len(sizes) - 1 or sum(sizes[one] for one in held) >= n:
+                break
+            held.add(key)
     return [r for r in records if _key(r) not in held], [r for r in records if _key(r) in held]
 
 
@@ -48,8 +64,11 @@ def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
 
 def _key(record: Record) -> str:
     """The key that is hashed to place a record."""
-    if record.group:
-        return f"group/{record.group}"
+    return f"group/{record.group}" if record.group else content_key(record)
+
+
+def content_key(record: Record) -> str:
+    """What an example says, without its answer: equal for equal examples."""
     match record:
         case Text():
             return f"text/{record.text}/{record.second or ''}"

@@ -218,7 +218,7 @@ class CorpusReader:
             # Read it all the same: plain text with tabs may have such a name.
             say(
                 f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its "
-                f"text, write the column of text to a file first, such as: cut -f1 {path.name} > text.txt"
+                f"text, write the column of text to a file first, such as the second one: cut -f2 {path} > text.txt"
             )
         return self._plain(self.raw_lines(path))
 

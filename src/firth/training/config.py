@@ -87,7 +87,7 @@ class TrainConfig:
         AMOUNT,
     )
     epochs: float = option(0.0, "passes over the training text; sets the steps; 0: see minutes", AMOUNT)
-    batch_tokens: int = option(4096, "maximum tokens per micro-batch", COUNT)
+    batch_tokens: int = option(4096, "maximum tokens per micro-batch; of a whole step if micro_batches is 0", COUNT)
     micro_batches: int = option(
         0, "micro-batches per step, over all processes; 0: one per process, train.batch_tokens in total", AMOUNT
     )

@@ -130,7 +130,7 @@ BAD_TABLES = [
     ("text\tlabel\n", "", {}, r": no usable example"),
     ("\n\n", "", {}, r": found only blank lines"),
     ("good film\tpos\n", "", {}, r":1: found 2 columns without known names \(good film \| pos\); say which"),
-    ("one column\n", "", {}, r":1: found 1 columns without known names"),
+    ("one column\n", "", {}, r":1: found 1 column .one column., expected a text and a label"),
     ("text\tx\na\tb\n", "", {}, r":1: no column of labels"),
     ("x\tlabel\na\tb\n", "", {}, r":1: no column of texts"),
     ("text\tsentence\tlabel\na\tb\tc\n", "", {}, r":1: found 'text' and 'sentence', expected one text"),

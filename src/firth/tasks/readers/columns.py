@@ -21,9 +21,10 @@ _MOST_LABELS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuess:
-    """Columns as ``--columns`` has them, and why these."""
+    """Columns as ``--columns`` has them, the number of the one with texts, and why these."""
 
     columns: str
+    text: int
     why: str
 
 
@@ -77,7 +78,9 @@ def guess_columns(
     rows = [row for row in read if len(row) == len(read[0])]
     if len(rows) < max(_FEWEST, (1 - _MOST_MALFORMED) * len(read)) or len(rows[0]) < 2:
         return None
-    if any(name.strip().lower() in known for name in rows[0] for known in KNOWN_NAMES.values()):
+    title = [name.strip().lower() for name in rows[0]]
+    known = {part for part, names in KNOWN_NAMES.items() if set(names) & set(title)}
+    if "second" in known or {"text", "label"} & known:  # names that say which is which, or which is missing
         return None
     columns = [_Column(number, [row[number].strip() for row in rows[1:]]) for number in range(len(rows[0]))]
     label = _label_column(columns, kind) if labelled else None
@@ -88,7 +91,9 @@ def guess_columns(
     if len(texts) != 1:
         return None
     (text,) = texts
-    has_header = _is_header(rows[0], text, label, kind) if header is None else header
+    has_header = header
+    if has_header is None:
+        has_header = bool(known) or _is_header(rows[0], text, label, kind)
     parts = {"text": text.number} | ({} if label is None else {"label": label.number})
     names = {part: rows[0][number].strip() if has_header else number for part, number in parts.items()}
     if any(isinstance(name, str) and (not name or set(name) & set(",=")) for name in names.values()):
@@ -96,7 +101,7 @@ def guess_columns(
     why = f"column {text.number} has {text.words:.0f} words on average"
     if label is not None:
         why += f", column {label.number} has {label.n_labels:,} different values in {len(label.values):,} rows"
-    return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), why)
+    return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), text.number, why)
 
 
 def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: bool = True) -> bool:

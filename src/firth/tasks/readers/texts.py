@@ -279,7 +279,9 @@ def _places(names: list[str], has_header: bool, layout: TextFormat, labelled: bo
     if not labelled:
         columns.pop("label", None)
     elif "label" not in columns:
-        raise InputError(f"{where}: no column of labels among {names}; name it, for example columns text=0,label=1")
+        raise InputError(
+            f"{where}: no column of labels among {_shortened(names)}; name it, for example columns text=0,label=1"
+        )
     return {part: _place(column, names, has_header, where) for part, column in columns.items()}
 
 
@@ -287,6 +289,12 @@ def _known_columns(names: list[str], has_header: bool, labelled: bool, where: st
     if not has_header:
         if len(names) == 1 and not labelled:
             return {"text": 0}
+        if len(names) == 1:
+            commas = "; columns separated by commas are --format csv" if "," in names[0].split()[0] else ""
+            raise InputError(
+                f"{where}: found 1 column ({_shortened(names)}), expected a text and a label, separated by a tab"
+                f"{commas}"
+            )
         raise InputError(
             f"{where}: found {len(names)} columns without known names ({_shortened(names)}); say which is which, "
             "for example columns text=0,label=1 (numbers from 0, or names of the header)"
@@ -300,7 +308,9 @@ def _known_columns(names: list[str], has_header: bool, labelled: bool, where: st
         if present:
             columns[part] = lower.index(present[0])
     if "text" not in columns:
-        raise InputError(f"{where}: no column of texts among {names}; name it, for example columns text={names[0]}")
+        raise InputError(
+            f"{where}: no column of texts among {_shortened(names)}; name it, for example columns text={names[-1][:40]}"
+        )
     return columns
 
 
