@@ -3,6 +3,7 @@
 import importlib.metadata
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
 
@@ -150,6 +151,21 @@ _MOVED = {
     },
 }
 
+# Where a file stands behind a flag, by command.
+_FILE_FLAGS = {"firth evaluate": "--data", "firth compare": "--train", "firth finetune": "--train"}
+# Flags of other tools that are keys of the recipe here, by command.
+_BOTH = {
+    "--learning-rate": "optim.learning_rate",
+    "--lr": "optim.learning_rate",
+    "--seed": "train.seed",
+    "--weight-decay": "optim.decay",
+    "--warmup": "optim.warmup_share",
+}
+_KEYS = {
+    "firth finetune": {**_BOTH, "--batch-size": "train.batch_examples", "--max-length": "head.windows.length"},
+    "firth pretrain": {**_BOTH, "--batch-size": "train.batch_tokens", "--max-length": "data.length"},
+}
+
 
 def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
@@ -165,8 +181,12 @@ def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
         message = f"{verb} does not take {' '.join(extra)}."
         if any("=" in token for token in extra):
             message += " Recipe keys are given as --set KEY=VALUE."
+        elif verb in _FILE_FLAGS and (files := [token for token in extra if Path(token).exists()]):
+            message += f" A file is given as {_FILE_FLAGS[verb]} {files[0]}."
     elif isinstance(error, UnknownOptionError) and (new := _new_name(error)):
         message = f"{_flag(error)} is now called {new}."
+    elif isinstance(error, UnknownOptionError) and (key := _KEYS.get(verb, {}).get(_flag(error))):
+        message = f"{_flag(error)} is a recipe key here: --set {key}=VALUE."
     else:
         message = str(error)
     return f"{message} See: {verb} --help"

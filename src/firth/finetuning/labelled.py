@@ -145,7 +145,8 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     n_read = len(train)
     if config.limit:
         train = limit(train, config.limit, config.limit_seed)
-        problems.note(f"data.limit: {len(train):,} of {n_read:,} training examples")
+        whole = ", in whole documents" if len(train) > config.limit else ""
+        problems.note(f"data.limit: {len(train):,} of {n_read:,} training examples{whole}")
     labels = head.get("labels") or options.get("labels") or ()
     if labels:
         train = check_labels(train, labels, problems)
