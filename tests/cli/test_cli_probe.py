@@ -33,7 +33,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_flags_are_laid_over_the_recipe_and_set_comes_last(firth, asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
+def test_flags_are_laid_over_the_recipe_and_set_comes_last(
+    firth, asked: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("t.tsv", "d.tsv"):
+        Path(name).touch()
     recipe = tmp_path / "r.toml"
     recipe.write_text('task = "regress"\n')
     result = firth(

@@ -189,7 +189,7 @@ def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: 
     path.write_text("A quiet garden.\t1\nThe old farmer.\t0\n")
     prepare([path], tiny_vocab, tmp_path / "c", hold_out=0, workers=1)
     said = capsys.readouterr().err
-    assert said.count("looks like a table") == 1 and "cut -f1 train.tsv" in said
+    assert said.count("looks like a table") == 1 and f"cut -f2 {path} > text.txt" in said
 
 
 def test_text_that_cleaning_removes_altogether(tiny_vocab: Path, tmp_path: Path) -> None:
