@@ -26,7 +26,7 @@ from firth.run_cost import (
     Device,
     Shape,
     Software,
-    shape_of,
+    model_shape,
     step_cost,
     this_machine,
     token_seconds,
@@ -131,7 +131,7 @@ def measured(options: Namespace, device: Device) -> tuple[list[dict[str, Any]], 
             works[name] = step_work(recipe, folder / name)
         spreads = in_turn({name: work.run for name, work in works.items()}, options.repeats)
     seconds = [spreads[name].median / work.tokens for name, work in works.items()]
-    shapes = [shape_of(model, length, tokenizer.size) for model, length, _ in grid]
+    shapes = [model_shape(model, length, tokenizer.size) for model, length, _ in grid]
     ours = fit([(shape, device, s) for shape, s in list(zip(shapes, seconds, strict=True))[::2]])
     rows = []
     for number, (name, shape, s) in enumerate(zip(works, shapes, seconds, strict=True)):
@@ -157,12 +157,12 @@ def published() -> tuple[list[dict[str, Any]], dict[int, Software]]:
         for number in numbers:
             _, name, _, per_node, gbits, _, _, length, rate = PUBLISHED[number]
             device = device_of(name, per_node, gbits)
-            points.append((shape_of("bert-large", length), device, 1 / (rate * length)))
+            points.append((model_shape("bert-large", length), device, 1 / (rate * length)))
         base = NVIDIA_2020 if year == 2020 else NVIDIA_2021
         found = fit(points, SHARE) if len(points) > 1 else _passes(points[0])
         software[year] = replace(base, **{k: getattr(found, k) for k in ("matrix_share", "passes", "attention_passes")})
     for number, (year, name, n, per_node, gbits, rows_each, micro_batches, length, rate) in enumerate(PUBLISHED):
-        shape = shape_of("bert-large", length)
+        shape = model_shape("bert-large", length)
         step = step_cost(shape, device_of(name, per_node, gbits), software[year], n, rows_each * length, micro_batches)
         expected = n * rows_each * micro_batches / step.seconds
         rows.append(
@@ -189,7 +189,7 @@ def runs() -> list[dict[str, Any]]:
         for steps, sequences, length, most in phases:
             each = max(sequences // n, 1)
             micro = min(each, most)
-            cost = step_cost(shape_of("bert-large", length), device, software, n, micro * length, each // micro)
+            cost = step_cost(model_shape("bert-large", length), device, software, n, micro * length, each // micro)
             seconds += steps * cost.seconds
         found.append({"name": name, "measured": hours, "model": seconds / 3600, "error": seconds / 3600 / hours - 1})
     return found

@@ -11,7 +11,7 @@ from firth import run_cost
 from firth.data.batch import Batch, Target
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
-from firth.run_cost import DEVICES, NVIDIA_2020, OURS, Software, find_device, run_costs, shape_of, step_cost
+from firth.run_cost import DEVICES, NVIDIA_2020, OURS, Software, find_device, model_shape, run_costs, step_cost
 from firth.systems import SYSTEMS
 
 A100 = DEVICES["a100-40gb"]
@@ -21,7 +21,7 @@ RECORD = Path(__file__).parents[1] / "benchmarks/results/cost-model.json"
 @pytest.mark.parametrize("model", ["bert-mini", "bert-ltr-mini", "gpt-base"])
 def test_a_token_is_counted_as_a_batch_is(model: str) -> None:
     length = 100
-    shape = shape_of(model, length, 500)
+    shape = model_shape(model, length, 500)
     term, n = ("mlm", 15) if model == "bert-mini" else ("lm", length)
     target = Target(torch.arange(n), torch.zeros(n, dtype=torch.long))
     batch = Batch(pack_lists([[0] * length]), {term: target})
@@ -31,12 +31,12 @@ def test_a_token_is_counted_as_a_batch_is(model: str) -> None:
 
 def test_bert_large_has_its_published_size() -> None:
     # Devlin et al. 2018, §3: 340 M parameters.
-    assert shape_of("bert-large", 128).parameters == pytest.approx(340e6, rel=0.02)
+    assert model_shape("bert-large", 128).parameters == pytest.approx(340e6, rel=0.02)
 
 
 def test_a_published_rate_of_another_device_is_foreseen() -> None:
     """NVIDIA 2020: 36 sequences of 512 tokens a second on a V100; the constants were fitted to an A100."""
-    step = step_cost(shape_of("bert-large", 512), DEVICES["v100-32gb"], NVIDIA_2020, 1, 4 * 512, 8192)
+    step = step_cost(model_shape("bert-large", 512), DEVICES["v100-32gb"], NVIDIA_2020, 1, 4 * 512, 8192)
     assert 4 * 8192 / step.seconds == pytest.approx(36, rel=0.35)
 
 
@@ -50,7 +50,7 @@ def test_more_devices_take_less_time_and_more_in_all() -> None:
 
 
 def test_exchange_is_hidden_by_the_backward_pass_unless_the_network_is_slow() -> None:
-    shape, slow = shape_of("bert-base", 128), replace(A100, network=1e8)
+    shape, slow = model_shape("bert-base", 128), replace(A100, network=1e8)
     hidden, shown = (step_cost(shape, device, OURS, 16, 32_768, 1) for device in (A100, slow))
     assert hidden.exchange_s < 0.05 * hidden.compute_s < shown.exchange_s
     assert shown.compute_s == hidden.compute_s and shown.exchanged == hidden.exchanged

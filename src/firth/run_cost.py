@@ -158,7 +158,7 @@ class RunCost:
     money: float | None
 
 
-def shape_of(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape:
+def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape:
     """Count a size on sequences of ``length`` tokens. ConfigError for a name that is no size of a Transformer."""
     system = SIZES[model][0] if model in SIZES else ""
     if system not in _SYSTEMS:
@@ -253,7 +253,7 @@ def run_costs(
         raise ConfigError(f"--price-per-hour={price:g}: expected 0 or more")
     if length < 1 or step_tokens < length:
         raise ConfigError(f"--step-tokens={step_tokens}: expected at least a sequence of --sequence-length={length}")
-    shape = shape_of(model, length)
+    shape = model_shape(model, length)
     return [_run_cost(shape, device, n, tokens, length, step_tokens, price) for n in counts]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from firth.errors import ConfigError, InputError
 from firth.studies import senses
-from firth.studies.senses import CUES, PICTURED, LabelledOccurrence, SenseRules, labelled, points, words_of
+from firth.studies.senses import CUES, PICTURED, LabelledOccurrence, SenseRules, ambiguous_words, labelled, points
 from firth.studies.senses_report import (
     ONE_VECTOR,
     accuracy_table,
@@ -53,11 +53,11 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_the_table_has_two_senses_a_word_and_no_cue_of_both() -> None:
-    for word in words_of(CUES):
+    for word in ambiguous_words(CUES):
         one, other = (set(cues.split()) for name, cues in CUES.items() if name.startswith(f"{word}/"))
         assert len(one) > SenseRules().kinds < len(other)
         assert not one & other and word not in one | other
-    assert len(words_of(CUES)) >= 10
+    assert len(ambiguous_words(CUES)) >= 10
 
 
 @pytest.mark.parametrize("name", ARTICLES)

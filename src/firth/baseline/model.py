@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from firth.baseline.config import CommonestTagConfig, JointConfig, TfidfConfig
-from firth.tasks.items import AT_ONCE, check_records, chunks, record_of
+from firth.tasks.items import AT_ONCE, check_items, chunks, record_of
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
 
@@ -105,5 +105,5 @@ class Baseline:
     ) -> Iterator[tuple[Record, Prediction]]:
         """Each record with its prediction, in order. No text is too long, so nothing is ``noted``."""
         for some in chunks(records, at_once):
-            check_records(self.task, some)
+            check_items(self.task, some)
             yield from zip(some, self.method.answers(some), strict=True)

@@ -68,7 +68,7 @@ class BothWaysBatches:
         ids, bounds = shard.ids.astype(np.int64), shard.sentences.astype(np.int64)
         if seed is not None:
             ids, bounds = shuffled(ids, bounds, seed)
-        turned = ids[turned_round(bounds)]
+        turned = ids[turned_round_ids(bounds)]
         size = len(ids) + len(bounds) - 1
         # A stream too short for that many columns is cut into fewer, of one token at least.
         rows = max(min(budget_tokens // (2 * length), size // slots), 1)
@@ -107,7 +107,7 @@ def shuffled(ids: np.ndarray, bounds: np.ndarray, seed: int) -> tuple[np.ndarray
     return ids[np.repeat(bounds[:-1][order] - moved[:-1], n_words) + np.arange(moved[-1])], moved
 
 
-def turned_round(bounds: np.ndarray) -> np.ndarray:
+def turned_round_ids(bounds: np.ndarray) -> np.ndarray:
     """Token indices with each sentence reversed; ``bounds``: the start of each sentence, and the end."""
     n_words = np.diff(bounds)
     return np.repeat(bounds[:-1] + bounds[1:] - 1, n_words) - np.arange(bounds[0], bounds[-1])

@@ -8,7 +8,7 @@ from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.outputs import row_outputs
 from firth.systems import TASKS
-from firth.tasks.items import AT_ONCE, check_records, chunks
+from firth.tasks.items import AT_ONCE, check_items, chunks
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
 from firth.tasks.rows import Example, Outputs, RowMaker, unreadable
@@ -47,7 +47,7 @@ def read_records(
 def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], dict[str, int]]:
     """Tokenise some records to sequences; also counts texts too long, by what was done, and those that are unknown."""
     model, task = task_model(loaded), TASKS[loaded.task]
-    check_records(loaded.task, records)
+    check_items(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
     examples = task.examples(records, maker, model.config)
     if n_unreadable := unreadable(examples, loaded.tokenizer):

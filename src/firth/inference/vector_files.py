@@ -28,7 +28,7 @@ def units_of(found: TextVectors, unit: UnitName) -> tuple[Unit, ...]:
     return found.tokens if unit == "token" else found.words
 
 
-def unit_vectors(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) -> Float[np.ndarray, "*_ n H"]:
+def vectors_of_units(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) -> Float[np.ndarray, "*_ n H"]:
     """Their vectors: of the mix or the only stored layer (n, H), or of all stored layers (L + 1, n, H)."""
     if mix is not None:
         x = found.mixed(mix)
@@ -39,7 +39,7 @@ def unit_vectors(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) ->
 
 def json_line(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) -> str:
     """One JSON object per text: its units with their spans and vectors (a list of vectors for several layers)."""
-    x = unit_vectors(found, unit, mix)
+    x = vectors_of_units(found, unit, mix)
     rows = x.swapaxes(0, 1) if x.ndim == 3 else x
     units = (
         f'{{"text": {_quoted(one.text)}, "start": {one.start}, "end": {one.end}, "vector": {_numbers(row)}}}'
@@ -103,7 +103,7 @@ def _write_npz(
     ):
         offsets.write(np.int64(0).tobytes())
         for one in found:
-            x = unit_vectors(one, unit, mix)
+            x = vectors_of_units(one, unit, mix)
             rows = x.swapaxes(0, 1) if x.ndim == 3 else x
             shape = rows.shape[1:]
             units = units_of(one, unit)
@@ -136,7 +136,7 @@ def _write_hdf5(
     # We already hold the lock on the file.
     with h5py.File(file.name, "w", locking=False) as archive:
         for one in found:
-            archive.create_dataset(str(n_texts), data=unit_vectors(one, unit, mix), dtype="float32")
+            archive.create_dataset(str(n_texts), data=vectors_of_units(one, unit, mix), dtype="float32")
             # For a repeated text AllenNLP records the last occurrence.
             numbers[one.text] = str(n_texts)
             n_texts, n_units = n_texts + 1, n_units + len(units_of(one, unit))

@@ -153,7 +153,7 @@ def occurrence_cell(folder: Path, *, text: str, cues: dict[str, str], rules: dic
         for one in labelled(document.paragraphs, cues, limits):
             found[f"{one.word}/{one.sense}"].append(one)
     chosen, counts = list[LabelledOccurrence](), dict[str, int]()
-    for word in words_of(cues):
+    for word in ambiguous_words(cues):
         senses = [sorted(ones, key=_chance) for name, ones in found.items() if name.startswith(f"{word}/")]
         counts[word] = min(limits.most, *map(len, senses))
         if counts[word] <= limits.neighbours:
@@ -163,7 +163,7 @@ def occurrence_cell(folder: Path, *, text: str, cues: dict[str, str], rules: dic
     return {"counts": counts, "found": {name: len(ones) for name, ones in found.items()}}
 
 
-def words_of(cues: Iterable[str]) -> list[str]:
+def ambiguous_words(cues: Iterable[str]) -> list[str]:
     """The words of the names WORD/SENSE, in order."""
     return list(dict.fromkeys(name.split("/")[0] for name in cues))
 
@@ -176,7 +176,7 @@ def labelled(paragraphs: Sequence[str], cues: dict[str, str], rules: SenseRules)
     """Each word's first sentence in an article, if cues outside that sentence are clear about the sense."""
     first: dict[str, tuple[str, int]] = {}
     not_after = "".join(f"(?<!{word} )" for word in _NOT_AFTER)
-    target = re.compile(rf"(?<![\w'-]){not_after}({'|'.join(words_of(cues))})(?![\w'-])")
+    target = re.compile(rf"(?<![\w'-]){not_after}({'|'.join(ambiguous_words(cues))})(?![\w'-])")
     for paragraph in paragraphs[1:]:
         if all(match[1] in first for match in target.finditer(paragraph)):
             continue

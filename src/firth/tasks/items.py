@@ -20,7 +20,7 @@ RECORDS: dict[str, type[Any]] = {
 }
 
 
-def check_records(task: str, records: Iterable[Any]) -> None:
+def check_items(task: str, records: Iterable[Any]) -> None:
     """Raise InputError for a record that is not of the task's type."""
     for record in records:
         if not isinstance(record, RECORDS[task]):
