@@ -8,6 +8,7 @@ Every case has a name; what came of it is a line of results.jsonl, and a case wi
 import argparse
 import json
 import random
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import torture
 import torture_inputs
 from torture import Case
 from torture_harness import Server, Workplace
-from torture_inputs import ASKS, COMMANDS
+from torture_inputs import ASKS, COMMANDS, MORE_READS, READS
 
 from firth.config import read_json
 from firth.files import append_to, write_json, write_text
@@ -99,6 +100,8 @@ def page(results: dict[tuple[str, str], str], planned: dict[str, int]) -> str:
             "in a shuffled order, so that a part of them is a sample of the whole. A seeded slice of each part is part",
             "of `make test`.",
             "",
+            *textwrap.wrap(_described(), 120),
+            "",
             "| promise | cases | run | held | command |",
             "| --- | ---: | ---: | ---: | --- |",
             *rows,
@@ -106,6 +109,19 @@ def page(results: dict[tuple[str, str], str], planned: dict[str, int]) -> str:
             *outcome,
             "",
         ]
+    )
+
+
+def _described() -> str:
+    """What is killed, and what is damaged."""
+    sampled = ", ".join(f"{command.most} events of {command.name}" for command in COMMANDS if command.most)
+    return (
+        f"Faults are put into every command that writes ({', '.join(command.name for command in COMMANDS)}) at every "
+        f"file-system event of a small run, but for {sampled}, drawn at random; `firth study` and `firth demo`, which "
+        f"take minutes at least, are such commands in a row. Without a network run these and the {len(ASKS)} commands "
+        f"that only answer, all but `firth serve`. Damaged are {len(READS) + len(MORE_READS)} kinds of files: recipes, "
+        "text, labels, tags, questions, predictions, vocabularies, corpora, checkpoints, models, baselines, indexes, "
+        "word vectors, and the models of other tools."
     )
 
 
