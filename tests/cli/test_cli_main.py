@@ -1,5 +1,6 @@
 """Help, usage errors, exit codes: what all verbs have in common."""
 
+import gc
 import os
 import resource
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 import firth.cli.app
 from firth.cli import main
+from firth.cli.shared import importing
 from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError
 
 VERBS = [
@@ -186,6 +188,7 @@ def test_a_second_interrupt_while_the_process_ends_is_not_heard() -> None:
 import atexit, os, signal, sys
 import firth.cli.app
 from firth.cli import main
+from firth.cli.shared import importing
 
 def run(tokens):
     raise KeyboardInterrupt("all is saved")
@@ -278,3 +281,10 @@ def test_wrong_names_are_found_before_torch_is_imported(tokens: list[str], messa
     program = "import sys; sys.modules['torch'] = None; from firth.cli import main; sys.exit(main(sys.argv[1:]))"
     result = run(sys.executable, "-c", program, *tokens, cwd=tmp_path)
     assert result.returncode == 2 and message in result.stderr
+
+
+def test_garbage_is_collected_again_after_imports() -> None:
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()

@@ -24,6 +24,7 @@ from firth.cli.shared import (
     check_text,
     check_texts,
     counted,
+    importing,
     lines_from,
     load_model,
     on_interrupt,
@@ -170,7 +171,8 @@ def _load(
         check_baseline_options(baselines[0], precision=precision, compile=compile)
         baseline = read_baseline(path)
         return baseline, baseline.answer_stream
-    from firth.inference.joint import find_joint
+    with importing():
+        from firth.inference.joint import find_joint
 
     if joint := [str(some) for some in paths if find_joint(some) is not None]:
         from firth.inference.loading import load

@@ -1,6 +1,7 @@
 """Shared by the commands: messages, tables, lines of text, and what to print on Ctrl-C."""
 
 import dataclasses
+import gc
 import io
 import json
 import shlex
@@ -43,9 +44,20 @@ Others = Annotated[list[Path] | None, Parameter(name="--with")]
 CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile", show_default=False)]
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """For imports of PyTorch: a sixth of their time would be looking for garbage among a million new objects."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def load_model(model: Path, precision: Precision, compile: bool = False) -> "Model":
     """``firth.load``; the dtype is printed if it is not the default."""
-    from firth.inference.model import load
+    with importing():
+        from firth.inference.model import load
 
     loaded = load(model, precision=precision, compile=compile)
     if precision != "float32" or compile:
