@@ -188,7 +188,6 @@ def test_a_second_interrupt_while_the_process_ends_is_not_heard() -> None:
 import atexit, os, signal, sys
 import firth.cli.app
 from firth.cli import main
-from firth.cli.shared import importing
 
 def run(tokens):
     raise KeyboardInterrupt("all is saved")
