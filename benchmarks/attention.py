@@ -60,6 +60,8 @@ def work(lengths: np.ndarray, dtype: torch.dtype, *, multiple: int, fused: bool,
     seed = torch.zeros(1, dtype=torch.int64)
 
     def run() -> None:
+        # Each form in the dtype that is asked for, at every length.
+        attention._BFLOAT16_FROM = 1
         attention._FUSED_FROM[dtype] = (1, 1) if fused else (NEVER, NEVER)
         out = attention.attend(*joint.unbind(1), rows, rows, causal=False, dropout=0.0, seed=seed)
         if backward:
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     types = [torch.bfloat16, torch.float32] if has_fast_bfloat16() else [torch.float32]
     kinds = ("about 10", "review sentences, about 25", "paragraphs, about 160")
     equal = ("all 16", "all 64") if options.quick else tuple(f"all {n}" for n in (16, 32, 64, 128, 256, 512))
-    before = packed.SHORT_ROW, packed.GROUP_MULTIPLE, dict(attention._FUSED_FROM)
+    before = packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM, dict(attention._FUSED_FROM)
     try:
         kernels, layouts = [], []
         for dtype in types:
@@ -101,8 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
                 fused = dtype == torch.float32
                 layouts += compared(kind, dtype, {name: (m, fused) for name, m in MULTIPLES.items()}, options)
     finally:
-        packed.SHORT_ROW, packed.GROUP_MULTIPLE = before[:2]
-        attention._FUSED_FROM.update(before[2])
+        packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM = before[:3]
+        attention._FUSED_FROM.update(before[3])
     return measure.write(
         "attention",
         title="Forms of attention on a processor",

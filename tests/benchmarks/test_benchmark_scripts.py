@@ -245,11 +245,11 @@ def test_attention_and_what_it_changes_is_put_back(script, tmp_path: Path) -> No
     from firth import packed
     from firth.layers import attention
 
-    before = packed.SHORT_ROW, packed.GROUP_MULTIPLE, dict(attention._FUSED_FROM)
+    before = packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM, dict(attention._FUSED_FROM)
     record = run(script, "attention", tmp_path)
     assert {row["form"] for row in record["tables"][0]["rows"]} == {"fused", "written out"}
     assert set(names(record, 1)) == {"about 10", "review sentences, about 25", "paragraphs, about 160"}
-    assert before == (packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._FUSED_FROM)
+    assert before == (packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM, attention._FUSED_FROM)
 
 
 @pytest.mark.slow

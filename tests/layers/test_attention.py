@@ -132,6 +132,25 @@ def test_the_form_of_a_card_by_group_drops_single_weights() -> None:
     assert abs(float(gone[before > 0].double().mean()) - 0.5) < 0.1
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_short_rows_in_bfloat16_are_computed_in_float32(dropout: float) -> None:
+    rows = Rows.from_lengths([20, 3, 63, 17])
+    x = inputs(rows, rows, width=64, dtype=torch.bfloat16)
+    exact = [part.detach().float().requires_grad_() for part in x]
+    seed = torch.tensor([5])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(*x, rows, rows, causal=False, dropout=dropout, seed=seed)
+    expected = attend(*exact, rows, rows, causal=False, dropout=dropout, seed=seed)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected.bfloat16())
+    torch.manual_seed(1)
+    grad = torch.randn_like(found)
+    ours, theirs = torch.autograd.grad(found, x, grad), torch.autograd.grad(expected, exact, grad.float())
+    # The fused kernel reads its output, rounded, again.
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.01, atol=0.01)
+
+
 @pytest.mark.parametrize(("causal", "window"), [(False, (-1, -1)), (True, (-1, 0))])
 def test_the_form_of_a_card_for_rows_of_any_length(
     causal: bool, window: tuple[int, int], monkeypatch: pytest.MonkeyPatch

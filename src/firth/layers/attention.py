@@ -29,6 +29,9 @@ _FUSED_FROM = {
     torch.float32: (1, 1),
 }
 _NEVER = 2**31
+# The length from which rectangles are multiplied in bfloat16. Below, training on sentences takes 2.7 times as many
+# steps per second in float32.
+_BFLOAT16_FROM = 64
 
 # Keys and values (T, N, D) of all tokens of some sequences, in one layer.
 KeysValues = tuple[Tensor, Tensor]
@@ -194,9 +197,18 @@ def _hidden_scores(q: _Layout, k: _Layout, causal: bool) -> Iterator[Tensor | No
         yield hidden
 
 
-def _contiguous(*rectangles: Tensor) -> list[Tensor]:
+def _contiguous(*rectangles: Tensor, dtype: torch.dtype) -> list[Tensor]:
     """Copies that are contiguous per head; otherwise each batched product would copy again."""
-    return [x.contiguous() for x in rectangles]
+    return [x.to(dtype).contiguous() for x in rectangles]
+
+
+def _rectangle_dtype(dtype: torch.dtype, length: int) -> torch.dtype:
+    """The dtype of a rectangle's products: float32 for short ones in bfloat16.
+
+    Short rectangles come in ever new shapes. A product in bfloat16 is compiled for its shape, which takes a hundred
+    times as long as the product; in float32 nothing is compiled.
+    """
+    return torch.float32 if dtype == torch.bfloat16 and length < _BFLOAT16_FROM else dtype
 
 
 def _weights(q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
@@ -255,19 +267,26 @@ def _attend(
             strict=True,
         )
     ):
-        if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=False):
+        dtype = _rectangle_dtype(q.dtype, rect_k.shape[2])
+        if _is_fused(dtype, rect_k.shape[2], dropout, backward=False):
+            rect_q, rect_k, rect_v = (x.to(dtype) for x in (rect_q, rect_k, rect_v))
             context, logsum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 rect_q, rect_k, rect_v, 0.0, False, attn_mask=_added(hidden, rect_q)
             )
             rect_sums.copy_(logsum[..., None])
         else:
-            rect_q, rect_k, rect_v = _contiguous(rect_q, rect_k, rect_v)
-            weights = _weights(rect_q, rect_k, hidden)
-            if dropout:
-                weights.mul_(_kept(weights, dropout, seed + number))
-            context = weights @ rect_v
+            rect_q, rect_k, rect_v = _contiguous(rect_q, rect_k, rect_v, dtype=dtype)
+            context = _written_out(rect_q, rect_k, rect_v, hidden, dropout, seed + number)
         rect_out.copy_(context)
     return q_layout.to_tokens(out), q_layout.to_tokens(sums)
+
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: float, seed: Tensor) -> Tensor:
+    with torch.autocast(q.device.type, enabled=False):  # the dtype is chosen
+        weights = _weights(q, k, hidden)
+        if dropout:
+            weights.mul_(_kept(weights, dropout, seed))
+        return weights @ v
 
 
 def _no_sums(x: Tensor) -> Tensor:
@@ -311,7 +330,11 @@ def _attend_backward(
             strict=True,
         )
     ):
-        if _is_fused(q.dtype, rect_k.shape[2], dropout, backward=True):
+        dtype = _rectangle_dtype(q.dtype, rect_k.shape[2])
+        if _is_fused(dtype, rect_k.shape[2], dropout, backward=True):
+            rect_grad, rect_q, rect_k, rect_v, rect_out = (
+                x.to(dtype) for x in (rect_grad, rect_q, rect_k, rect_v, rect_out)
+            )
             parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 rect_grad,
                 rect_q,
@@ -325,6 +348,7 @@ def _attend_backward(
             )
         else:
             kept_seed = seed + number if dropout else None
+            rect_grad, rect_q, rect_k, rect_v = _contiguous(rect_grad, rect_q, rect_k, rect_v, dtype=dtype)
             parts = _backward_written_out(rect_grad, rect_q, rect_k, rect_v, hidden, dropout, kept_seed)
         for into, part in zip((into_q, into_k, into_v), parts, strict=True):
             into.copy_(part)
@@ -334,7 +358,6 @@ def _attend_backward(
 def _backward_written_out(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: float, seed: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad, q, k, v = _contiguous(grad, q, k, v)
     weights = _weights(q, k, hidden)
     grad_weights = grad @ v.transpose(-1, -2)
     dropped = weights
