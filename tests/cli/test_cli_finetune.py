@@ -511,6 +511,13 @@ def test_changed_data_are_refused_when_going_on(firth, tiny_run: Path, data: Pat
 # -- evaluate ------------------------------------------------------------------------------------------------
 
 
+def test_a_baseline_is_not_fitted_on_a_cluster(firth, data: Path, tmp_path: Path) -> None:
+    command = ("finetune", "--task", "classify", "--model", "tfidf", "--train", data / "t.tsv")
+    refused = firth(*command, "--on", "ray", "--out", tmp_path / "b")
+    assert refused.code == 2 and "leave --on out" in refused.complaint
+    assert not (tmp_path / "b").exists()
+
+
 def test_scores_of_a_model_are_a_table_or_json(firth, tuned: tuple[Path, str], data: Path) -> None:
     plain = firth("evaluate", tuned[0], "--data", data / "d.tsv")
     found = json.loads(firth("evaluate", tuned[0], "--data", data / "d.tsv", "--json").out)

@@ -139,6 +139,8 @@ def _start(
 
     if names_baseline(data, overrides):
         baseline = resolve_baseline(data, overrides, where)
+        if on:
+            raise ConfigError(f"--on {on}: a baseline is fitted on this machine, in seconds; leave --on out")
         if out is None:
             print(to_toml(baseline.recipe, comments=True), end="")
         else:
