@@ -205,6 +205,18 @@ def test_a_full_disk_is_no_wrong_usage(make, out: Path) -> None:  # type: ignore
     assert names(out) == []
 
 
+@pytest.mark.parametrize("make", [temporary_file, new_folder, new_file])
+def test_a_signal_as_soon_as_the_file_is_there_leaves_nothing(make, out: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def interrupted(descriptor: int) -> bool:
+        assert names(out)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("firth.files._hold", interrupted)
+    with pytest.raises(KeyboardInterrupt), make(out / "x"):
+        pass
+    assert names(out) == []
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

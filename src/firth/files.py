@@ -23,7 +23,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
@@ -220,23 +220,26 @@ def remove_folder(path: Path) -> None:
 def temporary_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file beside ``path`` (its ``name`` is the path) that is gone at the end, or with the next writer."""
     clear_litter(path.parent, path.name)
-    try:
-        while True:
-            temporary = _temporary(path)
-            # Exclusive: nobody else's file is opened, nor a link followed.
-            file = open(temporary, "xb", opener=_regular)  # noqa: SIM115  # closed below
-            if _hold(file.fileno()) is not False and _is_at(temporary, file.fileno()):
-                break
-            file.close()
-    except OSError as error:
-        raise OSError(error.errno, _reason(error), str(path)) from None
-    try:
-        with file:
-            yield file
-    finally:
+    temporary = _temporary(path)
+    with ExitStack() as stack:  # from here on: a signal may arrive as soon as the file is there
         # A disk that became read-only after the file got its name is no reason to call it unwritten.
-        with suppress(OSError):
-            temporary.unlink()
+        stack.callback(lambda: _unlink(temporary))
+        try:
+            while True:
+                # Exclusive: nobody else's file is opened, nor a link followed.
+                file = stack.enter_context(open(temporary, "xb", opener=_regular))
+                if _hold(file.fileno()) is not False and _is_at(temporary, file.fileno()):
+                    break
+                file.close()
+                temporary = _temporary(path)
+        except OSError as error:
+            raise OSError(error.errno, _reason(error), str(path)) from None
+        yield file
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 @contextmanager
