@@ -15,6 +15,7 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import (
     append_to,
     check_new,
+    check_new_file,
     clear_litter,
     covered_files,
     holds_something,
@@ -215,6 +216,21 @@ def test_a_signal_as_soon_as_the_file_is_there_leaves_nothing(make, out: Path, m
     with pytest.raises(KeyboardInterrupt), make(out / "x"):
         pass
     assert names(out) == []
+
+
+def test_of_two_writers_that_finish_at_once_one_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_the_end = False
+
+    def check(path: Path) -> None:
+        check_new_file(path)
+        if at_the_end:
+            path.write_text("the other's")
+
+    monkeypatch.setattr("firth.files.check_new_file", check)
+    with pytest.raises(ConfigError, match="exists already"), new_file(out / "x") as file:
+        file.write(b"ours")
+        at_the_end = True
+    assert (out / "x").read_text() == "the other's" and names(out) == ["x"]
 
 
 KILLED = """

@@ -12,6 +12,7 @@ holds it) from what another process is writing, and removes the first.
     log                append_to
 """
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -36,6 +37,8 @@ UNCOVERED = ("README.md", "int8.json")
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# Of Linux's renameat2(2).
+_AT_FDCWD, _NO_REPLACE = -100, 1
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -250,10 +253,15 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
     """
     with temporary_file(path) as file:
         yield file
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(file.name, path)
-        _sync(path.parent)
+        _put(file, path, os.replace)
+
+
+def _put(file: BinaryIO, path: Path, rename: Callable[[str, Path], None]) -> None:
+    """Give a finished temporary file its name."""
+    file.flush()
+    os.fsync(file.fileno())
+    rename(file.name, path)
+    _sync(path.parent)
 
 
 @contextmanager
@@ -346,11 +354,24 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     check_new_file(path)
     _refuse_second_writer(path)
     try:
-        with write_file(path) as file:
+        with temporary_file(path) as file:
             yield file
-            check_new_file(path)
+            _put(file, path, _rename_new)
     except OSError as error:
         raise _not_written(path, error) from None
+
+
+def _rename_new(source: str, path: Path) -> None:
+    """Rename a file; ConfigError if another process has just given something else that name."""
+    check_new_file(path)
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # macOS: the check has to do
+        os.replace(source, path)
+        return
+    if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(path), _NO_REPLACE):
+        check_new_file(path)
+        os.replace(source, path)  # a file system that has no such renaming, or the error of a plain one
 
 
 def _refuse_second_writer(path: Path) -> None:
