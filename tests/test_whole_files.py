@@ -218,6 +218,20 @@ def test_a_signal_as_soon_as_the_file_is_there_leaves_nothing(make, out: Path, m
     assert names(out) == []
 
 
+def test_a_signal_as_a_temporary_file_is_removed_does_not_keep_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink, asked = Path.unlink, list[Path]()
+
+    def interrupted(path: Path) -> None:
+        asked.append(path)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        unlink(path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), temporary_file(out / "x"):
+        patch.setattr(Path, "unlink", interrupted)
+    assert names(out) == [] and len(asked) == 2
+
+
 def test_of_two_writers_that_finish_at_once_one_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_the_end = False
 

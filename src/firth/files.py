@@ -241,8 +241,12 @@ def temporary_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _unlink(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
+    try:
+        with suppress(OSError):
+            path.unlink()
+    except KeyboardInterrupt:
+        _unlink(path)
+        raise
 
 
 @contextmanager
