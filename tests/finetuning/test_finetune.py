@@ -688,13 +688,34 @@ def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch:
 def test_texts_are_averaged_where_no_summary_was_learnt(kind: str) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
     found = with_defaults(empty, "bert", kind, 64, n_train=5000, documents=False, has_summary=False)
-    assert found["head"] == ({} if kind in ("tag", "answer") else {"network": {"pool": "mean"}})
+    assert found["head"].get("network", {}).get("pool") == (None if kind in ("tag", "answer") else "mean")
     given = empty | {"head": {"network": {"pool": "max"}}}
     said = with_defaults(given, "bert", kind, 64, n_train=5000, documents=False, has_summary=False)
     assert said["head"]["network"]["pool"] == "max"
     bcn = empty | {"head": {"network": {"kind": "biattentive"}}}
     own = with_defaults(bcn, "bert", kind, 64, n_train=5000, documents=False, has_summary=False)
     assert own["head"]["network"] == {"kind": "biattentive"}
+
+
+def test_small_taggers_of_models_without_next_sentences_learn_faster() -> None:
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+
+    def of(width: int, *, n_train: int = 5000, has_summary: bool = False, **said: Any) -> dict[str, Any]:
+        return with_defaults(
+            empty | said, "bert", "tag", width, n_train=n_train, documents=False, has_summary=has_summary
+        )
+
+    mini = of(256)
+    assert mini["head"]["network"] == {"words": "mean"} and mini["adapt"] == {"dropout": 0.1}
+    assert mini["optim"]["kind"] == "adamw" and mini["optim"]["learning_rate"] == pytest.approx(4e-4)
+    assert mini["train"]["epochs"] == 5 and of(256, n_train=900)["train"]["epochs"] == 8
+    published = of(256, has_summary=True)
+    assert "network" not in published["head"] and published["train"]["epochs"] == 3
+    assert of(768)["optim"]["learning_rate"] == 5e-5
+    # What is said holds, and a frozen encoder is left alone.
+    said = of(256, optim={"learning_rate": 1e-3}, train={"epochs": 1.0}, adapt={"frozen_groups": -1})
+    assert said["optim"]["learning_rate"] == 1e-3 and said["train"]["epochs"] == 1
+    assert said["adapt"] == {"frozen_groups": -1}
 
 
 @pytest.mark.parametrize(("n_train", "documents", "epochs"), [(5000, False, 3), (900, False, 8), (900, True, 3)])
