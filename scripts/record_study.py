@@ -26,7 +26,7 @@ from firth.studies import directionality_report, representations_report, senses_
 from firth.studies.finetuning_report import label_curves
 
 OUT = Path("docs/results")
-COLOURS = ("#0072b2", "#d55e00", "#009e73")
+COLOURS = ("#cc79a7", "#0072b2", "#d55e00", "#009e73")
 
 
 def main(name: str, study: Path) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from firth.config import read_json
 from firth.errors import ConfigError, InputError
+from firth.files import MANIFEST
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import build, plain_recipe
+from firth.folder import read_model
 from firth.studies import finetuning
 from firth.studies.finetuning import (
     BASELINE,
@@ -56,8 +59,8 @@ def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
     assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
     assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]
     assert label_table(FACTS)[1] == [
-        ["SST-2", "accuracy", "100", "60.0 ± 1.0", "–", "–"],
-        ["SST-2", "accuracy", "all", "75.0 ± 1.0", "–", "79.0"],
+        ["SST-2", "accuracy", "100", "–", "60.0 ± 1.0", "–", "–"],
+        ["SST-2", "accuracy", "all", "–", "75.0 ± 1.0", "–", "79.0"],
     ]
     assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), BASELINE: ([8000.0], [79.0])}
 
@@ -77,6 +80,33 @@ def test_every_row_is_a_sound_recipe_and_every_cell_has_a_name_of_its_own(tmp_pa
         kind = DATASETS[row.task].kind if row.task in DATASETS else row.task
         labels = {"labels": ["a", "b"]} if kind in ("classify", "tag") else {}
         build({"kind": kind, "metric": "x", **plain, "head": labels | plain["head"]}, row.name)
+
+
+def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_left_out(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {"train": {"batch_tokens": 256, "epochs": 1.0, "precision": "float32"}}
+    monkeypatch.setattr(
+        finetuning, "_OWN_TEXT", finetuning._OWN_TEXT | quick | {"data": {"instances": "documents", "length": 32}}
+    )
+    shared = "and the captain of the old mill walked slowly down to the river in the evening"
+    lines = [f"the captain number {n} walked to the river, and it was the last\t{n % 2}" for n in range(60)]
+    (tmp_path / "t.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
+    (tmp_path / "d.tsv").write_text(f"text\tlabel\n{shared}\t1\na winter\t0\n", "utf-8")
+    (tmp_path / "more.txt").write_text(f"wood and water, {shared}\nan evening in winter\n" * 2, "utf-8")
+    files = {"train": str(tmp_path / "t.tsv"), "dev": str(tmp_path / "d.tsv"), "limit": 20}
+    recipe = {"model": str(tiny_run), "task": "classify", "data": files}
+    folder = tmp_path / "cell"
+    folder.mkdir()
+    facts = finetuning.adapt_cell(folder, recipe=recipe, more_text=str(tmp_path / "more.txt"))
+    assert facts["steps"] > 1 and facts["tokens"] > 500
+    text = (folder / "text.txt").read_text("utf-8").splitlines()
+    # Of all training examples, though the recipe trains on few.
+    assert sum("captain number" in line for line in text) == 60 and "an evening in winter" in text
+    assert read_json(folder / "corpus" / MANIFEST)["train"][0]["documents"] < 63  # of 64, two of which the dev file has
+    assert shared in (folder / "corpus" / "README.md").read_text("utf-8")
+    assert read_model(folder / "run").provenance["dev"] == facts["dev"]
+    assert finetuning.adapt_cell(folder, recipe=recipe, more_text=str(tmp_path / "more.txt")) == facts
 
 
 def test_folders_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Three tables. *tasks*: each task with a pre-trained encoder, the same encoder from scratch, and a baseline.
 *features*: named entities with a frozen encoder, by layers and head, beside fine-tuning (Devlin et al. 2018, Table 7).
-*labels*: tasks of single texts with few labels.
+*labels*: tasks of single texts with few labels; also with an encoder that has gone on with the task's own text, of all
+training examples without their labels (Gururangan et al. 2020).
 
 All choices are made on a tenth of the training examples; dev files are scored once a run.
 """
@@ -18,30 +19,40 @@ from firth.baseline.config import CommonestTagConfig, GramConfig
 from firth.baseline.fit import fit_tfidf
 from firth.baseline.tags import fit_commonest_tag
 from firth.baseline.tfidf import fit_vectorizer
+from firth.config import read_json
+from firth.corpus.clean import Cleaning
+from firth.corpus.prepare import prepare
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
-from firth.files import write_text
+from firth.files import MANIFEST, write_text
+from firth.finetuning.adaptation import texts_of
 from firth.finetuning.finetune import IDENTITY, resume, run_resolved
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
 from firth.finetuning.resolve import resolve
+from firth.folder import read_model
 from firth.inference.score import score_outputs
-from firth.pretraining.run import RECIPE
+from firth.pretraining.run import RECIPE, pretrain
+from firth.pretraining.run import resume as resume_pretraining
 from firth.progress import say
 from firth.studies.cells import StudyCell, run_study, select
-from firth.systems import TASKS
+from firth.systems import TASKS, resolve_model
 from firth.tasks.predictions import Chosen
+from firth.text.corpus import read_text_lines
 from firth.text.records import Text
 
 SEEDS = 3
-PRETRAINED, SCRATCH, BASELINE = "pre-trained", "from scratch", "baseline"
+# The folder of a run within its cell's.
+_RUN = "run"
+PRETRAINED, ADAPTED, SCRATCH, BASELINE = "pre-trained", "own text", "from scratch", "baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
     """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model.
 
-    ``labels``: numbers of training examples that it is trained with, beside all.
+    ``labels``: numbers of training examples that it is trained with, beside all. ``more_text``: a file of unlabelled
+    text of the task's domain, one text a line, to go on with beside the task's own.
     """
 
     name: str
@@ -51,6 +62,7 @@ class TableRow:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     baseline: bool = True
     labels: tuple[int, ...] = ()
+    more_text: str = ""
 
 
 LABELS = (100, 1000)
@@ -73,15 +85,37 @@ _TOWERS: dict[str, dict[str, Any]] = {
     "optim": {"learning_rate": 3e-4},
     "train": {"epochs": 10.0},
 }
+# Going on with the text of a task: about ten minutes of two cores for the largest.
+_OWN_TEXT: dict[str, dict[str, Any]] = {
+    "data": {"instances": "documents", "length": 128},
+    "masking": {"share": 0.2},
+    "encoder": {"dropout": 0.1, "attention_dropout": 0.0},
+    "optim": {"kind": "adamw", "learning_rate": 6e-4, "warmup_share": 0.05, "beta2": 0.99, "epsilon": 1e-8},
+    "train": {"batch_tokens": 4096, "epochs": 3.0},
+}
 _QUESTIONS: dict[str, dict[str, Any]] = {"train": {"epochs": 4.0, "batch_examples": 16}}
 
 ROWS = (
-    TableRow(name="SST-2", task="glue/sst2", data={"folder": "glue/SST-2"}, settings=_TEXT, labels=LABELS),
+    TableRow(
+        name="SST-2",
+        task="glue/sst2",
+        data={"folder": "glue/SST-2"},
+        settings=_TEXT,
+        labels=LABELS,
+        more_text="imdb/unsup.txt.xz",
+    ),
     TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}, settings=_TEXT, labels=LABELS),
     TableRow(name="TREC", task="trec", data={"folder": "@trec"}, settings=_TEXT, labels=LABELS),
     TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"}, settings=_TEXT, labels=LABELS),
     TableRow(name="SMS spam", task="sms-spam", data={"folder": "sms-spam"}, settings=_TEXT, labels=LABELS),
-    TableRow(name="IMDb", task="imdb", data={"folder": "imdb", "limit": 8000}, settings=_TEXT, labels=LABELS),
+    TableRow(
+        name="IMDb",
+        task="imdb",
+        data={"folder": "imdb", "limit": 8000},
+        settings=_TEXT,
+        labels=LABELS,
+        more_text="imdb/unsup.txt.xz",
+    ),
     TableRow(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
     TableRow(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}, settings=_TOWERS),
     TableRow(
@@ -165,16 +199,26 @@ def study(
 def study_cells(data: Path, out: Path) -> list[StudyCell]:
     """Every cell: of each task with all labels and with few, and of each way to read the frozen encoder."""
     cells = []
-    for start in (PRETRAINED, BASELINE, SCRATCH):
+    for row in ROWS:
+        if row.labels:
+            options = {
+                "recipe": recipe_of(row, data, out),
+                "more_text": str(data / row.more_text) if row.more_text else "",
+            }
+            cells.append(StudyCell(f"{ADAPTED}/{row.name}", adapt_cell, options))
+    for start in (PRETRAINED, BASELINE, SCRATCH, ADAPTED):
         for row in ROWS:
-            if start == BASELINE and not row.baseline:
+            if (start == BASELINE and not row.baseline) or (start == ADAPTED and not row.labels):
                 continue
             recipe = recipe_of(row, data, out)
-            cells.append(_cell(f"tasks/{row.name}/{start}", recipe, start))
+            needs: tuple[str, ...] = ()
+            if start == ADAPTED:
+                needs = (f"{ADAPTED}/{row.name}",)
+                recipe["model"] = str(out / "cells" / needs[0] / _RUN)
+            cells.append(_cell(f"tasks/{row.name}/{start}", recipe, start, needs))
             for n in row.labels:
-                few = recipe_of(row, data, out)
-                few["data"] |= {"limit": n}
-                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start))
+                few = {**recipe, "data": recipe["data"] | {"limit": n}}
+                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start, needs))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, out)
         recipe["head"] = {
@@ -188,10 +232,11 @@ def study_cells(data: Path, out: Path) -> list[StudyCell]:
     return cells
 
 
-def _cell(name: str, recipe: dict[str, Any], start: str) -> StudyCell:
+def _cell(name: str, recipe: dict[str, Any], start: str, needs: tuple[str, ...] = ()) -> StudyCell:
     if start == BASELINE:
         return StudyCell(name, baseline_cell, {"recipe": {key: recipe[key] for key in ("task", "data")}})
-    return StudyCell(name, tune_cell, {"recipe": recipe, "settings": [f"from_scratch={str(start == SCRATCH).lower()}"]})
+    settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
+    return StudyCell(name, tune_cell, {"recipe": recipe, "settings": settings}, needs)
 
 
 def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
@@ -212,9 +257,41 @@ def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
     }
 
 
+def adapt_cell(folder: Path, *, recipe: dict[str, Any], more_text: str) -> dict[str, Any]:
+    """Continue pre-training on the text of a task's training examples; ``more_text``: a file of more, a text a line."""
+    run, corpus = folder / _RUN, folder / "corpus"
+    if (run / RECIPE).is_file():
+        outcome = resume_pretraining(run)
+    else:
+        if not (corpus / MANIFEST).is_file():
+            prepare_own_text(folder, corpus, recipe, more_text)
+        data = {**_OWN_TEXT["data"], "corpus": str(corpus)}
+        outcome = pretrain({"model": recipe["model"], **_OWN_TEXT, "data": data}, run)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    tokens = sum(shard["tokens"] for shard in read_json(corpus / MANIFEST)["train"])
+    dev = read_json(run / "model" / "firth.json")["provenance"]["dev"]
+    return {"tokens": tokens, "steps": outcome.step, "dev": dev}
+
+
+def prepare_own_text(folder: Path, corpus: Path, recipe: dict[str, Any], more_text: str) -> None:
+    """Make the corpus of ``adapt_cell``; what shares words in a row with the task's dev file is removed."""
+    every = {**recipe, "data": {key: value for key, value in recipe["data"].items() if key != "limit"}}
+    labelled = read_labelled(every["task"], data_config(every, str(folder)), {})
+    texts = texts_of([*labelled.train, *labelled.held])
+    if more_text:
+        texts += read_text_lines(Path(more_text))
+    own, dev, tokenizer = folder / "text.txt", folder / "dev.txt", folder / "tokenizer"
+    write_text(own, "".join(f"{text.strip()}\n\n" for text in texts))
+    write_text(dev, "".join(f"{text}\n" for records in labelled.dev.values() for text in texts_of(records)))
+    tokenizer.mkdir(exist_ok=True)
+    read_model(resolve_model(recipe["model"])).tokenizer.save(tokenizer)
+    prepare([own], tokenizer, corpus, cleaning=Cleaning(against=(dev,), remove_overlap=True))
+
+
 def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Fine-tune over the seeds; the scores, and what it took."""
-    run = folder / "run"
+    run = folder / _RUN
     if (run / RECIPE).is_file() and (run / IDENTITY).is_file():
         tuned = resume(run)
     else:

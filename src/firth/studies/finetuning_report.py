@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.page import Report, TableCell
-from firth.studies.finetuning import BASELINE, FEATURES, PRETRAINED, ROWS, SCRATCH
+from firth.studies.finetuning import ADAPTED, BASELINE, FEATURES, PRETRAINED, ROWS, SCRATCH
 
 Facts = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ def feature_table(facts: Facts) -> list[list[TableCell]]:
 
 def label_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """Header and rows: each task of texts with each number of labels, by start."""
-    starts = (PRETRAINED, SCRATCH, BASELINE)
+    starts = (ADAPTED, PRETRAINED, SCRATCH, BASELINE)
     rows: list[list[TableCell]] = []
     for row in ROWS:
         for n in (*row.labels, 0) if row.labels else ():
@@ -86,7 +86,7 @@ def label_curves(facts: Facts, task: str = "SST-2") -> dict[str, tuple[list[floa
     """A task's first score in percent over the number of training examples, by start."""
     curves: dict[str, tuple[list[float], list[float]]] = {}
     row = next(row for row in ROWS if row.name == task)
-    for start in (PRETRAINED, SCRATCH, BASELINE):
+    for start in (ADAPTED, PRETRAINED, SCRATCH, BASELINE):
         cells = [with_labels(facts, task, n, start) for n in (*row.labels, 0)]
         known = [cell for cell in cells if cell]
         if known:
