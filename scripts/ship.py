@@ -1,8 +1,10 @@
 """Put a finished pre-training run into the package: weights in bfloat16, and a model card of what made them.
 
-    .venv/bin/python scripts/ship.py firth-mini-en models/en-large/firth-mini-en
+    .venv/bin/python scripts/ship.py firth-mini-ko models/ko-large/firth-mini-ko
+    .venv/bin/python scripts/ship.py firth-mini-en models/en-large/firth-mini-en-long docs/results/firth-mini-en.json
 
-The card reads the run's recipe and log, the data card beside its corpus, and docs/results/finetuning.json.
+The card reads the run's recipe and log, the data card beside its corpus, and docs/results/finetuning.json. The second
+form: for a run that went on with the model of an earlier one, whose record (scripts/record.py) comes last.
 """
 
 import json
@@ -33,7 +35,7 @@ CURVE_POINTS = 10
 _MEASURED = "Medians of three seeds on dev sets. The baseline is TF-IDF + a linear model, or each word's commonest tag."
 
 
-def main(name: str, run: Path) -> None:
+def main(name: str, run: Path, earlier: Path | None = None) -> None:
     if name not in SHIPPED:
         sys.exit(f"error: {name}: expected one of {', '.join(SHIPPED)}")
     recipe, log = read_toml(run / "recipe.toml"), read_log(run / "log.jsonl")
@@ -44,17 +46,29 @@ def main(name: str, run: Path) -> None:
     made = folder.with_name(f".{name}.new")
     shutil.rmtree(made, ignore_errors=True)
     convert(run, made, dtype="bfloat16")
-    (made / "README.md").write_text(card(name, recipe, evaluations, Path(recipe["data"]["corpus"])), "utf-8")
+    before = read_json(earlier) if earlier else None
+    (made / "README.md").write_text(card(name, recipe, evaluations, before), "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.1f} MB")
 
 
-def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], corpus: Path) -> str:
-    """The model card: data, licences, recipe, curve, scores, limits."""
+def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], before: Mapping[str, Any] | None) -> str:
+    """The model card: data, licences, recipe, curve, scores, limits. ``before``: the record of an earlier run."""
     language, last = LANGUAGES[name], evaluations[-1]
-    batch = recipe["train"]["batch_tokens"] * recipe["train"]["micro_batches"]
-    n_tokens = recipe["train"]["steps"] * batch
+    points = curve(evaluations, recipe, 0)
+    recipes, change = f"`recipes/{name}.toml`", ""
+    n_tokens = tokens_of(recipe)
+    if before:
+        first = tokens_of(before["recipe"])
+        points = curve(before["curve"], before["recipe"], 0) + curve(evaluations, recipe, first)
+        n_tokens += first
+        recipes += f", then `recipes/{name}-long.toml`"
+        change = (
+            f"\n\nUp to {first / 1e6:.0f} M tokens in sequences of {lengths(before['recipe'])} tokens; then of "
+            f"{lengths(recipe)}, with a new rise and fall of the learning rate. Either run is scored on its own mix of "
+            "lengths, so the two parts of the table do not compare."
+        )
     parts = [
         f"---\nlanguage: {language}\nlibrary_name: transformers\ntags: [firth, bert, fill-mask]\n---",
         f"# {name}",
@@ -63,14 +77,14 @@ def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], c
         f'```python\nimport firth\n\nmodel = firth.load("{name}")\nmodel.fill_mask("{EXAMPLES[name]}")\n```',
         f"`firth finetune --model {name}` starts from it; `transformers.AutoModel.from_pretrained` opens the folder.",
         "## Data",
-        data_table(corpus),
+        data_table(Path(recipe["data"]["corpus"])),
         "What was removed, and the share of each file, is in the data card of the corpus, which "
         f"`scripts/models {name}` builds again.",
         "## Training",
         "Loss and accuracy of masked tokens (15 % of tokens, 80/10/10) in held-out documents:",
-        curve(evaluations, batch),
+        "\n".join(["| tokens | loss | accuracy |", "| ---: | ---: | ---: |", *points]),
         f"At the end: loss {last['mlm_loss']:.3f}, accuracy {last['mlm_accuracy']:.3f}. Recipe: "
-        f"`recipes/{name}.toml`; why it is as it is: `docs/learning.md`.",
+        f"{recipes}; why it is as it is: `docs/learning.md`.{change}",
         "## Scores",
         scores(name, ROOT / "docs" / "results" / "finetuning.json"),
         "## Limits",
@@ -98,16 +112,28 @@ def data_table(corpus: Path) -> str:
     return "\n".join(["| licence | files | documents | characters |", "| --- | ---: | ---: | ---: |", *lines])
 
 
-def curve(evaluations: list[dict[str, Any]], batch: int) -> str:
-    """Loss and accuracy over tokens, as a table."""
+def tokens_of(recipe: Mapping[str, Any]) -> int:
+    """The tokens that a run reads, at most."""
+    train = recipe["train"]
+    return int(train["steps"] * train["batch_tokens"] * train["micro_batches"])
+
+
+def lengths(recipe: Mapping[str, Any]) -> str:
+    """``64 and 128``."""
+    data = recipe["data"]
+    return " and ".join(str(n) for n in (data["length"], data["long_length"]) if n)
+
+
+def curve(evaluations: list[dict[str, Any]], recipe: Mapping[str, Any], start: int) -> list[str]:
+    """Loss and accuracy over tokens, as lines of a table; ``start``: tokens read before the run."""
     every = max(len(evaluations) // CURVE_POINTS, 1)
     shown = evaluations[every - 1 :: every]
     shown = shown if shown[-1] is evaluations[-1] else [*shown, evaluations[-1]]
-    lines = [
-        f"| {event['step'] * batch / 1e6:.0f} M | {event['mlm_loss']:.3f} | {event['mlm_accuracy']:.3f} |"
+    batch = tokens_of(recipe) / recipe["train"]["steps"]
+    return [
+        f"| {(start + event['step'] * batch) / 1e6:.0f} M | {event['mlm_loss']:.3f} | {event['mlm_accuracy']:.3f} |"
         for event in shown
     ]
-    return "\n".join(["| tokens | loss | accuracy |", "| ---: | ---: | ---: |", *lines])
 
 
 def scores(name: str, path: Path) -> str:
@@ -132,9 +158,9 @@ def _median(cell: Mapping[str, Any] | None, metric: str) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if not 3 <= len(sys.argv) <= 4:
         sys.exit(__doc__)
     try:
-        main(sys.argv[1], Path(sys.argv[2]))
+        main(sys.argv[1], *map(Path, sys.argv[2:]))
     except (FirthError, OSError, json.JSONDecodeError) as error:
         sys.exit(f"error: {error}")

@@ -45,6 +45,9 @@ def nodes(client_port: int) -> Iterator[Any]:
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = python_path()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    # A node that is silent for 18 seconds is given up, rather than for more than a minute.
+    waits = {"period_ms": 1000, "timeout_ms": 5000, "failure_threshold": 3}
+    os.environ |= {f"RAY_health_check_{name}": str(value) for name, value in waits.items()}
     head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": client_port, **NODE}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:

@@ -32,10 +32,16 @@ def test_a_ray_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("PYTHONPATH", python_path())
     monkeypatch.setattr(connection, "cpu_count", lambda: 1)
-    told: list[str] = []
-    facts = run_cells([StudyCell("a", node_work.square, {"number": 3})], tmp_path, 0, told.append, "ray")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    before, told = dict(os.environ), list[str]()
+    facts = run_cells([StudyCell("a", node_work.square, {"number": 3})], tmp_path / "out", 0, told.append, "ray")
     assert facts == {"a": {"square": 9, "threads": "1"}}, told
-    assert told[0] == f"Ray at this machine: 1 CPUs on 1 node, which all see {tmp_path}"
+    assert told[0] == f"Ray at this machine: 1 CPUs on 1 node, which all see {tmp_path / 'out'}"
+    # Nothing is left: neither a token in the home folder nor variables that nodes started later would take over.
+    assert not list((tmp_path / "home").iterdir())
+    changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
+    assert changed <= {"RAY_USAGE_STATS_ENABLED"}
 
 
 def test_a_cluster_of_which_this_machine_is_no_node(tmp_path: Path, nodes: Any, client_port: int) -> None:

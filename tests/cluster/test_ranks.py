@@ -5,6 +5,8 @@ import copy
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +16,11 @@ from typing import Any
 import pytest
 from ray_nodes import NODE
 
-from firth.config import read_json
+from firth.config import read_json, to_toml
 from firth.errors import ConfigError, TrainingError
 from firth.files import file_sha256
-from firth.pretraining.on_cluster import world_size
-from firth.pretraining.run import pretrain, resume
+from firth.pretraining.on_cluster import LOG, world_size
+from firth.pretraining.run import pretrain, resolve, resume
 
 pytestmark = pytest.mark.slow  # starts processes
 
@@ -97,6 +99,11 @@ def left_by(run: Path) -> dict[str, Any]:
     }
 
 
+def node_of(rank: Any, nodes: Any) -> Any:
+    """The node, of those that tests have added, on which the process of a rank runs."""
+    return next(n for n in nodes.worker_nodes if n.all_processes["raylet"][0].process.pid == rank.ppid())
+
+
 def test_a_killed_rank_costs_nothing_but_time(
     recipe: dict[str, Any], tmp_path: Path, on: str, undisturbed: dict[str, Any]
 ) -> None:
@@ -118,9 +125,7 @@ def test_the_ranks_that_still_fit_go_on_with_the_same_batches(
     recipe: dict[str, Any], tmp_path: Path, on: str, nodes: Any, undisturbed: dict[str, Any]
 ) -> None:
     def remove() -> None:
-        raylet = processes_of(RANK)[0].ppid()
-        (node,) = (n for n in nodes.worker_nodes if n.all_processes["raylet"][0].process.pid == raylet)
-        nodes.remove_node(node, allow_graceful=False)
+        nodes.remove_node(node_of(processes_of(RANK)[0], nodes), allow_graceful=False)
 
     told: list[str] = []
     try:
@@ -134,6 +139,84 @@ def test_the_ranks_that_still_fit_go_on_with_the_same_batches(
     assert [event["step"] for event in found["log"]] == [event["step"] for event in undisturbed["log"]]
     for event, like in zip(found["log"], undisturbed["log"], strict=True):
         assert event["mlm_loss"] == pytest.approx(like["mlm_loss"], rel=1e-3)
+
+
+def test_a_slow_node_is_waited_for(
+    recipe: dict[str, Any], tmp_path: Path, on: str, undisturbed: dict[str, Any]
+) -> None:
+    """A node that does nothing for some seconds, its Ray included, and then goes on."""
+
+    def pause() -> None:
+        rank = processes_of(RANK)[0]
+        paused = [rank, rank.parent()]
+        for process in paused:
+            process.suspend()
+        threading.Event().wait(4)
+        for process in paused:
+            process.resume()
+
+    told: list[str] = []
+    with once_begun(tmp_path / "a", pause):
+        assert pretrain(recipe, tmp_path / "a", told.append, on=on).finished
+    assert not any("start again" in text for text in told)
+    assert left_by(tmp_path / "a") == undisturbed
+
+
+def test_a_node_that_is_cut_off_is_left_out_and_writes_nothing_when_it_comes_back(
+    recipe: dict[str, Any], tmp_path: Path, on: str, nodes: Any, undisturbed: dict[str, Any]
+) -> None:
+    """As long as it is silent: longer than Ray waits for it."""
+    cut: list[Any] = []
+
+    def cut_off() -> None:
+        # Not the leading rank, which holds the run's lock and writes its log.
+        log = str(tmp_path / "a" / LOG)
+        rank = next(one for one in processes_of(RANK) if log not in {file.path for file in one.open_files()})
+        cut.append(node_of(rank, nodes))
+        cut.extend((rank, rank.parent()))
+        for process in cut[1:]:
+            process.suspend()
+
+    told: list[str] = []
+    try:
+        with once_begun(tmp_path / "a", cut_off):
+            assert pretrain(recipe, tmp_path / "a", told.append, on=on).finished
+        assert any("its node was lost; all start again" in text for text in told)
+        assert "1 rank on 1 of 1 nodes" in told
+        left = left_by(tmp_path / "a")
+        for process in cut[1:]:
+            process.resume()
+        for process in cut[1:]:
+            process.wait(60)  # told by Ray that it is taken for dead, it ends
+        assert left_by(tmp_path / "a") == left and left["place"] == undisturbed["place"]
+    finally:
+        for process in cut[1:]:
+            with contextlib.suppress(Exception):
+                process.kill()
+        for node in cut[:1]:
+            nodes.remove_node(node, allow_graceful=False)
+            nodes.add_node(num_cpus=1, **NODE)
+
+
+def test_of_two_runs_the_second_waits(recipe: dict[str, Any], tmp_path: Path, on: str) -> None:
+    first, second = (tmp_path / name for name in "ab")
+    (tmp_path / "recipe.toml").write_text(to_toml(resolve(copy.deepcopy(recipe), [], "test")), "utf-8")
+    command = [sys.executable, "-m", "firth", "pretrain", str(tmp_path / "recipe.toml"), "--out", str(first)]
+    command += ["--on", "ray", "--steps", "600"]
+    going = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        give_up_s = time.monotonic() + 120
+        while not (first / "checkpoints" / "step-20").is_dir() and time.monotonic() < give_up_s:
+            assert going.poll() is None, going.stderr and going.stderr.read()
+            time.sleep(0.01)
+        told: list[str] = []
+        assert pretrain(recipe, second, told.append, on=on).finished
+        assert "waiting until 2 CPUs are free" in told
+        _, errors = going.communicate(timeout=60)
+        assert going.returncode == 0, errors
+        assert (first / "checkpoints" / "step-600").is_dir()
+    finally:
+        going.kill()
 
 
 def test_a_stop_saves_and_a_resume_without_the_cluster_goes_on(recipe: dict[str, Any], tmp_path: Path, on: str) -> None:

@@ -21,6 +21,8 @@ ADDRESS = "RAY_ADDRESS"
 _STORE = 80 << 20
 # Seconds for a head to answer at its port, and how many times in a row it may fail to.
 _ANSWER_S, _FAILURES = 5.0, 3
+# Variables of Ray's authentication, and the token of a Ray started here: one a process, since Ray remembers it.
+_AUTHENTICATION, _OWN_TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), secrets.token_hex(32)
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 
 
@@ -98,25 +100,46 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
     head = _head(address)
     before = signal.getsignal(signal.SIGTERM)
     _hush()
+    with contextlib.nullcontext() if address else _token():
+        try:
+            ray.init(**_options(address))
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            raise _refused(address, error) from None
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray sets its own, which would not let runs save
+        cluster = Cluster(address or "this machine", head or _gcs(address))
+        try:
+            _check_nodes(cluster, out)
+            n = len(cluster.nodes())
+            where = f"{n} node{'s'[: n > 1]}, which all see {out.absolute()}"
+            tell(f"Ray at {cluster.address}: {cluster.cpus} CPUs on {where}")
+            yield cluster
+        finally:
+            # Of a cluster without a head, shutting down would wait for it.
+            if not cluster.lost:
+                ray.shutdown()
+
+
+@contextlib.contextmanager
+def _token() -> Iterator[None]:
+    """Inside, a Ray started here has a token of its own, unless the user has decided on that.
+
+    Ray itself would write one to the home folder and demand it of every node that this process starts from then on,
+    also of clusters that have none: their heads could place nothing there.
+    """
+    before = {name: os.environ.get(name) for name in _AUTHENTICATION}
+    if not any(before.values()):
+        os.environ[_AUTHENTICATION[1]] = _OWN_TOKEN  # Ray itself then sets the mode
     try:
-        ray.init(**_options(address))
-    except Exception as error:
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        raise _refused(address, error) from None
+        yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray sets its own, which would not let runs save
-    cluster = Cluster(address or "this machine", head or _gcs(address))
-    try:
-        _check_nodes(cluster, out)
-        n = len(cluster.nodes())
-        tell(f"Ray at {cluster.address}: {cluster.cpus} CPUs on {n} node{'s'[: n > 1]}, which all see {out.absolute()}")
-        yield cluster
-    finally:
-        # Of a cluster without a head, shutting down would wait for it.
-        if not cluster.lost:
-            ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _options(address: str) -> dict[str, Any]:
