@@ -1,5 +1,6 @@
 """firth prepare: what a shard holds, for any number of workers, after a kill, at any size."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import firth.corpus.prepare as prepare_module
 from firth.corpus.prepare import prepare
 from firth.corpus.selection import is_held_out
+from firth.corpus.vocab import build_vocab
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError, InputError
 from firth.text.corpus import CorpusReader
@@ -143,3 +145,33 @@ def test_a_folder_that_exists_is_never_written(tiny_text: Path, tiny_vocab: Path
     with pytest.raises(ConfigError, match="exists already"):
         prepare([tiny_text], tiny_vocab, tmp_path / "precious", workers=1)
     assert contents(tmp_path / "precious") == {"file": b"mine"}
+
+
+def test_a_share_of_the_training_documents_is_lower_cased(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    def documents(lowercase: float, split: str) -> list[list[int]]:
+        out = tmp_path / f"corpus-{lowercase}"
+        if not out.exists():
+            prepare([tiny_text], tiny_vocab, out, hold_out=0.2, lowercase=lowercase, workers=1)
+        shard = Corpus(out).open(Corpus(out).shards(split)[0])
+        starts = shard.sentences[shard.documents]
+        return [shard.ids[a:b].tolist() for a, b in itertools.pairwise(starts)]
+
+    cased, half, lowered = (documents(share, "train") for share in (0.0, 0.5, 1.0))
+    assert {d == cased[at] for at, d in enumerate(half)} == {True, False}
+    assert all(d in (cased[at], lowered[at]) for at, d in enumerate(half))
+    tokenizer, train = Tokenizer.load(tiny_vocab), []
+    for document in (d for d in CorpusReader([tiny_text]) if not is_held_out(d, 0.2)):
+        sentences = (s for paragraph in document.paragraphs for s in split_sentences(paragraph))
+        train.append([i for sentence in sentences for i in tokenizer.encode(sentence.lower()).ids])
+    assert lowered == train
+    assert documents(1.0, "dev") == documents(0.0, "dev")
+    assert "50% of the training documents are lower-cased." in (tmp_path / "corpus-0.5" / "README.md").read_text()
+
+
+def test_lower_casing_is_refused_where_it_does_nothing(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lowercase=1.5: expected a share from 0 to 1"):
+        prepare([tiny_text], tiny_vocab, tmp_path / "corpus", lowercase=1.5)
+    build_vocab([tiny_text], tmp_path / "uncased", size=200, lowercase=True, workers=1)
+    with pytest.raises(ConfigError, match=r"lowercase=0.5: .*uncased lower-cases all text already"):
+        prepare([tiny_text], tmp_path / "uncased", tmp_path / "corpus", lowercase=0.5)
+    assert not (tmp_path / "corpus").exists()

@@ -52,6 +52,7 @@ def prepare(
     weight: Several = None,
     smooth: float | None = None,
     licence: Several = None,
+    lowercase: float = 0.0,
     memory: str = "1GB",
     errors: Errors = "replace",
     workers: AtLeastOne = None,
@@ -105,6 +106,9 @@ def prepare(
         documents of small languages are repeated and those of large ones sampled.
     licence
         PATTERN=TEXT: the licence of a file, for the data card.
+    lowercase
+        Share of the training documents to lower-case, so that a cased model also reads text without capitals, such as
+        queries and chats.
     memory
         Hashes and signatures held in memory before they move to disk.
     errors
@@ -148,6 +152,7 @@ def prepare(
             dev_second=dev_second or (),
             cleaning=cleaning,
             weights=weights,
+            lowercase=lowercase,
             errors=errors,
             workers=workers,
             licences=dict(_pairs("--licence", licence)),

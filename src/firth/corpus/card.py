@@ -29,6 +29,7 @@ class CorpusFacts:
     files: Sequence[FileTally]
     weights: Sequence[float]
     licences: Sequence[str]
+    lowercase: float
     lines: str
     tokenizer: str
     hold_out: float
@@ -77,9 +78,10 @@ def _head(made: CorpusFacts) -> str:
         if made.verdict is not None
         else "Not cleaned: no document was removed or compared with another."
     )
+    lowered = f" {made.lowercase:.0%} of the training documents are lower-cased." if made.lowercase else ""
     return (
         "# Corpus\n\n"
-        f"Token ids for pre-training, built by `firth prepare`. {held} {cleaned}\n\n"
+        f"Token ids for pre-training, built by `firth prepare`. {held} {cleaned}{lowered}\n\n"
         + _table(("part", unit, "sentences", "tokens"), rows)
         + f"\n\nTokenizer: `{made.tokenizer}`."
     )

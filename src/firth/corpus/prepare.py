@@ -112,6 +112,7 @@ def prepare(
     cleaning: Cleaning | None = None,
     weights: Mapping[str, float] | None = None,
     licences: Mapping[str, str] | None = None,
+    lowercase: float = 0.0,
     errors: Literal["replace", "strict"] = "replace",
     workers: int | None = None,
 ) -> PrepareReport:
@@ -121,7 +122,8 @@ def prepare(
     a hash of their text; a few at least) held out for evaluation, unless ``dev`` files are given. ``second`` (and
     ``dev_second``) builds parallel text: line i there is the translation of line i of ``paths``, and each pair is a
     document of two sentences. ``weights``: how often to repeat the documents of a file, by patterns of its path or
-    name; ``licences``: for the data card, by the same patterns.
+    name; ``licences``: for the data card, by the same patterns. ``lowercase``: share of the training documents (sampled
+    by a hash of their text) whose letters are lower-cased, so that a cased model can read such text too.
     """
     out = Path(out)
     check_processors("workers", workers or 1, WORKERS_EACH)
@@ -133,18 +135,22 @@ def prepare(
     unit: Lines = "pair" if second else lines
     if not 0 <= hold_out < 1:
         raise ConfigError(f"hold_out={hold_out}: expected at least 0 and less than 1")
+    if not 0 <= lowercase <= 1:
+        raise ConfigError(f"lowercase={lowercase}: expected a share from 0 to 1")
     if not (out / PROGRESS).is_file():
         check_new(out)
     reader = _reader(paths, second, errors)
     dev_reader = _reader(dev, dev_second, errors) if dev else None
     made = load_tokenizer(tokenizer)
+    if lowercase and made.lowercase:
+        raise ConfigError(f"lowercase={lowercase}: {tokenizer} lower-cases all text already")
     share = 0.0 if dev else float(hold_out)
     if cleaning.against:
         cleaning = replace(cleaning, against=tuple(find_files(cleaning.against)))
     factors = weights_of(reader.files, weights or {})
     named = licences_of(reader.files, licences or {})
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
-    options = _options(unit, share, cleaning, factors)
+    options = _options(unit, share, cleaning, factors, lowercase)
     header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
     workers = workers or cpu_count()
     with lock(out):
@@ -156,7 +162,7 @@ def prepare(
             blocks = _Blocks(text, held_out, _threshold(text, share))
             total = text.total_bytes + (held_out.total_bytes if held_out else 0)
             with Progress("preparing", total, "B") as progress:
-                infos = _make_all(blocks, done, out, unit, workers, progress)
+                infos = _make_all(blocks, done, out, unit, lowercase, workers, progress)
         train = tuple(info for info in infos if info.name.startswith("train"))
         held = tuple(info for info in infos if info.name.startswith("dev"))
         card = write_card(
@@ -167,6 +173,7 @@ def prepare(
                 files=text.files,
                 weights=factors,
                 licences=named,
+                lowercase=lowercase,
                 lines=unit,
                 tokenizer=made.fingerprint,
                 hold_out=share,
@@ -186,11 +193,13 @@ def _count_unknown(out: Path, train: Sequence[ShardInfo], tokenizer: Tokenizer) 
     return sum(int(np.count_nonzero(np.load(file, mmap_mode="r") == tokenizer.unk_id)) for file in files)
 
 
-def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[float]) -> str:
+def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[float], lowercase: float) -> str:
     """The options that determine a corpus, besides text and tokenizer, as JSON."""
     options: dict[str, Any] = {"lines": lines, "hold_out": share, "block": BLOCK_CHARACTERS}
     if any(weight != 1 for weight in weights):
         options["weights"] = list(weights)
+    if lowercase:
+        options["lowercase"] = lowercase
     if cleaning.wanted:
         options["cleaning"] = {
             "rules": list(cleaning.rules),
@@ -341,6 +350,7 @@ def _make_all(
     done: dict[str, ShardInfo],
     out: Path,
     lines: Lines,
+    lowercase: float,
     workers: int,
     progress: Progress,
 ) -> list[ShardInfo]:
@@ -365,7 +375,8 @@ def _make_all(
             if block.name in done:
                 infos.append(done[block.name])
                 continue
-            waiting.append(submit(pool, make_shard, out, block.name, block.documents, lines))
+            share = lowercase if block.name.startswith("train") else 0.0
+            waiting.append(submit(pool, make_shard, out, block.name, block.documents, lines, share))
             # Few blocks in flight: memory stays constant for any amount of text.
             while len(waiting) > workers + 1 or (waiting and waiting[0].done()):
                 finish(waiting[0])
@@ -404,13 +415,19 @@ def _start_worker(tokenizer: str, workers: int) -> None:
     _worker_ids = IdCache(Tokenizer.load(tokenizer))
 
 
-def make_shard(out: Path, name: str, documents: list[tuple[str, ...]], lines: Lines) -> ShardInfo:
-    """Split, tokenise and write one block; runs in a worker."""
+def make_shard(
+    out: Path, name: str, documents: list[tuple[str, ...]], lines: Lines, lowercase: float = 0.0
+) -> ShardInfo:
+    """Split, tokenise and write one block; runs in a worker. ``lowercase``: share of its documents."""
     assert _worker_ids is not None
     sentences, ends = list[str](), list[int]()
     for paragraphs in documents:
+        begin = len(sentences)
         for paragraph in paragraphs:
             sentences += split_sentences(paragraph) if lines == "paragraph" else [paragraph]
+        # Sentences are split first: capitals show where they begin.
+        if lowercase and document_hash(paragraphs, "lowercase") < lowercase * 2**64:
+            sentences[begin:] = [sentence.lower() for sentence in sentences[begin:]]
         ends.append(len(sentences))
     blocks = [
         _worker_ids.ids_many(sentences[begin : begin + _SENTENCES_AT_ONCE])
