@@ -56,3 +56,19 @@ def write_fasttext(
     parts.append(struct.pack("<?qq", False, 1, width) + bytes(4 * width))
     path.write_bytes(b"".join(parts))
     return path
+
+
+def fnv(ngram: str, n_buckets: int) -> int:
+    """fastText's hash as the specification says it (word vectors §3)."""
+    state = 2_166_136_261
+    for byte in ngram.encode():
+        signed = byte - 256 if byte > 127 else byte
+        state = ((state ^ (signed & 0xFFFF_FFFF)) * 16_777_619) & 0xFFFF_FFFF
+    return state % n_buckets
+
+
+def ngram_mean_of(word: str, grams: np.ndarray, shortest: int = 3, longest: int = 6) -> np.ndarray:
+    """What fastText gives a word that it has not seen: the mean of its n-grams' rows ``grams`` (buckets, width)."""
+    text = f"<{word}>"
+    spans = [(i, i + n) for n in range(shortest, longest + 1) for i in range(len(text) - n + 1)]
+    return grams[[fnv(text[a:b], len(grams)) for a, b in spans]].mean(0)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from firth.metrics.question_answering import (
-    best_no_answer_threshold,
     korquad_v1,
     normalise_answer,
     normalise_korean_answer,
@@ -94,11 +93,6 @@ def test_korquad_compares_characters() -> None:
 def test_squad_v2_equals_the_script(case: dict[str, Any]) -> None:
     scores = squad_v2(case["gold"], case["predictions"], case["no_answer_scores"], case["threshold"])
     assert scores == pytest.approx(case["expected"] | {"missing": 0}, abs=1e-9)
-    if case["no_answer_scores"]:
-        for measure in ("exact", "f1"):
-            best = best_no_answer_threshold(case["gold"], case["predictions"], case["no_answer_scores"], measure)
-            expected = case["expected"][f"best_{measure}"], case["expected"][f"best_{measure}_thresh"]
-            assert best == pytest.approx(expected)
 
 
 def test_squad_v2_by_hand() -> None:
@@ -133,10 +127,11 @@ def test_the_best_threshold_reaches_its_score() -> None:
     gold = {"a": ["x"], "b": [], "c": ["z"], "d": []}
     predictions = {"a": "x", "b": "y", "c": "z z", "d": "w"}
     scores = {"a": -3.0, "b": -0.5, "c": -1.0, "d": 4.0}
-    best, threshold = best_no_answer_threshold(gold, predictions, scores)
-    assert threshold == -1.0
-    assert squad_v2(gold, predictions, scores, threshold)["f1"] == best == pytest.approx(100 * (1 + 2 / 3 + 2) / 4)
-    assert best_no_answer_threshold(gold, predictions, scores, "exact") == (75.0, -3.0)
+    found = squad_v2(gold, predictions, scores, 0.0)
+    assert found["best_f1_thresh"] == -1.0
+    assert squad_v2(gold, predictions, scores, -1.0)["f1"] == found["best_f1"]
+    assert found["best_f1"] == pytest.approx(100 * (1 + 2 / 3 + 2) / 4)
+    assert (found["best_exact"], found["best_exact_thresh"]) == (75.0, -3.0)
 
 
 def test_the_better_order_has_the_higher_average_precision() -> None:
@@ -173,6 +168,5 @@ def test_a_text_in_place_of_a_list_of_answers_is_an_error(scorer: Any) -> None:
 @pytest.mark.parametrize("scores", [{"a": 0.1}, {"a": 0.1, "b": float("nan")}])
 def test_a_question_without_a_no_answer_score_is_an_error(scores: dict[str, float]) -> None:
     gold, predictions = {"a": ["x"], "b": []}, {"a": "x", "b": ""}
-    for call in (squad_v2, best_no_answer_threshold):
-        with pytest.raises(ValueError, match="question 'b' has no no-answer score"):
-            call(gold, predictions, scores)
+    with pytest.raises(ValueError, match="question 'b' has no no-answer score"):
+        squad_v2(gold, predictions, scores)

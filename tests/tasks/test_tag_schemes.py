@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import InputError
-from firth.tasks.tag_schemes import allowed, fill_gaps, find_violation, scheme_of, split_tag, to_bio, to_bioes
+from firth.tasks.tag_schemes import allowed, find_violation, scheme_of, split_tag, to_bio, to_bioes
 
 # Chunks as (label or None for words outside, length): any sentence can be written so.
 CHUNKS = st.lists(st.tuples(st.sampled_from([None, "PER", "LOC"]), st.integers(1, 4)), max_size=8)
@@ -107,11 +107,3 @@ def test_a_tag_is_split_at_its_prefix_only() -> None:
     assert split_tag("B-per-son") == ("B", "per-son")
     assert split_tag("O") == ("O", "")
     assert [split_tag(tag) for tag in ("NN", "-LRB-", "B-", "X-A")] == [("", t) for t in ("NN", "-LRB-", "B-", "X-A")]
-
-
-def test_gaps_belong_to_the_entity_that_goes_on_behind_them() -> None:
-    # "ab c de": an entity over "b c", then words outside.
-    spans = [(0, 1), (1, 2), (3, 4), (5, 6), (6, 7)]
-    assert fill_gaps(7, spans, ["O", "B-A", "I-A", "O", "O"]) == ("O", "B-A", "I-A", "I-A", "O", "O", "O")
-    assert fill_gaps(7, spans, ["O", "B-A", "B-A", "I-B", "O"])[2] == "O"
-    assert fill_gaps(3, [(0, 3)], ["B-A"]) == ("B-A", "I-A", "I-A")

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from optimizer_states import load_optimizer_tensors, optimizer_tensors
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.systems import SYSTEMS
 from firth.training.config import OptimConfig
-from firth.training.optim import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from firth.training.optim import make_optimizer
 
 UNROLL = 20
 PUBLISHED = OptimConfig(**SYSTEMS["elmo"].pretraining["optim"])

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from guessing import batch_of, trainer_of
+from optimizer_states import load_optimizer_tensors, optimizer_tensors
 from torch import nn
 
 from firth.errors import ConfigError
 from firth.training.config import OptimConfig
 from firth.training.log import read_log
-from firth.training.optim import AveragedSgd, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from firth.training.optim import AveragedSgd, make_optimizer
 from firth.training.trainer import Trainer
 
 RATE = 0.1

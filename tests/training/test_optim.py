@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from optimizer_states import load_optimizer_tensors, optimizer_tensors
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
@@ -14,9 +15,7 @@ from firth.objectives.masked_lm import MaskedLM
 from firth.training.config import OptimConfig
 from firth.training.optim import (
     decays,
-    load_optimizer_tensors,
     make_optimizer,
-    optimizer_tensors,
     orthogonalized,
 )
 

@@ -349,12 +349,6 @@ def _with_ngrams(words: list[bytes], own: np.ndarray, subwords: Subwords) -> np.
     return found
 
 
-def unknown_vectors(words: Sequence[str], subwords: Subwords) -> Float[np.ndarray, "n width"]:
-    """What fastText gives words that it has not seen: the mean of their n-grams' rows, zeros where there are none."""
-    sums, counts = _ngram_sums([word.encode() for word in words], subwords)
-    return sums / np.maximum(counts, 1)[:, None]
-
-
 def _ngram_sums(words: Sequence[bytes], subwords: Subwords) -> tuple[np.ndarray, np.ndarray]:
     """Sums of the n-grams' rows (n, width) and their counts (n,), both float32."""
     buckets, counts = ngram_buckets(word_bytes(words), subwords.shortest, subwords.longest, len(subwords.rows))

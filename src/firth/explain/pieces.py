@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT
+from firth.text.tokenizer import PREFIX, WORD_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,3 @@ def wordpiece_steps(word: str, vocabulary: frozenset[str], *, limit: int = WORD_
         steps.append(PieceStep(rest, len(rest) - longest + 1, mark + rest[:longest]))
         begin += longest
     return steps
-
-
-def tokens_of(steps: list[PieceStep]) -> list[str]:
-    """The tokens that the steps make: those found, or the unknown one alone."""
-    found = [step.found for step in steps]
-    return [UNK] if None in found else [token for token in found if token is not None]

@@ -10,7 +10,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -60,8 +59,8 @@ def squad_v2(
 
     A question without gold answers is unanswerable: its right prediction is "". With ``no_answer_scores``, one for
     each question, a prediction counts as "" where the score is above ``threshold``, and the result also has the best
-    thresholds for these answers (see ``best_no_answer_threshold``) and average precisions in the order of the scores:
-    ``pr_exact_ap``, ``pr_f1_ap``, and ``pr_oracle_ap`` for answers that are all right.
+    scores that any threshold reaches, those thresholds (``best_f1_thresh`` …), and average precisions in the order of
+    the scores: ``pr_exact_ap``, ``pr_f1_ap``, and ``pr_oracle_ap`` for answers that are all right.
 
     Source: SQuAD's evaluate-v2.0.py. Differs: that stops at a question without a prediction.
     """
@@ -80,24 +79,6 @@ def squad_v2(
         for measure, scores in (("exact", exact), ("f1", f1), ("oracle", oracle)):
             result[f"pr_{measure}_ap"] = _average_precision(gold, scores, order, no_answer_scores)
     return result
-
-
-def best_no_answer_threshold(
-    gold: Mapping[str, Sequence[str]],
-    predictions: Mapping[str, str],
-    no_answer_scores: Mapping[str, float],
-    measure: Literal["exact", "f1"] = "f1",
-) -> tuple[float, float]:
-    """The best score of SQuAD 2.0 in percent that a threshold on the no-answer scores reaches, and the threshold.
-
-    Source: find_best_thresh of SQuAD's evaluate-v2.0.py, kept as it is. Questions are answered one by one, the
-    surest first; the threshold is the score of the question after which the total was highest. It is 0 if no answer
-    at all is best, which is right for probabilities only, and a threshold among equal scores promises too much.
-    """
-    _check_gold(gold)
-    exact, f1 = _raw_scores(gold, predictions)
-    order = _ascending(gold, no_answer_scores)
-    return _best(gold, predictions, exact if measure == "exact" else f1, order, no_answer_scores)
 
 
 def _score(
@@ -183,6 +164,12 @@ def _best(
     order: list[str],
     no_answer_scores: Mapping[str, float],
 ) -> tuple[float, float]:
+    """The best score in percent that a threshold on the no-answer scores reaches, and the threshold.
+
+    Source: find_best_thresh of SQuAD's evaluate-v2.0.py, kept as it is. Questions are answered one by one, the
+    surest first; the threshold is the score of the question after which the total was highest. It is 0 if no answer
+    at all is best, which is right for probabilities only, and a threshold among equal scores promises too much.
+    """
     # Without any answer, all that are unanswerable are right.
     total = best = float(sum(not gold[name] for name in order if name in predictions))
     threshold = 0.0

@@ -112,20 +112,3 @@ def _convert(tags: Sequence[str], source: Scheme, target: Literal["BIO", "BIOES"
 def _continues(previous: str, tag: str, scheme: Scheme) -> bool:
     label, (prefix, next_label) = split_tag(previous)[1], split_tag(tag)
     return prefix in _GOES_ON[scheme] and bool(label) and label == next_label
-
-
-def fill_gaps(length: int, spans: Sequence[tuple[int, int]], tags: Sequence[str]) -> tuple[str, ...]:
-    """A BIO tag for each of a text's ``length`` characters, from the tags of spans.
-
-    A character between spans (a space) belongs to an entity if the entity continues after it.
-    """
-    characters = [OUTSIDE] * length
-    previous, end = OUTSIDE, 0
-    for (start, stop), tag in zip(spans, tags, strict=True):
-        label = split_tag(tag)[1]
-        inside = f"I-{label}" if label else OUTSIDE
-        if _continues(previous, tag, "BIO"):
-            characters[end:start] = [inside] * (start - end)
-        characters[start:stop] = [tag, *[inside] * (stop - start - 1)]
-        previous, end = tag, stop
-    return tuple(characters)

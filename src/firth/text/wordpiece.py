@@ -101,14 +101,6 @@ def text_blocks(texts: Iterable[str], block_characters: int = 4_000_000) -> Iter
         yield block
 
 
-def count_words(texts: Iterable[str], splitter: WordSplitter, max_types: int = MAX_TYPES) -> WordCounts:
-    """Count the words of all texts in bounded memory."""
-    total = WordCounts(max_types)
-    for block in text_blocks(texts):
-        total.add(splitter.count(block))
-    return total
-
-
 def train_wordpiece(
     counts: Mapping[str, int],
     size: int,

@@ -270,26 +270,14 @@ def whole_costs(model: nn.Module, config: OptimConfig) -> dict[str, float]:
     }
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Export the optimiser's state as named tensors: ``<parameter>/<entry>``."""
-    return state_tensors(dict(model.named_parameters()), optimizer)
-
-
 def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of the given parameters, or slices of them, by name; see ``optimizer_tensors``."""
+    """The optimiser's state of the given parameters, or slices of them, by name: ``<parameter>/<entry>``."""
     names = {id(p): name for name, p in params.items()}
     return {
         f"{names[id(p)]}/{entry}": torch.as_tensor(value)
         for p, state in optimizer.state.items()
         for entry, value in state.items()
     }
-
-
-def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore the state from ``optimizer_tensors``; ValueError for a tensor of no parameter or optimiser."""
-    params = dict(model.named_parameters())
-    check_state(params, optimizer, tensors)
-    load_state(params, optimizer, tensors)
 
 
 def check_state(

@@ -19,7 +19,6 @@ from firth.tasks.readers.tagging import (
     read_tagged_jsonl,
     read_words,
 )
-from firth.tasks.tag_schemes import fill_gaps
 from firth.text.records import Tagged
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "data"
@@ -224,7 +223,6 @@ def test_klue_characters_without_their_spaces() -> None:
     # The B- on the space before 김 has moved to 김.
     assert first.tags == ("B-QT", "I-QT", "I-QT", "O", "B-PS", "O")
     assert (first.id, first.where) == ("klue-ner-v1_dev_00001", f"{path}:4")
-    assert fill_gaps(len(first.text), first.spans, first.tags or ())[:5] == ("B-QT", "I-QT", "I-QT", "I-QT", "O")
     assert second.words == ("네",)
     assert [r.tags for r in read_klue_ner(path, Problems(), labelled=False)] == [None, None]
 

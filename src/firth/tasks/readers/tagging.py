@@ -326,9 +326,8 @@ def read_klue_ner(
 ) -> Iterator[Tagged]:
     """Read KLUE-NER: ``## id<TAB>annotated text``, then one line of character and tag for each character.
 
-    Spans are the non-space characters, as in the official scores (KLUE-baseline klue_ner.py); ``tags.fill_gaps`` tags
-    the spaces. Differs: where a B- is on a space (two sentences of the published file) the character behind it takes
-    the B-.
+    Spans are the non-space characters, as in the official scores (KLUE-baseline klue_ner.py). Differs: where a B- is on
+    a space (two sentences of the published file) the character behind it takes the B-.
     """
 
     def make(block: _Block) -> Tagged:
