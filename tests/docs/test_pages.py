@@ -2,10 +2,13 @@
 
 import dataclasses
 import re
+import shlex
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclopts import CycloptsError, MissingArgumentError
 
 from firth.cli.app import app
 from firth.config import RENAMED_FLAGS
@@ -98,6 +101,68 @@ def test_flags_have_their_names_of_now(page: Path) -> None:
     assert old == [] or page.name in ("CHANGELOG.md", "decisions.md")
 
 
+def test_scripts_and_examples_have_the_flags_of_now() -> None:
+    found = []
+    for folder in ("scripts", "deploy", "recipes", "benchmarks"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix in ("", ".sh", ".toml", ".yaml", ".py"):
+                text = path.read_text("utf-8")
+                found += [
+                    f"{path.relative_to(ROOT)}: {flag}"
+                    for flag in RENAMED_FLAGS
+                    if re.search(rf"firth[^`\n]* {flag}\b", text)
+                ]
+    assert found == []
+
+
 def test_every_command_has_a_page() -> None:
     commands = {name for name in app if not name.startswith("-")}
     assert commands == {path.stem for path in (ROOT / "docs" / "verbs").glob("*.md")}
+
+
+_HISTORY = ("CHANGELOG.md", "decisions.md")
+_HERE_DOCUMENT = re.compile(r"<<'(\w+)'\n.*?\n\1\n", re.DOTALL)
+_REDIRECTION = re.compile(r"\s(?:2?>>?|<)\s+\S+|\s&$")
+
+
+def typed_commands(page: str) -> Iterator[str]:
+    """The ``firth`` commands of a page's code blocks, without what the shell keeps for itself."""
+    for block in re.findall(r"^```\w*\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE):
+        text = _HERE_DOCUMENT.sub("\n", block.replace("\\\n", " "))
+        for part in re.split(r"\n|\s\|\s|;\s|&&", text):
+            if match := re.match(r"\s*(?:\S+=\S+\s+)*(?:\.venv/bin/)?firth\s(.*)", part):
+                yield _REDIRECTION.sub("", match[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_commands_of_code_blocks_are_complete(page: Path) -> None:
+    """They exist, have all that they require, and no flag or value that is not one."""
+    for command in typed_commands(page.read_text("utf-8")):
+        try:
+            app.parse_args(shlex.split(command, comments=True), exit_on_error=False, print_error=False)
+        except CycloptsError as error:
+            pytest.fail(f"firth {command}: {error}")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in _HISTORY], ids=names)
+def test_commands_within_sentences_exist(page: Path) -> None:
+    """Their flags too; a sentence may leave out what a command requires."""
+    text = _CODE.sub("", page.read_text("utf-8"))
+    for command in re.findall(r"`firth ([a-z][^`]*)`", text):
+        if re.search(r"…|\.\.\.|\|", command):
+            continue
+        tokens = [token for token in shlex.split(_REDIRECTION.sub("", command)) if token not in ("--help", "--version")]
+        try:
+            app.parse_args(tokens, exit_on_error=False, print_error=False)
+        except MissingArgumentError:
+            continue
+        except CycloptsError as error:
+            pytest.fail(f"firth {command}: {error}")
+
+
+def test_commands_are_found_in_pages() -> None:
+    page = (
+        "```sh\nA=1 firth embed m --out a.npy \\\n  < a.txt > b\necho x | firth predict m && firth models\n"
+        "cat > a <<'EOF'\nfirth none\nEOF\n```\n"
+    )
+    assert [" ".join(c.split()) for c in typed_commands(page)] == ["embed m --out a.npy", "predict m", "models"]
