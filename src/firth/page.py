@@ -59,7 +59,7 @@ svg { display: block; width: 100%; height: auto; }
 figure.drawing { margin: 0.75rem 0 1.25rem; overflow-x: auto; }
 .tokens { line-height: 2.1; margin: 0; }
 .token { display: inline-block; text-align: center; vertical-align: top; margin: 0 0.2rem 0.3rem 0; line-height: 1.35; }
-.token bdi { display: block; padding: 0.05rem 0.3rem; border-radius: 0.25rem; border: 1px solid var(--grid);
+.token > bdi { display: block; padding: 0.05rem 0.3rem; border-radius: 0.25rem; border: 1px solid var(--grid);
   white-space: pre; }
 .token small { display: block; color: var(--faint); font-size: 0.7rem; }
 .wide { overflow-x: auto; margin: 1.25rem 0 1.75rem;

@@ -80,5 +80,18 @@ def test_measures_of_heads(firth, tiny_run: Path) -> None:
     np.testing.assert_allclose(read, load(tiny_run).head_importance([text]), atol=1e-5)
     lines = firth("attention", tiny_run, text, "--show", "saturation").out.splitlines()
     assert len(lines) == 3 and lines[1].startswith("  layer 1")
-    assert "prints numbers" in firth("attention", tiny_run, text, "--show", "importance", "--out", "a.svg").complaint
+    assert "measures whole heads" in firth("attention", tiny_run, text, "--show", "importance", "--cross").complaint
     assert "has no cross-attention" in firth("attention", tiny_run, text, "--cross", "--json").complaint
+
+
+@pytest.mark.parametrize("show", ["importance", "saturation"])
+def test_measures_of_heads_are_drawn(firth, tiny_run: Path, tmp_path: Path, show: str) -> None:
+    text, out = "The old farmer walked to the river.", tmp_path / "a.svg"
+    assert "is drawn as .svg" in firth("attention", tiny_run, text, "--show", show, "--out", "a.png").complaint
+    assert firth("attention", tiny_run, text, "--show", show, "--out", out).code == 0
+    words = [e.text for e in ElementTree.parse(out).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    model = load(tiny_run)
+    if show == "importance":
+        assert "head 2" in words and f"{model.head_importance([text])[0, 1]:+.3f}" in words
+    else:
+        assert "layer 2" in words and f"{model.saturation(text)[1].largest_unscaled:.2f}" in words

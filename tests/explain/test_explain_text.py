@@ -7,24 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny_language_models import PIECES, tiny_language_model
 
 from firth.errors import InputError
-from firth.explain.markup import Mark, head_maps, labelled_map, text_width, token_row, visible
+from firth.explain.asked import Asked
+from firth.explain.markup import Mark, head_maps, labelled_map, text_width, token_row, value_map, visible
 from firth.explain.pieces import wordpiece_steps
 from firth.explain.sentences import SENTENCES
-from firth.explain.text import (
-    Asked,
-    cosine_table,
-    explain,
-    input_embeddings,
-    masked_rows,
-    repeated_word,
-    word_cosines,
-)
+from firth.explain.text import explain, input_embeddings, masked_rows
+from firth.explain.words import cosine_table, repeated_word, word_cosines
+from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model, load
 from firth.page import COLOURS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.systems import SYSTEMS
+from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
 
@@ -53,7 +50,7 @@ def page_of(model: Model, texts: list[str], path: Path, **options: object) -> tu
 def test_a_bert_has_every_section(tiny_run: Path, tmp_path: Path) -> None:
     texts = ["The old farmer walked to the river. The queen waited near the river.", "Our teacher painted the mill."]
     found, page = page_of(load(tiny_run), texts, tmp_path / "a.html")
-    assert len(found) == 8 and found[0] == "Tokens" and found[-1] == "Attention"
+    assert len(found) == 9 and found[0] == "Tokens" and found[-2:] == ["Attention", "What each head is worth"]
     for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
         ET.fromstring(drawing)
     tags = Tags(page)
@@ -85,6 +82,14 @@ def test_other_models_have_what_they_have(name: str, tmp_path: Path) -> None:
     assert ("The input: embeddings that are added" in found) == (name in ("gpt", "bert-ltr"))
     if name == "elmo":
         assert "Each token given those after it" in page
+    made = tiny_language_model(name)
+    backward = name == "awd-lstm backward"
+    assert "The next token" in found and (("tokens before the text" in page) == backward)
+    best = made.next_tokens("c3 zzz", 1)[0]
+    assert f'title="p = {best.probability:.2g}"' in page
+    assert ("What each head is worth" in found) == (name in ("gpt", "bert-ltr"))
+    # Every model of whole words but ELMo, which has only their characters, has a vector for each.
+    assert "Nearest words" not in found
 
 
 def test_everything_is_escaped(tiny_run: Path, tmp_path: Path) -> None:
@@ -98,8 +103,9 @@ def test_scripts_of_the_world_keep_their_place(tiny_run: Path, tmp_path: Path) -
     texts = ["שלום עולם the river", "e\u0301te\u0301 นี้ 고양이 \u202eevil\u0007 the river"]
     _, page = page_of(load(tiny_run), texts, tmp_path / "a.html")
     assert "\u202e" not in page and "\u0007" not in page
-    assert page.count('<p class="tokens" dir="auto">') >= 4
-    assert "<bdi" in page and 'unicode-bidi="isolate"' in page
+    # A row that took its direction from its text would turn round in one section and not in the next.
+    assert page.count('<p class="tokens" dir="ltr">') >= 4 and 'dir="auto"' not in page
+    assert '<small><bdi dir="ltr">' in page and 'unicode-bidi="isolate"' in page
     assert visible("##\u0301") == "##\u25cc\u0301" and visible("\u0000") == "\u2400" and visible("") == "\u2205"
     assert text_width("고양이") == 2 * text_width("abc") and text_width("e\u0301") == text_width("e")
 
@@ -135,14 +141,14 @@ def test_what_masks_replace_is_named_and_told_by_more_than_colour() -> None:
     kinds = set()
     for rows in masked_rows(made, Asked(texts=texts)):
         for row, text in zip(rows, texts, strict=True):
-            answers = [m.below.split(" (")[0] if m.below else m.text for m in row[1:-1]]
+            answers = [m.below or m.text for m in row[1:-1]]
             assert " ".join(answers) == text
             for mark in row:
                 if mark.below:
-                    kind = mark.below.split(" (")[1].rstrip(")")
-                    kinds.add((kind, mark.colour))
-                    assert (mark.text == "[MASK]") == (kind == "masked")
-                    assert (mark.text == mark.below.split(" (")[0]) == (kind == "kept")
+                    kinds.add((mark.kind, mark.colour))
+                    assert (mark.text == "[MASK]") == (mark.kind == "masked")
+                    assert (mark.text == mark.below) == (mark.kind == "kept")
+                    assert f"</bdi> ({mark.kind})</small>" in token_row([mark])
     assert {kind for kind, _ in kinds} == {"masked", "random", "kept"} and len({colour for _, colour in kinds}) == 3
 
 
@@ -184,7 +190,7 @@ def test_one_word_in_several_models(tmp_path: Path) -> None:
         words /= np.linalg.norm(words, axis=1, keepdims=True)
         every = [float(words[i] @ words[j]) for i in range(6) for j in range(i) if (i, j) != (4, 1)]
         assert different == pytest.approx(np.mean(every), abs=1e-5)
-        assert f"{round(same, 3):.4g}" in page
+        assert f">{same:.3f}</text>" in page or f">{same:+.3f}</text>" in page
     assert np.isnan(word_cosines(models[0], ["a1 b2"], "a1")[0])
 
 
@@ -202,6 +208,50 @@ def test_a_text_longer_than_the_model(tmp_path: Path) -> None:
     assert "Only the first" in page and {"Probabilities", "Attention"} <= set(found)
 
 
+def test_a_model_of_words_has_neighbours_and_analogies(tmp_path: Path) -> None:
+    made = word_vectors(["king", "queen", "man", "woman"], [[1, 0, 1], [0, 1, 1], [1, 0, 0], [0, 1, 0]])
+    found, page = page_of(made, ["man king woman", "queen zebra"], tmp_path / "a.html")
+    assert "Nearest words" in found and not {"Attention", "Probabilities", "The next token"} & set(found)
+    assert "<td>man : king = woman : ?</td><td>queen" in page and "<td>zebra</td>" not in page
+    near = made.nearest("queen", 5)
+    assert f"<td>{', '.join(f'{one.word} {one.cosine:.2f}' for one in near)}</td>" in page
+
+
+def word_vectors(words: list[str], rows: list[list[float]]) -> Model:
+    system = SYSTEMS["vectors"]
+    tokenizer = system.reads(Tokenizer.from_words([*WORDS.specials, *words], lowercase=True))
+    config = system.config(vocab_size=tokenizer.size, width=len(rows[0]))
+    objective = system.objective(system.encoder(config), system.objective_config())
+    with torch.no_grad():
+        objective.encoder.piece_embedding[-len(words) :] = torch.tensor(rows, dtype=torch.float32)
+    return Model(Loaded("vectors", PRETRAINING, objective.eval(), tokenizer), torch.device("cpu"))
+
+
+def test_a_translation_model_shows_where_its_translation_reads(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    system = SYSTEMS["transformer"]
+    config = system.config(vocab_size=len(PIECES), width=16, n_layers=2, n_heads=2, feed_forward_width=24)
+    objective = system.objective(system.encoder(config), system.objective_config())
+    tokenizer = Tokenizer.from_vocab(PIECES, lowercase=True)
+    made = Model(Loaded("transformer", PRETRAINING, objective.eval(), tokenizer), torch.device("cpu"))
+    found, page = page_of(made, ["a1 b2"], tmp_path / "a.html")
+    assert found[-1] == "Cross-attention" and "Probabilities" not in found
+    weights = made.cross_attention("a1 b2").weights.mean((0, 1))
+    assert f"<title>{weights[0, 0]:.2f}</title>" in page
+
+
+def test_numbers_below_zero_have_another_colour_and_a_sign() -> None:
+    drawing = value_map(["a", "b"], ["x", "y"], np.array([[0.5, -0.25], [np.nan, 0.0]]), "t", full=0.5)
+    root = ET.fromstring(drawing)
+    assert [t.text for t in root.iter("text")] == ["a", "b", "x", "y", "+0.50", "-0.25", "\u2013", "+0.00"]
+    assert [(r.get("fill"), r.get("fill-opacity")) for r in root.iter("rect")] == [
+        ("var(--c0)", "0.60"),
+        ("var(--c1)", "0.30"),
+        ("var(--c0)", "0.00"),
+        ("var(--c0)", "0.00"),
+    ]
+
+
 def test_maps_draw_what_is_not_faint() -> None:
     weights = np.array([[0.5, 0.001], [0.2, 0.8]])
     drawing = labelled_map(["a", "b"], ["a", "b"], weights, "t")
@@ -209,4 +259,13 @@ def test_maps_draw_what_is_not_faint() -> None:
     assert titles == ["0.50", "0.20", "0.80"]
     heads = head_maps(["a", "b"], np.stack([weights] * 5), "t", [f"h{i}" for i in range(5)])
     assert heads.count("fill-opacity") == 15 and "h4" in heads
+    # Rows of 10 px: names of 12 would lie on one another, and the longest would be cut off at the left.
+    tokens = ["a" * 20, *"bcdefghijklmno"]
+    drawn = [
+        e
+        for e in ET.fromstring(head_maps(tokens, np.zeros((1, 15, 15)), "t", ["head"])).iter("text")
+        if e.text != "head"
+    ]
+    assert len(drawn) == 15 and {float(e.get("font-size", 0)) for e in drawn} == {10.0}
+    assert float(drawn[0].get("x", 0)) >= text_width(tokens[0]) * 10 / 12
     assert 'style="background: color-mix(in srgb, var(--c2) 100%, transparent);' in token_row([Mark("a", 3.0, 2)])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Average = Literal["heads", "layers", "all"]
 Show = Literal["weights", "importance", "saturation"]
+_AXES = ("layer", "head")
 
 
 def attention(
@@ -50,15 +51,17 @@ def attention(
         weights; importance: what leaving out each head costs in log-probability per token; saturation: how sharp
         each layer's softmax is with and without the division by the square root of the head size.
     out
-        Output .svg or .png file, must be new: a heat map per layer and head.
+        Output .svg or .png file, must be new: a heat map per layer and head; of --show the numbers, as .svg.
     precision
         dtype of the encoder; auto is bfloat16 where the hardware supports it.
     as_json
         Print tokens and weights (layers, heads, tokens, tokens) as one JSON object instead.
     """
     if show != "weights":
-        if out is not None or average is not None or cross or (second is not None and show == "importance"):
-            raise UsageError(f"--show {show} prints numbers: leave out --out, --average, --cross and --second")
+        if average is not None or cross or (second is not None and show == "importance"):
+            raise UsageError(f"--show {show} measures whole heads: leave out --average, --cross and --second")
+        if out is not None and out.suffix.lower() == ".png":
+            raise UsageError(f"--out {out}: --show {show} is drawn as .svg")
     elif out is None and not as_json:
         raise ConfigError("--out is missing: give a file for the plot, such as --out attention.png, or --json")
     if out is not None and as_json:
@@ -69,7 +72,7 @@ def attention(
         check_text(given, where)
     loaded = load_model(model, precision)
     if show != "weights":
-        _print_measures(loaded, text, second, show, as_json)
+        _show_measures(loaded, text, second, show, out, as_json)
         return
     found = loaded.cross_attention(text, second) if cross else loaded.attention(text, second)
     if average is not None:
@@ -85,37 +88,59 @@ def attention(
 
 def _write(found: "Attention", out: Path) -> None:
     if out.suffix.lower() == ".svg":
-        from firth.explain.markup import attention_svg, standalone
-        from firth.files import new_file
+        from firth.explain.markup import attention_svg
 
-        with new_file(out) as file:
-            file.write(standalone(attention_svg(found.tokens, found.columns, found.weights)).encode())
+        _write_svg(attention_svg(found.tokens, found.columns, found.weights), out)
         return
     from firth.explain.attention import write_attention_picture
 
     write_attention_picture(found, out)
 
 
-def _print_measures(model: "Model", text: str, second: str | None, show: Show, as_json: bool) -> None:
+def _write_svg(drawing: str, out: Path) -> None:
+    from firth.explain.markup import standalone
+    from firth.files import new_file
+
+    with new_file(out) as file:
+        file.write(standalone(drawing).encode())
+
+
+def _show_measures(model: "Model", text: str, second: str | None, show: Show, out: Path | None, as_json: bool) -> None:
     if show == "importance":
-        importance = model.head_importance([text]).tolist()
+        importance = model.head_importance([text])
+        title = "lower log-probability per token without the head, in nats"
+        layers, heads = ([f"{what} {n + 1}" for n in range(m)] for what, m in zip(_AXES, importance.shape, strict=True))
         if as_json:
-            print_json({"text": text, "importance": importance})
-            return
-        print("lower log-probability per token without the head, in nats")
-        print_table([(f"layer {n}", "  ".join(f"{x:+.4f}" for x in row)) for n, row in enumerate(importance, start=1)])
-        return
-    layers = model.saturation(text, second)
-    if as_json:
-        print_json({"text": text, "layers": [asdict(layer) for layer in layers]})
-        return
-    print("mean largest weight, and mean sum of w (1 - w), each with and without the division by the root of d")
-    print_table(
-        [
-            (
-                f"layer {one.layer}",
-                f"{one.largest:.3f}  {one.largest_unscaled:.3f}   {one.slope:.3f}  {one.slope_unscaled:.3f}",
+            print_json({"text": text, "importance": importance.tolist()})
+        elif out is not None:
+            from firth.explain.heads import importance_map
+
+            _write_svg(importance_map(importance, layers, heads, title), out)
+            print(f"{out}: {title}")
+        else:
+            print(title)
+            print_table(
+                [(name, "  ".join(f"{x:+.4f}" for x in row)) for name, row in zip(layers, importance, strict=True)]
             )
-            for one in layers
-        ]
-    )
+        return
+    sharp = model.saturation(text, second)
+    title = "mean largest weight, and mean sum of w (1 - w), each with and without the division by the root of d"
+    if as_json:
+        print_json({"text": text, "layers": [asdict(layer) for layer in sharp]})
+    elif out is not None:
+        from firth.explain.heads import saturation_map
+        from firth.explain.sentences import say_in
+
+        _write_svg(saturation_map(sharp, title, say_in("en", "saturation_columns").split("|")), out)
+        print(f"{out}: {title}")
+    else:
+        print(title)
+        print_table(
+            [
+                (
+                    f"layer {one.layer}",
+                    f"{one.largest:.3f}  {one.largest_unscaled:.3f}   {one.slope:.3f}  {one.slope_unscaled:.3f}",
+                )
+                for one in sharp
+            ]
+        )

@@ -17,8 +17,10 @@ from firth.page import COLOURS
 
 # Weights below this are as good as invisible: leaving them out makes pictures of many heads ten times smaller.
 FAINTEST = 0.01
-_CHARACTER = 7.2  # width of a letter of 12 px, in px
+_SIZE = 12
+_CHARACTER = 7.2  # width of a letter of that size, in px
 _LINE = 18
+_BOX = 28  # height of a box with a number
 # Marks of direction, which would turn the rest of the page round.
 _TURNING = frozenset((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
@@ -56,30 +58,33 @@ def text_width(text: str) -> float:
 class Mark:
     """A token in a row. ``amount``: how full its colour is, 0 to 1; ``colour``: a number of ``page.COLOURS``.
 
-    ``below``: what stands under it; ``hint``: what the pointer shows; ``dashed``: outlined.
+    ``below``: what stands under it, and ``kind`` after that; ``hint``: what the pointer shows; ``dashed``: outlined.
     """
 
     text: str
     amount: float = 0.0
     colour: int = 0
     below: str = ""
+    kind: str = ""
     hint: str = ""
     dashed: bool = False
 
 
 def token_row(marks: Sequence[Mark]) -> str:
-    """Tokens side by side, as many lines as it takes."""
-    return f'<p class="tokens" dir="auto">{"".join(map(_token, marks))}</p>'
+    """Tokens side by side from left to right, in the order of the model's positions, as many lines as it takes."""
+    return f'<p class="tokens" dir="ltr">{"".join(map(_token, marks))}</p>'
 
 
 def _token(mark: Mark) -> str:
     hint = f' title="{escaped(mark.hint)}"' if mark.hint else ""
-    below = f"<small>{escaped(mark.below)}</small>" if mark.below else ""
+    kind = f" ({escaped(mark.kind)})" if mark.kind else ""
+    # Apart from what follows it: a right-to-left token would change places with it.
+    below = f'<small><bdi dir="ltr">{escaped(mark.below)}</bdi>{kind}</small>' if mark.below else ""
     amount = 0.0 if np.isnan(mark.amount) else min(max(mark.amount, 0.0), 1.0)
     colour = f"color-mix(in srgb, var(--c{mark.colour}) {amount:.0%}, transparent)"
     outline = f" outline: 2px dashed var(--c{mark.colour});" if mark.dashed else ""
     style = f"background: {colour};{outline}"
-    return f'<span class="token"{hint}><bdi style="{style}">{escaped(mark.text)}</bdi>{below}</span> '
+    return f'<span class="token"{hint}><bdi dir="ltr" style="{style}">{escaped(mark.text)}</bdi>{below}</span> '
 
 
 def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
@@ -90,12 +95,21 @@ def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
     )
 
 
-def label(x: float, y: float, text: str, *, anchor: str = "start", turned: bool = False, faint: bool = False) -> str:
-    """A line of text whose begin (or middle, or end) is at x and y."""
+def label(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    anchor: str = "start",
+    turned: bool = False,
+    faint: bool = False,
+    size: float = _SIZE,
+) -> str:
+    """A line of text of ``size`` px whose begin (or middle, or end) is at x and y."""
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     colour = "faint" if faint else "ink"
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="var(--{colour})" font-size="12" '
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="var(--{colour})" font-size="{size:g}" '
         f'dominant-baseline="central" unicode-bidi="isolate"{turn}>{escaped(text)}</text>'
     )
 
@@ -139,12 +153,44 @@ def labelled_map(
     return svg(left + side * len(columns) + 4, top + side * len(rows) + 4, parts, title)
 
 
+def value_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Float[np.ndarray, "R C"],
+    title: str,
+    *,
+    full: float = 1.0,
+    digits: int = 2,
+) -> str:
+    """A table of numbers in boxes: the farther from 0, the fuller, up to ``full``; below 0 in another colour.
+
+    The names of the rows stand to the left and those of the columns above; NaN is a dash.
+    """
+    signed = bool((values < 0).any())
+    side = max(56.0, *(text_width(name) + 10 for name in columns))
+    left = max(map(text_width, rows), default=0) + 8
+    parts = [label(left - 6, 22 + _BOX * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
+    parts += [
+        label(left + side * (j + 0.5) - 2, 10, name, anchor="middle", faint=True) for j, name in enumerate(columns)
+    ]
+    for i, j in np.ndindex(*values.shape):
+        value, x, y = float(values[i, j]), left + side * j, 24 + _BOX * i
+        known = not np.isnan(value)
+        amount = 0.6 * min(abs(value) / max(full, 1e-9), 1.0) if known else 0.0
+        shown = f"{value:{'+' if signed else ''}.{digits}f}" if known else "\u2013"
+        parts.append(box(x, y, side - 4, _BOX - 4, colour=int(value < 0), amount=amount))
+        parts.append(label(x + (side - 4) / 2, y + (_BOX - 4) / 2, shown, anchor="middle"))
+    return svg(left + side * len(columns) + 4, 28 + _BOX * len(rows), parts, title)
+
+
 def head_maps(tokens: Sequence[str], weights: Float[np.ndarray, "N R C"], title: str, names: Sequence[str]) -> str:
     """The maps of one layer's heads, four in a line; the tokens' names stand beside the first of each line."""
     n_rows, n_columns = weights.shape[1:]
     side = max(4.0, min(14.0, 150 / max(n_rows, n_columns, 1)))
     names_fit = side >= 9
-    left = (max(map(text_width, tokens), default=0) * 0.8 + 8) if names_fit else 4.0
+    # No larger than a row is high: they would lie on one another.
+    size = min(side, _SIZE)
+    left = (max(map(text_width, tokens), default=0) * size / _SIZE + 8) if names_fit else 4.0
     width, height = side * n_columns + 16, side * n_rows + 30
     parts = []
     for head, map_of_head in enumerate(weights):
@@ -153,7 +199,7 @@ def head_maps(tokens: Sequence[str], weights: Float[np.ndarray, "N R C"], title:
         parts += heat_map(x, y, map_of_head, side)
         if head % 4 == 0 and names_fit and len(tokens) == n_rows:
             for i, token in enumerate(tokens):
-                parts.append(label(left - 5, y + side * (i + 0.5), token, anchor="end"))
+                parts.append(label(left - 5, y + side * (i + 0.5), token, anchor="end", size=size))
     n_lines = -(-len(weights) // 4)
     return svg(left + width * min(len(weights), 4), height * n_lines + 6, parts, title)
 
@@ -175,7 +221,7 @@ def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Float[np
     """
     n_layers, n_heads, n_rows, n_columns = weights.shape
     side = max(5.0, min(16.0, 220 / max(n_rows, n_columns, 1)))
-    named = side >= 9
+    named, size = side >= 9, min(side, _SIZE)
     left = max(map(text_width, rows), default=0) + 10 if named else 12.0
     top = (max(map(text_width, columns), default=0) if named else 0.0) + 32
     width, height = side * n_columns + 16, side * n_rows + 16
@@ -183,13 +229,18 @@ def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Float[np
     for layer in range(n_layers):
         y = top + height * layer
         if named:
-            parts += [label(left - 6, y + side * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
+            parts += [
+                label(left - 6, y + side * (i + 0.5), name, anchor="end", size=size) for i, name in enumerate(rows)
+            ]
         parts.append(label(left + width * n_heads - 4, y + side * n_rows / 2, f"layer {layer + 1}", faint=True))
         for head in range(n_heads):
             x = left + width * head
             if not layer:
                 parts.append(label(x, 10, f"head {head + 1}", faint=True))
                 if named:
-                    parts += [label(x + side * (j + 0.5), top - 6, name, turned=True) for j, name in enumerate(columns)]
+                    parts += [
+                        label(x + side * (j + 0.5), top - 6, name, turned=True, size=size)
+                        for j, name in enumerate(columns)
+                    ]
             parts += heat_map(x, y, weights[layer, head], side, hints=n_layers * n_heads <= 16)
     return svg(left + width * n_heads + 60, top + height * n_layers, parts, "attention weights")

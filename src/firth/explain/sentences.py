@@ -128,15 +128,29 @@ SENTENCES: dict[str, dict[Language, str]] = {
         "en": "Each token given those after it. Perplexity {value}.",
         "ko": "각 토큰을 그 뒤의 토큰에서 예측한 확률입니다. 퍼플렉서티 {value}.",
     },
+    "next": {
+        "en": "The next token",
+        "ko": "다음 토큰",
+    },
+    "next_after": {
+        "en": "The {n} most probable tokens after the text, with their probabilities in %.",
+        "ko": "텍스트 다음에 올 확률이 가장 높은 토큰 {n}개와 그 확률(%)입니다.",
+    },
+    "next_before": {
+        "en": "This model reads from the end. The {n} most probable tokens before the text, with their "
+        "probabilities in %.",
+        "ko": "이 모델은 끝에서부터 읽습니다. 텍스트 앞에 올 확률이 가장 높은 토큰 {n}개와 그 확률(%)입니다.",
+    },
     "context": {
         "en": "One word, several contexts: {word}",
         "ko": "한 단어, 여러 문맥: {word}",
     },
     "context_text": {
         "en": "The cosine of the word's vectors in each pair of its contexts, at the embedding output and at "
-        "the top layer. Below context all are alike; a table of word vectors has only that row.",
-        "ko": "문맥 쌍마다 그 단어 벡터들의 코사인을 임베딩 출력과 최상위 층에서 비교합니다. 문맥이 들어가기 "
-        "전에는 모두 거의 같으며, 단어 벡터 표에는 그 값 하나뿐입니다.",
+        "the top layer. The embedding output knows the word and its position alone; a table of word vectors "
+        "has one vector per word, and 1 everywhere.",
+        "ko": "문맥 쌍마다 그 단어 벡터들의 코사인을 임베딩 출력과 최상위 층에서 비교합니다. 임베딩 출력은 단어와 "
+        "위치만 알며, 단어 벡터 표에는 단어마다 벡터가 하나뿐이므로 모두 1입니다.",
     },
     "context_layer": {
         "en": "layer {n}",
@@ -161,6 +175,17 @@ SENTENCES: dict[str, dict[Language, str]] = {
         "en": "model|same word|different words",
         "ko": "모델|같은 단어|다른 단어",
     },
+    "neighbours": {"en": "Nearest words", "ko": "가장 가까운 단어"},
+    "neighbours_text": {
+        "en": "The words whose vectors have the highest cosines with that of each word of the texts, in any context.",
+        "ko": "텍스트의 각 단어와 벡터의 코사인이 가장 높은 단어들입니다. 문맥과 관계없이 같습니다.",
+    },
+    "neighbours_columns": {"en": "word|nearest words, with their cosines", "ko": "단어|가까운 단어와 코사인"},
+    "analogy_text": {
+        "en": "Analogies of the texts of three words: the words nearest to second - first + third.",
+        "ko": "세 단어로 된 텍스트의 유추입니다. 둘째 - 첫째 + 셋째 벡터에 가장 가까운 단어들입니다.",
+    },
+    "analogy_columns": {"en": "analogy|answers, with their cosines", "ko": "유추|답과 코사인"},
     "attention": {
         "en": "Attention",
         "ko": "어텐션",
@@ -196,6 +221,21 @@ SENTENCES: dict[str, dict[Language, str]] = {
     "saturation_columns": {
         "en": "layer|largest weight|without √d|gradient factor|without √d",
         "ko": "층|가장 큰 가중치|√d 없이|그래디언트 계수|√d 없이",
+    },
+    "cross": {"en": "Cross-attention", "ko": "교차 어텐션"},
+    "cross_text": {
+        "en": "Rows are the tokens of the model's own translation, columns those of the source: where each token of "
+        "the translation reads.",
+        "ko": "행은 모델이 만든 번역의 토큰, 열은 원문의 토큰입니다. 번역의 각 토큰이 원문의 어디를 읽는지 "
+        "보여 줍니다.",
+    },
+    "importance": {"en": "What each head is worth", "ko": "헤드별 중요도"},
+    "importance_text": {
+        "en": "How many nats a token of the first text loses in log-probability, on average, when one head outputs "
+        "nothing. Below 0 the model does better without it. Heads stand in for one another, so a small number does "
+        "not mean that a head does nothing.",
+        "ko": "헤드 하나의 출력을 없앴을 때 첫 텍스트의 토큰이 잃는 로그 확률의 평균(nat)입니다. 0보다 작으면 그 "
+        "헤드가 없을 때 더 낫습니다. 헤드들은 서로를 대신하므로, 값이 작다고 그 헤드가 하는 일이 없는 것은 아닙니다.",
     },
     "cut": {
         "en": "Only the first {n} tokens are drawn.",

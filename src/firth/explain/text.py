@@ -1,8 +1,6 @@
 """One page that shows what a model makes of a text: its tokens, its input, its masks, its probabilities, its heads."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,55 +9,24 @@ from jaxtyping import Float
 
 from firth.data.config import MaskingConfig
 from firth.data.masking import Masker
-from firth.errors import FirthError, InputError
-from firth.explain.markup import (
-    Mark,
-    box,
-    head_maps,
-    label,
-    labelled_map,
-    svg,
-    text_width,
-    token_row,
-    visible,
-)
+from firth.errors import InputError
+from firth.explain.asked import MOST_INPUT, MOST_NEXT, MOST_TOKENS, MOST_WORDS, Asked, can
+from firth.explain.heads import attention_section, cross_section, importance_section
+from firth.explain.markup import Mark, box, label, svg, text_width, token_row, visible
 from firth.explain.pieces import PieceStep, wordpiece_steps
-from firth.explain.sentences import Language, say_in
-from firth.inference.attention_maps import attention_layers
+from firth.explain.sentences import Language
+from firth.explain.words import context_section, models_section, neighbours_section
 from firth.inference.language_models import language_model
 from firth.inference.model import Model
 from firth.inference.next_sentence import next_sentence_model
 from firth.inference.text_scores import TokenScore, perplexity_of
-from firth.inference.token_vectors import TextVectors
-from firth.metrics.neighbours import unit_vectors
 from firth.objectives.masked_lm import MaskedLM
 from firth.page import Report
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import WORDPIECE
 
-# What is drawn of a long text. More would be too small to read, and a page of many heads too large to open.
-MOST_TOKENS = 200
-MOST_MAPPED = 32
-MOST_INPUT = 14
-_MOST_WORDS = 8
 _EPOCHS = 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What a page is about: texts, the word to compare in them (None: the longest that repeats).
-
-    ``name``: of the model; ``others``: models in which the word is compared too, with their names.
-    """
-
-    texts: tuple[str, ...]
-    word: str | None = None
-    language: Language = "en"
-    name: str = ""
-    others: tuple[tuple[str, Model], ...] = ()
-
-    def say(self, key: str, **values: object) -> str:
-        return say_in(self.language, key, **values)
+_ELLIPSIS = "\u2026"
 
 
 def explain(
@@ -128,7 +95,7 @@ def _steps(page: Report, model: Model, asked: Asked) -> str:
         return heading
     page.text(asked.say("steps_text"))
     rows = []
-    for word, steps in divided[:_MOST_WORDS]:
+    for word, steps in divided[:MOST_WORDS]:
         for number, step in enumerate(steps):
             unknown = model.loaded.tokenizer.kind.unk
             rows.append(
@@ -177,7 +144,7 @@ def _input(page: Report, model: Model, asked: Asked) -> str:
             drawn.append(label(starts[i] + columns[i] / 2 - 4, y + 28, f"{norm:.2f}", anchor="middle", faint=True))
             if number:
                 drawn.append(label(starts[i] + columns[i] / 2 - 4, y - 7, "+", anchor="middle", faint=True))
-    page.drawing(svg(float(starts[-1]), 30 + 52 * len(parts), drawn, heading), heading)
+    page.drawing(svg(float(starts[-1]), 30 + 52 * len(parts), drawn, heading))
     return heading
 
 
@@ -246,8 +213,8 @@ def masked_rows(model: Model, asked: Asked) -> list[list[list[Mark]]]:
             key = "masks_masked" if masked else "masks_kept" if kept else "masks_random"
             colour = 0 if masked else 2 if kept else 1
             # The word beside the answer says what the colour says.
-            below = f"{visible(tokenizer.piece(answers[at]))} ({asked.say(key)})"
-            marks.append(Mark(tokenizer.piece(i), 0.4, colour, below, dashed=not masked))
+            below = tokenizer.piece(answers[at])
+            marks.append(Mark(tokenizer.piece(i), 0.4, colour, below, asked.say(key), dashed=not masked))
         bounds = [*starts.tolist(), len(ids)]
         epochs.append([marks[a:b] for a, b in zip(bounds, bounds[1:], strict=False)])
     return epochs
@@ -261,9 +228,9 @@ def _pairs(page: Report, model: Model, asked: Asked) -> str:
     heading = asked.say("pairs")
     page.heading(heading)
     page.text(asked.say("pairs_text"))
-    follows = _can(lambda: next_sentence_model(model.loaded))
+    follows = can(lambda: next_sentence_model(model.loaded))
     pairs = list[tuple[str, str, bool]]()
-    for i in range(min(len(sentences) - 1, _MOST_WORDS)):
+    for i in range(min(len(sentences) - 1, MOST_WORDS)):
         pairs += [(sentences[i], sentences[i + 1], True), (sentences[i], sentences[(i + 2) % len(sentences)], False)]
     room = (model.loaded.max_length or 10**9) - model.loaded.layout.n_special_pair
     pairs = [p for p in pairs if len(model.tokenize(p[0])) + len(model.tokenize(p[1])) <= room]
@@ -278,171 +245,60 @@ def _pairs(page: Report, model: Model, asked: Asked) -> str:
     return heading
 
 
-def _can(ask: Callable[[], object]) -> bool:
-    """Whether a model has what a section shows."""
-    try:
-        ask()
-    except FirthError:
-        return False
-    return True
-
-
 def _probabilities(page: Report, model: Model, asked: Asked) -> str:
     loaded = model.loaded
     masked = isinstance(loaded.objective, MaskedLM) and "mlm" not in loaded.untrained
-    if not masked and not _can(lambda: language_model(loaded)):
+    if not masked and not can(lambda: language_model(loaded)):
         return ""
     heading = asked.say("probabilities")
     page.heading(heading)
     page.text(asked.say("probabilities_text"))
     for text in asked.texts:
-        (score,) = model.score_texts([text])
+        # A masked model reads a text once per token: no more are scored than are drawn.
+        places = model.tokenize(text)[:MOST_TOKENS]
+        (score,) = model.score_texts([text[: places[-1].end]])
         ways = [(score.kind, score.tokens)] + ([("backward", score.backward)] if score.backward else [])
         for kind, tokens in ways:
             page.text(asked.say(f"probabilities_{kind}", value=f"{perplexity_of(tokens):,.1f}"))
-            page.drawing(token_row([_coloured(token) for token in tokens[:MOST_TOKENS]]))
-            if len(tokens) > MOST_TOKENS:
-                page.text(asked.say("cut", n=MOST_TOKENS))
+            page.drawing(token_row([_coloured(token) for token in tokens]))
+        if places[-1].end < model.tokenize(text)[-1].end:
+            page.text(asked.say("cut", n=MOST_TOKENS))
     return heading
 
 
 def _coloured(token: TokenScore) -> Mark:
-    probability = float(np.exp(token.log_probability))
+    return _probable(token.token, float(np.exp(token.log_probability)))
+
+
+def _probable(token: str, probability: float) -> Mark:
     # Full at 1, half at about 3 %, empty at a thousandth: most differences are between small probabilities.
-    amount = 1 + max(token.log_probability, np.log(1e-3)) / np.log(1e3)
+    amount = 1 + np.log(max(probability, 1e-3)) / np.log(1e3)
     below = f"{100 * probability:.0f}" if probability >= 0.01 else "<1"
-    return Mark(token.token, 0.7 * amount, below=below, hint=f"p = {probability:.2g}")
+    return Mark(token, 0.7 * float(amount), below=below, hint=f"p = {probability:.2g}")
 
 
-def _context(page: Report, model: Model, asked: Asked) -> str:
-    found = model.vectors(asked.texts)
-    word = asked.word or repeated_word(found)
-    if word is None:
+def _next(page: Report, model: Model, asked: Asked) -> str:
+    if not can(lambda: language_model(model.loaded)):
         return ""
-    places = [
-        (number, i)
-        for number, one in enumerate(found)
-        for i, unit in enumerate(one.words)
-        if unit.text.casefold() == word.casefold()
-    ]
-    if asked.word and not places:
-        raise InputError(f"--word {asked.word!r}: no text has this word")
-    if len(places) < 2:
-        return ""
-    heading = asked.say("context", word=visible(word))
+    heading = asked.say("next")
     page.heading(heading)
-    page.text(asked.say("context_text"))
-    names = [visible(_around(found[number], i)) for number, i in places]
-    layers = [0, len(found[0].each) - 1]
-    for layer in dict.fromkeys(layers):
-        cosines = cosine_table(found, places, layer)
-        title = asked.say("context_bottom") if layer == 0 else asked.say("context_layer", n=layer)
-        page.table([title, *(f"{i + 1}" for i in range(len(places)))],
-                   [(f"{i + 1}  {name}", *(float(round(c, 3)) for c in row))
-                    for i, (name, row) in enumerate(zip(names, cosines.tolist(), strict=True))])  # fmt: skip
-        numbers = [str(i + 1) for i in range(len(places))]
-        page.drawing(labelled_map(names, numbers, cosines.clip(0, 1), title, side=26), title)
-    return heading
-
-
-def _models(page: Report, model: Model, asked: Asked) -> str:
-    if not asked.others:
-        return ""
-    word = asked.word or repeated_word(model.vectors(asked.texts))
-    if word is None:
-        return ""
-    heading = asked.say("models", word=visible(word))
-    page.heading(heading)
-    page.text(asked.say("models_text"))
-    named = [(asked.name, model), *asked.others]
-    names = [name for name, _ in named]
-    found = [word_cosines(one, asked.texts, word) for _, one in named]
-    columns = asked.say("models_columns").split("|")
-    rows = [
-        (name, *(None if np.isnan(cosine) else round(cosine, 3) for cosine in both))
-        for name, both in zip(names, found, strict=True)
-    ]
-    page.table(columns, rows)
-    bars = np.nan_to_num(np.array(found)).clip(0, 1)
-    page.drawing(labelled_map(names, columns[1:], bars, heading, side=26), heading)
-    return heading
-
-
-def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, float]:
-    """The mean cosine in the top layer between occurrences of a word, and between all other pairs of words.
-
-    NaN where there is no such pair.
-    """
-    found = model.vectors(texts)
-    spelled = [unit.text.casefold() for one in found for unit in one.words]
-    x = unit_vectors(np.concatenate([one.of_words(one.layer(-1)) for one in found]))
-    rows, columns = np.triu_indices(len(x), 1)
-    same = np.array([spelled[i] == spelled[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)], bool)
-    asked = same & np.array([spelled[i] == word.casefold() for i in rows.tolist()], bool)
-    cosines = (x[rows] * x[columns]).sum(1)
-    means = [float(cosines[some].mean()) if some.any() else float("nan") for some in (asked, ~same)]
-    return means[0], means[1]
-
-
-def repeated_word(found: Sequence[TextVectors]) -> str | None:
-    """The longest word that occurs twice or more; None if there is none of three letters, or of two ideographs."""
-    counts = Counter(unit.text.casefold() for one in found for unit in one.words)
-    often = [word for word, n in counts.items() if n > 1 and len(word) > (2 if word.isascii() else 1)]
-    return max(often, key=len, default=None)
-
-
-def cosine_table(
-    found: Sequence[TextVectors], places: Sequence[tuple[int, int]], layer: int
-) -> Float[np.ndarray, "P P"]:
-    """The cosines between words, given as (text, word) numbers, in one layer."""
-    x = unit_vectors(np.stack([found[number].of_words(found[number].layer(layer))[i] for number, i in places]))
-    return x @ x.T
-
-
-def _around(one: TextVectors, i: int) -> str:
-    """A word with its neighbours."""
-    begin, end = one.words[max(i - 2, 0)].start, one.words[min(i + 2, len(one.words) - 1)].end
-    unit = one.words[i]
-    return f"{one.text[begin : unit.start]}[{unit.text}]{one.text[unit.end : end]}"
-
-
-def _attention(page: Report, model: Model, asked: Asked) -> str:
-    if not attention_layers(model.loaded.objective.encoder):
-        return ""
-    heading = asked.say("attention")
-    page.heading(heading)
-    page.text(asked.say("attention_text"))
-    text = asked.texts[0]
-    pieces = model.tokenize(text)
-    room = min(MOST_MAPPED, model.loaded.max_length or MOST_MAPPED) - model.loaded.layout.n_special
-    if len(pieces) > room:
-        text = text[: pieces[room - 1].end]
-        page.text(asked.say("cut", n=room))
-    found = model.attention(text)
-    mean = asked.say("attention_mean")
-    page.drawing(labelled_map(found.tokens, found.tokens, found.weights.mean((0, 1)), mean), mean)
-    names = [asked.say("attention_head", n=head + 1) for head in range(found.weights.shape[1])]
-    for layer, weights in enumerate(found.weights, start=1):
-        title = asked.say("attention_layer", n=layer)
-        page.drawing(head_maps(found.tokens, weights, title, names), title)
-    if len(found.tokens) > 1:
-        page.text(asked.say("saturation_text"))
-        sharp = model.saturation(text)
-        rows = [
-            (str(s.layer), *(f"{v:.2f}" for v in (s.largest, s.largest_unscaled, s.slope, s.slope_unscaled)))
-            for s in sharp
-        ]
-        page.table(asked.say("saturation_columns").split("|"), rows)
-        bars = np.array([(s.largest, s.largest_unscaled) for s in sharp]).T
-        names = asked.say("saturation_columns").split("|")[1:3]
-        page.drawing(
-            labelled_map(names, [str(s.layer) for s in sharp], bars, asked.say("saturation"), side=26),
-            asked.say("saturation"),
-        )
+    backward = language_model(model.loaded).backward
+    page.text(asked.say("next_before" if backward else "next_after", n=MOST_NEXT))
+    room = (model.loaded.max_length or MOST_TOKENS) - model.loaded.layout.n_special - 1
+    for text in asked.texts:
+        places = model.tokenize(text)
+        if len(places) > room:
+            text = text[: places[room - 1].end] if backward else text[places[-room].start :]
+        # As much of the text as one can read at once, of the side at which the model goes on.
+        near = model.tokenize(text)
+        near_text = text[: near[:MOST_INPUT][-1].end] if backward else text[near[-MOST_INPUT:][0].start :]
+        page.text(f"{_ELLIPSIS} {visible(near_text)}" if backward else f"{visible(near_text)} {_ELLIPSIS}")
+        page.drawing(token_row([_probable(one.token, one.probability) for one in model.next_tokens(text, MOST_NEXT)]))
     return heading
 
 
 # In the order of the page; each writes its part and returns its heading, or an empty text where it has nothing to show.
 _SECTIONS: tuple[Callable[[Report, Model, Asked], str], ...] = (
-    _tokens, _steps, _input, _masks, _pairs, _probabilities, _context, _models, _attention,
+    _tokens, _steps, _input, _masks, _pairs, _probabilities, _next,
+    context_section, models_section, neighbours_section, attention_section, cross_section, importance_section,
 )  # fmt: skip
