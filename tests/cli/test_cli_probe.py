@@ -122,8 +122,10 @@ def test_all_layers_for_several_tasks(firth, tiny_run: Path, tmp_path: Path) -> 
     given = ("probe", "--all", "--model", tiny_run, "--tags", f"ud-pos={tmp_path}")
     result = firth(*given, "--out", tmp_path / "out")
     assert result.code == 0 and "  ud-pos     1.000  1.000  1.000  best 0" in result.out
-    assert json.loads((tmp_path / "out" / "probe.json").read_text())["layers"] == 2
+    assert json.loads((tmp_path / "out" / "probe.json").read_text())["models"][0]["layers"] == 2
     assert "expected a data set and its folder" in firth(*given[:4], "--tags", "x", "--out", tmp_path / "o").complaint
     assert "--model is missing" in firth("probe", "--all", "--out", tmp_path / "o").complaint
+    twice = firth(*given, "--with", tiny_run, "--out", tmp_path / "o")
+    assert twice.code == 2 and "is given twice" in twice.complaint
     assert "leave out --task" in firth(*given, "--task", "tag", "--out", tmp_path / "o").complaint
-    assert "--tags is for --all" in firth("probe", "--tags", "a=b", "--out", tmp_path / "o").complaint
+    assert "--tags and --with are for --all" in firth("probe", "--tags", "a=b", "--out", tmp_path / "o").complaint

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from firth.finetuning.layer_probes import (
     probe_layers,
     resampled_accuracies,
 )
+from firth.finetuning.layer_probes_report import probe_figure
 
 TAGS = dict(zip("abcdef", ("NOUN", "VERB", "ADJ", "ADV", "PRON", "DET"), strict=True))
 
@@ -55,14 +57,17 @@ def entities(tmp_path: Path) -> Path:
 
 
 def test_every_task_is_probed_in_every_layer(treebank: Path, entities: Path, tmp_path: Path) -> None:
-    made = tiny_language_model("bert")
+    models = [(name, tiny_language_model(name)) for name in ("bert", "elmo")]
     out = tmp_path / "out"
     told: list[str] = []
     data = [("ud-pos", treebank), ("conll2003", entities)]
-    result = probe_layers(made, data, out, LayerProbing(words=400), tell=told.append)
+    found = probe_layers(models, data, out, LayerProbing(words=400), tell=told.append)
+    assert found == json.loads((out / "probe.json").read_text("utf-8"))
+    result, other = found["models"]
+    assert (result["model"], other["model"], other["layers"]) == ("bert", "elmo", 2)
+    assert [task["task"] for task in other["tasks"]] == [task["task"] for task in result["tasks"]]
     tasks = {task["task"]: task for task in result["tasks"]}
     assert list(tasks) == ["ud-pos", "sentence length", "word content", "conll2003 (type of entity)"]
-    assert result == json.loads((out / "probe.json").read_text("utf-8"))
     pos = tasks["ud-pos"]
     # The embedding output has the word, among random positions, and the word has the tag.
     assert pos["accuracy"][0] > pos["majority"] + 0.1 and pos["n_labels"] == 6 and pos["n_train"] == 400
@@ -79,6 +84,27 @@ def test_every_task_is_probed_in_every_layer(treebank: Path, entities: Path, tmp
         "ud-pos: 200 training and 80 test sentences",
         "conll2003: 80 training and 40 test sentences",
     ]
+    page = (out / "report.html").read_text("utf-8")
+    assert page.count("<svg") == 1 and "<h2>bert</h2>" in page and "<h2>elmo</h2>" in page
+
+
+def test_every_model_is_in_every_panel() -> None:
+    pytest.importorskip("matplotlib")
+
+    def probes(model: str, layers: int) -> dict[str, Any]:
+        of = [0.5 + 0.1 * n for n in range(layers + 1)]
+        task = {"accuracy": of, "interval": [[a - 0.1, a + 0.1] for a in of]}
+        tasks = [{"task": "a", "control": of, **task}, {"task": "b", "control": None, **task}]
+        return {"model": model, "layers": layers, "tasks": tasks[: layers - 1]}
+
+    figure = probe_figure([probes("deep", 4), probes("flat", 2)])
+    first, second = (panel for panel in figure.axes if panel.get_visible())
+    lines = [(line.get_label(), line.get_linestyle(), list(line.get_xdata())) for line in first.lines]
+    assert [(name, dash) for name, dash, _ in lines if not name.startswith("_")] == [("deep", "-"), ("flat", "-")]
+    assert [dash for _, dash, _ in lines].count("--") == 2
+    assert lines[0][2] == [0, 0.25, 0.5, 0.75, 1] and lines[2][2] == [0, 0.5, 1]
+    assert len({line.get_marker() for line in first.lines}) == 2, "told apart by more than colour"
+    assert [line.get_label() for line in second.lines] == ["deep"]
 
 
 def test_a_control_label_belongs_to_the_word() -> None:
@@ -101,9 +127,14 @@ def test_resamples_take_sentences_whole() -> None:
 
 def test_what_cannot_be_probed(treebank: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a data set of tags"):
-        probe_layers(tiny_language_model("bert"), [("glue/sst2", treebank)], tmp_path / "o", LayerProbing())
+        probe_layers([("bert", tiny_language_model("bert"))], [("glue/sst2", treebank)], tmp_path / "o", LayerProbing())
     with pytest.raises(ConfigError, match="--tags is missing"):
-        probe_layers(tiny_language_model("bert"), [], tmp_path / "o", LayerProbing())
+        probe_layers([("bert", tiny_language_model("bert"))], [], tmp_path / "o", LayerProbing())
     with pytest.raises(ConfigError, match="differ in hidden size"):
-        probe_layers(tiny_language_model("awd-lstm"), [("ud-pos", treebank)], tmp_path / "o", LayerProbing())
+        awd = tiny_language_model("awd-lstm")
+        probe_layers([("awd", awd)], [("ud-pos", treebank)], tmp_path / "o", LayerProbing())
+    with pytest.raises(ConfigError, match="bert is given twice"):
+        probe_layers(
+            [("bert", tiny_language_model("bert"))] * 2, [("ud-pos", treebank)], tmp_path / "o", LayerProbing()
+        )
     assert not (tmp_path / "o").exists()

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from firth.cli.labelled import NOT_GIVEN, LabelledFlags, settings_of
-from firth.cli.shared import AtLeastOne, JsonFlag, load_model, on_interrupt, print_json, print_table, shell
+from firth.cli.shared import AtLeastOne, JsonFlag, Others, load_model, on_interrupt, print_json, print_table, shell
 from firth.config import read_toml
 from firth.errors import UsageError
 
@@ -19,6 +19,7 @@ def probe(
     labelled: LabelledFlags = NOT_GIVEN,
     every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
     tags: Annotated[list[str] | None, Parameter(name="--tags", show_default=False)] = None,
+    others: Others = None,
     out: Path,
     seeds: AtLeastOne = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
@@ -40,6 +41,8 @@ def probe(
         Probe each layer for several tasks, with control tasks (random labels per word).
     tags
         With --all: a data set of tags and its folder, such as ud-pos=ud-english-ewt/ or conll2003=DIR; repeatable.
+    others
+        With --all: further models, such as ELMo, in the same picture; repeatable.
     out
         Output folder for table and report; must be new.
     seeds
@@ -49,8 +52,12 @@ def probe(
     as_json
         Print probe.json.
     """
-    if every or tags:
-        _probe_all(labelled, every, tags or [], recipe is not None or seeds is not None, settings or [], out, as_json)
+    if every or tags or others:
+        if not every:
+            raise UsageError("--tags and --with are for --all: give --all too, or --task and --data for one task")
+        if recipe is not None or seeds is not None:
+            raise UsageError("--all takes --model, --with, --tags and --out: leave out RECIPE and --seeds")
+        _probe_all(labelled, others or [], tags or [], settings or [], out, as_json)
         return
     labelled.check()
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
@@ -79,14 +86,11 @@ def probe(
 
 
 def _probe_all(
-    labelled: LabelledFlags, every: bool, tags: list[str], others: bool, settings: list[str], out: Path, as_json: bool
+    labelled: LabelledFlags, others: list[Path], tags: list[str], settings: list[str], out: Path, as_json: bool
 ) -> None:
-    if not every:
-        raise UsageError("--tags is for --all: give --all too, or --task and --data for one task")
     given = {flag: value for flag, (_, value) in labelled.keys().items() if value is not None and flag != "--model"}
-    if given or others:
-        named = ", ".join([*given, *(["RECIPE or --seeds"] if others else [])])
-        raise UsageError(f"--all takes --model, --tags and --out: leave out {named}")
+    if given:
+        raise UsageError(f"--all takes --model, --with, --tags and --out: leave out {', '.join(given)}")
     if labelled.model is None:
         raise UsageError("--model is missing: the model to probe")
     data = list[tuple[str, Path]]()
@@ -99,18 +103,20 @@ def _probe_all(
     from firth.finetuning.layer_probes import LayerProbing, probe_layers
 
     options = from_dict(LayerProbing, override({}, settings), "--set")
-    loaded = load_model(Path(labelled.model), "float32")
+    models = [(str(path), load_model(path, "float32")) for path in (Path(labelled.model), *others)]
     with on_interrupt("nothing was written; run the same command again"):
-        result = probe_layers(loaded, data, out, options, name=labelled.model)
+        result = probe_layers(models, data, out, options)
     if as_json:
         print_json(result)
         return
     print(f"{out}: accuracy by layer, 0 is the embedding output")
-    rows = []
-    for task in result["tasks"]:
-        rows.append((task["task"], "  ".join(f"{a:.3f}" for a in task["accuracy"]) + f"  best {task['best']}"))
-        if task["control"] is not None:
-            rows.append(("  control", "  ".join(f"{a:.3f}" for a in task["control"])))
-    print_table(rows)
+    for one in result["models"]:
+        print(one["model"])
+        rows = []
+        for task in one["tasks"]:
+            rows.append((task["task"], "  ".join(f"{a:.3f}" for a in task["accuracy"]) + f"  best {task['best']}"))
+            if task["control"] is not None:
+                rows.append(("  control", "  ".join(f"{a:.3f}" for a in task["control"])))
+        print_table(rows)
     if (out / "report.html").is_file():
         print(f"table and plot: {out / 'report.html'}")

@@ -18,9 +18,9 @@ from firth.data.hashing import below, draw, seed_of
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, new_folder, write_json
 from firth.finetuning.labelled import read_labelled
+from firth.finetuning.layer_probes_report import write_probe_report
 from firth.finetuning.recipe import LabelledConfig
 from firth.inference.model import Model
-from firth.page import Report
 from firth.progress import Progress, say
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.reading import splits_in
@@ -79,29 +79,46 @@ class Probed:
 
 
 def probe_layers(
-    model: Model,
+    models: Sequence[tuple[str, Model]],
     data: Sequence[tuple[str, Path]],
     out: Path,
     options: LayerProbing,
     *,
-    name: str = "",
     tell: Callable[[str], None] = say,
 ) -> dict[str, Any]:
-    """Probe every layer of a model on data sets of tags, given as (name, folder), in the new folder ``out``.
+    """Probe every layer of models, by name, on data sets of tags, given as (name, folder), in the new folder ``out``.
 
     A data set of entities is probed for the type of words in an entity, another one for all tags. Sentence length and
     word content are of the sentences of the first. Returns what ``out/probe.json`` says. ConfigError for a task that
-    has no tags, and for layers of different widths.
+    has no tags, for layers of different widths, and for two models of one name.
     """
     check_new(out)
     if not data:
         raise ConfigError("--tags is missing: name a data set and its folder, such as --tags ud-pos=ud-english-ewt/")
-    if len(set(model.loaded.objective.encoder.widths)) > 1:
-        raise ConfigError("the layers of this model differ in hidden size, so their scores would not compare")
-    tasks: list[tuple[str, Examples, Examples]] = []
-    for number, (task, folder) in enumerate(data):
-        train, test = _records(task, folder, options)
+    for name, model in models:
+        if len(set(model.loaded.objective.encoder.widths)) > 1:
+            raise ConfigError(f"{name}: its layers differ in hidden size, so their scores would not compare")
+        if [other for other, _ in models].count(name) > 1:
+            raise ConfigError(f"{name} is given twice: give each model once")
+    read = [(task, *_records(task, folder, options)) for task, folder in data]
+    for task, train, test in read:
         tell(f"{task}: {len(train):,} training and {len(test):,} test sentences")
+    result: dict[str, Any] = {"models": [_probe_model(name, model, read, options) for name, model in models]}
+    with new_folder(out) as folder:
+        write_json(folder / "probe.json", result)
+        try:
+            write_probe_report(folder, result["models"])
+        except FirthError as error:
+            tell(f"no report.html: {error}")
+    return result
+
+
+def _probe_model(
+    name: str, model: Model, data: Sequence[tuple[str, list[Tagged], list[Tagged]]], options: LayerProbing
+) -> dict[str, Any]:
+    """One model's results: its name, its number of layers, its tasks, and how their best layers differ."""
+    tasks: list[tuple[str, Examples, Examples]] = []
+    for number, (task, train, test) in enumerate(data):
         some = [_vectors(model, records) for records in (train, test)]
         entities = any(tag.startswith(("B-", "I-")) for record in train for tag in record.tags or ())
         examples = [
@@ -114,21 +131,13 @@ def probe_layers(
     probed: list[Probed] = []
     resampled: dict[str, np.ndarray] = {}
     n_layers = len(model.loaded.objective.encoder.widths)
-    with Progress("probing", len(tasks) * n_layers, "layers") as progress:
+    with Progress(f"probing {name}", len(tasks) * n_layers, "layers") as progress:
         for task, train_examples, test_examples in tasks:
             one, best = _probe(task, train_examples, test_examples, options, progress)
             probed.append(one)
             resampled[task] = best
     found = [_plain(one) for one in probed]
-    result: dict[str, Any] = {"model": name or model.system, "layers": n_layers - 1, "tasks": found}
-    result["differences"] = _differences(resampled)
-    with new_folder(out) as folder:
-        write_json(folder / "probe.json", result)
-        try:
-            _write_report(folder, name or model.system, probed, result["differences"])
-        except FirthError as error:
-            tell(f"no report.html: {error}")
-    return result
+    return {"model": name, "layers": n_layers - 1, "tasks": found, "differences": _differences(resampled)}
 
 
 def _records(task: str, folder: Path, options: LayerProbing) -> tuple[list[Tagged], list[Tagged]]:
@@ -328,45 +337,3 @@ def _plain(one: Probed) -> dict[str, Any]:
     if one.control is not None:
         plain["selectivity"] = [a - c for a, c in zip(one.accuracy, one.control, strict=True)]
     return plain
-
-
-def _write_report(folder: Path, name: str, probed: Sequence[Probed], differences: Sequence[dict[str, Any]]) -> None:
-    report = Report(f"{name}: which layer carries what?")
-    report.text(
-        "A logistic regression on the frozen vectors of each layer; words and sentences are the mean of their tokens. "
-        "In a control task each word has a random label of its own: what a probe gets right there it has memorised. "
-        "Layer 0 is the embedding output."
-    )
-    layers = list(range(len(probed[0].accuracy)))
-    curves: dict[str, tuple[Sequence[float], Sequence[float]]] = {one.task: (layers, one.accuracy) for one in probed}
-    curves |= {f"{one.task}, control": (layers, one.control) for one in probed if one.control is not None}
-    report.lines_plot("Accuracy by layer", curves, "layer", "accuracy")
-    report.table(
-        ["task", "majority", *(f"layer {n}" for n in layers), "best", "95 % interval"],
-        [
-            [
-                one.task,
-                one.majority,
-                *one.accuracy,
-                str(one.best),
-                f"{one.best_interval[0]:.0f} – {one.best_interval[1]:.0f}",
-            ]
-            for one in probed
-        ],
-    )
-    report.text("Selectivity: accuracy less that of the control task.")
-    report.table(
-        ["task", *(f"layer {n}" for n in layers)],
-        [
-            [one.task, *(a - c for a, c in zip(one.accuracy, one.control, strict=True))]
-            for one in probed
-            if one.control is not None
-        ],
-    )
-    for one in differences:
-        low, high = one["interval"]
-        report.text(
-            f"The best layer of {one['task']} is {one['mean']:+.1f} layers from that of {one['against']} "
-            f"(95 % interval {low:+.0f} to {high:+.0f})."
-        )
-    report.write(folder / "report.html")
