@@ -175,3 +175,19 @@ def test_lower_casing_is_refused_where_it_does_nothing(tiny_text: Path, tiny_voc
     with pytest.raises(ConfigError, match=r"lowercase=0.5: .*uncased lower-cases all text already"):
         prepare([tiny_text], tmp_path / "uncased", tmp_path / "corpus", lowercase=0.5)
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_folder_of_books(tiny_vocab: Path, tmp_path: Path) -> None:
+    books = tmp_path / "books"
+    books.mkdir()
+    for n in range(4):
+        paragraphs = [f"The old farmer walked\nto the river {n}. The {word} was cold." for word in ("river", "mill")]
+        (books / f"{n}.txt").write_text("\n\n".join(paragraphs), "utf-8")
+    made = prepare([books], tiny_vocab, tmp_path / "corpus", lines="book", weights={"0.txt": 2})
+    assert (made.documents + made.dev_documents, made.sentences) == (5, 4 * (made.documents))
+    apart = prepare([books], tiny_vocab, tmp_path / "apart")
+    assert apart.documents + apart.dev_documents == 8
+    with pytest.raises(ConfigError, match="unfinished corpus of other text, options"):
+        (tmp_path / "half").mkdir()
+        (tmp_path / "half" / prepare_module.PROGRESS).write_text("{}\n")
+        prepare([books], tiny_vocab, tmp_path / "half", lines="book")

@@ -261,3 +261,20 @@ def test_no_documents(tmp_path: Path) -> None:
     for name, data in (("a.txt", ""), ("b.txt", " \n\n\t\n"), ("c.jsonl", "\n"), ("d.txt", "\ufeff")):
         reader = CorpusReader([write(tmp_path / name, data)])
         assert list(reader) == [] and reader.report.documents == 0
+
+
+def test_a_book_is_one_document_with_joined_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("\n\nCHAPTER I\n\nIt was a dark\nand stormy night.\n \n\nThe rain fell.\n", "utf-8")
+    (tmp_path / "empty.txt").write_text("\n \n", "utf-8")
+    lines = tmp_path / "more.jsonl"
+    lines.write_text('{"text": "One.\\nTwo."}\n{"text": "Three."}\n', "utf-8")
+    reader = CorpusReader([tmp_path], books=True)
+    found = [(one.paragraphs, one.where) for one in reader]
+    assert found[0] == (("CHAPTER I", "It was a dark and stormy night.", "The rain fell."), f"{book}:3")
+    assert [paragraphs for paragraphs, _ in found[1:]] == [("One.", "Two."), ("Three.",)], "JSONL is as it is"
+    assert reader.report.documents == 3 and reader.report.paragraphs == 6
+    assert [len(one.paragraphs) for one in CorpusReader([book])] == [1, 2, 1]
+    monkeypatch.setattr(corpus, "LINE_LIMIT", 20)
+    (one,) = CorpusReader([book], books=True)
+    assert one.paragraphs == ("CHAPTER I", "It was a dark", "and stormy night.", "The rain fell.")

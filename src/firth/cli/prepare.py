@@ -37,7 +37,7 @@ def prepare(
     *texts: Texts,
     tokenizer: Path,
     out: Path,
-    lines: Literal["paragraph", "sentence"] = "paragraph",
+    lines: Literal["paragraph", "sentence", "book"] = "paragraph",
     hold_out: float = 0.01,
     dev: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
@@ -74,7 +74,8 @@ def prepare(
     out
         The corpus folder to make.
     lines
-        A line of the text is a paragraph, which is split into sentences, or one sentence.
+        A line of the text is a paragraph, which is split into sentences, or one sentence. book: each file is one
+        document, and blank lines separate its paragraphs, as in BooksCorpus and Project Gutenberg.
     hold_out
         Share of the documents kept for evaluation, chosen by a hash of their text; at least ten of a hundred or more.
         0: none.

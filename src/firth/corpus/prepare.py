@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ SURVEY = "survey"
 HOLD_OUT = 0.01
 # Least number of held-out documents if the text has ten times as many; of less text a tenth, of two documents one.
 LEAST_HELD_OUT = 10
-Lines = Literal["paragraph", "sentence", "pair"]
+Lines = Literal["paragraph", "sentence", "book", "pair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def prepare(
     tokenizer: str | Path,
     out: str | Path,
     *,
-    lines: Literal["paragraph", "sentence"] = "paragraph",
+    lines: Literal["paragraph", "sentence", "book"] = "paragraph",
     hold_out: float = HOLD_OUT,
     dev: Sequence[str | Path] = (),
     second: Sequence[str | Path] = (),
@@ -118,7 +119,8 @@ def prepare(
 ) -> PrepareReport:
     """Build corpus folder ``out`` from text files, folders or globs.
 
-    ``lines``: split paragraphs into sentences, or treat each line as one. ``hold_out``: share of documents (sampled by
+    ``lines``: each is a paragraph, which is split into sentences, or one sentence; or part of a ``book``, a file that
+    is one document, with blank lines between paragraphs. ``hold_out``: share of documents (sampled by
     a hash of their text; a few at least) held out for evaluation, unless ``dev`` files are given. ``second`` (and
     ``dev_second``) builds parallel text: line i there is the translation of line i of ``paths``, and each pair is a
     document of two sentences. ``weights``: how often to repeat the documents of a file, by patterns of its path or
@@ -139,8 +141,11 @@ def prepare(
         raise ConfigError(f"lowercase={lowercase}: expected a share from 0 to 1")
     if not (out / PROGRESS).is_file():
         check_new(out)
-    reader = _reader(paths, second, errors)
-    dev_reader = _reader(dev, dev_second, errors) if dev else None
+    read = partial(CorpusReader, errors=errors, books=lines == "book")
+    reader: DocumentReader = ParallelReader(paths, second, errors) if second else read(paths)
+    dev_reader: DocumentReader | None = None
+    if dev:
+        dev_reader = ParallelReader(dev, dev_second, errors) if second else read(dev)
     made = load_tokenizer(tokenizer)
     if lowercase and made.lowercase:
         raise ConfigError(f"lowercase={lowercase}: {tokenizer} lower-cases all text already")
@@ -157,7 +162,7 @@ def prepare(
         done = _open_folder(out, header, made)
         with _tidy(out):
             verdict = survey(reader, dev_reader, cleaning, out / SURVEY, workers) if cleaning.wanted else None
-            text = Selection(reader, verdict, factors, errors)
+            text = Selection(reader, verdict, factors, read)
             held_out = Selection(dev_reader) if dev_reader else None
             blocks = _Blocks(text, held_out, _threshold(text, share))
             total = text.total_bytes + (held_out.total_bytes if held_out else 0)
@@ -221,12 +226,6 @@ def _tidy(out: Path) -> Iterator[None]:
         if not list(out.glob("*.npy")):
             shutil.rmtree(out)
         raise
-
-
-def _reader(
-    paths: Sequence[str | Path], second: Sequence[str | Path], errors: Literal["replace", "strict"]
-) -> DocumentReader:
-    return ParallelReader(paths, second, errors) if second else CorpusReader(paths, errors)
 
 
 def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
@@ -424,7 +423,7 @@ def make_shard(
     for paragraphs in documents:
         begin = len(sentences)
         for paragraph in paragraphs:
-            sentences += split_sentences(paragraph) if lines == "paragraph" else [paragraph]
+            sentences += [paragraph] if lines in ("sentence", "pair") else split_sentences(paragraph)
         # Sentences are split first: capitals show where they begin.
         if lowercase and document_hash(paragraphs, "lowercase") < lowercase * 2**64:
             sentences[begin:] = [sentence.lower() for sentence in sentences[begin:]]

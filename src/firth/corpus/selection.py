@@ -1,11 +1,11 @@
 """Select the documents of a corpus: what cleaning leaves, repeated by the weight of each file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -96,9 +96,9 @@ def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
 class Selection:
     """Streams documents with the index of their copy (0 for the first), any number of times.
 
-    All files come first in order, then those with a weight above 1 again, and so on, so copies are far apart. The
-    fraction of a weight is sampled by a hash of the text. ``removed`` and ``files`` describe the current or last pass;
-    ``removed`` counts only the first reading of a file.
+    All files come first in order, then those with a weight above 1 again, and so on, so copies are far apart; ``read``
+    reads them again as ``reader`` does. The fraction of a weight is sampled by a hash of the text. ``removed`` and
+    ``files`` describe the current or last pass; ``removed`` counts only the first reading of a file.
     """
 
     def __init__(
@@ -106,12 +106,11 @@ class Selection:
         reader: DocumentReader,
         verdict: Verdict | None = None,
         weights: Sequence[float] = (),
-        errors: Literal["replace", "strict"] = "replace",
+        read: Callable[[Sequence[Path]], DocumentReader] = CorpusReader,
     ):
-        self._reader = reader
+        self._reader, self._read = reader, read
         self._verdict = verdict
         self._weights = list(weights) or [1.0] * len(reader.files)
-        self._errors = errors
         copies = max([1, *(int(np.ceil(weight)) for weight in self._weights)])
         # The files of each further reading.
         self._rounds = [[n for n, w in enumerate(self._weights) if w > copy] for copy in range(1, copies)]
@@ -138,7 +137,7 @@ class Selection:
         yield from self._reading(0)
         for copy, chosen in enumerate(self._rounds, start=1):
             self._done += self._current.total_bytes
-            self._current = CorpusReader([self._reader.files[n] for n in chosen], self._errors)
+            self._current = self._read([self._reader.files[n] for n in chosen])
             yield from self._reading(copy)
 
     def _reading(self, copy: int) -> Iterator[tuple[Document, int]]:

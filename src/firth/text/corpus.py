@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -162,11 +163,14 @@ class CorpusReader:
     ``report`` describes the current or last pass. ``bytes_consumed`` of ``total_bytes`` (both on
     disk) is its progress. Bytes that are not UTF-8 become U+FFFD and are counted, or with
     ``errors="strict"`` raise InputError. Lines and documents beyond the limits are split and counted.
+    ``books``: each plain text file is one document, and blank lines separate its paragraphs, whose lines are joined.
     """
 
-    def __init__(self, paths: Sequence[str | Path], errors: Literal["replace", "strict"] = "replace"):
+    def __init__(
+        self, paths: Sequence[str | Path], errors: Literal["replace", "strict"] = "replace", *, books: bool = False
+    ):
         self.files = find_files(paths)
-        self.errors = errors
+        self.errors, self.books = errors, books
         self.report = ReadReport()
         self.bytes_consumed = 0
         self.total_bytes = sum(_size(path) for path in self.files)
@@ -220,7 +224,8 @@ class CorpusReader:
                 f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its "
                 f"text, write the column of text to a file first, such as the second one: cut -f2 {path} > text.txt"
             )
-        return self._plain(self.raw_lines(path))
+        groups = self._plain(self.raw_lines(path))
+        return self._book(groups) if self.books else groups
 
     def _moved(self, position: int) -> None:
         self.bytes_consumed += position
@@ -269,6 +274,26 @@ class CorpusReader:
             start = next(paragraphs, None)
             if start is not None:
                 yield number, _chain(start, paragraphs)
+
+    def _book(self, runs: Iterator[tuple[int, Iterable[str]]]) -> Iterator[tuple[int, Iterable[str]]]:
+        """Yield one group: of each run of lines a paragraph, cut where it would be longer than a line may be."""
+        first = next(runs, None)
+        if first is None:
+            return
+
+        def paragraphs() -> Iterator[str]:
+            for _, lines in chain([first], runs):
+                held, size = list[str](), 0
+                for line in lines:
+                    if held and size + len(line) > LINE_LIMIT:
+                        self.report.cut_lines += 1
+                        yield " ".join(held)
+                        held, size = [], 0
+                    held.append(line)
+                    size += len(line) + 1
+                yield " ".join(held)
+
+        yield first[0], paragraphs()
 
     def _paragraphs_of_run(self, text: str, ends: bool, lines: Iterator[tuple[int, str, bool]]) -> Iterator[str]:
         continued = False
