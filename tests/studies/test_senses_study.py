@@ -3,11 +3,14 @@
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from firth.errors import ConfigError, InputError
+from firth.folder import PRETRAINING, write_model
 from firth.studies import senses
 from firth.studies.senses import CUES, PICTURED, LabelledOccurrence, SenseRules, ambiguous_words, labelled, points
 from firth.studies.senses_report import (
@@ -17,6 +20,8 @@ from firth.studies.senses_report import (
     word_table,
     write_study_report,
 )
+from firth.systems import SYSTEMS
+from firth.text.tokenizer import WORDS, Tokenizer
 
 TWO = {name: cues for name, cues in CUES.items() if name.split("/")[0] in PICTURED}
 N_ARTICLES = 8
@@ -79,23 +84,38 @@ def test_what_is_not_clear_is_left_out() -> None:
     assert first.text[first.start :].startswith("bank paid") and first.title == "Bank"
 
 
-def test_every_cell_on_a_tiny_model(
-    text: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def untrained(folder: Path, system_name: str, tokenizer: Tokenizer, **sizes: Any) -> None:
+    """Write a model of random weights."""
+    system = SYSTEMS[system_name]
+    torch.manual_seed(0)
+    config = system.config(vocab_size=tokenizer.size, width=16, n_layers=2, **sizes)
+    folder.mkdir()
+    objective = system.objective(system.encoder(config), system.objective_config())
+    write_model(folder, system_name, PRETRAINING, objective, tokenizer, {})
+
+
+def test_every_cell_on_tiny_models(
+    text: Path, tiny_run: Path, tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
     monkeypatch.setattr(senses, "CUES", TWO)
     monkeypatch.setattr(senses, "VECTORS", {"width": 6, "epochs": 1, "lowercase": True, "workers": 1})
     models, out, told = tmp_path / "models", tmp_path / "out", list[str]()
     models.mkdir()
-    (models / "elmo").symlink_to(tiny_run / "model")
+    words = SYSTEMS["elmo"].reads(Tokenizer.from_words([*WORDS.specials, "the"], lowercase=False))
+    untrained(models / "elmo", "elmo", words, cells=12, character_width=4, filters=((1, 8), (2, 8)))
     cells = senses.sense_cells(text, models, out, told.append)
     assert [line for line in told if "gpt: no such folder" in line] == told and len(told) == 1
+    # Shorter than the longest sentences: they are read in windows.
+    untrained(models / "gpt", "gpt", Tokenizer.load(tiny_vocab), n_heads=2, max_positions=24)
+    cells = senses.sense_cells(text, models, out, told.append)
+    assert len(told) == 1 and {cell.name for cell in cells} >= {f"scores/{name}" for name in senses.MODELS}
     facts = {}
     for cell in cells:
-        if not cell.name.endswith(senses.SHIPPED):
-            folder = out / "cells" / cell.name
-            folder.mkdir(parents=True)
-            facts[cell.name] = json.loads(json.dumps(cell.work(folder, **cell.options)))
+        folder = out / "cells" / cell.name
+        folder.mkdir(parents=True)
+        shipped = {"model": str(tiny_run / "model")} if cell.name.endswith(senses.SHIPPED) else {}
+        facts[cell.name] = json.loads(json.dumps(cell.work(folder, **(cell.options | shipped))))
     assert facts["occurrences"]["counts"] == {"bank": N_ARTICLES, "plant": N_ARTICLES}
     assert facts["occurrences"]["found"]["bank/money"] == 2 * N_ARTICLES
     ones = senses.read_occurrences(str(out / "cells" / "occurrences" / senses.OCCURRENCES))
@@ -103,21 +123,31 @@ def test_every_cell_on_a_tiny_model(
     scores = facts["scores/baselines"]["accuracy"]
     # Every sentence of a sense is the same but for the article: words alone tell them.
     assert scores[senses.TFIDF] == scores[senses.MEAN] == {"bank": 1.0, "plant": 1.0}
-    assert facts["scores/ELMo"]["accuracy"]["layer 2"] == {"bank": 1.0, "plant": 1.0}
-    assert len(facts["scores/ELMo"]["points"]["bank"]["river"]["x"]) == N_ARTICLES
+    for name in senses.MODELS:
+        assert facts[f"scores/{name}"]["accuracy"]["layer 2"] == {"bank": 1.0, "plant": 1.0}
+        assert len(facts[f"scores/{name}"]["points"]["bank"]["river"]["x"]) == N_ARTICLES
+    # Characters alone know nothing of the sentence, but where the word stands in it GPT's embeddings do.
+    assert facts["scores/ELMo"]["accuracy"]["layer 0"]["bank"] < 1 == facts["scores/GPT"]["accuracy"]["layer 0"]["bank"]
 
     header, rows = accuracy_table(facts)
     assert rows[0] == [ONE_VECTOR, "50.0", None, "-50.0", "-50.0 – -50.0"]
     assert rows[1][1:] == ["100.0", "100.0 – 100.0", "+0.0", None]
-    assert len(header) == 5 and len(rows) == 1 + 3 + 3
+    assert len(header) == 5 and len(rows) == 1 + 3 + 3 * len(senses.MODELS)
     header, rows = word_table(facts)
     assert rows[0][:3] == ["bank", "money, river", N_ARTICLES]
-    assert len(header) == len(rows[0]) == 3 + 3 + 1
+    assert len(header) == len(rows[0]) == 3 + 3 + len(senses.MODELS)
     pytest.importorskip("matplotlib")
     page = write_study_report(out, facts).read_text("utf-8")
     assert senses.MEAN in page and "svg" in page
     drawn = sense_figure(facts).axes
-    assert "b  river: willows grow on the bank near the old mill." in drawn[1].get_xlabel()
+    titles = [axes.get_title(loc="left") for axes in drawn]
+    assert titles[:3] == [
+        "bank: word2vec, 50%",
+        "plant: word2vec, 50%",
+        f"bank: ELMo, {facts['scores/ELMo']['best']}, 100%",
+    ]
+    assert [title.split(": ")[1].split(",")[0] for title in titles[2::2]] == list(senses.MODELS)
+    assert "b  river: willows grow on the bank near the old mill." in drawn[2].get_xlabel()
     assert {"every occurrence", "a"} < {each.get_text() for axes in drawn for each in axes.texts}
 
 

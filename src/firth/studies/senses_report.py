@@ -87,23 +87,25 @@ def word_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def sense_figure(facts: Facts) -> "Figure":
-    """A row a word, a column a model: each occurrence as a point, beside the one point of word2vec.
+    """A column a word, a row a model: each occurrence as a point, below the one point of word2vec.
 
-    ConfigError without matplotlib.
+    The titles have the accuracies. ConfigError without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plots need matplotlib: pip install 'firth[report]'") from None
     models = done_models(facts)
-    figure = Figure(figsize=(3.0 + 4.4 * len(models), 3.5 * len(PICTURED)), layout="constrained")
-    grid = figure.subplots(len(PICTURED), 1 + len(models), squeeze=False, width_ratios=[2, *[4] * len(models)])
-    for word, (one, *others) in zip(PICTURED, grid, strict=True):
-        _frame(one, f"{word}: word2vec")
-        one.plot([0], [0], "D", ms=9, color=INK)
-        one.annotate("every occurrence", (0, 0), (0, -16), textcoords="offset points", ha="center", color=FAINT)
-        for axes, (name, scores) in zip(others, models.items(), strict=True):
-            _frame(axes, f"{word}: {name}, {scores['best']}")
+    # Models one below the other: side by side four would be too small to read on a page.
+    figure = Figure(figsize=(4.6 * len(PICTURED), 1.2 + 3.5 * len(models)), layout="constrained")
+    grid = figure.subplots(1 + len(models), len(PICTURED), squeeze=False, height_ratios=[1, *[4] * len(models)])
+    for axes, word in zip(grid[0], PICTURED, strict=True):
+        _frame(axes, f"{word}: word2vec, 50%")
+        axes.plot([0], [0], "D", ms=7, color=INK)
+        axes.annotate("every occurrence", (0, 0), (9, 0), textcoords="offset points", va="center", color=FAINT)
+    for row, (name, scores) in zip(grid[1:], models.items(), strict=True):
+        for axes, word in zip(row, PICTURED, strict=True):
+            _frame(axes, f"{word}: {name}, {scores['best']}, {scores['accuracy'][scores['best']][word]:.0%}")
             _draw(axes, scores["points"][word])
     return figure
 
