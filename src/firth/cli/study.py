@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from firth.cli.shared import AtLeastOne, JsonFlag, OnFlag, on_interrupt, print_json
 
 StudyName = Literal[
-    "learning", "finetuning", "directionality", "translation", "unknown-words", "representations", "senses"
+    "learning", "finetuning", "directionality", "translation", "unknown-words", "representations", "senses", "ablations"
 ]
 
 
@@ -40,6 +40,7 @@ def study(
         unknown-words: named entity recognition on word vectors, by the rule for unknown words.
         representations: word vectors to BERT, equal pre-training minutes each, on four tasks.
         senses: the senses of ambiguous words told by vectors in context, beside word vectors and TF-IDF.
+        ablations: findings of TagLM, ULMFiT, GPT and others, each part left out, beside the papers' numbers.
     data
         Folder of the data sets; docs/verbs/study.md names their subfolders.
     models
@@ -56,6 +57,8 @@ def study(
         Print study.json.
     """
     from firth.studies import (
+        ablations,
+        ablations_report,
         directionality,
         directionality_report,
         finetuning,
@@ -79,6 +82,7 @@ def study(
         "translation": (translation.study, translation_report.write_study_report),
         "representations": (representations.study, representations_report.write_study_report),
         "senses": (senses.study, senses_report.write_study_report),
+        "ablations": (ablations.study, ablations_report.write_study_report),
         "unknown-words": (unknown_words.study, unknown_words_report.write_study_report),
     }
     job, write_report = studies[name]

@@ -1,0 +1,475 @@
+"""``firth study ablations``: the findings of the papers before BERT, each left out or put in, at small scale.
+
+*TagLM*: a tagger's frozen language model by its text, directions and size (Peters et al. 2017, §4.3). *directions*: the
+two halves of a bidirectional language model, apart and joined. *ULMFiT*: each stage left out (Howard & Ruder 2018,
+Tables 4, 6 and 7). *GPT*: how many layers are transferred, and the auxiliary loss (Radford et al. 2018, §5). *LSTM*: a
+sequence autoencoder or a language model as the start (Dai & Le 2015). *word vectors*: random or pre-trained, for tags
+(Collobert et al. 2011). *documents*: BERT on documents or on shuffled sentences (Devlin et al. 2018, §3.1).
+
+All choices are made on a tenth of the training examples; dev files are scored once a run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from firth.corpus.prepare import prepare
+from firth.errors import ConfigError
+from firth.files import make_folder, write_text
+from firth.finetuning.adaptation import texts_of
+from firth.finetuning.labelled import read_labelled
+from firth.finetuning.recipe import data_config
+from firth.folder import read_model, write_model
+from firth.models.bilm import Bilm
+from firth.progress import say
+from firth.recipes import laid_over
+from firth.studies.cells import StudyCell, run_study
+from firth.studies.directionality import pretrain_cell
+from firth.studies.finetuning import ROWS, recipe_of
+from firth.studies.representations import PIECES, WORDS, task_cell, text_cell, vector_cell
+from firth.text.corpus import CorpusReader
+from firth.text.records import Tagged
+from firth.text.sentences import split_sentences
+
+SCORES = {
+    "CoNLL-2003": "entity_f1", "English POS": "tag_accuracy", "AG News": "accuracy", "SST-2": "accuracy",
+    "MRPC": "f1", "SNLI": "accuracy",
+}  # fmt: skip
+_TAGGING = ("CoNLL-2003", "English POS")
+# Examples of texts, and sentences of the tasks on words.
+_LIMITS = {"AG News": 1000, **dict.fromkeys(_TAGGING, 2000)}
+MOST_EXAMPLES = 4000
+
+_ADAM = {"kind": "adamw", "learning_rate": 1e-3, "schedule": "linear", "warmup_share": 0.05, "epsilon": 1e-8}
+_ELMO: dict[str, dict[str, Any]] = {
+    "data": {"restart_every": 10},
+    "objective": {"negatives": 0},
+    "optim": {**_ADAM, "accumulated": 0.0},
+    "train": {"steps": 1500, "batch_tokens": 1280},
+}
+_AWD: dict[str, dict[str, Any]] = {
+    "encoder": {"embedding_dropout": 0.002, "input_dropout": 0.025, "weight_dropout": 0.02, "hidden_dropout": 0.015},
+    "objective": {"dropout": 0.01},
+    "train": {"steps": 1500, "batch_tokens": 1120},
+}
+_TRANSFORMER: dict[str, dict[str, Any]] = {
+    "data": {"length": 64},
+    "encoder": {"dropout": 0.0, "attention_dropout": 0.0},
+    "optim": {"kind": "adamw", "learning_rate": 1e-3, "schedule": "linear", "warmup_share": 0.05, "beta2": 0.98},
+    "train": {"steps": 1250, "batch_tokens": 2048},
+}
+_LSTM: dict[str, dict[str, Any]] = {
+    "data": {"length": 64},
+    "optim": {"kind": "adamw", "learning_rate": 2e-3, "warmup_share": 0.05, "decay": 0.0},
+    "train": {"steps": 1500, "batch_tokens": 1280},
+}
+# ULMFiT's second stage.
+_TARGET = {"steps": 600, "batch_tokens": 1120}
+_DECAY = 1 / 2.6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AblationModel:
+    """A model that is pre-trained for the study: on a text of ``TEXTS``, from a size or from another model here."""
+
+    text: str
+    model: str = ""
+    base: str = ""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+
+# A text, and whose vocabulary it has where not its own.
+TEXTS: dict[str, str] = {
+    "words": "", "pieces": "", "entities": "words", "news": "words", "sentiment": "pieces", "shuffled": "pieces",
+}  # fmt: skip
+MODELS: dict[str, AblationModel] = {
+    "ELMo": AblationModel(text="words", model="elmo-mini", recipe=_ELMO),
+    "small ELMo": AblationModel(
+        text="words", model="elmo-mini", recipe={**_ELMO, "encoder": {"width": 32, "cells": 128}}
+    ),
+    "ELMo of the task's text": AblationModel(text="entities", model="elmo-mini", recipe=_ELMO),
+    "ULMFiT": AblationModel(text="words", model="awd-lstm-small", recipe=_AWD),
+    "ULMFiT tuned": AblationModel(
+        text="news", base="ULMFiT", recipe={"train": {**_TARGET, "layer_decay": _DECAY}}
+    ),
+    "ULMFiT tuned, constant rates": AblationModel(
+        text="news", base="ULMFiT",
+        recipe={"train": {**_TARGET, "layer_decay": _DECAY}, "optim": {"schedule": "constant", "warmup_share": 0.0}},
+    ),
+    "ULMFiT tuned, one constant rate": AblationModel(
+        text="news", base="ULMFiT", recipe={"train": _TARGET, "optim": {"schedule": "constant", "warmup_share": 0.0}}
+    ),
+    "ULMFiT of the task's text": AblationModel(
+        text="news", model="awd-lstm-small", recipe=laid_over(_AWD, {"train": _TARGET})
+    ),
+    "GPT": AblationModel(
+        text="pieces", model="gpt-mini", recipe=laid_over(_TRANSFORMER, {"encoder": {"embedding_dropout": 0.0}})
+    ),
+    "LSTM": AblationModel(text="pieces", model="lstm-small", recipe=_LSTM),
+    "LSTM of the task's text": AblationModel(text="sentiment", model="lstm-small", recipe=_LSTM),
+    "autoencoder of the task's text": AblationModel(
+        text="sentiment", model="lstm-small", recipe=laid_over(_LSTM, {"data": {"instances": "copies"}})
+    ),
+    "BERT of documents": AblationModel(
+        text="pieces", model="bert-mini", recipe=laid_over(_TRANSFORMER, {"data": {"instances": "documents"}})
+    ),
+    "BERT of shuffled sentences": AblationModel(
+        text="shuffled", model="bert-mini", recipe=laid_over(_TRANSFORMER, {"data": {"instances": "documents"}})
+    ),
+}  # fmt: skip
+FORWARD, BACKWARD, VECTORS = "ELMo, left to right", "ELMo, right to left", "word2vec"
+# Of a bidirectional model, the half that keeps its weights.
+HALVES: dict[str, Literal["ahead", "back"]] = {FORWARD: "ahead", BACKWARD: "back"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variation:
+    """A row of an ablation: the model that it begins from, what its recipe has of its own, and the paper's score."""
+
+    model: str
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ablation:
+    """One table. ``source``: what the paper's numbers are; ``tables``: the recipe that all its rows share."""
+
+    source: str
+    tasks: tuple[str, ...]
+    tables: Mapping[str, Any]
+    rows: Mapping[str, Variation]
+
+
+_FROZEN = {
+    "adapt": {"frozen_groups": -1},
+    "optim": {"kind": "adamw", "learning_rate": 5e-3, "warmup_share": 0.1, "decay": 0.0, "clip_norm": 5.0},
+    # A recurrent tagger wants many updates, of short rows.
+    "train": {"epochs": 4.0, "batch_examples": 6},
+    "head": {"windows": {"length": 64, "stride": 48}},
+}
+_TAGGER: dict[str, Any] = {
+    "kind": "bilstm", "lstm_layers": 2, "lstm_width": 128, "cell": "gru", "own_words": 50, "own_characters": "gru",
+    "dropout": 0.25,
+}  # fmt: skip
+_WITH_LM = {"head": {"network": {**_TAGGER, "layers": [-1], "join": "first"}}}
+_WITHOUT_LM = {"head": {"network": {**_TAGGER, "join": "none"}}}
+_GENTLE = {"optim": {"kind": "adamw", "learning_rate": 4e-4, "warmup_share": 0.1}}
+# ULMFiT's classifier: what a row has of gradual unfreezing, a rate for each layer, and a schedule.
+_GRADUAL, _AT_ONCE = {"unfreeze": "gradual"}, {"unfreeze": "at_once"}
+_BY_LAYER, _ONE_RATE = {"layer_decay": _DECAY}, {"layer_decay": 1.0}
+_SLANTED, _CONSTANT, _COSINE = (
+    {"schedule": schedule, "warmup_share": share}
+    for schedule, share in (("slanted", 0.1), ("constant", 0.0), ("cosine", 0.1))
+)
+
+
+def _classifier(unfreeze: Mapping[str, Any], rates: Mapping[str, Any], schedule: Mapping[str, Any]) -> dict[str, Any]:
+    return {"adapt": {**unfreeze, **rates}, "optim": dict(schedule)}
+
+
+def _own_words(width: int, vectors: str) -> dict[str, Any]:
+    network = {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 128, "dropout": 0.3, "join": "none"}
+    return {"head": {"network": {**network, "own_words": width}}, "adapt": {"vectors": vectors} if vectors else {}}
+
+
+_PUBLISHED_ULMFIT = _classifier(_GRADUAL, _BY_LAYER, _SLANTED)
+_GPT_LAYERS = 4
+# Stands in tables for the folder of the word vectors.
+_VECTOR_FOLDER = "@vectors"
+WIDTH = 100
+
+ABLATIONS: dict[str, Ablation] = {
+    "TagLM": Ablation(
+        source="CoNLL-2003 test F1 (Peters et al. 2017, Tables 1 and 5); the larger model is CNN-BIG-LSTM",
+        tasks=("CoNLL-2003",),
+        tables=laid_over(_FROZEN, {"head": {"crf": True}}),
+        rows={
+            "no language model": Variation(model="ELMo", tables=_WITHOUT_LM, published={"CoNLL-2003": 90.87}),
+            "language model of the task's text": Variation(
+                model="ELMo of the task's text", tables=_WITH_LM, published={"CoNLL-2003": 90.79}
+            ),
+            "small, two directions": Variation(
+                model="small ELMo", tables=_WITH_LM, published={"CoNLL-2003": 91.62}
+            ),
+            "larger, one direction": Variation(model=FORWARD, tables=_WITH_LM, published={"CoNLL-2003": 91.66}),
+            "larger, two directions": Variation(model="ELMo", tables=_WITH_LM, published={"CoNLL-2003": 91.93}),
+        },
+    ),
+    "directions": Ablation(
+        source="CoNLL-2003 test F1 in TagLM with LSTM-2048-512 (Peters et al. 2017, Table 5)",
+        tasks=_TAGGING,
+        tables=laid_over(_FROZEN, {"head": {"network": {"layers": [-1]}}}),
+        rows={
+            "left to right": Variation(model=FORWARD, published={"CoNLL-2003": 91.40}),
+            "right to left": Variation(model=BACKWARD),
+            "joined": Variation(model="ELMo", published={"CoNLL-2003": 91.62}),
+        },
+    ),
+    "ULMFiT": Ablation(
+        source="100 - validation error on AG News (Howard & Ruder 2018, Tables 4, 6 and 7)",
+        tasks=("AG News",),
+        tables={"train": {"epochs": 8.0}},
+        rows={
+            "as published": Variation(
+                model="ULMFiT tuned", tables=_PUBLISHED_ULMFIT, published={"AG News": 94.62}
+            ),
+            "no pre-training on general text": Variation(
+                model="ULMFiT of the task's text", tables=_PUBLISHED_ULMFIT, published={"AG News": 94.48}
+            ),
+            "no fine-tuning of the language model": Variation(
+                model="ULMFiT", tables=_PUBLISHED_ULMFIT, published={"AG News": 93.91}
+            ),
+            "language model: constant rates by layer": Variation(
+                model="ULMFiT tuned, constant rates", tables=_PUBLISHED_ULMFIT, published={"AG News": 94.53}
+            ),
+            "language model: one constant rate": Variation(
+                model="ULMFiT tuned, one constant rate", tables=_PUBLISHED_ULMFIT, published={"AG News": 94.39}
+            ),
+            "classifier: from scratch": Variation(
+                model="ULMFiT", published={"AG News": 93.19},
+                tables={"from_scratch": True, **_classifier(_AT_ONCE, _ONE_RATE, _CONSTANT)},
+            ),
+            "classifier: all at once": Variation(
+                model="ULMFiT tuned", tables=_classifier(_AT_ONCE, _ONE_RATE, _CONSTANT), published={"AG News": 94.19}
+            ),
+            "classifier: all at once, rates by layer": Variation(
+                model="ULMFiT tuned", tables=_classifier(_AT_ONCE, _BY_LAYER, _CONSTANT), published={"AG News": 94.38}
+            ),
+            "classifier: the head alone": Variation(
+                model="ULMFiT tuned", tables={"adapt": {"frozen_groups": -1, **_AT_ONCE}, "optim": _CONSTANT},
+                published={"AG News": 91.62},
+            ),
+            "classifier: gradual": Variation(
+                model="ULMFiT tuned", tables=_classifier(_GRADUAL, _ONE_RATE, _CONSTANT), published={"AG News": 94.19}
+            ),
+            "classifier: gradual, rates by layer": Variation(
+                model="ULMFiT tuned", tables=_classifier(_GRADUAL, _BY_LAYER, _CONSTANT), published={"AG News": 93.96}
+            ),
+            "classifier: gradual, slanted": Variation(
+                model="ULMFiT tuned", tables=_classifier(_GRADUAL, _ONE_RATE, _SLANTED), published={"AG News": 94.65}
+            ),
+            "classifier: gradual, cosine": Variation(
+                model="ULMFiT tuned", tables=_classifier(_GRADUAL, _ONE_RATE, _COSINE), published={"AG News": 94.71}
+            ),
+        },
+    ),
+    "GPT": Ablation(
+        source="GLUE test scores (Radford et al. 2018, Table 5); its Figure 2 has layers on MultiNLI and RACE",
+        tasks=("SST-2", "MRPC"),
+        tables=_GENTLE,
+        rows={
+            "as published": Variation(
+                model="GPT", tables={"head": {"auxiliary_lm": 0.5}}, published={"SST-2": 91.3, "MRPC": 82.3}
+            ),
+            "no auxiliary loss": Variation(
+                model="GPT", tables={"head": {"auxiliary_lm": 0.0}}, published={"SST-2": 92.0, "MRPC": 84.9}
+            ),
+            **{
+                f"{n} of {_GPT_LAYERS} layers transferred": Variation(
+                    model="GPT", tables={"head": {"auxiliary_lm": 0.5}, "adapt": {"transferred_groups": 1 + n}}
+                )
+                for n in range(_GPT_LAYERS)
+            },
+            "no pre-training": Variation(
+                model="GPT", published={"SST-2": 84.0, "MRPC": 79.4},
+                tables={"head": {"auxiliary_lm": 0.5}, "adapt": {"transferred_groups": 0}},
+            ),
+            "an LSTM instead": Variation(
+                model="LSTM", published={"SST-2": 90.5, "MRPC": 83.2},
+                tables={"head": {"auxiliary_lm": 0.5}, "optim": {"learning_rate": 4e-3}},
+            ),
+        },
+    ),
+    "LSTM": Ablation(
+        source="100 - test error on IMDb, not SST-2 (Dai & Le 2015, Table 2)",
+        tasks=("SST-2",),
+        tables={"optim": {"kind": "adamw", "learning_rate": 3e-3, "warmup_share": 0.1}},
+        rows={
+            "random start": Variation(
+                model="LSTM of the task's text", tables={"from_scratch": True}, published={"SST-2": 86.50}
+            ),
+            "language model": Variation(model="LSTM of the task's text", published={"SST-2": 92.36}),
+            "sequence autoencoder": Variation(model="autoencoder of the task's text", published={"SST-2": 92.76}),
+        },
+    ),
+    "word vectors": Ablation(
+        source="CoNLL-2003 test F1 and WSJ part-of-speech accuracy (Collobert et al. 2011)",
+        tasks=_TAGGING,
+        tables=_FROZEN,
+        rows={
+            "random": Variation(
+                model=VECTORS, tables=_own_words(WIDTH, ""), published={"CoNLL-2003": 81.47, "English POS": 96.37}
+            ),
+            "pre-trained": Variation(
+                model=VECTORS, tables=_own_words(WIDTH, _VECTOR_FOLDER),
+                published={"CoNLL-2003": 88.87, "English POS": 97.20},
+            ),
+            "pre-trained and frozen": Variation(
+                model=VECTORS,
+                tables={"head": {"network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 128, "dropout": 0.3}}},
+            ),
+        },
+    ),
+    "documents": Ablation(
+        source="no numbers: a document-level corpus is called critical (Devlin et al. 2018, §3.1)",
+        tasks=("SST-2", "MRPC", "SNLI"),
+        tables=_GENTLE,
+        rows={
+            "documents": Variation(model="BERT of documents"),
+            "shuffled sentences": Variation(model="BERT of shuffled sentences"),
+        },
+    ),
+}  # fmt: skip
+
+
+def study(
+    data: Path,
+    models: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    workers: int = 2,
+    tell: Callable[[str], None] = say,
+    on: str = "",
+) -> dict[str, Any]:
+    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
+
+    ``models``, which other studies begin from, is not read. TrainingError at the end if some cells failed.
+    """
+    if not data.is_dir():
+        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
+    cells = [*text_cells(data, out), *model_cells(data, out), *task_cells(data, out)]
+    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
+
+
+def text_cells(data: Path, out: Path) -> list[StudyCell]:
+    """Each text as a corpus. All that share a vocabulary have the same held-out text, or their own task's."""
+    english = {split: [str(data / name / f"{split}.txt.xz") for name in ("en-wiki", "en-books")] for split in _SPLITS}
+    cells = [
+        StudyCell("text/words", text_cell, {**english, "kind": "words", "size": WORDS}),
+        StudyCell("text/pieces", text_cell, {**english, "kind": "wordpiece", "size": PIECES}),
+    ]
+    tasks = {"entities": "CoNLL-2003", "news": "AG News", "sentiment": "SST-2"}
+    for name, vocabulary in TEXTS.items():
+        if vocabulary:
+            options: dict[str, Any] = {"vocab": str(out / "cells" / "text" / vocabulary / "vocab")}
+            work = shuffled_cell if name == "shuffled" else own_text_cell
+            options |= english if name == "shuffled" else {"recipe": _plain_recipe(tasks[name], data, out)}
+            cells.append(StudyCell(f"text/{name}", work, options, (f"text/{vocabulary}",)))
+    return cells
+
+
+_SPLITS = ("train", "dev")
+
+
+def own_text_cell(folder: Path, *, vocab: str, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The texts of a task's training examples, without their labels, as a corpus; a tenth of them is held out."""
+    read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
+    records = [*read.train, *read.held]
+    tagged = [" ".join(record.words) for record in records if isinstance(record, Tagged)]
+    text = folder / "text.txt"
+    write_text(text, "".join(f"{' '.join(one.split())}\n\n" for one in tagged or texts_of(records)))
+    made = prepare([text], vocab, folder / "corpus", hold_out=0.1)
+    return {"tokens": made.tokens, "documents": made.documents}
+
+
+def shuffled_cell(folder: Path, *, vocab: str, train: list[str], dev: list[str]) -> dict[str, Any]:
+    """The sentences of documents in random order, in as many documents of as many sentences; held-out text as it is."""
+    text = folder / "text.txt"
+    documents = [
+        [one for paragraph in document.paragraphs for one in split_sentences(paragraph)]
+        for document in CorpusReader(train)
+    ]
+    write_text(text, "\n\n".join("\n".join(sentences) for sentences in shuffled_documents(documents)) + "\n")
+    made = prepare([text], vocab, folder / "corpus", lines="sentence", dev=dev)
+    return {"tokens": made.tokens, "documents": made.documents}
+
+
+def shuffled_documents(documents: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The same number of sentences in each document, drawn from all of them; deterministic."""
+    sentences = [sentence for document in documents for sentence in document]
+    order = iter(np.random.default_rng(1).permutation(len(sentences)).tolist())
+    return [[sentences[next(order)] for _ in document] for document in documents]
+
+
+def model_cells(data: Path, out: Path) -> list[StudyCell]:
+    """A cell for each model: pre-trained, half of another, or word vectors."""
+    cells = []
+    for name, one in MODELS.items():
+        corpus = {"data": {"corpus": str(out / "cells" / "text" / one.text / "corpus")}}
+        begun = {"model": f"{model_of(one.base, out)}/" if one.base else one.model}
+        recipe = laid_over(laid_over(one.recipe, corpus), begun)
+        steps = recipe["train"]["steps"]
+        looks = {"eval_every": steps // 5, "save_every": steps // 5, "eval_batches": 20, "log_every": steps // 50}
+        recipe = laid_over({"train": looks}, recipe)
+        needs = (f"text/{one.text}", *([f"models/{one.base}"] if one.base else []))
+        cells.append(StudyCell(f"models/{name}", pretrain_cell, {"recipe": recipe, "settings": []}, needs))
+    for name, kept in HALVES.items():
+        options = {"model": str(model_of("ELMo", out)), "kept": kept}
+        cells.append(StudyCell(f"models/{name}", half_cell, options, ("models/ELMo",)))
+    training = {"width": WIDTH, "epochs": 3, "workers": 1}
+    texts = [str(data / "en-wiki" / "train.txt.xz")]
+    cells.append(StudyCell(f"models/{VECTORS}", vector_cell, {"texts": texts, "training": training}))
+    return cells
+
+
+def model_of(name: str, out: Path) -> Path:
+    """The folder of a model."""
+    return out / "cells" / "models" / name / ("run" if name in MODELS else "model")
+
+
+def half_cell(folder: Path, *, model: str, kept: Literal["ahead", "back"]) -> dict[str, Any]:
+    """A bidirectional language model of which one direction gives nothing: the weights of its outputs are zero."""
+    loaded = read_model(Path(model))
+    encoder = loaded.objective.encoder
+    assert isinstance(encoder, Bilm)
+    with torch.no_grad():
+        for layer in (encoder.back if kept == "ahead" else encoder.ahead).layers:
+            layer.get_parameter("weight_hr").zero_()
+
+    def fill(new: Path) -> None:
+        write_model(new, loaded.system_name, loaded.task, loaded.objective, loaded.tokenizer, {"half": kept})
+
+    if not (folder / "model").exists():
+        make_folder(folder / "model", fill)
+    return {"kept": kept}
+
+
+def task_cells(data: Path, out: Path) -> list[StudyCell]:
+    """A cell for each row of each ablation, and task."""
+    return [
+        StudyCell(
+            f"{name}/{row}/{task}",
+            task_cell,
+            {"recipe": task_recipe(task, ablation, variation, data, out)},
+            tuple(f"models/{model}" for model in {variation.model: None, **_vectors_of(variation)}),
+        )
+        for name, ablation in ABLATIONS.items()
+        for row, variation in ablation.rows.items()
+        for task in ablation.tasks
+    ]
+
+
+def _vectors_of(variation: Variation) -> dict[str, None]:
+    return {VECTORS: None} if variation.tables.get("adapt", {}).get("vectors") else {}
+
+
+def task_recipe(task: str, ablation: Ablation, variation: Variation, data: Path, out: Path) -> dict[str, Any]:
+    """The recipe of a row of a table on a task."""
+    begun = {"model": f"{model_of(variation.model, out)}/", "optim": {}}
+    limit = {"data": {"limit": _LIMITS.get(task, MOST_EXAMPLES)}}
+    recipe = laid_over(_plain_recipe(task, data, out) | begun, limit)
+    recipe = laid_over(laid_over(recipe, ablation.tables), variation.tables)
+    if recipe.get("adapt", {}).get("vectors") == _VECTOR_FOLDER:
+        recipe = laid_over(recipe, {"adapt": {"vectors": str(model_of(VECTORS, out))}})
+    return recipe
+
+
+def _plain_recipe(task: str, data: Path, out: Path) -> dict[str, Any]:
+    """The task's data and seeds alone."""
+    return recipe_of(replace(next(row for row in ROWS if row.name == task), settings={}), data, out)
