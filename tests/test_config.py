@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import os
 import re
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
@@ -403,6 +404,9 @@ def test_json_there_and_back(tmp_path: Path) -> None:
             read_json(tmp_path / "x.json")
     with pytest.raises(InputError, match="no such file"):
         read_json(tmp_path / "y.json")
+    os.mkfifo(tmp_path / "pipe.json")  # who opens it waits for a writer
+    with pytest.raises(InputError, match=r"pipe\.json: not a regular file"):
+        read_json(tmp_path / "pipe.json")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

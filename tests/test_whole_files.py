@@ -110,6 +110,16 @@ def test_a_lock_empties_no_file_that_shares_its_name(out: Path, precious: Path) 
     assert precious.read_text() == "mine"
 
 
+def test_a_log_with_another_name_gets_a_copy_of_its_own(out: Path, precious: Path) -> None:
+    """Backups by hard links share the file: cutting it or adding to it would change them."""
+    os.link(precious, out / "log.jsonl")
+    with append_to(out / "log.jsonl") as file:
+        file.write(b" and more")
+        file.truncate(6)
+    assert precious.read_text() == "mine" and (out / "log.jsonl").read_text() == "mine a"
+    assert names(out) == ["log.jsonl"]
+
+
 def test_a_run_folder_with_a_link_to_another_folder_is_refused(out: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (out / "checkpoints").symlink_to(tmp_path / "elsewhere")

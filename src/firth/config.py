@@ -439,6 +439,8 @@ def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file, with or without a byte order mark; InputError if missing or invalid."""
+    if path.exists() and not path.is_file():  # whoever opens a pipe waits for its writer
+        raise InputError(f"{path}: not a regular file")
     try:
         data = json.loads(path.read_text("utf-8-sig"))
         _check_depth(data)

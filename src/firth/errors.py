@@ -18,6 +18,8 @@ import re
 
 # Characters that a terminal obeys or that turn text around, and those that cannot be written: all but the newline.
 _UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Of these, those that a terminal obeys or that turn text around, but for tabs.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # A field of a message: a run without blanks, or what stands in quotes.
 _LONG_RUN = re.compile(r"\S{300,}")
 _LONG_QUOTE = re.compile("'[^'\n]{300,}'|\"[^\"\n]{300,}\"")
@@ -29,13 +31,23 @@ _SHORT, _LONGEST = 600, 2_000
 def printable(text: str) -> str:
     """Make text from files of others safe to print: control characters escaped, overlong fields shortened.
 
-    Newlines stay. All that the command line says to people goes through here; JSON output does not.
+    Newlines stay. All messages of the command line go through here; results are shown as they are, on a terminal
+    ``harmless``.
     """
-    text = _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    text = _UNSEEN.sub(_escaped, text)
     text = _LONG_RUN.sub(lambda match: _shortened(match[0]), text)
     if len(text) > _SHORT:
         text = _LONG_QUOTE.sub(lambda match: _shortened(match[0]), text)
     return _shortened(text, _LONGEST - _KEPT_END) if len(text) > _LONGEST else text
+
+
+def harmless(text: str) -> str:
+    """A result as a terminal may show it: what it would obey is escaped, all else stays."""
+    return _OBEYED.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 def _shortened(text: str, begin: int = _KEPT_BEGIN) -> str:

@@ -118,9 +118,18 @@ def _lock_file(folder: Path) -> BinaryIO:
 
 
 def append_to(path: Path) -> BinaryIO:
-    """Open a file to append, creating it if needed. ConfigError for a link or another non-regular file."""
+    """Open a file to append, creating it if needed. ConfigError for a link or another non-regular file.
+
+    A file that has other names too (hard links, as some backups make them) is replaced by a copy of its own.
+    """
     try:
-        return open(path, "ab", opener=_regular)
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by whoever asked for it
+        if os.fstat(file.fileno()).st_nlink > 1:
+            file.close()
+            with path.open("rb") as shared, write_file(path) as own:
+                shutil.copyfileobj(shared, own)
+            file = open(path, "ab", opener=_regular)  # noqa: SIM115
+        return file
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {_reason(error)}") from None
 

@@ -90,7 +90,7 @@ class Progress:
             return
         if self._live and self._wrote:
             self._stream.write("\r\x1b[K")
-        self._stream.write(text + "\n")
+        self._stream.write(printable(text) + "\n")
         self._stream.flush()
 
     def _write(self, text: str) -> None:

@@ -222,6 +222,33 @@ def test_what_files_say_does_not_reach_the_terminal_raw(firth, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("on", "shown"), [("terminal", "'\\x1b[2J\\x9b\\u202e' 강"), ("file", "'\x1b[2J\x9b\u202e' 강")]
+)
+def test_a_terminal_obeys_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: str, shown: str) -> None:
+    """A file gets the result as it is."""
+    monkeypatch.setattr(firth.cli.app, "run", lambda tokens: print("'\x1b[2J\x9b\u202e' 강\tb") or 0)
+    reader, writer = os.openpty() if on == "terminal" else (None, os.open(tmp_path / "o", os.O_WRONLY | os.O_CREAT))
+    with open(writer, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main([]) == 0 and sys.stdout is stream
+        found = (tmp_path / "o").read_text("utf-8") if reader is None else os.read(reader, 1000).decode()
+    assert found.split("\t")[0] == shown
+
+
+@pytest.mark.parametrize("where", ["token", "folder"])
+def test_names_that_are_not_utf8_are_refused_at_once(
+    firth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    """Recipes and manifests cannot hold them: a run was found out at its end."""
+    place = tmp_path / os.fsdecode(b"bad\xff")
+    place.mkdir()
+    if where == "folder":
+        monkeypatch.chdir(place)
+    result = firth("models", *([] if where == "folder" else ["--json", place]))
+    assert result.code == 2 and "not UTF-8; rename it" in result.complaint
+
+
+@pytest.mark.parametrize(
     "error",
     [
         MemoryError(),

@@ -262,7 +262,7 @@ def test_a_failed_save_costs_no_older_checkpoint(tmp_path: Path) -> None:
 
 def test_other_names_are_not_checkpoints(tmp_path: Path) -> None:
     save(tmp_path, 3)
-    for name in ("step-x", ".step-4.tmp", "notes"):
+    for name in ("step-x", "step-²", ".step-4.tmp", "notes"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-9").touch()
     assert list_checkpoints(tmp_path) == [(3, tmp_path / "step-3")]

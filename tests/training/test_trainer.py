@@ -299,12 +299,15 @@ def resumed(tmp_path: Path) -> None:
     [
         {"step": "1"}, {"step": -1}, {"step": True}, {"place": 3}, {"place": "x"}, {"scores": [None]},
         {"identity": []}, {"unknown": 1}, {"pending": {"a": "b"}}, {"best": "nan"}, {"log_offset": 1.5},
+        {"step": 10**18}, {"step": None}, {"place": None}, {"scores": None},
     ],
 )  # fmt: skip
 def test_a_state_that_no_run_has_written_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A field that is None here is left out."""
     checkpoint = checkpoint_of(tmp_path)
     path = checkpoint / "train" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    state = json.loads(path.read_text()) | change
+    path.write_text(json.dumps({name: state[name] for name in state if change.get(name, 0) is not None}))
     sealed(checkpoint)
     with pytest.raises(CheckpointError, match=r"state\.json is not what this run writes"):
         resumed(tmp_path)

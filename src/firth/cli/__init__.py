@@ -15,9 +15,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from firth.errors import FirthError, printable
+from firth.errors import FirthError, harmless, printable
 
 INTERRUPTED = 130
+_HELP = ("--help", "-h")
 _WRONG_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
@@ -33,12 +34,13 @@ def main(tokens: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
-    with _terminate_like_interrupt():
+    given = sys.argv[1:] if tokens is None else tokens
+    with _terminate_like_interrupt(), _harmless_on_terminals(given):
         try:
             # Not above: worker processes import this module when they start, and need none of the commands.
             from firth.cli.app import run
 
-            code = run(sys.argv[1:] if tokens is None else tokens)
+            code = run(given)
             sys.stdout.flush()
             return code
         except FirthError as error:
@@ -57,7 +59,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
-            return _fail(_out_of_memory(sys.argv[1:] if tokens is None else tokens), 1)
+            return _fail(_out_of_memory(given), 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -103,6 +105,37 @@ def _drop_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+class _Terminal(io.TextIOWrapper):
+    """Standard output on a terminal, which obeys no character of a result."""
+
+    def write(self, text: str) -> int:
+        super().write(harmless(text))
+        return len(text)
+
+    def isatty(self) -> bool:
+        # Who asks wants to write such characters: a list of commands in colours.
+        return False
+
+
+@contextmanager
+def _harmless_on_terminals(tokens: Sequence[str]) -> Iterator[None]:
+    """Inside, standard output is a ``_Terminal`` if it is on one, but for the help of a command."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper) or not stream.isatty() or not {*_HELP}.isdisjoint(tokens):
+        yield
+        return
+    stream.flush()
+    sys.stdout = terminal = _Terminal(
+        stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering
+    )
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+        with suppress(OSError):  # nobody sees a terminal that was closed
+            terminal.detach()
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import inspect
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
@@ -112,12 +114,24 @@ LabelledFlags.__doc__ = _unwrapped(LabelledFlags.__doc__)
 
 def run(tokens: Sequence[str]) -> int:
     """Run the command in ``tokens`` and return its exit code; UsageError for wrong usage."""
+    for token in tokens:
+        _check_utf8(token)
+    with suppress(FileNotFoundError):  # a folder that was deleted: the command says what it lacks
+        _check_utf8(os.getcwd())
     try:
         if any(token.rpartition("=")[2].lower() in _NOTHING for token in tokens):
             _refuse_none(tokens)
         return app(list(tokens)) or 0
     except CycloptsError as error:
         raise UsageError(_explained(error, tokens)) from None
+
+
+def _check_utf8(token: str) -> None:
+    """UsageError for a name or text of other bytes: recipes, manifests and the files of models cannot hold it."""
+    try:
+        token.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{token}: not UTF-8; rename it, or convert the text to UTF-8") from None
 
 
 # What the parser reads as "not given", where an option may be left out.

@@ -221,7 +221,7 @@ async def _body(request: Request, context: Context) -> bytes:
     limits, found = context.state.limits, bytearray()
     too_long = RefusalError(413, "body", f"the body is longer than {limits.body_bytes:,} bytes")
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced[:18]) > limits.body_bytes:
+    if announced.isdecimal() and int(announced[:18]) > limits.body_bytes:
         raise too_long
     try:
         async with asyncio.timeout(limits.body_s):

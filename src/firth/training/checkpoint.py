@@ -143,7 +143,7 @@ def list_checkpoints(checkpoints: Path) -> list[tuple[int, Path]]:
     if checkpoints.is_dir():
         for path in checkpoints.iterdir():
             number = path.name.removeprefix("step-")
-            if path.is_dir() and path.name.startswith("step-") and number.isdigit():
+            if path.is_dir() and path.name.startswith("step-") and number.isdecimal():
                 found.append((int(number), path))
     return sorted(found)
 

@@ -104,6 +104,8 @@ _STATE: Mapping[str, Callable[[Any], bool]] = {
     "environment": lambda value: isinstance(value, dict),
     "pending": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
 }
+# Fields that runs of earlier versions did not write.
+_LATER = ("plateaus", "environment", "pending")
 
 
 @dataclass(kw_only=True)
@@ -683,7 +685,12 @@ def _read_state(path: Path) -> State:
         for name, value in plain.items():
             if name not in _STATE or not _STATE[name](value):
                 raise ConfigError(f"{name[:60]} = {str(value)[:60]}")
-        Place.parse(plain.get("place", ""))
+        if lacking := _STATE.keys() - plain.keys() - set(_LATER):
+            raise ConfigError(f"it lacks {', '.join(sorted(lacking))}")
+        folder = path.parent.parent.name
+        if folder != f"step-{plain['step']}":
+            raise ConfigError(f"step = {plain['step']} in the folder {folder}")
+        Place.parse(plain["place"])
     except UsageError as error:
         raise CheckpointError(f"{path} {_OF_ANOTHER}: {error}") from None
     return State(**plain)
