@@ -1,7 +1,8 @@
 """The engine: who is answered while a long row is computed."""
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ from firth.serving.config import Limits
 from firth.serving.cost import CostModel
 from firth.serving.engine import Caller
 from firth.serving.hosted import Hosted
+from firth.text.tokenizer import Tokenizer
 
 
 class MillisecondAToken(CostModel):
@@ -70,6 +72,24 @@ def test_a_short_question_is_answered_in_the_middle_of_a_long_one(
     assert done[0] == short
     for expected, found in zip(alone, together, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/masking", "/attention", "/hidden_states"])
+def test_long_bodies_are_not_tokenised_where_all_requests_arrive(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    threads, encode = list[str](), Tokenizer.encode_many
+
+    def noted(self: Tokenizer, texts: Sequence[str]) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode(self, texts)
+
+    async def work(client: Client) -> Any:
+        return [(await client.post(path, {"inputs": "river " * n})).status_code for n in (1, 1000)]
+
+    monkeypatch.setattr(Tokenizer, "encode_many", noted)
+    assert serve(work, "masked") == [200, 200 if path == "/tokenize" else 422]
+    assert threads[0] == threading.current_thread().name and threads[-1].startswith("tokenizer")
 
 
 def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

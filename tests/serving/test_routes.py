@@ -2,17 +2,21 @@
 
 import asyncio
 import base64
+import dataclasses
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+import torch
 from served import Client, Serve
 
 from firth.inference.masks import MASK
 from firth.inference.model import Model
+from firth.serving.hosted import Hosted
 from firth.serving.kserve import packed, unpack_strings
 
 TEXTS = ["the river", "", "The old farmer walked to the river in the morning. " * 6, "강가에서 편지를 썼다.", "a"]
@@ -64,6 +68,13 @@ def test_headers_tell_what_a_request_took(serve: Serve) -> None:
     assert answer.headers["x-request-id"] == "mine"
     assert int(answer.headers["x-windows"]) > 1 and answer.headers["x-truncated"] == "false"
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    assert answer.headers["x-compute-type"] == "cpu"
+
+
+def test_the_header_of_a_gpu_names_it(predictors: dict[str, Any]) -> None:
+    on_gpu = dataclasses.replace(predictors["classify"], device=torch.device("cuda"))
+    assert Hosted("a", Path("a"), on_gpu).compute_type == "gpu"
+    assert Hosted("a", Path("a"), predictors["baseline"]).compute_type == "cpu"
 
 
 def test_below_the_threshold_the_answer_is_null_with_its_score(serve: Serve, predictors: dict[str, Any]) -> None:

@@ -301,7 +301,7 @@ def _tell(context: Context, response: Response, started_s: float) -> None:
         return
     response.headers.update(
         {
-            "x-compute-type": "cpu",
+            "x-compute-type": context.state.model(context.model_name).compute_type,
             "x-total-time": str(round((time.monotonic() - started_s) * 1e3)),
             "x-tokenization-time": str(round(caller.tokenize_s * 1e3)),
             "x-queue-time": str(round(caller.queue_s * 1e3)),

@@ -88,17 +88,25 @@ class Context:
     def texts(self, value: Sequence[str], name: str = "inputs") -> list[str]:
         """Texts of the body, as many and as long as they may be."""
         limits = self.state.limits
-        if not value:
-            raise RefusalError(400, "empty", f"{name}: expected at least one text", name)
-        if len(value) > limits.inputs:
-            message = f"{name}: {len(value)} texts; this server takes {limits.inputs} in one request"
-            raise RefusalError(422, "inputs", message, name)
+        self.check_number(len(value), name)
         for text in value:
             if len(text) > limits.characters:
                 message = f"{name}: a text of {len(text):,} characters; this server takes {limits.characters:,}"
                 raise RefusalError(422, "length", message, name)
         self.characters += sum(map(len, value))
         return list(value)
+
+    def check_number(self, n: int, name: str = "inputs") -> None:
+        """RefusalError for no inputs, and for more than the server takes in one request."""
+        limits = self.state.limits
+        if not n:
+            raise RefusalError(400, "empty", f"{name}: expected at least one", name)
+        if n > limits.inputs:
+            raise RefusalError(422, "inputs", f"{name}: {n}; this server takes {limits.inputs} in one request", name)
+
+    async def aside(self, make: Callable[[], T]) -> T:
+        """What ``make`` returns, without keeping others waiting if the body is long."""
+        return await self.state.engine.aside(self.caller, make)
 
     async def ask(self, job: Job) -> Any:
         """The answers of the engine to a question."""

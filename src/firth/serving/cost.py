@@ -26,7 +26,8 @@ class CostModel:
     tokens: float = 0.0
     squares: float = 0.0
     seconds: float = 0.0
-    coefficients: np.ndarray = field(default_factory=lambda: np.array([0.0, _TOKENS / _FIRST_RATE, 0.0]))
+    # Python's floats: a prediction is made for every row that waits, and NumPy's scalars take several times as long.
+    coefficients: tuple[float, float, float] = (0.0, _TOKENS / _FIRST_RATE, 0.0)
 
     def learn(self, tokens: int, squares: float, seconds: float) -> None:
         """Take note of a batch that was run."""
@@ -37,12 +38,13 @@ class CostModel:
         self.sums = self.sums * _FORGET + x * seconds * weight
         self.tokens, self.seconds = self.tokens * _FORGET + tokens, self.seconds * _FORGET + seconds
         self.squares = self.squares * _FORGET + squares
-        self.coefficients = _without_negatives(self.products, self.sums)
+        c0, c1, c2 = _without_negatives(self.products, self.sums).tolist()
+        self.coefficients = c0, c1, c2
 
     def predict(self, tokens: int, squares: float) -> float:
         """Seconds that a batch will take."""
         c0, c1, c2 = self.coefficients
-        return float(c0 + c1 * tokens / _TOKENS + c2 * squares / _SQUARES)
+        return c0 + c1 * tokens / _TOKENS + c2 * squares / _SQUARES
 
     def rate(self, slice_s: float) -> float:
         """Tokens a second where batches of ``slice_s`` are full, as they are when many wait.
@@ -53,8 +55,8 @@ class CostModel:
             return _FIRST_RATE
         mean_row = self.squares / self.tokens
         c0, c1, c2 = self.coefficients
-        each_s = float(c1 / _TOKENS + c2 * mean_row / _SQUARES)
-        full = (slice_s - float(c0)) / each_s / slice_s if each_s > 0 else 0.0
+        each_s = c1 / _TOKENS + c2 * mean_row / _SQUARES
+        full = (slice_s - c0) / each_s / slice_s if each_s > 0 else 0.0
         return max(full, self.tokens / self.seconds)
 
 

@@ -234,16 +234,21 @@ class Engine:
         message = f"overloaded: {what}; try again in {seconds} s"
         return RefusalError(429, reason, message, headers={"Retry-After": str(seconds)})
 
+    async def aside(self, caller: Caller, make: Callable[[], T]) -> T:
+        """What ``make`` returns. For a long body it is called in a tokenizer thread, so that other requests go on."""
+        if caller.body_bytes <= _SMALL_BYTES:
+            return make()
+        return await asyncio.get_running_loop().run_in_executor(self.tokenizers, make)
+
     async def ask(self, job: Job, caller: Caller) -> Any:
         """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
         self.admit(caller)
         key, estimate = (caller.client, job.forward), max(caller.body_bytes // 4, 1)
-        small = caller.body_bytes <= _SMALL_BYTES
-        loop, started_s = asyncio.get_running_loop(), time.monotonic()
+        started_s = time.monotonic()
         with self._changed:
             self.scheduler.announce(*key, estimate)
         try:
-            prepared = job.prepare() if small else await loop.run_in_executor(self.tokenizers, job.prepare)
+            prepared = await self.aside(caller, job.prepare)
         finally:
             with self._changed:
                 self.scheduler.announce(*key, -estimate)
@@ -255,9 +260,7 @@ class Engine:
         if prepared.rows:
             self.admit(caller)
             outputs = await self._outputs(caller, job.forward, list(prepared.rows), job.alone)
-        if small:
-            return prepared.answers(outputs)
-        return await loop.run_in_executor(self.tokenizers, prepared.answers, outputs)
+        return await self.aside(caller, lambda: prepared.answers(outputs))
 
     async def _outputs(self, caller: Caller, forward: Forward, rows: "list[QueuedRow]", alone: bool) -> list[Any]:
         request, ticket = self._queue(caller, forward, rows, alone)

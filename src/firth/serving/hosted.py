@@ -129,6 +129,11 @@ class Hosted:
         return self.predictor
 
     @property
+    def compute_type(self) -> str:
+        """``"gpu"`` or ``"cpu"``."""
+        return "gpu" if not isinstance(self.predictor, Baseline) and self.predictor.device.type == "cuda" else "cpu"
+
+    @property
     def batch_matters(self) -> bool:
         """Whether a sequence's outputs depend on what else is in its batch."""
         if isinstance(self.predictor, Baseline):

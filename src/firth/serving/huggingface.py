@@ -1,6 +1,6 @@
 """The routes of Hugging Face's inference tasks, ``{inputs, parameters}``, and multiple choice beside them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -125,6 +125,7 @@ class PairInputs:
     text_pair: str | None = None
 
 
+CHOICE_INPUTS: TypeAdapter[Any] = TypeAdapter(ChoiceInputs)
 _INPUTS: dict[str, TypeAdapter[Any]] = {
     "texts": TypeAdapter(Texts),
     "pairs": TypeAdapter(str | PairInputs | list[str | PairInputs]),
@@ -228,18 +229,22 @@ async def mask(context: Context, body: TaskBody) -> Any:
     hosted = context.hosted("fill-mask")
     texts = context.texts(inputs)
     found = await context.ask(hosted.fill_mask(texts, top_k))
-    made = [[_filled(hosted, text, blank) for blank in blanks] for text, blanks in zip(texts, found, strict=True)]
+    numbers = await context.aside(lambda: _numbers(hosted, found))
+    made = [[_filled(text, blank, numbers) for blank in blanks] for text, blanks in zip(texts, found, strict=True)]
     # One list for a text with one mask, a list per mask for others, as their pipeline has it.
     by_text = [blanks[0] if len(blanks) == 1 else blanks for blanks in made]
     return by_text if several else by_text[0]
 
 
-def _filled(hosted: Any, text: str, blank: Any) -> list[dict[str, Any]]:
+def _numbers(hosted: Any, found: list[Any]) -> dict[str, int]:
+    """The id of each candidate's token."""
+    wanted = {candidate.token for blanks in found for blank in blanks for candidate in blank.candidates}
+    return {piece: i for i, piece in enumerate(hosted.model.loaded.tokenizer.pieces) if piece in wanted}
+
+
+def _filled(text: str, blank: Any, numbers: dict[str, int]) -> list[dict[str, Any]]:
     from firth.inference.masks import MASK
 
-    pieces = hosted.model.loaded.tokenizer.pieces
-    numbers = {c.token: None for c in blank.candidates}
-    numbers = {piece: i for i, piece in enumerate(pieces) if piece in numbers}
     before, after = text[: blank.start], text[blank.start + len(MASK) :]
     return [
         {
@@ -287,13 +292,18 @@ async def features(context: Context, body: FeatureBody) -> Any:
 async def choice(context: Context, body: TaskBody) -> Any:
     inputs, several = _inputs(body, "choices")
     refuse_other("parameters", body.parameters, None, {})
+    answers = await _predictions(context, "/multiple-choice", choice_items(context, inputs))
+    found = [_choice(context, answer) for _, answer in answers]
+    return found if several else found[0]
+
+
+def choice_items(context: Context, inputs: Sequence[ChoiceInputs]) -> list[dict[str, Any]]:
+    """Items of multiple choice, as many and as long as they may be: each choice is a sequence to compute."""
+    context.check_number(len(inputs))
     for one in inputs:
         context.texts([one.text, one.question])
         context.texts(one.choices, "choices")
-    items = [{"text": one.text, "question": one.question, "choices": one.choices} for one in inputs]
-    answers = await _predictions(context, "/multiple-choice", items)
-    found = [_choice(context, answer) for _, answer in answers]
-    return found if several else found[0]
+    return [{"text": one.text, "question": one.question, "choices": one.choices} for one in inputs]
 
 
 def _choice(context: Context, answer: Chosen) -> dict[str, Any]:

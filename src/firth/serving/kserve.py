@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 from starlette.responses import Response
 
-from firth.serving.asking import Context, Route, request_body
+from firth.serving.asking import Context, Route, request_body, validated
 from firth.serving.hosted import Hosted
+from firth.serving.huggingface import CHOICE_INPUTS, choice_items
 from firth.serving.refusals import RefusalError
 
 HEADER = "inference-header-content-length"
@@ -70,7 +71,8 @@ async def infer(context: Context, body: InferBody) -> Any:
     context.model_name = hosted.name
     tensors = _texts(context, body)
     wanted = input_names(hosted)
-    unknown = set(tensors) - {*wanted, *(["second"] if wanted == ["text"] else [])}
+    takes_pairs = wanted == ["text"] and "predict" in hosted.abilities
+    unknown = set(tensors) - {*wanted, *(["second"] if takes_pairs else [])}
     if unknown or not set(wanted) <= set(tensors):
         message = f"inputs: expected tensors named {', '.join(wanted)}, not {', '.join(sorted(tensors)) or 'none'}"
         raise RefusalError(422, "body", message, "inputs")
@@ -80,7 +82,7 @@ async def infer(context: Context, body: InferBody) -> Any:
     names = [output.name for output in body.outputs] or list(known)
     if not set(names) <= set(known):
         raise RefusalError(422, "body", f"outputs: this model has {', '.join(known)}", "outputs")
-    found = await _answers(context, hosted, tensors)
+    found = await _answers(context, hosted, _items(context, hosted, tensors))
     binary = {output.name: bool(output.parameters.get("binary_data")) for output in body.outputs}
     for name in names:
         binary.setdefault(name, bool(body.parameters.get("binary_data_output")))
@@ -130,10 +132,10 @@ def unpack_strings(data: memoryview) -> list[str]:
     return texts
 
 
-async def _answers(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> dict[str, Any]:
+async def _answers(context: Context, hosted: Hosted, items: list[Any]) -> dict[str, Any]:
     if "predict" not in hosted.abilities:
-        return {"embedding": np.stack(await context.ask(hosted.embed(tensors["text"])))}
-    answers = [answer for _, answer in await context.ask(hosted.predict(_items(hosted, tensors)))]
+        return {"embedding": np.stack(await context.ask(hosted.embed(items)))}
+    answers = [answer for _, answer in await context.ask(hosted.predict(items))]
     if hosted.task == "classify":
         return {
             "label": [None if hosted.abstains(a.probability) else a.label for a in answers],
@@ -145,14 +147,15 @@ async def _answers(context: Context, hosted: Hosted, tensors: dict[str, list[str
     return {"prediction": [orjson.dumps(asdict(a)).decode() for a in answers]}
 
 
-def _items(hosted: Hosted, tensors: dict[str, list[str]]) -> list[Any]:
+def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> list[Any]:
     if hosted.task == "answer":
         pairs = zip(tensors["question"], tensors["context"], strict=True)
         return [{"question": question, "context": context} for question, context in pairs]
     if hosted.task == "choose":
         from firth.serving.strict_json import parse_json
 
-        return [parse_json(text.encode()) for text in tensors["item"]]
+        items = [validated(CHOICE_INPUTS, parse_json(text.encode()), "item") for text in tensors["item"]]
+        return choice_items(context, items)
     if "second" in tensors:
         return list(zip(tensors["text"], tensors["second"], strict=True))
     return list(tensors["text"])

@@ -64,7 +64,7 @@ class HiddenStatesBody:
 async def attention(context: Context, body: AttentionBody) -> Any:
     hosted = context.hosted("attention")
     texts = context.texts([body.inputs, *([] if body.second is None else [body.second])])
-    _check_tokens(token_lists(hosted, texts))
+    await _tokens(context, hosted, texts)
     found = await context.ask(hosted.attention(*texts, *([None] * (2 - len(texts)))))
     return {"tokens": found.tokens, **_as_levels(found.weights)}
 
@@ -72,9 +72,8 @@ async def attention(context: Context, body: AttentionBody) -> Any:
 async def cross_attention(context: Context, body: CrossAttentionBody) -> Any:
     hosted = context.hosted("cross-attention")
     (source,) = context.texts([body.inputs])
-    (tokens,) = token_lists(hosted, [source])
     # Before the model translates: a long text takes it long.
-    _check_tokens([tokens])
+    (tokens,) = await _tokens(context, hosted, [source])
     if body.target is None:
         from firth.inference.translating import Search
 
@@ -82,7 +81,8 @@ async def cross_attention(context: Context, body: CrossAttentionBody) -> Any:
         (target,) = await translate(context, [source], search.beam, search.length_penalty)
     else:
         (target,) = context.texts([body.target], "target")
-    _check_tokens([tokens, *token_lists(hosted, [target])])
+    (translated,) = await _tokens(context, hosted, [target])
+    _check_tokens([tokens, translated])
     found = await context.ask(hosted.cross_attention(source, target))
     return {"tokens": found.tokens, "source": found.columns, "translation": target, **_as_levels(found.weights)}
 
@@ -101,8 +101,7 @@ async def next_sentence(context: Context, body: NextSentenceBody) -> Any:
 async def masking(context: Context, body: MaskingBody) -> Any:
     hosted = context.hosted("fill-mask")
     (text,) = context.texts([body.inputs])
-    (tokens,) = token_lists(hosted, [text])
-    _check_tokens([tokens])
+    (tokens,) = await _tokens(context, hosted, [text])
     row, guesses = await context.ask(hosted.masking(text, body.share, body.seed, _CANDIDATES))
     assert len(tokens) == len(row.ids), "masked models read texts with the special tokens of their pre-training"
     masked = [
@@ -128,8 +127,7 @@ def _how(hosted: Hosted, shown: int, label: int) -> str:
 async def hidden_states(context: Context, body: HiddenStatesBody) -> Any:
     hosted = context.hosted("embed")
     texts = context.texts(as_list(body.inputs))
-    tokens = token_lists(hosted, texts)
-    _check_tokens(tokens)
+    tokens = await _tokens(context, hosted, texts)
     if not all(tokens):
         raise RefusalError(422, "empty", "a text has no tokens: give texts with a word in each", "inputs")
     most = hosted.model.loaded.max_length
@@ -148,6 +146,13 @@ def _as_float16(layer: np.ndarray) -> dict[str, Any]:
     """The vectors of a layer (T, H), little-endian, in base64."""
     states = np.ascontiguousarray(layer, "<f2").tobytes()
     return {"shape": list(layer.shape), "states": base64.b64encode(states).decode("ascii")}
+
+
+async def _tokens(context: Context, hosted: Hosted, texts: list[str]) -> list[list[dict[str, Any]]]:
+    """The tokens of each text; RefusalError if they are more than can be drawn."""
+    rows = await context.aside(lambda: token_lists(hosted, texts))
+    _check_tokens(rows)
+    return rows
 
 
 def _check_tokens(rows: list[list[dict[str, Any]]]) -> None:

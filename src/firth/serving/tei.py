@@ -187,7 +187,8 @@ async def similarity(context: Context, body: SimilarityBody) -> Any:
 async def tokenize(context: Context, body: TokenizeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
-    return token_lists(hosted, context.texts(as_list(body.inputs)), special=body.add_special_tokens)
+    texts = context.texts(as_list(body.inputs))
+    return await context.aside(lambda: token_lists(hosted, texts, special=body.add_special_tokens))
 
 
 def token_lists(hosted: Hosted, texts: Sequence[str], *, special: bool = True) -> list[list[dict[str, Any]]]:
@@ -212,7 +213,7 @@ async def decode(context: Context, body: DecodeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("skip_special_tokens", body.skip_special_tokens, True)
     rows = checked_ids(hosted, ids_of(body.ids) or [], context.state.limits)
-    return [hosted.model.loaded.tokenizer.decode(row) for row in rows]
+    return await context.aside(lambda: [hosted.model.loaded.tokenizer.decode(row) for row in rows])
 
 
 async def info(context: Context, body: None) -> Any:
