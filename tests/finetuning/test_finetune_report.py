@@ -74,7 +74,7 @@ def test_mistakes_are_shown_with_the_words_that_mattered(tmp_path: Path) -> None
     mistake = {"where": "t.tsv:7", "gold": "a", "predicted": "b", "probability": 0.97, "words": words}
     page = write(tmp_path, results() | {"best_seed": 1, "mistakes": {"split": "dev", "examples": [mistake]}})
     assert "t.tsv:7: a, predicted b (97%)" in page
-    tokens = re.findall(r'<span class="token" title="([^"]*)"><bdi style="([^"]*)">([^<]*)', page)
+    tokens = re.findall(r'<span class="token" title="([^"]*)"><bdi dir="ltr" style="([^"]*)">([^<]*)', page)
     assert [(hint, text) for hint, _, text in tokens] == [
         ("log-odds -0.40", "not"),
         ("log-odds +0.25", "&lt;good&gt;"),
