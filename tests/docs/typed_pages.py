@@ -57,7 +57,9 @@ class Reader:
 
     def _command(self, line: str) -> None:
         given, pipe, behind = line.partition(" | firth ")
-        if pipe:
+        if match := re.fullmatch(r"(firth .*) < (\S+)", line):
+            self._firth(match[1], Path(match[2]).read_bytes())
+        elif pipe:
             found = subprocess.run(["bash", "-c", given], capture_output=True, check=True)
             self._firth("firth " + behind, found.stdout)
         elif line.startswith("firth "):

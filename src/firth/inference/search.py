@@ -124,8 +124,8 @@ class Index:
             file.seek(int(self._ends[number]))
             return file.read(int(self._ends[number + 1] - self._ends[number]) - 1).decode()
 
-    def nearest(self, query: Float[np.ndarray, " H"], top: int) -> list[Hit]:
-        """The ``top`` texts with the highest cosine similarity to ``query``; ties in file order.
+    def nearest(self, query: Float[np.ndarray, " H"], top_k: int) -> list[Hit]:
+        """The ``top_k`` texts with the highest cosine similarity to ``query``; ties in file order.
 
         Every vector is compared: the search is exact.
         """
@@ -135,7 +135,7 @@ class Index:
             cosines = self.vectors[start : start + _BLOCK] @ wanted
             best = np.concatenate([best, cosines])
             numbers = np.concatenate([numbers, np.arange(start, start + len(cosines))])
-            chosen = np.lexsort((numbers, -best))[:top]
+            chosen = np.lexsort((numbers, -best))[:top_k]
             best, numbers = best[chosen], numbers[chosen]
         pairs: list[Any] = list(zip(numbers.tolist(), best.tolist(), strict=True))
         return [Hit(number + 1, cosine, self.text(number)) for number, cosine in pairs]
