@@ -42,6 +42,16 @@ def test_a_handful_of_right_answers_does_not_make_probabilities_of_one() -> None
     assert 0.7 < options.temperature < 1
 
 
+def test_fifty_right_answers_do_not_sharpen_a_model_that_is_sure() -> None:
+    # As fine-tuning ends on a small held-out set: all right, each by more than a hundred to one.
+    texts = [Text("x", "a")] * 50
+    options, figures = calibrate(
+        "classify", ClassifyConfig(labels=("a", "b")), EncodedSplit(texts, [], {}), logits_of([[8.0, 0.0]] * 50)
+    )
+    assert 1 < options.temperature < 2
+    assert figures["reliability_after"][0][0] < 1 - 1e-3
+
+
 def choice_outputs(scores: list[list[float]]) -> tuple[list[Example], list[Outputs]]:
     examples = [Example((), (1,) * len(row), {}) for row in scores]
     return examples, [[{"logits": np.array([[score]], np.float32)} for score in row] for row in scores]
@@ -52,7 +62,9 @@ def test_a_temperature_of_questions_with_unequal_numbers_of_choices() -> None:
     records = [Choice("x", "", ("p", "q") if i % 2 else ("p", "q", "r"), [0, 0, 0, 1][i % 4]) for i in range(80)]
     examples, outputs = choice_outputs([[4.0, 0.0] if i % 2 else [4.0, 0.0, -200.0] for i in range(80)])
     options, figures = calibrate("choose", ChooseConfig(), EncodedSplit(records, examples, {}), outputs)
-    assert options.temperature == pytest.approx((4 / math.log(3)) ** (80 / 110), rel=1e-2)
+    # One in 82 right answers counts as wrong, one in 82 wrong ones as right.
+    right = (0.75 * 81 + 0.25) / 82
+    assert options.temperature == pytest.approx((4 / math.log(right / (1 - right))) ** (80 / 110), rel=1e-2)
     assert options.temperature == figures["temperature"]
     assert choose_answers(records, examples, outputs, options)[1].probabilities == pytest.approx((0.83, 0.17), abs=0.01)
 

@@ -9,6 +9,7 @@ from firth.metrics.calibration import (
     MAX_TEMPERATURE,
     MIN_TEMPERATURE,
     ReliabilityBin,
+    careful_temperature,
     cross_fitted,
     expected_calibration_error,
     fit_temperature,
@@ -99,15 +100,38 @@ def test_logits_that_are_all_right_or_all_wrong_end_at_the_bounds() -> None:
     assert fit_temperature(logits, np.array([1])) == pytest.approx(MAX_TEMPERATURE, rel=1e-3)
 
 
+@pytest.mark.parametrize("n", [1, 10, 50, 500])
+@pytest.mark.parametrize("margin", [1.0, 9.0, 30.0])
+def test_right_answers_promise_no_more_than_their_number(n: int, margin: float) -> None:
+    # n right answers do not show that one in n is wrong less often, however sure the model is.
+    logits, gold = np.tile([margin, 0.0], (n, 1)), np.zeros(n, int)
+    careful = careful_temperature(logits, gold)
+    confidence = softmax(logits / careful)[0, 0]
+    assert confidence <= max(softmax(logits)[0, 0], 1 - 1 / (n + 2))
+    if n == 500:
+        assert confidence == pytest.approx(1 - 1 / (n + 2), abs=0.002)
+
+
+def test_few_examples_move_the_temperature_little_and_many_find_it() -> None:
+    logits, gold = drawn(20_000, 3, 4.0)
+    assert careful_temperature(logits, gold) == pytest.approx(4.0, rel=0.05)
+    assert 0.7 < careful_temperature(logits[:5], gold[:5]) < 2.0
+    # A choice that a question does not have, far below the others, is nobody's runner-up.
+    padded = np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e4)
+    assert careful_temperature(padded, gold) == pytest.approx(careful_temperature(logits, gold), rel=1e-3)
+
+
 def test_one_class_or_no_difference_keeps_temperature_one() -> None:
     assert fit_temperature(np.array([[5.0], [-3.0]]), np.array([0, 0])) == 1.0
     assert fit_temperature(np.zeros((3, 2)), np.array([0, 1, 1])) == 1.0
+    assert careful_temperature(np.array([[5.0], [-3.0]]), np.array([0, 0])) == 1.0
 
 
 @pytest.mark.parametrize("size", [1e4, 1e200, 1.7e308])
 def test_huge_logits(size: float) -> None:
     logits, gold = np.array([[size, -size], [-size, size], [0.0, size]]), np.array([0, 1, 0])
     assert MIN_TEMPERATURE <= fit_temperature(logits, gold) <= MAX_TEMPERATURE
+    assert MIN_TEMPERATURE <= careful_temperature(logits, gold) <= MAX_TEMPERATURE
     assert np.isfinite(cross_fitted(logits, gold)).all()
 
 

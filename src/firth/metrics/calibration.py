@@ -67,19 +67,30 @@ def fit_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"
     Differs: bounded, for logits that are all right want T = 0.
     """
     _check("logits", logits, gold)
-    below = _below_largest(logits)
+    return _best_temperature(_below_largest(logits), gold, doubt=0.0)
+
+
+def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
+    """A temperature from few examples: what they do not show, such as that no answer is ever wrong, is not assumed.
+
+    One in n + 2 answers counts as its runner-up, since n right ones in a row promise no more than that; and T is
+    shrunk towards 1, as if by 30 more examples.
+
+    Source: Platt 1999, §2.2 (targets of n + 1 in n + 2), for the classes that Guo et al. 2017 calibrate.
+    """
+    _check("logits", logits, gold)
+    fitted = _best_temperature(_below_largest(logits), gold, doubt=1 / (len(gold) + 2))
+    return fitted ** (len(gold) / (len(gold) + _DOUBT))
+
+
+def _best_temperature(below: np.ndarray, gold: np.ndarray, doubt: float) -> float:
     bounds = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
     # Convex in 1/T, so with a single valley in log T, where both ends are equally far from 1.
     # Not above: it takes longer to import than one text to label, and only training fits a temperature.
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(lambda log_t: _loss(below, gold, math.exp(log_t)), bounds=bounds, method="bounded")
-    return math.exp(found.x) if found.fun < _loss(below, gold, 1.0) else 1.0
-
-
-def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
-    """``fit_temperature`` shrunk towards 1, as if by 30 more examples: a few examples, all correct, would give 0."""
-    return fit_temperature(logits, gold) ** (len(gold) / (len(gold) + _DOUBT))
+    found = minimize_scalar(lambda log_t: _loss(below, gold, math.exp(log_t), doubt), bounds=bounds, method="bounded")
+    return math.exp(found.x) if found.fun < _loss(below, gold, 1.0, doubt) else 1.0
 
 
 def best_threshold(shares: Float[np.ndarray, "n K"], gold: Bool[np.ndarray, "n K"]) -> tuple[float, float]:
@@ -112,7 +123,7 @@ def cross_fitted(
         return probabilities
     for held_out in np.array_split(np.random.default_rng(seed).permutation(n), min(folds, n)):
         others = np.setdiff1d(np.arange(n), held_out)
-        temperature = fit_temperature(logits[others], gold[others])
+        temperature = careful_temperature(logits[others], gold[others])
         weights = np.exp(_below_largest(logits[held_out]) / temperature)
         probabilities[held_out] = weights / weights.sum(-1, keepdims=True)
     return probabilities
@@ -125,10 +136,16 @@ def _below_largest(logits: np.ndarray) -> np.ndarray:
         return np.maximum(logits - logits.max(-1, keepdims=True), -1e100)
 
 
-def _loss(below: np.ndarray, gold: np.ndarray, temperature: float) -> float:
-    """Mean negative log likelihood."""
+def _loss(below: np.ndarray, gold: np.ndarray, temperature: float, doubt: float) -> float:
+    """Mean negative log likelihood, where the runner-up of each gold class is the right one with probability doubt."""
     scaled = below / temperature
-    return float(np.mean(np.log(np.exp(scaled).sum(-1)) - scaled[np.arange(len(gold)), gold]))
+    rows = np.arange(len(gold))
+    right = scaled[rows, gold]
+    if doubt and scaled.shape[1] > 1:
+        others = scaled.copy()
+        others[rows, gold] = -np.inf
+        right = (1 - doubt) * right + doubt * others.max(-1)
+    return float(np.mean(np.log(np.exp(scaled).sum(-1)) - right))
 
 
 def _check(name: str, table: np.ndarray, gold: np.ndarray) -> None:
