@@ -140,6 +140,22 @@ def test_scores_runs_curves_and_what_reading_met(tmp_path: Path) -> None:
     assert "http://" not in re.sub(r"http://www\.w3\.org\S*|http://purl\S*|http://creative\S*", "", page)
 
 
+def test_one_run_has_no_deviation(tmp_path: Path) -> None:
+    one = {"mean": 0.9, "sd": 0.0, "interval": None, "best": 0.9, "values": [0.9]}
+    page = write(tmp_path, results() | {"dev": {"dev": {"accuracy": one}}, "held_out": {"accuracy": one}})
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]
+    at = cells.index("score")
+    assert cells[at : at + 4] == ["score", "value", "accuracy", "0.9000"]
+    assert "±" not in page and "interval" not in page
+
+
+def test_bins_of_the_reliability_diagram_have_counts(tmp_path: Path) -> None:
+    page = write(tmp_path, results())
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>.*?</t[dh]>", page)]
+    at = cells.index("temperature scaling")
+    assert cells[at + 4 : at + 12] == ["before", "0.9000", "0.8000", "10", "after", "0.8000", "0.8000", "10"]
+
+
 def test_without_dev_file_and_temperature(tmp_path: Path) -> None:
     page = write(tmp_path, results() | {"dev": {}, "calibration": {}, "notes": []})
     assert "Held out: 56 examples" in page

@@ -51,8 +51,11 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
 
 
 def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], split: str) -> None:
-    """Add the scores over the seeds, and the best run's breakdown."""
-    report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
+    """Add the scores, over the seeds if there are several, and the best run's breakdown."""
+    if any(len(score["values"]) > 1 for score in scores.values()):
+        report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
+    else:  # one run has no deviation
+        report.table(["score", "value"], [[metric, f"{score['mean']:.4f}"] for metric, score in scores.items()])
     found = results.get("breakdown", {}).get(split)
     if found is not None:
         report.text(f"The run with seed {results['best_seed']}, label by label:")
@@ -153,3 +156,11 @@ def add_calibration(report: Report, figures: dict[str, Any]) -> None:
         rows = figures[f"reliability_{when}"]
         curves[when] = ([row[0] for row in rows], [row[1] for row in rows])
     report.lines_plot("Reliability", curves, "probability of the predicted label", "accuracy")
+    report.table(
+        ["temperature scaling", "mean probability", "accuracy", "examples"],
+        [
+            [when, f"{confidence:.4f}", f"{accuracy:.4f}", count]
+            for when in ("before", "after")
+            for confidence, accuracy, count in figures[f"reliability_{when}"]
+        ],
+    )
