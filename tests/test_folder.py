@@ -272,6 +272,16 @@ def test_every_file_that_changes_an_answer_is_covered(tmp_path: Path, name: str)
         read_model(tmp_path / "m")
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1.625])
+def test_the_card_says_that_other_tools_do_not_know_the_temperature(tmp_path: Path, temperature: float) -> None:
+    model = classifier()
+    model.config = replace(model.config, temperature=temperature)
+    write_folder(tmp_path / "m", lambda folder: write_model(folder, "bert", "classify", model, tokenizer(), {}))
+    card = (tmp_path / "m" / "README.md").read_text("utf-8")
+    assert ("divided by the temperature 1.625" in card) == (temperature != 1.0)
+    assert ("`firth convert folder --as hf`" in card) == (temperature != 1.0)
+
+
 def test_a_model_card_may_be_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole_model(tmp_path / "m")
     (tmp_path / "m" / "README.md").write_text("For reviews of films.")

@@ -171,6 +171,12 @@ def _card(
     lines = [f"- {fact}" for fact in facts]
     foreign = tensor_names(system_name, task, objective.config) is not None
     others = " or `transformers.AutoModel.from_pretrained(folder)`" if foreign else ""
+    temperature = 1.0 if task == PRETRAINING else getattr(objective.config, "temperature", 1.0)
+    calibration = [
+        f"Probabilities are calibrated: outputs are divided by the temperature {temperature:.4g} before the softmax. "
+        "Other tools do not read it from here; `firth convert folder --as hf` writes it into the last layer.",
+        "",
+    ]
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
     return "\n".join(
         [
@@ -185,6 +191,7 @@ def _card(
             "",
             f"Load it with `firth.load(folder)`{others}.",
             "",
+            *(calibration if temperature != 1.0 else []),
             "## Where it comes from",
             "",
             "```json",
