@@ -13,10 +13,12 @@ holds it) from what another process is writing, and removes the first.
 """
 
 import ctypes
+import difflib
 import errno
 import fcntl
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -36,6 +38,8 @@ MANIFEST = "manifest.json"
 UNCOVERED = ("README.md", "int8.json")
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
+# How many names of a folder are compared with one that is not there.
+_MOST_BESIDE = 1000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Of Linux's renameat2(2).
 _AT_FDCWD, _NO_REPLACE = -100, 1
@@ -58,6 +62,16 @@ def check_new_file(path: Path) -> None:
     """Raise ConfigError if ``path`` already exists."""
     if os.path.lexists(path):
         raise _exists(path)
+
+
+def nearest(path: Path) -> str:
+    """``did you mean NAME?``, of the name beside a path that is most like it; empty if there is none."""
+    try:
+        names = [entry.name for entry in itertools.islice(path.parent.iterdir(), _MOST_BESIDE)]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return f"did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def _exists(path: Path, also: str = "") -> ConfigError:

@@ -188,6 +188,21 @@ def test_bad_bytes_are_counted_with_their_places(tmp_path: Path) -> None:
         list(CorpusReader([path], errors="strict"))
 
 
+def test_a_file_of_another_encoding_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    korean = write(tmp_path / "k.txt", ("배송이 빨라서 좋아요.\n" * 100).encode("cp949"))
+    with pytest.raises(
+        InputError, match=r"k\.txt: \d\d% of its bytes are not UTF-8; .* iconv -f CP949 -t UTF-8 .*k\.txt > "
+    ):
+        list(CorpusReader([korean]))
+    excel = write(tmp_path / "e.txt", "words\n".encode("utf-16"))
+    with pytest.raises(InputError, match=r"UTF-16 text; .* iconv -f UTF-16 -t UTF-8 "):
+        list(CorpusReader([excel]))
+    # Some of the letters only: replaced, and reported.
+    french = write(tmp_path / "f.txt", ("Un café et du thé.\n" * 100).encode("latin-1"))
+    reader = CorpusReader([french])
+    assert len(list(reader)) == 1 and reader.report.bad_bytes == 200
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40) | st.text(max_size=30).map(str.encode), st.integers(1, 7))
 def test_blocks_do_not_matter(tmp_path_factory: pytest.TempPathFactory, data: bytes, block: int) -> None:

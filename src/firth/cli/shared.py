@@ -103,7 +103,10 @@ def print_warnings(bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_li
     """Print problems found in the text: invalid UTF-8, and lines or documents that were too long."""
     if bad_bytes:
         places = ", ".join(f"{path} at byte {offset:,}" for path, offset in bad_places)
-        print(f"  warning: {counted(bad_bytes, 'place')} not UTF-8, replaced by U+FFFD and dropped: {places}")
+        print(
+            f"  warning: {counted(bad_bytes, 'place')} not UTF-8, replaced by U+FFFD and dropped: {places}; "
+            "a file of another encoding is converted by iconv -f ENCODING -t UTF-8"
+        )
     if cut_lines:
         print(f"  warning: {counted(cut_lines, 'line')} too long for one paragraph, split")
     if cut_documents:

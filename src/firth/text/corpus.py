@@ -10,16 +10,20 @@ import glob
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from firth.errors import InputError
+from firth.files import nearest
 from firth.progress import say
 from firth.remote import RemotePath, is_address, place_of
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
+from firth.text.encodings import UTF16, conversion
 from firth.text.parquet import texts_of_parquet
 from firth.text.records import Document
 from firth.text.wikipedia import articles
@@ -32,6 +36,8 @@ DOCUMENT_LIMIT = 2_000_000  # characters of one document
 _JSON_LIMIT = 256 * LINE_LIMIT  # characters of one JSONL line, which cannot be split
 _BLOCK = 1 << 18  # bytes
 _PLACES = 5  # positions of invalid bytes to keep
+# The share of bytes of a file's first block that may be invalid, and how long the block must be to count them.
+_MOST_BAD, _ENOUGH = 0.2, 1000
 _TABLES = (".tsv", ".csv")
 _OTHER_PACKED = (".zip", ".7z", ".tar", ".lz4")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -84,7 +90,7 @@ def _files_of(given: str) -> list[Path]:
     except (OSError, ValueError) as error:
         raise InputError(f"{given!r}: cannot be read: {_reason(error)}") from None
     if not glob.has_magic(given):
-        raise InputError(f"{given}: no such file or folder; check the path")
+        raise InputError(f"{given}: no such file or folder; {nearest(path) or 'check the path'}")
     files: list[Path] = []
     for match in sorted(glob.glob(given, recursive=True)):
         if not os.path.isdir(match):
@@ -219,11 +225,7 @@ class CorpusReader:
         if name.endswith(".xml"):
             return self._articles(path)
         if name.endswith(_TABLES):
-            # Read it all the same: plain text with tabs may have such a name.
-            say(
-                f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its "
-                f"text, write the column of text to a file first, such as the second one: cut -f2 {path} > text.txt"
-            )
+            _tell_table(str(path))
         groups = self._plain(self.raw_lines(path))
         return self._book(groups) if self.books else groups
 
@@ -370,8 +372,8 @@ class CorpusReader:
         except UnicodeDecodeError as error:
             if self.errors == "strict":
                 raise InputError(
-                    f"{path}: not UTF-8 at byte {offset + error.start}; convert the file to UTF-8 or "
-                    "read it with errors='replace'"
+                    f"{path}: not UTF-8 at byte {offset + error.start}; {conversion(path, data)}; or read it with "
+                    "errors='replace'"
                 ) from None
         text, used = codecs.utf_8_decode(data, "replace", final)
         # A U+FFFD in the file itself is not an error; its three bytes cannot be part of another character.
@@ -460,9 +462,22 @@ class _Stream:
         return taken
 
 
+@cache  # a file may be read several times
+def _tell_table(path: str) -> None:
+    """Say that a file looks like a table. It is read all the same: plain text with tabs may have such a name."""
+    say(
+        f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its text, "
+        f"write the column of text to a file first, such as the second one: cut -f2 {shlex.quote(path)} > text.txt"
+    )
+
+
 def _check_is_text(path: Path, block: bytes) -> None:
-    if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{path}: UTF-16 text; convert it to UTF-8")
+    if block.startswith(UTF16):
+        raise InputError(f"{path}: UTF-16 text; {conversion(path, block)}")
+    # Damaged text has some bytes that are not UTF-8: of a file in another encoding hardly a letter would be left.
+    n_bad = len(block) - len(block.decode("utf-8", "ignore").encode())
+    if len(block) >= _ENOUGH and n_bad > _MOST_BAD * len(block) and not block.count(0):
+        raise InputError(f"{path}: {n_bad / len(block):.0%} of its bytes are not UTF-8; {conversion(path, block)}")
     n_zero = block.count(0)
     if not n_zero:
         return

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from firth.errors import TokenizerError
-from firth.files import write_text
+from firth.files import nearest, write_text
 from firth.text import gpt_bpe
 from firth.text.words import (
     MARK,
@@ -509,7 +509,8 @@ def casing(pieces: Sequence[str]) -> bool | None:
 def tokenizer_file(path: Path) -> Path:
     """The file to read a tokenizer from: ``path`` itself, or one in that folder."""
     if not path.exists():
-        raise TokenizerError(f"{path}: no such tokenizer; expected a folder or a vocab.txt")
+        hint = nearest(path) or "expected a folder or a vocab.txt"
+        raise TokenizerError(f"{path}: no such tokenizer; {hint}")
     if not path.is_dir():
         return path
     for name in VOCABULARIES:

@@ -1,0 +1,36 @@
+"""Which encoding a file has, and the command that converts it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from firth.text.encodings import conversion
+
+KOREAN, GERMAN = "배송이 빨라서 좋아요. 가격도 괜찮습니다.", "Café, naïve, über; Größe £5 – „gut“"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "named"),
+    [
+        (KOREAN, "cp949", "CP949"),
+        (GERMAN, "cp1252", "WINDOWS-1252"),
+        (KOREAN, "utf-16", "UTF-16"),
+        (GERMAN, "utf-16", "UTF-16"),
+    ],
+)
+def test_the_command_converts_the_file(tmp_path: Path, text: str, encoding: str, named: str) -> None:
+    path = tmp_path / "my labels.csv"
+    path.write_bytes(text.encode(encoding))
+    said = conversion(path, path.read_bytes())
+    assert f"iconv -f {named} -t UTF-8" in said
+    subprocess.run(["sh", "-c", said.partition("such as by: ")[2]], check=True)
+    assert (tmp_path / "my labels-utf8.csv").read_text("utf-8") == text
+
+
+def test_a_line_that_is_cut_in_a_character_is_korean_still(tmp_path: Path) -> None:
+    assert "-f CP949" in conversion(tmp_path / "a.txt", KOREAN.encode("cp949")[:-2])
+
+
+def test_a_packed_file_has_no_such_command(tmp_path: Path) -> None:
+    assert conversion(tmp_path / "a.tsv.gz", b"\xe9") == "convert the file to UTF-8"
