@@ -405,8 +405,17 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_json(tmp_path / "y.json")
     os.mkfifo(tmp_path / "pipe.json")  # who opens it waits for a writer
-    with pytest.raises(InputError, match=r"pipe\.json: not a regular file"):
+    with pytest.raises(InputError, match=r"pipe\.json: cannot be read: not a regular file"):
         read_json(tmp_path / "pipe.json")
+
+
+def test_a_file_that_is_too_long_for_what_it_says_is_not_read(tmp_path: Path) -> None:
+    """A file of nothing but holes takes no room on a disk, and all of the memory."""
+    for name, read in (("x.json", read_json), ("x.toml", read_toml)):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(2**28 + 1)
+        with pytest.raises((InputError, ConfigError), match="268,435,456"):
+            read(tmp_path / name)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

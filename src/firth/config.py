@@ -10,8 +10,11 @@ The comment that ``--show-recipe`` prints beside a key stands once, in the field
 import copy
 import dataclasses
 import difflib
+import errno
 import json
 import math
+import os
+import stat
 import tomllib
 import types
 import typing
@@ -30,6 +33,8 @@ _DEPTH = 64
 _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
 # What a tensor library can count with.
 _INTEGERS = 1 << 63
+# Of a configuration or a list of tokens; the longest known have a tenth of it.
+_MOST_BYTES = 1 << 28
 
 # What other tools call it -> what it is called here. Only ever used in error messages.
 _FOREIGN = {
@@ -340,7 +345,11 @@ def to_dict(config: Any) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file as plain data; ConfigError names the file and line of a syntax error."""
     try:
-        return _parse_toml(path.read_text("utf-8"))
+        with path.open("rb") as file:  # perhaps a pipe from another command
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+        return _parse_toml(data.decode().replace("\r\n", "\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe file") from None
     except IsADirectoryError:
@@ -437,18 +446,32 @@ def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) 
     return result
 
 
+def read_whole(path: Path) -> bytes:
+    """All bytes of a file that says what something is: a configuration, a list of tokens.
+
+    OSError if it is longer than any such file, or a pipe, whose reader would wait for its writer.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if found.st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"{found.st_size:,} bytes, expected at most {_MOST_BYTES:,}", str(path))
+        return file.read()
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file, with or without a byte order mark; InputError if missing or invalid."""
-    if path.exists() and not path.is_file():  # whoever opens a pipe waits for its writer
-        raise InputError(f"{path}: not a regular file")
     try:
-        data = json.loads(path.read_text("utf-8-sig"))
+        data = json.loads(read_whole(path).decode("utf-8-sig"))
         _check_depth(data)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except RecursionError:
         raise InputError(f"{path}: cannot be read as JSON: {_TOO_DEEP}") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(data).__name__}")

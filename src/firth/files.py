@@ -36,6 +36,7 @@ MANIFEST = "manifest.json"
 # What a manifest leaves out: the model card is for its owner to edit, and the record of an evaluation in 8-bit
 # integers is written later; it holds the checksum of the weights it is of.
 UNCOVERED = ("README.md", "int8.json")
+_MOST_BYTES = 2**28  # of a manifest
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 # How many names of a folder are compared with one that is not there.
@@ -504,6 +505,8 @@ def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
     """Size and SHA-256 of each file that the manifest of a folder covers; CheckpointError if it is damaged."""
     path = folder / MANIFEST
     try:
+        if (n_bytes := path.stat().st_size) > _MOST_BYTES:
+            raise ValueError(f"{n_bytes:,} bytes, expected at most {_MOST_BYTES:,}")
         entries = json.loads(path.read_text("utf-8"))
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

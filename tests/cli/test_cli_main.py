@@ -11,8 +11,8 @@ import pytest
 
 import firth.cli.app
 from firth.cli import main
-from firth.cli.shared import importing
-from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError
+from firth.cli.shared import importing, lines_from
+from firth.errors import CheckpointError, ConfigError, InputError, SaveError, TrainingError
 
 VERBS = [
     "demo",
@@ -233,6 +233,14 @@ def test_a_terminal_obeys_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert main([]) == 0 and sys.stdout is stream
         found = (tmp_path / "o").read_text("utf-8") if reader is None else os.read(reader, 1000).decode()
     assert found.split("\t")[0] == shown
+
+
+def test_a_line_that_no_text_has_is_not_read(tmp_path: Path) -> None:
+    """Such as a file that is no text, which would fill the memory as one line."""
+    with open(tmp_path / "a.txt", "wb") as file:
+        file.truncate(2**24 + 1)
+    with pytest.raises(InputError, match=r"a\.txt, line 1: more than 16,777,216 characters; split it"):
+        next(lines_from(tmp_path / "a.txt"))
 
 
 @pytest.mark.parametrize("where", ["token", "folder"])

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Parameter, validators
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Of a file's path; no longer text is looked for.
 _LONGEST_NAME = 255
+# Characters of a line: the longest books have a quarter of it.
+_LONGEST_LINE = 2**24
 InputFile = Annotated[Path | None, Parameter(name="--input")]
 Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
@@ -143,8 +145,10 @@ def lines_from(path: Path | None) -> Iterator[str]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _checked(lines: Iterable[str], where: str) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
+def _checked(file: TextIO, where: str) -> Iterator[str]:
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), start=1):
+        if len(line) > _LONGEST_LINE:
+            raise InputError(f"{where}, line {number}: more than {_LONGEST_LINE:,} characters; split it")
         check_text(line, f"{where}, line {number}")
         yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n")
 

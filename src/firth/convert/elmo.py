@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth.config import read_json
+from firth.config import read_json, read_whole
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import write_text
 from firth.models.config import BilmConfig
@@ -159,7 +159,7 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
 def read_vocabulary(file: Path) -> Tokenizer:
     """A tokenizer from a vocabulary file of the original code: one word a line, the special ones among the first."""
     try:
-        lines = file.read_bytes().decode("utf-8-sig").split("\n")
+        lines = read_whole(file).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read as a list of words: {error}") from None
     words = [line.strip() for line in lines]

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firth.config import read_whole
 from firth.convert.renames import Turned
 from firth.errors import CheckpointError
 from firth.files import write_text
@@ -95,7 +96,7 @@ def _tensors(config: GptConfig, n_pieces: int = 0) -> Iterator[tuple[str, str, t
 
 def _read_shapes(file: Path) -> list[tuple[int, ...]]:
     try:
-        shapes = json.loads(file.read_text("utf-8"))
+        shapes = json.loads(read_whole(file))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: cannot be read as JSON: {error}") from None
     right = isinstance(shapes, list) and all(

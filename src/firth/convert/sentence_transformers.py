@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firth.config import read_json
+from firth.config import read_json, read_whole
 from firth.errors import CheckpointError, InputError
 from firth.files import write_json, write_text
 from firth.tasks.config import EmbeddingConfig
@@ -54,7 +54,7 @@ def read_sentence_model(folder: Path) -> SentenceModel:
 def _modules(path: Path) -> list[tuple[str, Path]]:
     """The class and the folder of each part."""
     try:
-        parts = json.loads(path.read_text("utf-8"))
+        parts = json.loads(read_whole(path))
         found = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in parts]
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: expected a list of parts with type and path: {error}") from None

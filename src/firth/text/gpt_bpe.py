@@ -20,6 +20,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+from firth.config import read_whole
 from firth.errors import TokenizerError
 from firth.text.words import lower_steps, split_into
 
@@ -123,7 +124,7 @@ def build_pre_tokenizer(*marks: str) -> pre_tokenizers.PreTokenizer:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode()
+        return read_whole(file).decode()
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{file}: not UTF-8 at byte {error.start}; is this a vocabulary?") from None
     except OSError as error:

@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from firth.config import read_whole
 from firth.errors import TokenizerError
 from firth.files import nearest, write_text
 from firth.text import gpt_bpe
@@ -538,7 +539,7 @@ def read_vocab(file: Path) -> list[str]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode()
+        return read_whole(file).decode()
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{file}: not UTF-8 at byte {error.start}; is this a vocabulary?") from None
     except OSError as error:

@@ -53,6 +53,17 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, messa
         list(read_lines(tmp_path / name))
 
 
+def test_a_line_that_no_text_has_is_not_read(tmp_path: Path) -> None:
+    """A few kilobytes that unpack to one line of any length."""
+    longest = b"a" * 2**24
+    for name, pack in (("a.tsv", bytes), ("a.tsv.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(pack(b"ok\n" + longest))
+        assert [len(line) for _, line in read_lines(tmp_path / name)] == [2, 2**24]
+        (tmp_path / name).write_bytes(pack(b"ok\n" + longest + b"a"))
+        with pytest.raises(InputError, match=r":2: found a line of more than 16,777,216 bytes; split it"):
+            list(read_lines(tmp_path / name))
+
+
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file; check the path"):
         list(read_lines(tmp_path / "none.tsv"))

@@ -28,6 +28,7 @@ def read(path: Path, columns: str = "", **options: Any) -> list[Text]:
 
 def test_columns_are_parsed() -> None:
     assert parse_columns("text=2,label=0") == Columns(text=2, label=0)
+    assert parse_columns(f"text={'9' * 5000}") == Columns(text="9" * 5000)
     assert parse_columns(" text = sentence , second=b,label=gold, id=idx,group=doc") == Columns(
         text="sentence", second="b", label="gold", id="idx", group="doc"
     )

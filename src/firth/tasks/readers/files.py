@@ -21,7 +21,8 @@ Made = TypeVar("Made")
 R = TypeVar("R", bound=Record)
 
 KEPT_MESSAGES = 20
-_NO_LIMIT = 2**31 - 1  # characters of a CSV field; the csv module's own limit would refuse long documents
+# Bytes of a line, and characters of a CSV field: the longest books have a quarter of it. Of a whole JSON document.
+_LONGEST, _LONGEST_DOCUMENT = 2**24, 2**30
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
 
@@ -74,14 +75,16 @@ def bare_suffix(path: Path) -> str:
     return bare.suffix.lower()
 
 
-def read_lines(path: Path, problems: Problems | None = None, *, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Path, problems: Problems | None = None, *, encoding: str = "utf-8", longest: int = _LONGEST
+) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its end) for every line, blank ones too.
 
     A line that cannot be decoded goes to ``problems`` if given (formats with one row per line), else it
-    raises. A missing, empty or broken file is an InputError.
+    raises. A missing, empty or broken file is an InputError, and so is a line of more than ``longest`` bytes.
     """
     number = 0
-    for number, raw in enumerate(_raw_lines(path), 1):
+    for number, raw in enumerate(_raw_lines(path, longest), 1):
         try:
             line = raw.decode(encoding)
         except UnicodeDecodeError as error:
@@ -111,15 +114,17 @@ def no_such_file(path: Path) -> InputError:
     return InputError(f"{path}: no such file; {hint}")
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
+def _raw_lines(path: Path, longest: int) -> Iterator[bytes]:
     suffix = path.suffix.lower()
     if suffix in _OTHER_PACKED:
         raise InputError(f"{path}: {suffix} cannot be read; decompress it, or compress it as .gz or .xz")
     try:
         with open_packed(path) as file:
-            for number, line in enumerate(file):
-                if number == 0 and line.startswith(_UTF16):
+            for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
+                if number == 1 and line.startswith(_UTF16):
                     raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; convert the file to UTF-8")
+                if len(line) > longest:
+                    raise InputError(f"{path}:{number}: found a line of more than {longest:,} bytes; split it")
                 yield line
     except BROKEN_ARCHIVE as error:
         raise InputError(f"{path}: broken or truncated {suffix} archive ({error}); download or pack it again") from None
@@ -138,7 +143,7 @@ def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iter
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines."""
-    csv.field_size_limit(_NO_LIMIT)
+    csv.field_size_limit(_LONGEST)
     # The csv reader needs the line ends inside quoted fields.
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     try:
@@ -177,7 +182,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 def read_json_document(path: Path) -> Any:
     """Read a whole JSON document."""
-    text = "\n".join(line for _, line in read_lines(path))
+    text = "\n".join(line for _, line in read_lines(path, longest=_LONGEST_DOCUMENT))
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -5,6 +5,7 @@ quoted by RFC 4180. A TSV, CSV or .txt file may have a header; every row has as 
 """
 
 import math
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ def parse_columns(text: str) -> Columns:
             raise ConfigError(f"columns {text!r}: unknown part {part!r}; expected one of {', '.join(KNOWN_NAMES)}")
         if part in columns:
             raise ConfigError(f"columns {text!r}: {part!r} is given twice")
-        columns[part] = int(column) if column.isascii() and column.isdecimal() else column
+        columns[part] = int(column) if re.fullmatch("[0-9]{1,9}", column) else column
     if "text" not in columns:
         raise ConfigError(f"columns {text!r}: the column of the text is missing, {example}")
     return Columns(**columns)
