@@ -19,8 +19,9 @@ from firth.errors import ConfigError
 
 _Made = TypeVar("_Made", bound=nn.Module)
 
-# Environment variables of ideep (PyTorch) and oneDNN. A kernel takes half a megabyte; 256 of them were no faster.
-_KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 32, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 32}
+# Environment variables of ideep (PyTorch) and oneDNN. A kernel takes half a megabyte; 64 are those of a Transformer
+# block's four layers for 16 numbers of rows, as many as short sentences have (``firth.inference.fast.row_step``).
+_KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 64, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
 def reuse_memory() -> None:
     """Let this process keep freed memory for reuse.
 
-    A step frees and asks for the same large tensors again and again. By default each goes back to the system and
-    comes again as pages to be filled with zeros, which takes a tenth of a step of a small model. Only where the C
+    A step or batch frees and asks for the same large tensors again and again. By default each goes back to the system
+    and comes again as pages to be filled with zeros, which takes a tenth of a step of a small model. Only where the C
     library is glibc; elsewhere nothing happens.
     """
     try:

@@ -56,6 +56,15 @@ def test_the_path_is_said_once_and_only_if_asked_for(firth, tiny_run: Path, verb
     assert firth(*verb, tiny_run, "--precision", "auto", stdin=stdin).out == fast.out
 
 
+@pytest.mark.parametrize("verb", [["embed"], ["fill-mask"]])
+def test_memory_is_kept_for_the_next_batch(
+    firth, tiny_run: Path, verb: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    monkeypatch.setattr("firth.machine.reuse_memory", lambda: kept.append(True))
+    assert firth(*verb, tiny_run, stdin=b"The old [MASK].\n").code == 0 and kept
+
+
 def test_auto_without_bfloat16_says_float32(firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
     plain, auto = firth("embed", tiny_run, stdin=b"a\n"), firth("embed", tiny_run, "--precision", "auto", stdin=b"a\n")
