@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from test_length import recipe_with
 
+from firth.data.shards import Corpus
 from firth.errors import ConfigError
 from firth.pretraining import several
-from firth.pretraining.several import with_sharding
+from firth.pretraining.recipe import read_recipe
+from firth.pretraining.several import Sharding, with_sharding
 from firth.training.distributed import World
 from firth.training.processes import Group
 
@@ -25,6 +27,40 @@ def test_auto_divides_what_one_process_cannot_hold(
     found = with_sharding(recipe_with(tiny_corpus, compile=compiled), World(0, 2), "auto", heard.append)
     assert found.sharded is sharded and found.size == 2
     assert said in "".join(heard) and bool(said) == bool(heard)
+
+
+@pytest.mark.parametrize(
+    ("free", "given", "asked", "sharded", "recompute"),
+    [
+        # BERT-base holds 1.8 GB; a micro-batch of 32,768 tokens keeps far more than that.
+        (1e12, False, "auto", False, False),
+        (1.2e10, False, "auto", True, True),
+        (1.2e10, False, "full", True, True),
+        (1e12, False, "full", True, False),
+        (1.2e10, True, "auto", False, False),
+        (1.2e10, False, "none", False, False),
+    ],
+)
+def test_blocks_are_recomputed_where_shares_are_not_enough(
+    free: float,
+    given: bool,
+    asked: Sharding,
+    sharded: bool,
+    recompute: bool,
+    tiny_corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(several, "free_memory", lambda device: free)
+    monkeypatch.setattr(several, "any_rank", lambda flag, world: flag)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    size = Corpus(tiny_corpus).tokenizer.size
+    data = {"model": "bert-base", "data": {"corpus": str(tiny_corpus)}, "train": {"recompute": given}}
+    recipe = read_recipe(data, ("train.batch_tokens=32768", "train.micro_batches=2"), "test", vocab_size=size)
+    heard: list[str] = []
+    found = with_sharding(recipe, World(0, 2), asked, heard.append)
+    assert (found.sharded, found.recompute) == (sharded, recompute)
+    assert any("blocks are recomputed" in text for text in heard) is recompute
+    with_sharding(recipe, World(1, 2), asked, pytest.fail)  # only the leading process speaks
 
 
 def test_full_is_refused_where_it_cannot_be(tiny_corpus: Path) -> None:

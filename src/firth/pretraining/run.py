@@ -489,6 +489,8 @@ def assemble(
             f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
         )
     recipe.row.reads(corpus.tokenizer)
+    # Not part of the run's identity: with more processes there may be room enough.
+    config = dataclasses.replace(recipe.train, recompute=recipe.train.recompute or world.recompute)
     n_slots = recipe.train.slots
     if world.size > n_slots or (world.group is None and n_slots % world.size):
         raise ConfigError(
@@ -496,8 +498,9 @@ def assemble(
         )
     if world.leads or world.group is None:  # one process per machine loads the weights
         shares = world.size if world.sharded else 1
-        need = memory_of(recipe, machine, 1 if world.group is None else world.size, shares=shares)
-        tell(check_memory(need, machine, recipe.train.batch_tokens, recompute=recipe.train.recompute))
+        n = 1 if world.group is None else world.size
+        need = memory_of(dataclasses.replace(recipe, train=config), machine, n, shares=shares)
+        tell(check_memory(need, machine, config.batch_tokens, recompute=config.recompute))
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
@@ -537,7 +540,7 @@ def assemble(
         objective=objective,
         source=loader,
         dev=dev,
-        config=recipe.train,
+        config=config,
         optim=recipe.optim,
         rate=rate_of(recipe.optim, recipe.train.steps or _LONG_RUN_STEPS),
         scales={} if recipe.train.layer_decay == 1 else layer_scales(objective, recipe.train.layer_decay, below=0),

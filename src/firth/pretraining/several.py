@@ -132,7 +132,8 @@ def memory_of(recipe: Pretrain, machine: Machine, n: int, *, shares: int = 1) ->
 def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callable[[str], None]) -> World:
     """Choose whether the processes that torchrun started divide weights, gradients and optimiser state.
 
-    auto: if one of them has too little memory for all. ConfigError if that cannot be.
+    auto: if one of them has too little memory for all. Unless none is asked for, blocks are recomputed if that is not
+    enough. ConfigError if that cannot be.
     """
     if world.size == 1 or world.group is not None:
         if asked == "full":
@@ -141,22 +142,39 @@ def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callabl
                 "always share one copy of weights and optimizer state"
             )
         return world
+    if asked == "none":
+        return world
     barred = _barred(recipe)
     if asked == "full" and barred:
         raise ConfigError(f"--sharding full: {barred}")
-    chosen = asked
-    if asked == "auto":
-        machine = find_machine(recipe.train.precision)
-        free, need = free_memory(machine.device), memory_of(recipe, machine, 1)
-        if free is not None and machine.device.type == "cpu":
-            free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        short = any_rank(free is not None and need.total > free, world)
-        chosen = "full" if short and not barred else "none"
-        if world.leads and short:
-            why = f": {barred}" if barred else ""
-            room = "unknown" if free is None else f"{free / 1e9:.1f} GB"
-            tell(f"sharding {chosen}: all of it takes {need.total / 1e9:.1f} GB, a process has {room}{why}")
-    return dataclasses.replace(world, sharded=chosen == "full")
+    machine = find_machine(recipe.train.precision)
+    free = free_memory(machine.device)
+    if free is not None and machine.device.type == "cpu":
+        free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def lacks(recipe: Pretrain, shares: int) -> str:
+        """What is said where a process has too little memory; empty if all have enough."""
+        need = memory_of(recipe, machine, 1, shares=shares).total
+        if not any_rank(free is not None and need > free, world):
+            return ""
+        room = "unknown" if free is None else f"{free / 1e9:.1f} GB"
+        return f"takes {need / 1e9:.1f} GB, a process has {room}"
+
+    heard = []
+    sharded = asked == "full"
+    if not sharded and (lack := lacks(recipe, 1)):
+        sharded = not barred
+        heard.append(f"sharding {'full' if sharded else 'none'}: all of it {lack}" + (f": {barred}" if barred else ""))
+    shares = world.size if sharded else 1
+    less = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, recompute=True))
+    saves = memory_of(less, machine, 1, shares=shares).total < memory_of(recipe, machine, 1, shares=shares).total
+    recompute = False
+    if saves and (lack := lacks(recipe, shares)):
+        recompute = True
+        heard.append(f"blocks are recomputed in the backward pass: a step that keeps everything {lack}")
+    for text in heard if world.leads else ():
+        tell(text)
+    return dataclasses.replace(world, sharded=sharded, recompute=recompute)
 
 
 def _barred(recipe: Pretrain) -> str:

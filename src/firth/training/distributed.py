@@ -20,13 +20,15 @@ _groups = itertools.count()
 class World:
     """This process among all: ``rank`` of ``size``. ``group``: their connections, None under torchrun.
 
-    ``sharded``: under torchrun, whether weights, gradients and optimiser state are divided among all.
+    ``sharded``: under torchrun, whether weights, gradients and optimiser state are divided among all; ``recompute``:
+    whether memory asks for the recomputation of blocks, whatever the recipe says.
     """
 
     rank: int = 0
     size: int = 1
     group: Group | None = field(default=None, compare=False)
     sharded: bool = False
+    recompute: bool = False
 
     @classmethod
     def of(cls, group: Group | None) -> "World":
