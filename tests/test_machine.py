@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from firth.machine import _left_to_group, bound_kernel_caches, sizes_only
+from firth.errors import ConfigError
+from firth.machine import _left_to_group, bound_kernel_caches, find_machine, free_memory, sizes_only
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 
@@ -105,3 +106,19 @@ def test_what_the_user_says_of_the_caches_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     bound_kernel_caches()
     assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("7", "64")
+
+
+@pytest.mark.parametrize(("fast", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_gpu_is_taken_where_there_is_one(fast: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device.index}")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: fast)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 << 30, 8 << 30))
+    found = find_machine("auto")
+    assert (found.device, found.dtype) == (torch.device("cuda", 1), dtype)
+    assert found.path == f"card 1, {str(dtype).removeprefix('torch.')}"
+    assert free_memory(found.device) == 5 << 30
+    if not fast:
+        with pytest.raises(ConfigError, match="card 1 has no bfloat16 units; use 'auto' or 'float32'"):
+            find_machine("bfloat16")

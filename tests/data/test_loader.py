@@ -5,15 +5,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from corpora import write_corpus
 
+from firth.costs import transformer_flops
 from firth.data.batch import Batch
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError
+from firth.models.config import BertConfig
 from firth.text.layouts import bert_layout, stream_layout
 
 Stream = list[tuple[list[Batch], Place]]
@@ -322,3 +325,33 @@ def test_places_outside_the_data_are_refused(folder: Path, place: Place) -> None
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="data"):
         DataConfig(**options)
+
+
+@pytest.mark.parametrize(("length", "budget_tokens"), [(128, 2048), (512, 4096)])
+def test_no_rank_waits_long_for_another(length: int, budget_tokens: int, tmp_path: Path) -> None:
+    """Micro-batches are filled by tokens with sequences of like length: what each costs differs little."""
+    rng = np.random.default_rng(7)
+    # Articles: sentences of about 30 tokens, a few dozen or hundred of them.
+    documents = [
+        np.clip(rng.lognormal(3.2, 0.6, rng.integers(10, 200)), 3, 120).astype(int).tolist()
+        for _ in range(budget_tokens // 6)
+    ]
+    corpus = Corpus(write_corpus(tmp_path / "corpus", [documents], [[]]))
+    source = Loader(
+        corpus,
+        DataConfig(corpus=str(corpus.folder), length=length, workers=0),
+        MaskingConfig(),
+        bert_layout(corpus.tokenizer),
+        predict="masked",
+        budget_tokens=budget_tokens,
+        slots=8,
+        seed=5,
+    )
+    config = BertConfig(vocab_size=30_522)
+    steps = read(source, int(source.epoch_batches()) // 8)
+    assert len(steps) > 70
+    costs = np.array([[transformer_flops(config, batch) for batch in batches] for batches, _ in steps])
+    for world in (2, 4, 8):
+        by_rank = costs.reshape(len(costs), 8 // world, world).sum(1)
+        waits = 1 - by_rank.sum(0) / by_rank.max(1).sum()
+        assert 0 < waits.max() <= 0.03, (world, waits)

@@ -1,0 +1,52 @@
+"""Processes that torchrun starts: how they join, with GPUs or without. Here there is no GPU and no second process."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from firth.training import distributed
+from firth.training.distributed import World, join_world, sum_over_ranks
+
+
+@pytest.mark.parametrize(
+    ("cards", "local_processes", "backend", "card"),
+    [(0, 2, "gloo", None), (2, 2, "nccl", 1), (1, 2, "gloo", 0), (4, 1, "nccl", 1)],
+)
+def test_each_process_has_a_gpu_of_its_own_or_all_exchange_through_the_host(
+    cards: int, local_processes: int, backend: str, card: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[Any] = []
+    chosen: list[int] = []
+    for name, value in {"WORLD_SIZE": 2, "RANK": 1, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": local_processes}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    # A function of the package hides its module.
+    meeting = sys.modules["torch.distributed.rendezvous"]
+    monkeypatch.setattr(meeting, "rendezvous", lambda url: iter([(dist.HashStore(), 1, 2)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda kind, **more: joined.append((kind, more["rank"])))
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    assert join_world() == World(1, 2)
+    assert joined == [(backend, 1)]
+    assert chosen == ([] if card is None else [card])
+
+
+def test_sums_are_made_where_the_backend_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nccl sums tensors of the GPU only."""
+    moved: list[Tensor] = []
+
+    def to_gpu(tensor: Tensor) -> Tensor:
+        moved.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "cuda", to_gpu)
+    monkeypatch.setattr(distributed.dist, "all_reduce", lambda total: total.mul_(2))
+    for backend, n_moved in (("gloo", 0), ("nccl", 1)):
+        monkeypatch.setattr(distributed.dist, "get_backend", lambda backend=backend: backend)
+        assert sum_over_ranks({"b": 1.0, "a": 0.5}, World(0, 2)) == {"a": 1.0, "b": 2.0}
+        assert len(moved) == n_moved
