@@ -9,6 +9,7 @@ hash) of 8 to 24 words, one whole-word piece of each masked by the same hash.
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -32,6 +33,7 @@ from firth.training.log import read_log
 OUT = Path("docs/results")
 DATA = Path(os.environ.get("DATA", "../shared/data"))
 N_EXAMPLES = 12
+N_CASED = 300
 HELD_OUT_BATCHES = 120
 CURVES = {
     "mlm_loss": "masked-LM loss (nats)",
@@ -91,6 +93,21 @@ def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, di
     return found
 
 
+def lower_case(model: firth.Model, corpus: Corpus) -> dict[str, float]:
+    """Pseudo-perplexity per token of held-out sentences of 60 to 200 characters, as they are and in lower case."""
+    tokenizer, sentences = corpus.tokenizer, set[str]()
+    for info in corpus.shards("dev"):
+        shard = corpus.open(info)
+        bounds = zip(shard.sentences[:-1], shard.sentences[1:], strict=True)
+        sentences.update(tokenizer.decode(shard.ids[a:b].tolist()) for a, b in bounds)
+    chosen = sorted((s for s in sentences if 60 <= len(s) <= 200), key=rank)[:N_CASED]
+    found = {}
+    for name, texts in (("as written", chosen), ("lower case", [text.lower() for text in chosen])):
+        tokens = [token.log_probability for score in model.score_texts(texts) for token in score.tokens]
+        found[name] = round(math.exp(-sum(tokens) / len(tokens)), 2)
+    return found
+
+
 def plot(events: list[dict[str, Any]], name: str) -> None:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     shown = {key: title for key, title in CURVES.items() if any(key in event for event in events)}
@@ -117,7 +134,7 @@ def main(run: Path, name: str) -> None:
     _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
     made = read_json(checkpoint / "train" / "state.json")["environment"]
     # The minimal pairs are English.
-    pairs = {title: DATA / path for title, path in PAIRS.items()} if name.endswith("-en") else {}
+    pairs = {title: DATA / path for title, path in PAIRS.items()} if name.startswith("firth-mini-en") else {}
     OUT.mkdir(parents=True, exist_ok=True)
     facts = {
         "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
@@ -135,6 +152,7 @@ def main(run: Path, name: str) -> None:
         "median_tokens_per_s": rates[len(rates) // 2],
         "best": min(dev, key=lambda e: e["loss"]),
         "held_out": scores(firth.load(run), recipe, corpus),
+        "pseudo_perplexity": lower_case(firth.load(run), corpus) if name.startswith("firth-mini-en") else {},
         "pairs": {title: preferred(checkpoint, path) for title, path in pairs.items() if path.is_file()},
         "curve": dev,
         "examples": examples(firth.load(run), corpus),

@@ -26,7 +26,8 @@ HEAD = """# Results
 What the recorded runs mean; the numbers follow, each with the command that repeats it.
 
 - **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
-  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since.
+  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo and the
+  senses were recorded with the first run of `firth-mini-en`.
 - **Everything was trained on two CPU cores**, in minutes to hours per model. Small models with little text show that
   the code is correct and what each method is worth against its baselines, not what it reaches at full size.
 - **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide, a pre-trained model
@@ -90,6 +91,12 @@ def run_section(title: str, name: str) -> str:
             f"\n{name}: the grammatical sentence of {share:.1%} of the pairs is the likelier one (mean over paradigms, "
             "every tenth pair, each token masked in turn)."
             for name, share in facts.get("pairs", {}).items()
+        ),
+        *(
+            f"\nPseudo-perplexity of held-out sentences: {cased['as written']:.1f} per token as they are written, "
+            f"{cased['lower case']:.1f} in lower case."
+            for cased in [facts.get("pseudo_perplexity")]
+            if cased
         ),
         "\nMasked tokens of held-out sentences, chosen by a hash, and the three most probable predictions:\n",
         "| sentence | original | predictions |",
@@ -355,6 +362,7 @@ def markdown(header: list[str], rows: list[list[Any]]) -> list[str]:
 if __name__ == "__main__":
     sections = [
         run_section("The shipped English model, firth-mini-en", "firth-mini-en"),
+        run_section("Its second run: longer sequences and lower case", "firth-mini-en-long"),
         run_section("The shipped Korean model, firth-mini-ko", "firth-mini-ko"),
         demo_section(),
         study_section(),

@@ -8,6 +8,7 @@ form: for a run that went on with the model of an earlier one, whose record (scr
 """
 
 import json
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -55,8 +56,11 @@ def main(name: str, run: Path, earlier: Path | None = None) -> None:
 
 def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], before: Mapping[str, Any] | None) -> str:
     """The model card: data, licences, recipe, curve, scores, limits. ``before``: the record of an earlier run."""
-    language, last = LANGUAGES[name], evaluations[-1]
+    language, last, corpus = LANGUAGES[name], evaluations[-1], Path(recipe["data"]["corpus"])
     points = curve(evaluations, recipe, 0)
+    # What the data card says of lower case, if it does.
+    said = re.search(r"\d+% of the training documents are lower-cased\.", (corpus / "README.md").read_text("utf-8"))
+    lowered = f" {said[0]}" if said else ""
     recipes, change = f"`recipes/{name}.toml`", ""
     n_tokens = tokens_of(recipe)
     if before:
@@ -66,8 +70,8 @@ def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], b
         recipes += f", then `recipes/{name}-long.toml`"
         change = (
             f"\n\nUp to {first / 1e6:.0f} M tokens in sequences of {lengths(before['recipe'])} tokens; then of "
-            f"{lengths(recipe)}, with a new rise and fall of the learning rate. Either run is scored on its own mix of "
-            "lengths, so the two parts of the table do not compare."
+            f"{lengths(recipe)}, with a new rise and fall of the learning rate.{lowered} Either run is scored on its "
+            "own mix of lengths, so the two parts of the table do not compare."
         )
     parts = [
         f"---\nlanguage: {language}\nlibrary_name: transformers\ntags: [firth, bert, fill-mask]\n---",
@@ -77,7 +81,7 @@ def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], b
         f'```python\nimport firth\n\nmodel = firth.load("{name}")\nmodel.fill_mask("{EXAMPLES[name]}")\n```',
         f"`firth finetune --model {name}` starts from it; `transformers.AutoModel.from_pretrained` opens the folder.",
         "## Data",
-        data_table(Path(recipe["data"]["corpus"])),
+        data_table(corpus),
         "What was removed, and the share of each file, is in the data card of the corpus, which "
         f"`scripts/models {name}` builds again.",
         "## Training",
@@ -143,7 +147,7 @@ def scores(name: str, path: Path) -> str:
     for row in (row for row in ROWS if row.base == name):
         for n in (*row.labels, 0):
             tuned, baseline = (with_labels(facts, row.name, n, start) for start in (PRETRAINED, BASELINE))
-            if tuned:
+            if tuned and "weights" not in tuned:  # of an earlier run's, if they are named
                 labels = tuned["examples"]["train"] + tuned["examples"]["held_out"]
                 found = [_median(cell, tuned["metric"]) for cell in (tuned, baseline)]
                 lines.append(f"| {row.name} | {tuned['metric']} | {labels:,} | {' | '.join(found)} |")
