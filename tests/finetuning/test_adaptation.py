@@ -17,6 +17,7 @@ from firth.finetuning.base import read_base
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
 from firth.finetuning.resolve import resolve
 from firth.folder import read_model
+from firth.pretraining import run as pretraining_run
 from firth.text.records import Choice, Question, Text
 from firth.training import trainer
 
@@ -139,9 +140,9 @@ def test_a_kill_before_the_first_step_of_the_stage(
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    for name in ("prepare", "pretrain"):
+    for module, name in ((adaptation, "prepare"), (pretraining_run, "pretrain")):
         with monkeypatch.context() as patch:
-            patch.setattr(adaptation, name, interrupt)
+            patch.setattr(module, name, interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(plain, tmp_path / name)
         assert scores(resume(tmp_path / name, tell=QUIET)) == scores(whole)

@@ -23,7 +23,7 @@ from firth.finetuning.recipe import TASK_TEXT, Finetune
 from firth.folder import read_model
 from firth.pretraining.length import with_steps
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import RECIPE, measure_pace, pretrain, resume
+from firth.pretraining.run import measure_pace, pretrain_or_resume
 from firth.pretraining.several import Processes
 from firth.systems import SYSTEMS
 from firth.text.corpus import find_files
@@ -99,16 +99,13 @@ def adapt(
         return
     folder.mkdir(parents=True, exist_ok=True)
     run = folder / "run"
-    if (run / RECIPE).is_file():
-        outcome = resume(run, tell, processes=processes)
-    else:
-        if run.exists():
-            remove_folder(run)  # killed before its first checkpoint
+
+    def sized() -> Pretrain:
         if not (folder / "corpus" / MANIFEST).is_file():
             _prepare(recipe, base, labelled, folder, tell)
-        outcome = pretrain(_sized(recipe, base, folder / "corpus", run, tell), run, tell, processes=processes)
-    if not outcome.finished:
-        raise KeyboardInterrupt
+        return _sized(recipe, base, folder / "corpus", run, tell)
+
+    outcome = pretrain_or_resume(run, sized, tell, processes)
     write_json(folder / DONE, {"steps": outcome.step, "best": outcome.best, "text": list(recipe.adapt.text)})
     for name in ("corpus", "tokenizer"):
         shutil.rmtree(folder / name, ignore_errors=True)

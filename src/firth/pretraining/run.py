@@ -19,7 +19,7 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
-from firth.files import check_new, lock, write_text
+from firth.files import check_new, lock, remove_folder, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.formats.table import open_model
 from firth.machine import Machine, find_machine, free_memory, reuse_memory
@@ -55,9 +55,9 @@ from firth.vectors.fixed_words import fill_words
 
 RECIPE = "recipe.toml"
 WORKER = "firth.pretraining.worker"
-# Seconds to measure a run's speed for each sequence length, after a warm-up step.
 # Where the length of a run is not known yet, the learning rate is that of the begin of a long one.
 _LONG_RUN_STEPS = 1_000_000
+# Seconds to measure a run's speed for each sequence length, after a warm-up step.
 _MEASURE_S = 4.0
 _FEWEST_MEASURED = 2
 
@@ -145,6 +145,23 @@ def resume(
     if corpus is not None:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
     return _run(recipe, run, tell, processes, sharding, on, restarts)
+
+
+def pretrain_or_resume(
+    run: Path, recipe: Callable[[], Pretrain], tell: Callable[[str], None] = say, processes: Processes = "auto"
+) -> Outcome:
+    """Resume the run that is a part of larger work, or start it: ``recipe`` is called only then.
+
+    KeyboardInterrupt if it was asked to stop.
+    """
+    if (run / RECIPE).is_file():
+        outcome = resume(run, tell, processes=processes)
+    else:
+        remove_folder(run)  # killed before its first checkpoint
+        outcome = pretrain(recipe(), run, tell, processes=processes)
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    return outcome
 
 
 def recipe_of(run: Path) -> Pretrain:
@@ -485,7 +502,7 @@ def assemble(
     kind = corpus.tokenizer.kind
     if kind.mask is None and (recipe.row.predict == "masked" or recipe.row.config is BertConfig):
         raise ConfigError(
-            f"{recipe.model} needs a WordPiece vocabulary, with pieces for masks and padding, but that of "
+            f"{recipe.model} needs a WordPiece vocabulary, with tokens for masks and padding, but that of "
             f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
         )
     recipe.row.reads(corpus.tokenizer)

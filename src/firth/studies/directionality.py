@@ -17,7 +17,7 @@ from firth.progress import say
 from firth.studies.cells import StudyCell, run_study
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
-# About ten minutes of one processor core for BERT; the others predict more pieces a row, and take longer.
+# About ten minutes of one processor core for BERT; the others predict more tokens a row, and take longer.
 STEPS, BATCH_TOKENS, LENGTH = 1250, 2048, 64
 MOST_EXAMPLES = 4000
 # One optimiser for all, also where a system has its own.
@@ -29,7 +29,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {"CoNLL-2003": {"head": {"windows": {"str
 class ModelRow:
     """One row of the table. ``pretrained``: whose weights it begins from, where not its own.
 
-    ``words``: which piece stands for a word that is tagged. Left to right only its last piece has seen all of it.
+    ``words``: which token stands for a word that is tagged. Left to right only its last token has seen all of it.
     """
 
     model: str
@@ -138,12 +138,7 @@ def tune_cells(data: Path, out: Path) -> list[StudyCell]:
 def pretrain_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Pre-train one model; the held-out scores of its best state, and what it took."""
     run = folder / "run"
-    if (run / job.RECIPE).is_file():
-        outcome = job.resume(run)
-    else:
-        outcome = job.pretrain(job.resolve(recipe, settings, str(folder)), run)
-    if not outcome.finished:
-        raise KeyboardInterrupt
+    outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, settings, str(folder)))
     state = read_json(run / "checkpoints" / f"step-{outcome.step}" / "train" / "state.json")
     about = read_json(run / "model" / "firth.json")
     return {

@@ -133,12 +133,7 @@ def learning_cell(
 ) -> dict[str, Any]:
     """Pre-train one model; when its held-out loss fell below ``LOSSES``, its last losses, and its choice of pairs."""
     run = folder / "run"
-    if (run / job.RECIPE).is_file():
-        outcome = job.resume(run, processes=1)
-    else:
-        outcome = job.pretrain(job.resolve(recipe, settings, str(folder)), run, processes=1)
-    if not outcome.finished:
-        raise KeyboardInterrupt
+    outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, settings, str(folder)), processes=1)
     newest = run / "checkpoints" / f"step-{outcome.step}"
     state = read_json(newest / "train" / "state.json")
     per_step = recipe["train"]["batch_tokens"]

@@ -26,6 +26,7 @@ from firth.finetuning.labelled import read_labelled
 from firth.finetuning.recipe import data_config
 from firth.folder import read_model
 from firth.pretraining import run as job
+from firth.pretraining.recipe import Pretrain
 from firth.progress import say
 from firth.recipes import laid_over
 from firth.studies.cells import StudyCell, run_study
@@ -177,7 +178,7 @@ def study(
 
 
 def text_cells(data: Path, out: Path) -> list[StudyCell]:
-    """Each text as a corpus: English in pieces and in words, and captions with their translations."""
+    """Each text as a corpus: English as WordPiece tokens and as words, and captions with their translations."""
     english = {split: _english(data, split) for split in ("train", "dev")}
     captions = {
         f"{split}{end}": [str(data / "multi30k" / f"{name}.{language}.gz")]
@@ -330,17 +331,17 @@ def vector_cell(folder: Path, *, texts: list[str], training: dict[str, Any]) -> 
 def pretrain_cell(folder: Path, *, recipe: dict[str, Any], cpu_seconds: float, vectors: str) -> dict[str, Any]:
     """Pre-train one model for the processor time given; the held-out scores of its best state, and what it took."""
     run = folder / "run"
+
+    def sized() -> Pretrain:
+        tables = laid_over(recipe, {"vectors": vectors} if vectors else {})
+        steps = steps_within(tables, folder, cpu_seconds)
+        fifth = max(steps // 5, 1)
+        train = {"steps": steps, "eval_every": fifth, "save_every": fifth, "eval_batches": 20}
+        tables = laid_over(tables, {"train": {**train, "log_every": max(steps // 50, 1)}})
+        return job.resolve(tables, [], str(folder))
+
     with usage(folder) as used:
-        if (run / job.RECIPE).is_file():
-            outcome = job.resume(run)
-        else:
-            recipe = laid_over(recipe, {"vectors": vectors} if vectors else {})
-            steps = steps_within(recipe, folder, cpu_seconds)
-            looks = {"steps": steps, "eval_every": max(steps // 5, 1), "save_every": max(steps // 5, 1)}
-            recipe = laid_over(recipe, {"train": {**looks, "eval_batches": 20, "log_every": max(steps // 50, 1)}})
-            outcome = job.pretrain(job.resolve(recipe, [], str(folder)), run)
-        if not outcome.finished:
-            raise KeyboardInterrupt
+        outcome = job.pretrain_or_resume(run, sized)
     loaded, model = read_model(run / "model"), folder / "model"
     if vectors and not model.exists():
         convert(run, model, vectors=Path(vectors))  # all words that have a vector, not only those of the captions
@@ -384,19 +385,16 @@ def target_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
     """ULMFiT's second stage: the general language model goes on with the task's texts, without their labels."""
     read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
     text, run, base = folder / "texts.txt", folder / "run", Path(recipe["model"])
+
+    def on_its_texts() -> Pretrain:
+        write_text(text, "".join(f"{' '.join(record.text.split())}\n\n" for record in (*read.train, *read.held)))
+        prepare([text], base, folder / "corpus", hold_out=0.1)
+        train = {"steps": 600, "batch_tokens": 1120, "layer_decay": 1 / 2.6, "eval_every": 150}
+        tables = {"model": f"{base}/", "data": {"corpus": str(folder / "corpus")}, "train": train}
+        return job.resolve(tables, [], str(folder))
+
     with usage(folder) as used:
-        if (run / job.RECIPE).is_file():
-            outcome = job.resume(run)
-        else:
-            write_text(text, "".join(f"{' '.join(record.text.split())}\n\n" for record in (*read.train, *read.held)))
-            prepare([text], base, folder / "corpus", hold_out=0.1)
-            tables = {
-                "model": f"{base}/", "data": {"corpus": str(folder / "corpus")},
-                "train": {"steps": 600, "batch_tokens": 1120, "layer_decay": 1 / 2.6, "eval_every": 150},
-            }  # fmt: skip
-            outcome = job.pretrain(job.resolve(tables, [], str(folder)), run)
-        if not outcome.finished:
-            raise KeyboardInterrupt
+        outcome = job.pretrain_or_resume(run, on_its_texts)
     return {**used, "dev": read_model(run / "model").provenance["dev"], "steps": outcome.step}
 
 

@@ -96,7 +96,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def make_corpus(files: dict[str, Path], out: Path) -> None:
-    """Joint pieces of both languages, and the captions in them; what is there already stays."""
+    """A joint vocabulary of both languages, and the captions as a corpus; what exists is kept."""
     vocab, corpus = out / "vocab", out / "corpus"
     if not (vocab / "tokenizer.json").is_file():
         build_vocab([files["train.en"], files["train.de"]], vocab, size=PIECES, kind="bpe")
@@ -140,12 +140,7 @@ def score_cells(files: dict[str, Path], out: Path) -> list[StudyCell]:
 def train_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
     """Train the model and take the mean of its last checkpoints; the curve, and what it took."""
     run = folder / "run"
-    if (run / job.RECIPE).is_file():
-        outcome = job.resume(run)
-    else:
-        outcome = job.pretrain(job.resolve(recipe, [], str(folder)), run)
-    if not outcome.finished:
-        raise KeyboardInterrupt
+    outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, [], str(folder)))
     if not (folder / "mean").exists():
         average([run], folder / "mean", last=LAST)
     events = read_log(run / "log.jsonl")
