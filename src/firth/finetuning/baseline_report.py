@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from firth.config import to_toml
-from firth.finetuning.report import add_calibration, add_scores
+from firth.finetuning.report import add_scores, finish_report
 from firth.page import Report
 
 
@@ -35,12 +34,4 @@ def write_baseline_report(folder: Path, recipe: Any, results: dict[str, Any], *,
             ["label", "n-grams with the largest weights"],
             [[label, "  ".join(gram for gram, _ in grams)] for label, grams in results["weightiest"].items()],
         )
-    add_calibration(report, results["calibration"])
-    if results["notes"]:
-        report.heading("Notes on the data")
-        report.pre("\n".join(results["notes"]))
-    report.heading("Recipe")
-    report.pre(to_toml(recipe))
-    path = folder / "report.html"
-    report.write(path)
-    return path
+    return finish_report(report, folder, recipe, results)

@@ -39,13 +39,18 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
     report.heading("Runs")
     report.table(["run", results["metric"], "best step", "of", "minutes", ""], [_run(run) for run in results["runs"]])
     _curves(report, out, results)
+    return finish_report(report, out, recipe, results)
+
+
+def finish_report(report: Report, folder: Path, recipe: Any, results: dict[str, Any]) -> Path:
+    """Add calibration, notes and recipe, and write ``report.html``; returns its path."""
     add_calibration(report, results["calibration"])
     if results["notes"]:
         report.heading("Notes on the data")
         report.pre("\n".join(results["notes"]))
     report.heading("Recipe")
     report.pre(to_toml(recipe))
-    path = out / "report.html"
+    path = folder / "report.html"
     report.write(path)
     return path
 

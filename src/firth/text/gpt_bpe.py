@@ -57,7 +57,7 @@ def read_merges(file: Path) -> tokenizers.Tokenizer:
         raise TokenizerError(f"{file}: expected {' or '.join(MERGES)}")
     beside = file.with_name(MERGES[file.name])
     try:
-        ids, lines = json.loads(_read(file)), _read(beside).split("\n")
+        ids, lines = json.loads(read_vocabulary(file)), read_vocabulary(beside).split("\n")
     except ValueError as error:
         raise TokenizerError(f"{file}: not JSON ({error}); download it again") from None
     if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
@@ -122,7 +122,8 @@ def build_pre_tokenizer(*marks: str) -> pre_tokenizers.PreTokenizer:
     return split_into("|".join([*marks, _WORD]))
 
 
-def _read(file: Path) -> str:
+def read_vocabulary(file: Path) -> str:
+    """The text of a vocabulary file; TokenizerError if it cannot be read or is not UTF-8."""
     try:
         return read_whole(file).decode()
     except UnicodeDecodeError as error:

@@ -15,7 +15,6 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from firth.config import read_whole
 from firth.errors import TokenizerError
 from firth.files import nearest, write_text
 from firth.text import gpt_bpe
@@ -521,7 +520,7 @@ def tokenizer_file(path: Path) -> Path:
 
 
 def _read_json(file: Path) -> tokenizers.Tokenizer:
-    text = _read(file)
+    text = gpt_bpe.read_vocabulary(file)
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
@@ -531,16 +530,7 @@ def _read_json(file: Path) -> tokenizers.Tokenizer:
 
 def read_vocab(file: Path) -> list[str]:
     """Read the tokens of a vocab.txt, one per line."""
-    lines = _read(file).removeprefix("\ufeff").split("\n")
+    lines = gpt_bpe.read_vocabulary(file).removeprefix("\ufeff").split("\n")
     if lines[-1] == "":
         lines.pop()
     return [line.strip() for line in lines]
-
-
-def _read(file: Path) -> str:
-    try:
-        return read_whole(file).decode()
-    except UnicodeDecodeError as error:
-        raise TokenizerError(f"{file}: not UTF-8 at byte {error.start}; is this a vocabulary?") from None
-    except OSError as error:
-        raise TokenizerError(f"{file}: cannot be read: {error.strerror}") from None
