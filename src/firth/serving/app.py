@@ -27,14 +27,15 @@ from firth.serving.kserve import HEADER
 from firth.serving.refusals import RefusalError, protocol_of
 from firth.serving.strict_json import parse_json
 
+# They are tried in this order: those that programs ask for come first.
 ROUTES: tuple[Route, ...] = (
-    *playground.ROUTES,
-    *learning.ROUTES,
     *tei.ROUTES,
-    *huggingface.ROUTES,
     *openai.ROUTES,
     *kserve.ROUTES,
+    *huggingface.ROUTES,
     *admin.ROUTES,
+    *playground.ROUTES,
+    *learning.ROUTES,
 )
 # What load balancers ask without a key, and the page in which a key can be typed. Only GET.
 PUBLIC = frozenset({"/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready", "/", "/playground/{file}"})
@@ -65,7 +66,7 @@ def make_app(state: ServerState, access: Access) -> Starlette:
             # The framework knows the one route that it met first; a path may have several.
             matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
             more["allow"] = ", ".join(sorted({m for route in matching for m in route.methods or ()}))
-        return _refused(refusal, request, {}, more)
+        return _with_headers(_refused(refusal, request), {**_SECURITY, **more})
 
     return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
 
@@ -153,8 +154,8 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
         except Exception as error:
             refusal = _refusal(error, headers["x-request-id"])
             state.engine.metrics.rejected(refusal.reason)
-            response = _refused(refusal, request, headers)
-        response.headers.update(headers)
+            response = _refused(refusal, request)
+        _with_headers(response, headers)
         if context is not None and route.method == "POST":
             _tell(context, response, started_s)
         seconds = time.monotonic() - started_s
@@ -287,11 +288,14 @@ def _refusal(error: Exception, request_id: str) -> RefusalError:
     return RefusalError(500, "internal", f"something went wrong; the server's log has it as request {request_id}")
 
 
-def _refused(
-    refusal: RefusalError, request: Request, headers: dict[str, str], more: dict[str, str] | None = None
-) -> Response:
-    sent = {**_SECURITY, **headers, **refusal.headers, **(more or {})}
-    return json_response(refusal.body(protocol_of(request.url.path)), refusal.status, sent)
+def _refused(refusal: RefusalError, request: Request) -> Response:
+    return json_response(refusal.body(protocol_of(request.url.path)), refusal.status, dict(refusal.headers))
+
+
+def _with_headers(response: Response, headers: dict[str, str]) -> Response:
+    """Add headers that a response does not have: ``headers.update`` would look for each among all that it has."""
+    response.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return response
 
 
 def _tell(context: Context, response: Response, started_s: float) -> None:
@@ -299,7 +303,8 @@ def _tell(context: Context, response: Response, started_s: float) -> None:
     caller = context.caller
     if not caller.tokens:
         return
-    response.headers.update(
+    _with_headers(
+        response,
         {
             "x-compute-type": context.state.model(context.model_name).compute_type,
             "x-total-time": str(round((time.monotonic() - started_s) * 1e3)),
@@ -310,7 +315,7 @@ def _tell(context: Context, response: Response, started_s: float) -> None:
             "x-compute-tokens": str(caller.tokens),
             "x-windows": str(caller.windows),
             "x-truncated": str(caller.cut).lower(),
-        }
+        },
     )
     context.state.engine.metrics.work(
         context.model_name, caller.tokenize_s, caller.queue_s, caller.tokens, caller.unknown, caller.cut

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from firth.serving.config import Limits
-from firth.serving.hosted import CALLED, Forward, Hosted, Job, cost_of
+from firth.serving.hosted import CALLED, Forward, Hosted, Job, Prepared, cost_of
 from firth.serving.metrics import Metrics
 from firth.serving.refusals import RefusalError
 from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after
@@ -236,31 +236,36 @@ class Engine:
 
     async def aside(self, caller: Caller, make: Callable[[], T]) -> T:
         """What ``make`` returns. For a long body it is called in a tokenizer thread, so that other requests go on."""
-        if caller.body_bytes <= _SMALL_BYTES:
+        if _is_small(caller):
             return make()
         return await asyncio.get_running_loop().run_in_executor(self.tokenizers, make)
 
     async def ask(self, job: Job, caller: Caller) -> Any:
         """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
         self.admit(caller)
-        key, estimate = (caller.client, job.forward), max(caller.body_bytes // 4, 1)
         started_s = time.monotonic()
-        with self._changed:
-            self.scheduler.announce(*key, estimate)
-        try:
-            prepared = await self.aside(caller, job.prepare)
-        finally:
-            with self._changed:
-                self.scheduler.announce(*key, -estimate)
+        prepared = job.prepare() if _is_small(caller) else await self._announced(caller, job)
         caller.tokenize_s += time.monotonic() - started_s
         caller.tokens += sum(row.tokens for row in prepared.rows)
         caller.unknown += prepared.unknown
         caller.windows, caller.cut = max(caller.windows, prepared.windows), caller.cut or prepared.cut
         outputs: list[Any] = []
         if prepared.rows:
-            self.admit(caller)
+            if not _is_small(caller):  # of which nothing else came in between
+                self.admit(caller)
             outputs = await self._outputs(caller, job.forward, list(prepared.rows), job.alone)
         return await self.aside(caller, lambda: prepared.answers(outputs))
+
+    async def _announced(self, caller: Caller, job: Job) -> Prepared:
+        """A question as rows, whose tokens are estimated from its bytes until they are known."""
+        key, estimate = (caller.client, job.forward), max(caller.body_bytes // 4, 1)
+        with self._changed:
+            self.scheduler.announce(*key, estimate)
+        try:
+            return await self.aside(caller, job.prepare)
+        finally:
+            with self._changed:
+                self.scheduler.announce(*key, -estimate)
 
     async def _outputs(self, caller: Caller, forward: Forward, rows: "list[QueuedRow]", alone: bool) -> list[Any]:
         request, ticket = self._queue(caller, forward, rows, alone)
@@ -308,6 +313,10 @@ class Engine:
         while self.in_flight and time.monotonic() < until_s:
             await asyncio.sleep(0.02)
         return not self.in_flight
+
+
+def _is_small(caller: Caller) -> bool:
+    return caller.body_bytes <= _SMALL_BYTES
 
 
 def _outputs(forward: Forward, works: list[Any]) -> list[Any]:
