@@ -223,6 +223,24 @@ def test_a_copy_damaged_on_the_way_is_copied_again(
     assert list((tmp_path / "cache").iterdir()) == [copy]
 
 
+def test_two_that_copy_a_file_at_once_do_not_meet(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process, or in two of the same number on two machines that share the folder."""
+    path, digest = put(f"{bucket}/a", b"good"), hashlib.sha256(b"good").hexdigest()
+    real, other = type(SYSTEM).cat_file, list[Path]()
+
+    def meanwhile(self: Any, *given: Any, **more: Any) -> Any:
+        found = real(self, *given, **more)
+        if not other:
+            other.append(tmp_path)
+            other.append(Cache(100, tmp_path / "cache").get(path, 4, digest))
+        return found
+
+    monkeypatch.setattr(type(SYSTEM), "cat_file", meanwhile)
+    copy = Cache(100, tmp_path / "cache").get(path, 4, digest)
+    assert other[1] == copy and copy.read_bytes() == b"good"
+    assert list((tmp_path / "cache").iterdir()) == [copy]
+
+
 def test_an_address_without_a_corpus_is_said(bucket: str, tiny_corpus: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{bucket}/none: no corpus folder there"):
         Corpus(f"{bucket}/none")

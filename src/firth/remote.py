@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -204,7 +205,8 @@ class Cache:
                 return
 
     def _copy(self, path: RemotePath, size: int, sha256: str, kept: Path) -> None:
-        part = self.folder / f"{sha256}.{os.getpid()}.part"
+        # Not by the number of the process: containers that share the folder have equal ones.
+        part = self.folder / f"{sha256}.{secrets.token_hex(8)}.part"
         try:
             for _ in range(TRIES):
                 digest, found = hashlib.sha256(), 0
