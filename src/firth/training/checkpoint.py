@@ -12,7 +12,6 @@ checkpoints/step-1000/
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import check_folder, clear_litter, recover, remove_folder, staged_folder
+from firth.files import check_folder, clear_litter, recover, remove_folder, write_folder
 
 _SHARES = "shares.json"
 
@@ -37,44 +36,38 @@ def save_checkpoint(
     optimizer: dict[str, Tensor],
     carry: dict[str, Tensor],
     keep: int,
+    write_shares: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write ``step-N`` atomically, then delete the oldest beyond ``keep``: see ``staged_checkpoint``.
-
-    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``.
-    """
-    with staged_checkpoint(checkpoints, step, keep) as folder:
-        fill_checkpoint(folder, save_model=save_model, state=state, carry=carry)
-        save_tensors(folder / "train" / "optimizer.safetensors", optimizer)
-    return checkpoints / f"step-{step}"
-
-
-@contextmanager
-def staged_checkpoint(checkpoints: Path, step: int, keep: int) -> Iterator[Path]:
-    """Yield a folder for the files of ``step-N``, which is there at the end; then delete the oldest beyond ``keep``.
+    """Write ``step-N`` atomically, then delete the oldest beyond ``keep``.
 
     Checkpoints of later steps are deleted too: the run resumed before them because they were damaged.
+    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``. ``write_shares``: writes the optimiser's state by
+    ``save_share``, in all processes, instead of ``optimizer``.
     """
+
+    def fill(folder: Path) -> None:
+        save_model(folder)
+        train = folder / "train"
+        train.mkdir()
+        (train / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
+        if write_shares is None:
+            save_tensors(train / "optimizer.safetensors", optimizer)
+        else:
+            write_shares(train)
+        save_tensors(train / "carry.safetensors", carry)
+
     if checkpoints.is_symlink():
         raise ConfigError(
             f"{checkpoints} is a link, and Firth writes nothing through links: put the folder itself there"
         )
     clear_litter(checkpoints)
-    with staged_folder(checkpoints / f"step-{step}") as folder:
-        (folder / "train").mkdir()
-        yield folder
+    path = checkpoints / f"step-{step}"
+    write_folder(path, fill)
     kept = [old for number, old in list_checkpoints(checkpoints) if number <= step][-keep:]
     for _, old in list_checkpoints(checkpoints):
         if old not in kept:
             remove_folder(old)
-
-
-def fill_checkpoint(
-    folder: Path, *, save_model: Callable[[Path], None], state: dict[str, Any], carry: dict[str, Tensor]
-) -> None:
-    """Write everything to a checkpoint's folder but the optimiser's state."""
-    save_model(folder)
-    (folder / "train" / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
-    save_tensors(folder / "train" / "carry.safetensors", carry)
+    return path
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
