@@ -11,7 +11,7 @@ from firth.errors import ConfigError
 from firth.packed import Rows, Tokens
 from firth.pretraining.config import InitConfig
 from firth.pretraining.cooccurrence import token_counts
-from firth.pretraining.initialization import initialize
+from firth.pretraining.initialization import extrapolate_positions, initialize
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import make_objective
 
@@ -89,7 +89,7 @@ def test_other_systems_take_what_they_have(corpus: Corpus, tiny_word_corpus: Pat
 @pytest.mark.parametrize(
     ("model", "config", "message"),
     [
-        ("lstm-small", InitConfig(positions="sinusoids"), "init.positions='sinusoids' requires learned positions"),
+        ("lstm-small", InitConfig(positions="sinusoids"), "require learned positions (BERT, GPT)"),
         ("gpt-tiny", InitConfig(output_bias="frequencies"), "init.output_bias: the model's softmax has no bias"),
         ("bert-tiny", InitConfig(neighbour_heads=(1,)), "requires init.positions='sinusoids'"),
         ("bert-tiny", InitConfig(positions="sinusoids", neighbour_heads=(1, 2, 3)), "a layer has 2 heads"),
@@ -99,3 +99,27 @@ def test_what_a_model_does_not_have_is_refused(corpus: Corpus, model: str, confi
     with pytest.raises(ConfigError) as caught:
         started(corpus, config, model, SIZES if "lstm" not in model else {})
     assert message in str(caught.value)
+
+
+def test_later_positions_continue_the_trained_ones(corpus: Corpus) -> None:
+    encoder = started(corpus, InitConfig(positions="sinusoids"), sizes=SIZES | {"width": 128}).encoder
+    table = encoder.embeddings.positions.weight.detach()
+    waves = table.clone()
+    table[96:].normal_(0, 0.02)
+    extrapolate_positions(encoder, 96)
+    assert torch.equal(table[:96], waves[:96])
+    distances = torch.cdist(table[96:], waves)
+    # The next positions are nearest to those that they would have been; far ones fade.
+    assert distances[:16].argmin(1).tolist() == list(range(96, 112))
+
+
+@pytest.mark.parametrize("n", [1, 128, 1000])
+def test_a_number_of_trained_positions_leaves_some_to_continue(corpus: Corpus, n: int) -> None:
+    with pytest.raises(ConfigError, match="expected 2 to 127; the model has 128"):
+        extrapolate_positions(started(corpus, InitConfig()).encoder, n)
+
+
+def test_trained_positions_are_of_a_model(corpus: Corpus) -> None:
+    plain = {"model": "bert-tiny", "data": {"corpus": str(corpus.folder)}, "init": {"trained_positions": 20}}
+    with pytest.raises(ConfigError, match="needs a trained model, but bert-tiny is a size"):
+        read_recipe(plain, [], "test", vocab_size=corpus.tokenizer.size)

@@ -1,4 +1,4 @@
-"""Options of initialisation from scratch; no torch."""
+"""Options of initialisation; no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,10 @@ from firth.config import AMOUNT, POSITIVE, check_bounds, option
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitConfig:
-    """Initialisation from statistics of the training text. The defaults are the published random one."""
+    """Initialisation from statistics of the training text. The defaults are the published random one.
+
+    ``trained_positions`` alone is for a model to continue, the others for one that starts from scratch.
+    """
 
     embeddings: Literal["random", "cooccurrence"] = option(
         "random", "cooccurrence: token embeddings start as vectors counted in the training text (PPMI, SVD)"
@@ -26,6 +29,12 @@ class InitConfig:
         (), "offsets: heads of the first layer that start by attending to the token at that offset, e.g. [-1, 1]"
     )
     neighbour_gain: float = option(1.0, "scale of their queries and keys: higher is sharper", AMOUNT)
+    trained_positions: int = option(
+        0,
+        "how many positions the model to continue was trained with, if that is not all: the later ones start as the "
+        "continuation of these",
+        AMOUNT,
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self, "init")

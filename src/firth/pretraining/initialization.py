@@ -1,4 +1,4 @@
-"""Initialise weights from statistics of the training text: co-occurrence, frequencies, neighbouring positions.
+"""Initialise weights before training: from statistics of the text, from neighbouring or from trained positions.
 
 A small BERT that starts at random spends its first millions of tokens on a plateau at the frequencies of the tokens,
 until attention has found positions. It need not: see docs/learning.md.
@@ -24,6 +24,8 @@ from firth.pretraining.cooccurrence import cooccurrence_vectors, token_counts
 
 # Angular frequencies of sinusoidal positions, in radians per token, from the fastest to the slowest.
 _FASTEST, _SLOWEST = 1.6, 2 * math.pi / 1024
+# Of the fit of trained positions: less follows their noise, more flattens them (docs/learning.md).
+_RIDGE = 2.0
 
 
 @torch.no_grad()
@@ -65,6 +67,24 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
         _set_neighbour_heads(objective.encoder, config.neighbour_heads, config.neighbour_gain)
 
 
+@torch.no_grad()
+def extrapolate_positions(encoder: Encoder, n_trained: int) -> None:
+    """Overwrite the position embeddings from ``n_trained`` on with the continuation of the earlier ones, in place.
+
+    Ridge regression of the earlier ones on sinusoids; ConfigError if the model has no more positions than those.
+    """
+    table = _reader(encoder)[0].weight
+    if not 1 < n_trained < len(table):
+        raise ConfigError(f"init.trained_positions={n_trained}: expected 2 to {len(table) - 1}; the model has {len(table)}")
+    angles = np.outer(np.arange(len(table)), _frequencies(_head_width(encoder)))
+    waves = np.concatenate([np.ones((len(table), 1)), np.sin(angles), np.cos(angles)], axis=1)
+    penalty = _RIDGE * np.eye(waves.shape[1])
+    penalty[0, 0] = 0  # the mean
+    known = waves[:n_trained]
+    found = np.linalg.solve(known.T @ known + penalty, known.T @ table[:n_trained].double().numpy())
+    table[n_trained:] = torch.from_numpy(waves[n_trained:] @ found).to(table.dtype)
+
+
 def _table(objective: Objective, n_tokens: int) -> Tensor:
     """The matrix with a row per token: the input embedding, or the softmax of a character-level model."""
     for p in objective.parameters():
@@ -89,7 +109,9 @@ def _of_deviation(vectors: Tensor, deviation: float) -> Tensor:
 def _reader(encoder: Encoder) -> tuple[nn.Embedding, SelfAttention]:
     """The learned position embeddings of a model, and its first layer's self-attention."""
     if not isinstance(encoder, (Bert, Gpt)):
-        raise ConfigError("init.positions='sinusoids' requires learned positions (BERT, GPT): set it to 'random'")
+        raise ConfigError(
+            "init.positions='sinusoids' and init.trained_positions require learned positions (BERT, GPT): leave them out"
+        )
     block = encoder.blocks[0]
     assert isinstance(block, PostNormBlock)
     return encoder.embeddings.positions, block.attention

@@ -92,6 +92,8 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
         for key, value in plain["encoder"].items():
             if key in sizes and sizes[key] != value and not key.endswith("dropout"):
                 raise ConfigError(f"{where}: encoder.{key}={value}, but {plain['model']} has {sizes[key]}")
+    elif plain["init"].get("trained_positions"):
+        raise ConfigError(f"{where}: init.trained_positions needs a trained model, but {plain['model']} is a size")
     row = SYSTEMS[system]
     given = {} if vocab_size is None else {"vocab_size": vocab_size}
     plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]

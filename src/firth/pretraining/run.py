@@ -27,7 +27,7 @@ from firth.memory import check_memory
 from firth.models.config import BertConfig
 from firth.models.mtlstm import MtLstm
 from firth.objectives.contrastive import POOL, Contrastive
-from firth.pretraining.initialization import initialize
+from firth.pretraining.initialization import extrapolate_positions, initialize
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.recipe import (
     Pretrain,
@@ -524,6 +524,8 @@ def assemble(
     if not measured and not has_begun(run):
         if has_weights(recipe.model):
             _load_base(objective, recipe.model, corpus, tell)
+            if recipe.init.trained_positions:
+                extrapolate_positions(objective.encoder, recipe.init.trained_positions)
         elif world.leads or world.group is None:
             # Processes of one machine share the leading one's weights.
             initialize(objective, corpus, recipe.init, tell)
