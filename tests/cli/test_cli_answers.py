@@ -32,8 +32,8 @@ def test_blanks_as_json_from_stdin(firth, tiny_run: Path) -> None:
     result = firth("fill-mask", tiny_run, "--json", stdin=stdin)
     answers = [json.loads(line) for line in result.out.splitlines()]
     assert [answer["text"] for answer in answers] == texts
-    assert [len(answer["blanks"][0]["candidates"]) for answer in answers] == [5, 5]
-    assert answers[1]["blanks"][0]["start"] == texts[1].index("[MASK]")
+    assert [len(answer["masks"][0]["candidates"]) for answer in answers] == [5, 5]
+    assert answers[1]["masks"][0]["start"] == texts[1].index("[MASK]")
 
 
 @pytest.mark.parametrize(

@@ -92,4 +92,4 @@ def test_the_command_line_reads_the_cache_without_a_network(tmp_path: Path) -> N
     command = [sys.executable, "-m", "firth", "fill-mask", "hub:org/name", "a [MASK].", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **settings}, check=False)
     assert done.returncode == 0, done.stderr
-    assert '"blanks": [{"start": 2' in done.stdout
+    assert '"masks": [{"start": 2' in done.stdout

@@ -37,7 +37,7 @@ SETTINGS = DemoSettings(
     per_class=(4, 8),
     draws=2,
     tune_steps=3,
-    fewest_pieces=4,
+    fewest_tokens=4,
 )
 _WORDS = {
     "files": ["open", "read", "write", "close", "path", "folder", "name", "disk", "copy", "move"],
@@ -99,7 +99,11 @@ def test_no_test_docstring_is_in_the_text_that_is_learned_from(made: tuple[DemoR
 def test_the_same_seed_gives_the_same_numbers(made: tuple[DemoResult, list[str]], tmp_path: Path) -> None:
     result, _ = made
     again = demo(tmp_path / "out", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
-    assert again.scores == result.scores and again.dev == result.dev and again.blanks_right == result.blanks_right
+    assert (
+        again.scores == result.scores
+        and again.dev == result.dev
+        and again.fill_mask_accuracy == result.fill_mask_accuracy
+    )
 
 
 def test_a_finished_demo_does_nothing_again(made: tuple[DemoResult, list[str]]) -> None:
@@ -142,7 +146,7 @@ def test_an_interrupted_demo_goes_on(
     for name, function in stops:
         with monkeypatch.context() as patch:
             patch.setattr(job._Demo, name, function)
-            with pytest.raises(KeyboardInterrupt, match="goes on"):
+            with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
                 run()
     # What a kill may leave as well.
     (tmp_path / "out" / ".tuning-x").mkdir()
@@ -186,7 +190,7 @@ def test_shipped_models_are_compared_first(tiny_run: Path, tmp_path: Path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(job._Demo, "write_text", stop)
-        with pytest.raises(KeyboardInterrupt, match="goes on"):
+        with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
             run()
     # The shipped models have been compared before anything was pre-trained.
     first = [json.loads(line) for line in (tmp_path / "out" / "scores.jsonl").read_text("utf-8").splitlines()]
@@ -196,7 +200,7 @@ def test_shipped_models_are_compared_first(tiny_run: Path, tmp_path: Path, monke
     result = run()
     assert len(result.scores) == len(first) + 2
     assert "Korean film reviews" in result.report.read_text("utf-8")
-    assert any(line.startswith(f"{REVIEWS}: test accuracy from 4 labels a class: {SHIPPED_START}") for line in said)
+    assert any(line.startswith(f"{REVIEWS}: test accuracy from 4 labels per class: {SHIPPED_START}") for line in said)
 
 
 def test_the_reviews_are_whole() -> None:

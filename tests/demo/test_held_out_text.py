@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firth.demo.held_out_text import Sentence, commonest_word, fill_blanks, find_alike, new_sentences, of_length
+from firth.demo.held_out_text import Sentence, commonest_word, fill_masked_words, find_alike, new_sentences, of_length
 from firth.inference.model import load
 from firth.text.records import Document
 
@@ -19,20 +19,20 @@ def test_only_sentences_that_training_did_not_see_are_new() -> None:
     assert new_sentences(held, train) == [Sentence("One is here.", "a"), Sentence("Two is here.", "a")]
 
 
-def test_a_blank_hides_one_whole_word(tiny_run: Path) -> None:
+def test_a_mask_hides_one_whole_word(tiny_run: Path) -> None:
     model = load(tiny_run)
-    blanks = fill_blanks(model, SENTENCES, top_k=3)
-    assert blanks == fill_blanks(model, SENTENCES, top_k=3) and blanks
-    for blank in blanks:
-        assert len(blank.candidates) == 3 and blank.truth.isalpha()
-        assert any(blank.text.replace("[MASK]", blank.truth) == text for text in TEXTS)
-        assert blank.right == (blank.candidates[0].token == blank.truth)
+    masked = fill_masked_words(model, SENTENCES, top_k=3)
+    assert masked == fill_masked_words(model, SENTENCES, top_k=3) and masked
+    for one in masked:
+        assert len(one.candidates) == 3 and one.truth.isalpha()
+        assert any(one.text.replace("[MASK]", one.truth) == text for text in TEXTS)
+        assert one.right == (one.candidates[0].token == one.truth)
 
 
-def test_what_cannot_be_blanked_is_left_out(tiny_run: Path) -> None:
+def test_what_cannot_be_masked_is_left_out(tiny_run: Path) -> None:
     left_out = [Sentence("...", "d"), Sentence("the [MASK] the", "d")]
-    assert fill_blanks(load(tiny_run), left_out + SENTENCES[:1], 2)[0].text.endswith(".")
-    assert len(fill_blanks(load(tiny_run), left_out + SENTENCES[:1], 2)) == 1
+    assert fill_masked_words(load(tiny_run), left_out + SENTENCES[:1], 2)[0].text.endswith(".")
+    assert len(fill_masked_words(load(tiny_run), left_out + SENTENCES[:1], 2)) == 1
 
 
 def test_the_commonest_word_is_a_word(tiny_run: Path) -> None:

@@ -13,7 +13,7 @@ from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_m
 from firth.errors import InputError
 
 if TYPE_CHECKING:
-    from firth.inference.masks import Blank
+    from firth.inference.masks import FilledMask
 
 _AT_ONCE = 64  # texts
 
@@ -52,21 +52,21 @@ def fill_mask(
     n_texts = 0
     while some := list(islice(source, at_once)):
         n_texts += len(some)
-        for text, blanks in zip(some, loaded.fill_mask(some, top_k), strict=True):
+        for text, masks in zip(some, loaded.fill_mask(some, top_k), strict=True):
             if as_json:
-                print_json({"text": text, "blanks": [asdict(blank) for blank in blanks]})
+                print_json({"text": text, "masks": [asdict(mask) for mask in masks]})
             else:
-                print("\n".join(_readable(text, blanks)), flush=True)
+                print("\n".join(_readable(text, masks)), flush=True)
     if not n_texts:
         raise InputError("no text: give one behind the model, or lines on stdin")
 
 
-def _readable(text: str, blanks: "Iterable[Blank]") -> Iterator[str]:
-    """The text, and under it each blank's candidates, likeliest first."""
+def _readable(text: str, masks: "Iterable[FilledMask]") -> Iterator[str]:
+    """The text, and under it each mask's candidates, likeliest first."""
     yield text
-    blanks = list(blanks)
-    for number, blank in enumerate(blanks, start=1):
-        if len(blanks) > 1:
+    masks = list(masks)
+    for number, mask in enumerate(masks, start=1):
+        if len(masks) > 1:
             yield f"  mask {number}"
-        for candidate in blank.candidates:
+        for candidate in mask.candidates:
             yield f"  {candidate.probability:7.2%}  {candidate.token}"

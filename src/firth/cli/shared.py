@@ -89,7 +89,7 @@ def print_next(*command: str | Path) -> None:
 
 
 def print_fill_mask_next(model: str | Path) -> None:
-    """Print how to fill a blank with a model, in the language of its vocabulary."""
+    """Print how to fill a mask with a model, in the language of its vocabulary."""
     from firth.folder import find_model
     from firth.text.hangul import is_korean
     from firth.text.tokenizer import Tokenizer

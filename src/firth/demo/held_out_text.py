@@ -23,7 +23,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
-class FilledBlank:
+class MaskedWord:
     """A sentence with one word replaced by ``[MASK]``, that word, and what the model would write, best first."""
 
     text: str
@@ -67,16 +67,16 @@ def _sentences(document: Document) -> list[str]:
 
 
 def of_length(sentences: Sequence[Sentence], tokenizer: Tokenizer, *, fewest: int, most: int) -> list[Sentence]:
-    """The sentences that have from ``fewest`` to ``most`` pieces, in an order that their text decides."""
+    """The sentences that have from ``fewest`` to ``most`` tokens, in an order that their text decides."""
     sizes = map(len, tokenizer.ids_many([s.text for s in sentences]))
     kept = [s for s, size in zip(sentences, sizes, strict=True) if fewest <= size <= most]
     return sorted(kept, key=lambda s: seed_of("order", s.text))
 
 
-def fill_blanks(model: Model, sentences: Sequence[Sentence], top_k: int) -> list[FilledBlank]:
+def fill_masked_words(model: Model, sentences: Sequence[Sentence], top_k: int) -> list[MaskedWord]:
     """One word of each sentence, chosen by a hash of the sentence, as the model would fill it in.
 
-    Only words that are one piece of letters are chosen; a sentence without such a word is left out.
+    Only words that are one token of letters are chosen; a sentence without such a word is left out.
     """
     tokenizer, tasks = model.loaded.tokenizer, list[tuple[str, str]]()
     encoded = tokenizer.encode_many([s.text for s in sentences])
@@ -88,13 +88,11 @@ def fill_blanks(model: Model, sentences: Sequence[Sentence], top_k: int) -> list
             text = f"{sentence.text[:start]}{MASK}{sentence.text[end:]}"
             tasks.append((text, tokenizer.pieces[row.ids[place]]))
     answers = model.fill_mask([text for text, _ in tasks], top_k)
-    return [
-        FilledBlank(text, truth, blanks[0].candidates) for (text, truth), blanks in zip(tasks, answers, strict=True)
-    ]
+    return [MaskedWord(text, truth, masks[0].candidates) for (text, truth), masks in zip(tasks, answers, strict=True)]
 
 
 def commonest_word(texts: Sequence[str], tokenizer: Tokenizer) -> str:
-    """The word of one piece that the texts use most often: the best guess of one who does not read them."""
+    """The word of one token that the texts use most often: the best guess of one who does not read them."""
     counts: Counter[int] = Counter()
     for row in tokenizer.encode_many(texts):
         counts.update(row.ids[place] for place in _whole_words(row, tokenizer))
@@ -102,7 +100,7 @@ def commonest_word(texts: Sequence[str], tokenizer: Tokenizer) -> str:
 
 
 def _whole_words(row: Encoded, tokenizer: Tokenizer) -> list[int]:
-    """Places of the pieces that are whole words of letters."""
+    """Positions of the tokens that are whole words of letters."""
     sizes = Counter(row.words)
     return [
         place

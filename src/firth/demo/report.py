@@ -9,7 +9,7 @@ import numpy as np
 
 from firth.config import to_toml
 from firth.data.shards import Manifest, ShardInfo
-from firth.demo.held_out_text import Alike, FilledBlank
+from firth.demo.held_out_text import Alike, MaskedWord
 from firth.page import Report, TableCell
 from firth.progress import format_duration
 
@@ -34,7 +34,7 @@ _STAGE_TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one way of learning (``start``) did on a task's test set, from ``per_class`` labels of draw ``draw``."""
+    """The test scores of one ``start`` on a task, fine-tuned on sample ``draw`` of ``per_class`` labels per class."""
 
     task: str
     start: str
@@ -46,7 +46,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
-    """All that a demo found out. ``labels``, ``n_test``: by task; ``events``: of the log; ``seconds``: by stage."""
+    """All results of a demo. ``labels``, ``n_test``: by task; ``events``: of the log; ``seconds``: by stage."""
 
     labels: dict[str, tuple[str, ...]]
     n_train_characters: int
@@ -54,7 +54,7 @@ class Findings:
     n_test: dict[str, int]
     n_parameters: int
     events: list[dict[str, Any]]
-    blanks: list[FilledBlank]
+    masked: list[MaskedWord]
     commonest: str
     alike: Alike | None
     scores: list[Score]
@@ -64,7 +64,7 @@ class Findings:
 
     @property
     def last_dev(self) -> dict[str, float]:
-        """The last look at held-out text; empty if there is none."""
+        """The last evaluation on held-out text; empty if there is none."""
         dev = [e for e in self.events if e["event"] == "dev"]
         return {k: v for k, v in dev[-1].items() if k != "event"} if dev else {}
 
@@ -72,13 +72,13 @@ class Findings:
 def summarised(
     scores: Sequence[Score], start: str, per_class: int, measure: str = "accuracy", task: str = DOCSTRINGS
 ) -> tuple[float, float]:
-    """Mean over the draws, and their standard deviation (n - 1; 0 for a single draw)."""
+    """Mean over the samples of labels, and their standard deviation (n - 1; 0 for a single one)."""
     values = [getattr(s, measure) for s in scores if (s.task, s.start, s.per_class) == (task, start, per_class)]
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def starts_of(scores: Sequence[Score], task: str = DOCSTRINGS) -> list[str]:
-    """The ways of learning that were tried on a task."""
+    """The models that were compared on a task."""
     return [start for start in STARTS if any((s.task, s.start) == (task, start) for s in scores)]
 
 
@@ -88,21 +88,21 @@ def write_demo_report(path: Path, found: Findings, settings: "DemoSettings") -> 
     _summary(report, found, settings)
     _comparison(report, found, settings)
     _curves(report, found, settings)
-    _blanks(report, found, settings)
+    _filled_masks(report, found, settings)
     _nearest(report, found, settings)
-    _road(report, found, settings)
+    _pipeline(report, found, settings)
     report.write(path)
     return path
 
 
 def _summary(report: Report, found: Findings, settings: "DemoSettings") -> None:
     report.text(
-        "How much does pre-training help to tell, from few labelled examples, which part of Python's library a "
-        "docstring comes from? Firth read the documentation that this Python carries "
-        f"({found.n_train_characters / 1e6:.1f} million characters), learned a vocabulary of "
-        f"{settings.vocab_size:,} word pieces from it, and pre-trained a BERT of "
-        f"{found.n_parameters / 1e6:.1f} million weights on it without any labels. It is compared with the same BERT "
-        "without pre-training, with TF-IDF, and with the model that comes with Firth, where the installation has it."
+        "How much does pre-training help to classify docstrings by the part of Python's library they come from, with "
+        "few labels? Firth read the documentation of this Python installation "
+        f"({found.n_train_characters / 1e6:.1f} million characters), trained a vocabulary of "
+        f"{settings.vocab_size:,} WordPiece tokens on it, and pre-trained a BERT with "
+        f"{found.n_parameters / 1e6:.1f} million parameters on it, without labels. It is compared with the same BERT "
+        "trained from scratch, with TF-IDF, and with the model that comes with Firth, if it is installed."
     )
     report.text(f"{_in_words(found, DOCSTRINGS, settings)} {_in_words(found, REVIEWS, settings)}")
 
@@ -116,8 +116,8 @@ def _in_words(found: Findings, task: str, settings: "DemoSettings") -> str:
     best = sorted(means.items(), key=lambda item: -item[1])
     what = f"Part of the library ({len(found.labels[task])} classes)" if task == DOCSTRINGS else "Korean film reviews"
     return (
-        f"{what}, from {n} labels a class: {', '.join(f'{start} {mean:.1%}' for start, mean in best)}; guessing "
-        f"{1 / len(found.labels[task]):.1%}."
+        f"{what}, accuracy with {n} labels per class: {', '.join(f'{start} {mean:.1%}' for start, mean in best)}; "
+        f"chance {1 / len(found.labels[task]):.1%}."
     )
 
 
@@ -126,24 +126,23 @@ def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> No
     _scores(report, found, DOCSTRINGS, settings)
     report.text(
         f"The classes: {', '.join(found.labels[DOCSTRINGS])}. Test: {found.n_test[DOCSTRINGS]} docstrings from modules "
-        "and classes that no training docstring comes from, and taken out of the pre-training text. Numbers are means "
-        f"over {settings.draws} draws of the labelled examples, ± their standard deviation; the test set is always the "
-        "same."
+        "and classes that no training docstring comes from, removed from the pre-training text. Scores are means over "
+        f"{settings.draws} random samples of the labels ± standard deviation; the test set is always the same."
     )
     if starts_of(found.scores, REVIEWS):
         report.heading("Korean film reviews")
         _scores(report, found, REVIEWS, settings)
         report.text(
             f"Positive or negative; test: {found.n_test[REVIEWS]} reviews of the Naver Sentiment Movie Corpus (CC0). "
-            "The shipped model has seen reviews of the same site in pre-training, without labels and none of these."
+            "The shipped model was pre-trained on reviews of the same site, without labels, but on none of these."
         )
     report.text(
-        f"Every BERT learns for {settings.tune_steps} updates of {settings.tune_texts} texts, with a highest rate of "
-        f"{settings.tune_rate:g} (the shipped models: {settings.shipped_rate:g}). Weights of the demo's own size "
-        f"without pre-training are drawn with BERT's deviation of {settings.fresh_init_range:g}. Rates and deviation "
-        "were compared on docstrings of the training side; the number of updates is set by the time, and the BERT "
-        "without pre-training may gain from more. TF-IDF counts words and characters; the strength of its penalty is "
-        "chosen by cross-validation on each draw's training examples."
+        f"Every BERT is fine-tuned for {settings.tune_steps} steps with batches of {settings.tune_texts} texts and a "
+        f"peak learning rate of {settings.tune_rate:g} (the shipped models: {settings.shipped_rate:g}). The BERT "
+        f"without pre-training is initialised with BERT's standard deviation, {settings.fresh_init_range:g}. Learning "
+        "rates and initialisation were chosen on training docstrings. The number of steps keeps the demo short; the "
+        "BERT without pre-training may gain from more. TF-IDF uses words and character n-grams; its regularisation is "
+        "chosen by cross-validation on the training examples of each sample."
     )
 
 
@@ -159,14 +158,14 @@ def _scores(report: Report, found: Findings, task: str, settings: "DemoSettings"
         for n in settings.per_class
         for start in starts
     ]
-    report.table(["labels a class", "", "accuracy", "macro F1"], rows)
+    report.table(["labels per class", "", "accuracy", "macro F1"], rows)
     n = settings.per_class[-1]
     means, spreads = zip(*(of(start, n) for start in starts), strict=True)
     shown = [round(100 * mean, 1) for mean in means], [100 * spread for spread in spreads]
-    report.bars_plot(f"Test accuracy from {n} labels a class", starts, *shown, "% right")
+    report.bars_plot(f"Test accuracy with {n} labels per class", starts, *shown, "accuracy, %")
     if len(settings.per_class) > 1:
         curves = {start: (settings.per_class, [100 * of(start, n)[0] for n in settings.per_class]) for start in starts}
-        report.lines_plot("Test accuracy and number of labels", curves, "labels a class", "% right")
+        report.lines_plot("Test accuracy by number of labels", curves, "labels per class", "accuracy, %")
 
 
 def _percent(mean: float, spread: float) -> str:
@@ -178,45 +177,44 @@ def _curves(report: Report, found: Findings, settings: "DemoSettings") -> None:
     last = found.last_dev
     if last:
         report.text(
-            f"Two tasks at once: find the words that were blanked out, and tell whether the second sentence "
-            f"follows the first. On held-out text the model ends with a loss of {last['mlm_loss']:.2f} nats a blank "
-            f"({last['mlm_accuracy']:.1%} right) and tells the next sentence in {last['nsp_accuracy']:.1%} of the "
-            "cases (half of them are true)."
+            "Two objectives at once: predict masked tokens, and decide whether the second sentence follows the first. "
+            f"On held-out text the final masked-LM loss is {last['mlm_loss']:.2f} nats per masked token (accuracy "
+            f"{last['mlm_accuracy']:.1%}), and next-sentence accuracy {last['nsp_accuracy']:.1%} (chance 50 %)."
         )
     report.text(
-        f"The last {settings.long_share:.0%} of the updates read rows of up to {settings.length} pieces, the others "
-        f"of up to {settings.short_length}: places beyond are new to the model then, and the training loss jumps."
+        f"The last {settings.long_share:.0%} of the steps use sequences of up to {settings.length} tokens, the others "
+        f"of up to {settings.short_length}: positions beyond are untrained at that point, and the training loss jumps."
     )
-    for term, title in (("mlm", "Blanked-out pieces: loss"), ("nsp", "Next sentence: loss")):
+    for term, title in (("mlm", "Masked-LM loss"), ("nsp", "Next-sentence loss")):
         curves = {}
         for name, event in (("training", "train"), ("held-out", "dev")):
             points = [e for e in found.events if e["event"] == event]
             if len(points) > 1:
                 curves[name] = ([e["step"] for e in points], [e[f"{term}_loss"] for e in points])
         if curves:
-            report.lines_plot(title, curves, "update", "nats")
+            report.lines_plot(title, curves, "step", "nats")
 
 
-def _blanks(report: Report, found: Findings, settings: "DemoSettings") -> None:
-    report.heading("Filling blanks")
-    if not found.blanks:
+def _filled_masks(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    report.heading("Filling masks")
+    if not found.masked:
         report.text("There was no held-out sentence of a suitable length.")
         return
-    blanks = found.blanks
-    right = float(np.mean([b.right for b in blanks]))
-    among = float(np.mean([b.truth in [c.token for c in b.candidates] for b in blanks]))
-    constant = float(np.mean([b.truth == found.commonest for b in blanks]))
+    masked = found.masked
+    right = float(np.mean([m.right for m in masked]))
+    among = float(np.mean([m.truth in [c.token for c in m.candidates] for m in masked]))
+    constant = float(np.mean([m.truth == found.commonest for m in masked]))
     report.text(
-        f"One word in each of {len(blanks)} held-out sentences that do not stand in the training text: {right:.1%} "
-        f"right, and in {among:.1%} the word is among the first {settings.top_k}. Always guessing the commonest word "
-        f"(“{found.commonest}”) would be right in {constant:.1%}. Sentence and word are chosen by a hash; "
-        f"the first {settings.n_blanks} of that order:"
+        f"One word is masked in each of {len(masked)} held-out sentences that are not in the training text. Top-1 "
+        f"accuracy {right:.1%}, top-{settings.top_k} accuracy {among:.1%}; always predicting the most frequent word "
+        f"(“{found.commonest}”) {constant:.1%}. A hash chooses and orders sentences and words; the first "
+        f"{settings.n_masks}:"
     )
     rows: list[list[TableCell]] = []
-    for blank in blanks[: settings.n_blanks]:
-        candidates = " · ".join(f"{c.token} {c.probability:.0%}" for c in blank.candidates)
-        rows.append([blank.text, blank.truth, candidates, "yes" if blank.right else "no"])
-    report.table(["sentence", "word", "the model's candidates", "right"], rows)
+    for one in masked[: settings.n_masks]:
+        candidates = " · ".join(f"{c.token} {c.probability:.0%}" for c in one.candidates)
+        rows.append([one.text, one.truth, candidates, "yes" if one.right else "no"])
+    report.table(["sentence", "word", "candidates", "correct"], rows)
 
 
 def _nearest(report: Report, found: Findings, settings: "DemoSettings") -> None:
@@ -225,9 +223,9 @@ def _nearest(report: Report, found: Findings, settings: "DemoSettings") -> None:
     report.heading("Nearest sentences")
     alike = found.alike
     report.text(
-        f"Each held-out sentence as one vector (the mean of the top layer, less the mean of all): the nearest other "
-        f"one is from the same document in {alike.same_document:.1%} of the cases; by chance it would be in "
-        f"{alike.chance:.1%}. The first {settings.n_queries} in an order by hash, with cosines:"
+        f"Each held-out sentence as a vector (mean of the top layer, centred over all sentences): the nearest other "
+        f"sentence is from the same document for {alike.same_document:.1%} of them (chance {alike.chance:.1%}). The "
+        f"first {settings.n_queries} in an order by hash, with cosine similarities:"
     )
     rows: list[list[TableCell]] = []
     for item in alike.neighbours[: settings.n_queries]:
@@ -239,20 +237,20 @@ def _nearest(report: Report, found: Findings, settings: "DemoSettings") -> None:
 
 def _sizes(infos: Sequence[ShardInfo]) -> str:
     documents, sentences, tokens = (sum(getattr(i, n) for i in infos) for n in ("documents", "sentences", "tokens"))
-    return f"{documents:,} documents, {sentences:,} sentences, {tokens:,} pieces"
+    return f"{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens"
 
 
-def _road(report: Report, found: Findings, settings: "DemoSettings") -> None:
-    report.heading("What was done, and how long it took")
+def _pipeline(report: Report, found: Findings, settings: "DemoSettings") -> None:
+    report.heading("The pipeline, and how long it took")
     train, held = found.manifest.train, found.manifest.dev
     report.table(
         ["", ""],
         [
-            ["text to train on", _sizes(train)],
-            ["text held out", _sizes(held)],
-            ["model", f"{settings.n_layers} layers of width {settings.width}, {found.n_parameters:,} weights"],
-            ["pre-training", f"{settings.steps:,} updates of up to {settings.batch_tokens:,} pieces"],
-            ["machine and numbers", found.machine],
+            ["training text", _sizes(train)],
+            ["held-out text", _sizes(held)],
+            ["model", f"{settings.n_layers} layers, hidden size {settings.width}, {found.n_parameters:,} parameters"],
+            ["pre-training", f"{settings.steps:,} steps of up to {settings.batch_tokens:,} tokens"],
+            ["machine and dtype", found.machine],
             ["seed", str(found.seed)],
         ],
     )
@@ -263,9 +261,9 @@ def _road(report: Report, found: Findings, settings: "DemoSettings") -> None:
     report.table(["stage", "seconds"], [*times, [f"all ({format_duration(total_s)} minutes)", round(total_s, 1)]])
     report.heading("How to read this")
     report.text(
-        "Loss is the mean surprise in nats, the natural logarithm of one over the probability that the model gave to "
-        "what was true: 0 is certainty, and each nat less makes the truth 2.7 times as likely to the model. The text "
-        "is small and the model tiny: expect blanks that fit the grammar rather than the fact. On one machine the same "
-        "seed, Python and type of numbers give the same results; another seed shows how far they are luck."
+        "Loss is cross-entropy in nats: the mean negative natural logarithm of the probability of the true token. One "
+        "nat less makes the true token 2.7 times as likely. The text is small and the model tiny: expect predictions "
+        "that fit the grammar rather than the facts. On one machine the same seed, Python and dtype give the same "
+        "results; run other seeds to see how much they vary."
     )
     report.pre(to_toml(settings))

@@ -24,7 +24,7 @@ from firth.config import from_dict, option, read_json, to_dict
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import build_vocab
 from firth.data.shards import Corpus
-from firth.demo.held_out_text import commonest_word, fill_blanks, find_alike, new_sentences, of_length
+from firth.demo.held_out_text import commonest_word, fill_masked_words, find_alike, new_sentences, of_length
 from firth.demo.python_docs import (
     LabelledSplit,
     PythonDocs,
@@ -59,7 +59,7 @@ from firth.machine import Machine, find_machine
 from firth.metrics.classification import accuracy, macro_f1
 from firth.names import WEIGHTS
 from firth.pretraining.recipe import Pretrain
-from firth.pretraining.run import RECIPE, pretrain, resolve, resume
+from firth.pretraining.run import RECIPE, pretrain_or_resume, resolve
 from firth.progress import format_duration, say
 from firth.tasks.predictions import Labelled
 from firth.tasks.scoring import score_labels
@@ -77,51 +77,53 @@ _TESTED = {DOCSTRINGS: 50, REVIEWS: 150}
 class DemoSettings:
     """All choices of the demo.
 
-    Those of pre-training were compared by loss on held-out text; the rate of fine-tuning and the deviation of
-    fresh weights on docstrings of the training side. Sizes, updates and draws were set to fit the time.
+    Pre-training settings were chosen by loss on held-out text; the learning rate of fine-tuning and the initialisation
+    of models without pre-training on training docstrings. Sizes, steps and samples were set to fit the time.
     """
 
-    held_out_share: float = option(0.05, "of the documents, kept from pre-training to look at afterwards")
-    vocab_size: int = option(4000, "word pieces, lower-cased")
+    held_out_share: float = option(0.05, "share of the documents held out of pre-training")
+    vocab_size: int = option(4000, "WordPiece tokens, lower-cased")
     n_layers: int = option(2, "Transformer blocks")
-    width: int = option(128, "of all layers")
+    width: int = option(128, "hidden size")
     n_heads: int = option(4, "attention heads")
-    init_range: float = option(0.08, "1/√width: at BERT's 0.02 so narrow a model takes long to attend to anything")
-    short_length: int = option(48, "longest row for most of pre-training: few positions are learned sooner")
-    length: int = option(128, "longest row for the rest, and the model's positions")
-    long_share: float = option(0.2, "of the updates, the last ones, at the full length")
-    mask_share: float = option(0.3, "of the pieces are predicted: twice BERT's, to learn more from each row")
-    steps: int = option(6000, "pre-training updates")
-    batch_tokens: int = option(1024, "of an update: small ones learn more from few tokens")
-    learning_rate: float = option(2e-3, "highest learning rate of pre-training")
+    init_range: float = option(0.08, "1/√width: with BERT's 0.02 so small a model learns to attend late")
+    short_length: int = option(48, "longest sequence for most of pre-training: few positions are learned sooner")
+    length: int = option(128, "longest sequence for the rest, and the model's positions")
+    long_share: float = option(0.2, "share of the steps, the last ones, at the full length")
+    mask_share: float = option(0.3, "share of tokens predicted: twice BERT's, to learn more from each sequence")
+    steps: int = option(6000, "pre-training steps")
+    batch_tokens: int = option(1024, "tokens per step: small batches learn more from few tokens")
+    learning_rate: float = option(2e-3, "peak learning rate of pre-training")
     dropout: float = option(0.0, "none: the text is read only a few times, each time with other masks")
-    warmup_share: float = option(0.1, "of all updates, over which the rate rises")
-    log_every: int = option(100, "updates between points of the loss curve")
-    eval_every: int = option(1000, "updates between looks at held-out text")
-    save_every: int = option(500, "updates between checkpoints: what an interruption may cost")
+    warmup_share: float = option(0.1, "share of the steps over which the learning rate rises")
+    log_every: int = option(100, "steps between points of the loss curve")
+    eval_every: int = option(1000, "steps between evaluations on held-out text")
+    save_every: int = option(500, "steps between checkpoints: what an interruption may cost")
     precision: Literal["auto", "float32", "bfloat16"] = option("auto", "as in recipes: train.precision")
-    fewest_pieces: int = option(8, "of a held-out sentence that is looked at")
-    most_pieces: int = option(60, "of a held-out sentence that is looked at")
-    n_blanks: int = option(10, "filled blanks that the report shows; the share right is over all")
-    top_k: int = option(5, "candidates for a blank")
+    fewest_tokens: int = option(8, "shortest held-out sentence that is used")
+    most_tokens: int = option(60, "longest held-out sentence that is used")
+    n_masks: int = option(10, "filled masks that the report shows; the accuracy is over all")
+    top_k: int = option(5, "candidates for a mask")
     n_queries: int = option(5, "sentences whose nearest ones the report shows")
     n_nearest: int = option(3, "nearest sentences of each")
-    per_class: tuple[int, ...] = option((4, 16, 64), "labelled docstrings of each class to learn from")
-    draws: int = option(3, "times that they are drawn, each with other weights and orders too")
-    tune_steps: int = option(200, "updates of a fine-tuning")
-    tune_texts: int = option(20, "docstrings in an update")
-    tune_rate: float = option(1e-3, "highest rate of a fine-tuning, with and without pre-training")
-    shipped_rate: float = option(3e-4, "highest rate of fine-tuning a shipped model")
-    fresh_init_range: float = option(0.02, "BERT's, without pre-training: there it does better than the wider one")
+    per_class: tuple[int, ...] = option((4, 16, 64), "labelled examples per class")
+    draws: int = option(3, "random samples of them, each with its own initialisation and order")
+    tune_steps: int = option(200, "fine-tuning steps")
+    tune_texts: int = option(20, "texts per step")
+    tune_rate: float = option(1e-3, "peak learning rate of fine-tuning, with and without pre-training")
+    shipped_rate: float = option(3e-4, "peak learning rate of fine-tuning a shipped model")
+    fresh_init_range: float = option(
+        0.02, "standard deviation without pre-training: BERT's, better there than init_range"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What a demo found out and where it is. ``blanks_right``: share of held-out blanks filled rightly."""
+    """The results of a demo and where they are. ``fill_mask_accuracy``: top-1, on held-out sentences."""
 
     out: Path
     report: Path
-    blanks_right: float
+    fill_mask_accuracy: float
     dev: dict[str, float]
     scores: list[Score]
 
@@ -134,18 +136,18 @@ def demo(
     docs: PythonDocs | None = None,
     tell: Callable[[str], None] = say,
 ) -> DemoResult:
-    """Walk the whole road in folder ``out``, or go on with a walk that was interrupted there.
+    """Run the end-to-end pipeline in folder ``out``, or resume it there.
 
     ``docs``: other text than this Python's. ConfigError when ``out`` holds something else or a demo with
     other settings, or when the libraries of the extra ``report`` are missing. KeyboardInterrupt, with a
-    message that says how to go on, when it was stopped.
+    message that says how to resume, when it was stopped.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("the demo needs matplotlib: pip install 'firth[report]'")
     try:
         return _Demo(Path(out), seed, settings or DemoSettings(), docs, tell).run()
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what is done is kept in {out}: the same command goes on from there") from None
+        raise KeyboardInterrupt(f"what is done is kept in {out}: the same command resumes") from None
 
 
 class _Demo:
@@ -176,7 +178,7 @@ class _Demo:
         self.held = without_texts(self.held, test)
 
     def run(self) -> DemoResult:
-        """All stages, then the report."""
+        """Run all stages and write the report."""
         out = self.out
         if any((WEIGHTS / name).is_dir() for name in _SHIPPED.values()):
             self._stage("first", out / "first.json", "fine-tune the shipped models", self.first)
@@ -190,7 +192,7 @@ class _Demo:
         findings = self.look()
         report = write_demo_report(out / "report.html", findings, self.settings)
         self._say_what_was_made(findings, report)
-        right = sum(b.right for b in findings.blanks) / max(len(findings.blanks), 1)
+        right = sum(b.right for b in findings.masked) / max(len(findings.masked), 1)
         return DemoResult(out, report, right, findings.last_dev, findings.scores)
 
     def _claim(self) -> None:
@@ -220,7 +222,7 @@ class _Demo:
             raise ConfigError(f"{self.out} cannot be written: {error.strerror}") from None
 
     def _stage(self, name: str, made: Path, title: str, work: Callable[[], None]) -> None:
-        """Do a stage unless what it makes is there, whole; note how long it took, over all attempts."""
+        """Run a stage unless its output is complete; record how long it took, over all attempts."""
         number = _STAGES.index(name) + 1
         if made.exists():
             self.tell(f"[{number}/{len(_STAGES)}] {title}: done already")
@@ -239,32 +241,26 @@ class _Demo:
             write_json(self.out / "seconds.json", self.seconds)
 
     def write_text(self) -> None:
-        """The documents as text files; the one to train on last, since it says that both are there."""
+        """Write the documents as text files, the training text last: it marks that both are there."""
         (self.out / "text").mkdir(exist_ok=True)
         write_text(self.out / "text" / "held-out.txt", _as_text(self.held))
         write_text(self.out / "text" / "train.txt", _as_text(self.train))
 
     def train_vocab(self) -> None:
-        """A vocabulary of word pieces from the text to train on."""
+        """Train a WordPiece vocabulary on the training text."""
         text = self.out / "text" / "train.txt"
         build_vocab([text], self.out / "vocab", size=self.settings.vocab_size, lowercase=True)
 
     def prepare_corpus(self) -> None:
-        """Both texts as shards of ids."""
+        """Preprocess both texts into shards of ids."""
         text = self.out / "text"
         held = [text / "held-out.txt"] if self.held else []
         vocab, corpus = self.out / "vocab", self.out / "corpus"
         prepare([text / "train.txt"], vocab, corpus, hold_out=0.0, dev=held, workers=1)
 
     def pretrain(self) -> None:
-        """Masked words and next sentences, in a run folder like any other."""
-        run = self.out / "run"
-        if (run / RECIPE).is_file():
-            outcome = resume(run, self.tell)
-        else:
-            outcome = pretrain(self.recipe(), run, self.tell)
-        if not outcome.finished:
-            raise KeyboardInterrupt
+        """Masked LM and next-sentence prediction, in a run folder like any other."""
+        pretrain_or_resume(self.out / "run", self.recipe, self.tell)
 
     def recipe(self) -> Pretrain:
         """The recipe of the pre-training: BERT's, made smaller and faster."""
@@ -304,7 +300,7 @@ class _Demo:
         return resolve(data, [], "the demo's settings")
 
     def first(self) -> None:
-        """What a user has from the first minute: the shipped models beside the baseline, on each task."""
+        """Fine-tune the shipped models, beside the baseline, on each task: available from the first minute."""
         there = [task for task, name in _SHIPPED.items() if (WEIGHTS / name).is_dir()]
         self._score_all([(task, start) for task in there for start in (SHIPPED_START, TFIDF)])
         if REVIEWS in there:
@@ -314,9 +310,9 @@ class _Demo:
         write_json(self.out / "first.json", {"tasks": there})
 
     def compare(self) -> None:
-        """Ways to learn the classes from few docstrings, over several draws of them.
+        """Compare the models on few labelled docstrings, over several random samples of them.
 
-        Last of all a classifier is kept: the pre-trained one of the first draw with the most labels.
+        Keeps one classifier: the pre-trained one of the first sample with the most labels.
         """
         self._score_all([(DOCSTRINGS, start) for start in (PRETRAINED, FRESH, TFIDF)])
         split = self._split(DOCSTRINGS, self.settings.per_class[-1], 0)
@@ -330,9 +326,9 @@ class _Demo:
             write_folder(self.out / "classifier", copy)
 
     def _score_all(self, ways: list[tuple[str, str]]) -> None:
-        """Score each way of learning, as (task, start), with each number of labels and draw.
+        """Score each (task, start) with each number of labels and sample.
 
-        Scores are written down one by one, so that an interruption costs one of them at most.
+        Scores are written one by one, so that an interruption costs at most one of them.
         """
         self._clear_up()
         done = {(s.task, s.start, s.per_class, s.draw) for s in self._scores()}
@@ -358,7 +354,7 @@ class _Demo:
         """The mean accuracies of a task with the most labels, in one line."""
         scores, n = self._scores(), self.settings.per_class[-1]
         means = [f"{start} {summarised(scores, start, n, task=task)[0]:.3f}" for start in starts_of(scores, task)]
-        return f"{task}: test accuracy from {n} labels a class: {', '.join(means)}"
+        return f"{task}: test accuracy from {n} labels per class: {', '.join(means)}"
 
     def _scores(self) -> list[Score]:
         file = self.out / "scores.jsonl"
@@ -377,7 +373,7 @@ class _Demo:
         return split_labelled(self.labelled[task], self.seed + draw, per_class, per_class_test=_TESTED[task])
 
     def _score(self, task: str, start: str, per_class: int, draw: int) -> Score:
-        """Learn from one draw and answer the test set."""
+        """Fine-tune on one sample of labels and predict the test set."""
         split, labels = self._split(task, per_class, draw), self.labels[task]
         truth = np.array([labels.index(str(text.label)) for text in split.test], np.int64)
         if start == TFIDF:
@@ -433,12 +429,12 @@ class _Demo:
         return np.array([labels.index(answer.label) for answer in answers], np.int64)
 
     def look(self) -> Findings:
-        """Blanks, nearest sentences and all numbers, for the report."""
+        """Filled masks, nearest sentences and all numbers, for the report."""
         self.seconds.pop("look", None)  # it is done every time
         with self._timed("look"):
             s, model = self.settings, load(self.out / "run")
             new = new_sentences(self.held, self.train)
-            sentences = of_length(new, model.loaded.tokenizer, fewest=s.fewest_pieces, most=s.most_pieces)
+            sentences = of_length(new, model.loaded.tokenizer, fewest=s.fewest_tokens, most=s.most_tokens)
             paragraphs = [p for document in self.train for p in document.paragraphs]
             return Findings(
                 labels=self.labels,
@@ -447,7 +443,7 @@ class _Demo:
                 n_test=self.n_test,
                 n_parameters=sum(p.numel() for p in model.loaded.objective.parameters()),
                 events=read_log(self.out / "run" / "log.jsonl"),
-                blanks=fill_blanks(model, sentences, s.top_k) if sentences else [],
+                masked=fill_masked_words(model, sentences, s.top_k) if sentences else [],
                 commonest=commonest_word(paragraphs, model.loaded.tokenizer),
                 alike=find_alike(model, sentences, s.n_nearest) if len(sentences) > 1 else None,
                 scores=self._scores(),
@@ -463,9 +459,9 @@ class _Demo:
                 self.tell(self._best(task))
         self.tell(f"the report: {report}   the model: {out / 'run'}   the classifier: {out / 'classifier'}")
         self.tell("try next:")
-        blank = "Return a list of [MASK] in the given directory."
+        sentence = "Return a list of [MASK] in the given directory."
         for command in (
-            ["fill-mask", str(out / "run"), blank],
+            ["fill-mask", str(out / "run"), sentence],
             ["pretrain", str(out / "run" / RECIPE), "--steps", "20000", "--out", "runs/longer"],
         ):
             self.tell(f"  {shlex.join(['firth', *command])}")

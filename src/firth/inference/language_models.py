@@ -57,7 +57,7 @@ def language_model(loaded: Loaded) -> LanguageModel:
     headless = {"lm", "softmax"} & set(loaded.untrained)
     if loaded.task != PRETRAINING or not isinstance(objective, NextToken) or headless:
         why = ", which was published without a language-model head," if headless else ""
-        masked = " (a masked model fills blanks: firth fill-mask)" if isinstance(objective, MaskedLM) else ""
+        masked = " (a masked language model fills masks: firth fill-mask)" if isinstance(objective, MaskedLM) else ""
         raise ConfigError(
             f"a model of system {loaded.system_name} for {loaded.task}{why} does not predict the next token{masked}: "
             "firth pretrain --model gpt-mini trains one that does; so do bert-ltr-mini, lstm-small, awd-lstm-small and "

@@ -29,7 +29,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Blank:
+class FilledMask:
     """One ``[MASK]`` of a text: its first character, and the best candidates, best first."""
 
     start: int
@@ -137,7 +137,7 @@ def guess_rows(loaded: Loaded, rows: Sequence[HiddenRow], top_k: int, device: to
 
 
 @torch.inference_mode()
-def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: torch.device) -> list[list[Blank]]:
+def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: torch.device) -> list[list[FilledMask]]:
     """Predict the masks of each sequence, all in one batch."""
     objective, mask_id = check_masked(loaded, top_k), loaded.tokenizer.mask_id
     hidden = objective.encoder(pack_lists([row.ids for row in rows]).to(device), keep=(-1,))
@@ -147,10 +147,10 @@ def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: tor
         where += [(number, start) for start in row.starts]
     chosen = hidden.top.index_select(0, torch.tensor(index, device=device))
     best = objective.logits(chosen).float().softmax(1).topk(top_k)
-    pieces, found = loaded.tokenizer.pieces, list[list[Blank]]([] for _ in rows)
+    pieces, found = loaded.tokenizer.pieces, list[list[FilledMask]]([] for _ in rows)
     for (number, start), values, ids in zip(where, best.values.tolist(), best.indices.tolist(), strict=True):
         candidates = tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
-        found[number].append(Blank(start, candidates))
+        found[number].append(FilledMask(start, candidates))
     return found
 
 

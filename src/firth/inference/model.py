@@ -32,7 +32,7 @@ from firth.inference.fast import Precision, make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
-from firth.inference.masks import Blank, Candidate, check_masked, fill_rows, masked_row, shorten
+from firth.inference.masks import Candidate, FilledMask, check_masked, fill_rows, masked_row, shorten
 from firth.inference.next_sentence import follow_probabilities
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
@@ -102,10 +102,10 @@ class Model:
         return [Token(piece(i), i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
 
     @overload
-    def fill_mask(self, texts: str, top_k: int = 5) -> list[Blank]: ...
+    def fill_mask(self, texts: str, top_k: int = 5) -> list[FilledMask]: ...
     @overload
-    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[list[Blank]]: ...
-    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[Blank] | list[list[Blank]]:
+    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[list[FilledMask]]: ...
+    def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[FilledMask] | list[list[FilledMask]]:
         """Predict the most probable tokens for each ``[MASK]`` of a text (or of each text), independently.
 
         Raises InputError for a text without ``[MASK]``, LengthError for one longer than the model reads.
@@ -114,11 +114,11 @@ class Model:
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k)[0]
         rows = [masked_row(self.loaded, text) for text in texts]
-        answers: list[list[Blank]] = [[] for _ in rows]
+        answers: list[list[FilledMask]] = [[] for _ in rows]
         for numbers in in_batches([len(row.ids) for row in rows], self.budget_tokens):
             found = fill_rows(self.loaded, [rows[i] for i in numbers], top_k, self.device)
-            for i, blanks in zip(numbers, found, strict=True):
-                answers[i] = blanks
+            for i, masks in zip(numbers, found, strict=True):
+                answers[i] = masks
         return answers
 
     def embed(
@@ -298,7 +298,7 @@ class Model:
         rows = [self.loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(target).ids)]
         read, written = (pack_lists([row]).to(self.device) for row in rows)
         weights = cross_weights(objective.decoder, lambda: objective.written(read, written))
-        # A row of the weights is of the piece that is predicted there: the one after what is read.
+        # A row of the weights is of the token that is predicted there: the one after what is read.
         pieces = [tokenizer.pieces[i] for i in (*rows[1][1:], tokenizer.end_id)]
         return Attention(pieces, weights, [tokenizer.pieces[i] for i in rows[0]])
 

@@ -247,7 +247,7 @@ class Hosted:
             rows = [masked_row(loaded, text) for text in texts]
 
             def answers(found: list[Any]) -> list[Any]:
-                _check_finite([np.array([c.probability for b in blanks for c in b.candidates]) for blanks in found])
+                _check_finite([np.array([c.probability for m in masks for c in m.candidates]) for masks in found])
                 return found
 
             return Prepared(

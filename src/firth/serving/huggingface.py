@@ -230,22 +230,22 @@ async def mask(context: Context, body: TaskBody) -> Any:
     texts = context.texts(inputs)
     found = await context.ask(hosted.fill_mask(texts, top_k))
     numbers = await context.aside(lambda: _numbers(hosted, found))
-    made = [[_filled(text, blank, numbers) for blank in blanks] for text, blanks in zip(texts, found, strict=True)]
+    made = [[_filled(text, mask, numbers) for mask in masks] for text, masks in zip(texts, found, strict=True)]
     # One list for a text with one mask, a list per mask for others, as their pipeline has it.
-    by_text = [blanks[0] if len(blanks) == 1 else blanks for blanks in made]
+    by_text = [masks[0] if len(masks) == 1 else masks for masks in made]
     return by_text if several else by_text[0]
 
 
 def _numbers(hosted: Any, found: list[Any]) -> dict[str, int]:
     """The id of each candidate's token."""
-    wanted = {candidate.token for blanks in found for blank in blanks for candidate in blank.candidates}
+    wanted = {candidate.token for masks in found for mask in masks for candidate in mask.candidates}
     return {piece: i for i, piece in enumerate(hosted.model.loaded.tokenizer.pieces) if piece in wanted}
 
 
-def _filled(text: str, blank: Any, numbers: dict[str, int]) -> list[dict[str, Any]]:
+def _filled(text: str, mask: Any, numbers: dict[str, int]) -> list[dict[str, Any]]:
     from firth.inference.masks import MASK
 
-    before, after = text[: blank.start], text[blank.start + len(MASK) :]
+    before, after = text[: mask.start], text[mask.start + len(MASK) :]
     return [
         {
             "score": c.probability,
@@ -254,7 +254,7 @@ def _filled(text: str, blank: Any, numbers: dict[str, int]) -> list[dict[str, An
             "sequence": (before.rstrip() + c.token.removeprefix("##") if c.token.startswith("##") else before + c.token)
             + after,
         }
-        for c in blank.candidates
+        for c in mask.candidates
     ]
 
 
