@@ -321,14 +321,15 @@ def senses_section() -> str:
 def domain_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "domain.json").read_text("utf-8"))
     extended, first, last = record["extend"], record["looks"][0], record["looks"][-1]
-    fits = [extended["held_out"][when] for when in ("before", "after")]
+    # The record is older than the key "tokens".
+    fits = [{"tokens": fit.get("pieces"), **fit} for fit in map(extended["held_out"].get, ("before", "after"))]
     scores = {name: facts["dev"]["dev"][facts["metric"]] for name, facts in record["tuned"].items()}
     n_new = extended["size_after"] - extended["size_before"]
     n_labelled = sum(record["tuned"]["after"]["examples"][part] for part in ("train", "held_out"))
     rows = [
         [what, f"{before:{form}}", f"{after:{form}}"]
         for what, form, before, after in (
-            ("tokens per word, held-out reviews", ".2f", *(fit["pieces"] / fit["words"] for fit in fits)),
+            ("tokens per word, held-out reviews", ".2f", *(fit["tokens"] / fit["words"] for fit in fits)),
             ("words that are [UNK]", ".2%", *(fit["unknown"] / fit["words"] for fit in fits)),
             ("masked-LM loss per token, extended vocabulary", ".2f", first["mlm_loss"], last["mlm_loss"]),
             ("masked-LM accuracy", ".1%", first["mlm_accuracy"], last["mlm_accuracy"]),

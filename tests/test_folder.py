@@ -341,7 +341,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
         ({"hidden_size": 10**12}, "at most 1,000,000"),
         ({"num_hidden_layers": 99999999999}, "at most 1,000"),
         ({"hidden_size": 100_000, "num_attention_heads": 1}, r"config\.json speaks of [\d,]+ numbers"),
-        ({"vocab_size": 2_000_000_000}, "vocab_size|pieces"),
+        ({"vocab_size": 2_000_000_000}, "vocab_size|tokens"),
     ],
 )
 def test_sizes_that_the_weights_do_not_have_are_refused_before_anything_is_made(
@@ -392,7 +392,7 @@ def edit(folder: Path, file: str, **changes: Any) -> None:
         ("config.json", {"hidden_size": "8"}, "cannot be read as a model"),
         ("config.json", {"num_hidden_layers": 3}, r"lacks .*layer\.2"),
         ("config.json", {"num_hidden_layers": 1}, r"unknown .*layer\.1"),
-        ("config.json", {"vocab_size": 10}, "the tokenizer has 9 pieces, the model 10"),
+        ("config.json", {"vocab_size": 10}, "the tokenizer has 9 tokens, the model 10"),
         ("config.json", {"hidden_act": "swish"}, "hidden_act 'swish'"),
     ],
 )

@@ -84,7 +84,9 @@ def test_speed_is_measured(tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_no_text_is_refused(tmp_path: Path, tiny_word_corpus: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         make_plan([tmp_path / "nowhere.txt"], 10.0)
-    with pytest.raises(ConfigError, match="BERT, which masks word pieces; this corpus has a vocabulary of kind words"):
+    with pytest.raises(
+        ConfigError, match="BERT, which masks WordPiece tokens; this corpus has a vocabulary of kind words"
+    ):
         make_plan([tiny_word_corpus], 10.0)
     with pytest.raises(ConfigError, match="--minutes=0: expected more than 0"):
         make_plan([tiny_word_corpus], 0.0)

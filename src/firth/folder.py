@@ -71,7 +71,7 @@ class Loaded:
     def layout(self) -> Layout:
         """How a text is read: by a model that has learnt nothing since its pre-training, as there.
 
-        It then meets no special piece that is new to it; a text without pieces may have an empty row.
+        It then meets no special token that is new to it; a text without tokens may have an empty row.
         """
         as_pretrained = self.system.pretraining_layout if self.task == PRETRAINING else None
         return (as_pretrained or self.system.layout)(self.tokenizer)
@@ -284,7 +284,7 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
     tokenizer = system.reads(Tokenizer.load(folder))
     if tokenizer.size != config.vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.size:,} pieces, the model {config.vocab_size:,}: not of one make"
+            f"{folder}: the tokenizer has {tokenizer.size:,} tokens, the model {config.vocab_size:,}: not of one make"
         )
     make: Callable[[Any, Any], Objective] = system.objective if task == PRETRAINING else TASKS[task].model
     _check_size(folder, lambda: system.encoder(config))

@@ -174,7 +174,7 @@ class Rows(_Moves):
 
 @dataclass(frozen=True, slots=True)
 class Words(_Moves):
-    """The W words of B rows, for tasks that say something of each: pieces ``first`` to ``last`` (both included).
+    """The W words of B rows, for tasks that say something of each: tokens ``first`` to ``last`` (both included).
 
     ``rows``: the words of each row. ``asked``: the words an answer is wanted for (the others are context), and
     ``asked_rows`` how many of them each row has.

@@ -148,7 +148,7 @@ def _corpus(sources: Sequence[str | Path]) -> Corpus | None:
     corpus = Corpus(sources[0])
     if corpus.is_parallel or corpus.tokenizer.kind is not WORDPIECE:
         raise ConfigError(
-            f"{sources[0]}: plans are for BERT, which masks word pieces; this corpus "
+            f"{sources[0]}: plans are for BERT, which masks WordPiece tokens; this corpus "
             f"{'is parallel text' if corpus.is_parallel else f'has a vocabulary of kind {corpus.tokenizer.kind.name}'}"
         )
     return corpus

@@ -129,7 +129,7 @@ class System:
     """One row of the table.
 
     ``fixed``: configuration fields that make the system what it is. ``instances``: the plans it can be
-    trained on, its own first. ``predict``: masked pieces, the next token (and the one before), or a translation.
+    trained on, its own first. ``predict``: masked tokens, the next token (and the one before), or a translation.
     ``layout``: of its rows; ``pretraining_layout``: of those in pre-training, where they differ. ``huggingface``: what
     it is to transformers, in whose words its model folder then speaks. ``activation_bytes(config, bytes a number)``:
     what the backward keeps of one token, and what if blocks are recomputed. ``no_gradient``: parameters that its own
@@ -416,7 +416,7 @@ _BERT_SIZES = {
 
 def _gpt(n_layers: int, width: int) -> dict[str, Any]:
     """One over the root of the width to start with: with the published 0.02, which is of the base size, narrow models
-    do not get below the loss of the frequencies of pieces for a long time (the mini: not in 2.5 million)."""
+    do not get below the loss of the frequencies of tokens for a long time (the mini: not in 2.5 million)."""
     return {"n_layers": n_layers, "width": width, "n_heads": width // 64, "init_range": width**-0.5}
 
 

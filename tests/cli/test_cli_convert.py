@@ -31,7 +31,7 @@ def test_it_says_what_it_found_and_what_comes_next(firth, published: Path, tmp_p
     lines = result.out.splitlines()
     assert lines[0] == f"{published}: a model in Hugging Face's layout"
     assert f"{tmp_path / 'made'}: a model folder; read again, every number is equal" in lines
-    for part in ("bert", "pretraining", f"2 layers of width 8, {len(PIECES)} pieces", "cased (from the tokens)"):
+    for part in ("bert", "pretraining", f"2 layers of width 8, {len(PIECES)} tokens", "cased (from the tokens)"):
         assert part in result.out
     assert lines[-1] == f"next: firth fill-mask {tmp_path / 'made'} 'The capital of France is [MASK].'"
     assert read_model(tmp_path / "made").task == PRETRAINING
@@ -125,8 +125,8 @@ def test_no_such_source(firth, source: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_answers_of_a_published_model(firth, published: Path) -> None:
-    blanks = json.loads(firth("fill-mask", published, "the [MASK].", "--json").out)["blanks"]
-    assert len(blanks) == 1 and len(blanks[0]["candidates"]) == 5
+    masks = json.loads(firth("fill-mask", published, "the [MASK].", "--json").out)["masks"]
+    assert len(masks) == 1 and len(masks[0]["candidates"]) == 5
     result = firth("embed", published, stdin=b"the cat\nthe moon\n")
     assert result.code == 0 and len(json.loads(result.out.splitlines()[0])) == 8
 

@@ -70,8 +70,8 @@ def test_the_report_as_json(firth, base: Path, text: Path, tmp_path: Path) -> No
     result = firth("extend", base, text, "--tokens", 3, "--out", tmp_path / "new", "--json")
     report = json.loads(result.out)
     assert (report["size_before"], report["size_after"], report["asked"]) == (len(PIECES), len(PIECES) + 3, 3)
-    assert report["text"]["before"]["pieces"] > report["text"]["after"]["pieces"]
-    assert report["frequent"][0].keys() == {"piece", "count", "before"} and len(report["frequent"]) == 3
+    assert report["text"]["before"]["tokens"] > report["text"]["after"]["tokens"]
+    assert report["frequent"][0].keys() == {"token", "count", "before"} and len(report["frequent"]) == 3
 
 
 def test_wrong_usage_is_one_line_and_leaves_nothing(firth, base: Path, text: Path, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_a_vocabulary_of_theirs(tmp_path: Path) -> None:
     tokenizer = read_vocabulary(file)
     assert tokenizer.pieces[4:] == ["the", "U.S.", ","] and tokenizer.ids_many(["the U.S. ,"]) == [[4, 5, 6]]
     done = convert(written(tmp_path / "e"), tmp_path / "m", vocab=file)
-    assert "7 pieces" in dict(done.facts)["sizes"]
+    assert "7 tokens" in dict(done.facts)["sizes"]
     loaded = read_model(tmp_path / "m")
     assert loaded.tokenizer.fingerprint == tokenizer.fingerprint
     with pytest.raises(CheckpointError, match="leave out --uncased"):

@@ -22,7 +22,7 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded, read_model, write_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
-from firth.pretraining.report import pieces_per_word, write_run_report
+from firth.pretraining.report import tokens_per_word, write_run_report
 from firth.pretraining.run import pretrain, resolve, resume
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import ClassifyConfig, TagConfig
@@ -175,7 +175,7 @@ def test_numbers_before_and_after(text: Path, tmp_path: Path) -> None:
         lines = [paragraph for d in some for paragraph in d.paragraphs]
         for fit, made in ((change.before, old), (change.after, new)):
             rows = made.encode_many(lines)
-            assert fit.pieces == sum(len(row.ids) for row in rows)
+            assert fit.tokens == sum(len(row.ids) for row in rows)
             assert fit.words == sum(len(set(row.words)) for row in rows)
             whole = sum(
                 row.words.count(w) == 1 and i != made.unk_id
@@ -183,11 +183,11 @@ def test_numbers_before_and_after(text: Path, tmp_path: Path) -> None:
                 for i, w in zip(row.ids, row.words, strict=True)
             )
             assert fit.whole == whole
-    assert report.text.after.pieces < report.text.before.pieces
+    assert report.text.after.tokens < report.text.before.tokens
     for piece in report.frequent:
-        assert piece.before == tuple(greedy_pieces(piece.piece, set(PIECES)))
+        assert piece.before == tuple(greedy_pieces(piece.token, set(PIECES)))
         lines = [paragraph for d in documents if d not in held for paragraph in d.paragraphs]
-        assert piece.count == sum(ids.count(new.pieces.index(piece.piece)) for ids in new.ids_many(lines))
+        assert piece.count == sum(ids.count(new.pieces.index(piece.token)) for ids in new.ids_many(lines))
 
 
 def test_one_document_is_enough(tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_files_report_and_provenance(text: Path, tmp_path: Path) -> None:
     two = read_model(tmp_path / "deep" / "two")
     assert two.tokenizer.size == one + 1
     first, second = two.provenance["extended"]
-    assert first["from"] == str(base) and first["pieces"] == [len(PIECES), one]
-    assert second["pieces"] == [one, one + 1] and first["text"] != second["text"]
+    assert first["from"] == str(base) and first["tokens"] == [len(PIECES), one]
+    assert second["tokens"] == [one, one + 1] and first["text"] != second["text"]
     assert two.provenance["recipe"] == {"data.length": 32}
     assert json.loads((tmp_path / "one" / "config.json").read_text())["vocab_size"] == one
     page = (tmp_path / "one" / "report.html").read_text("utf-8")
@@ -388,7 +388,7 @@ def test_the_report_of_the_run_compares_before_and_after(domain: tuple[Path, Pat
         {"event": "dev", "step": 9, "mlm_loss": 2.0, "mlm_accuracy": 0.5, "loss": 2.0},
     ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    per_word = pieces_per_word(corpus)
+    per_word = tokens_per_word(corpus)
     assert per_word is not None and per_word > 1
     page = write_run_report(tmp_path, recipe, corpus).read_text("utf-8")
     table = [part.split("</table>")[0] for part in page.split("<table>")[1:]][0]
@@ -405,4 +405,4 @@ def test_pieces_per_word_of_held_out_text(domain: tuple[Path, Path]) -> None:
     corpus = Corpus(domain[1])
     ids = [i for info in corpus.shards("dev") for i in corpus.open(info).ids.tolist()]
     words = [i for i in ids if not corpus.tokenizer.pieces[i].startswith("##")]
-    assert pieces_per_word(corpus) == len(ids) / len(words)
+    assert tokens_per_word(corpus) == len(ids) / len(words)

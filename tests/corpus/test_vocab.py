@@ -47,7 +47,7 @@ def test_writes_a_tokenizer_and_its_report(tmp_path: Path, text: Path) -> None:
     assert report.coverage == 1.0 and report.unk_rate == 0.0
     ids = tokenizer.ids_many([*TEXT.split("\n") * 3, "bad byte"])
     assert report.words == sum(report_words(tokenizer, TEXT)) * 3 + 2
-    assert report.pieces_per_word == pytest.approx(sum(map(len, ids)) / report.words)
+    assert report.tokens_per_word == pytest.approx(sum(map(len, ids)) / report.words)
     assert list(out.parent.iterdir()) == [out]
 
 
@@ -198,7 +198,7 @@ def test_byte_pair_encoding(tmp_path: Path, text: Path) -> None:
     assert report.alphabet == len({c for c in TEXT + "▁" if not c.isspace()})
     ids = tokenizer.ids_many(TEXT.split("\n") * 3)
     assert report.words == sum(report_words(tokenizer, TEXT)) * 3
-    assert report.pieces_per_word == pytest.approx(sum(map(len, ids)) / report.words)
+    assert report.tokens_per_word == pytest.approx(sum(map(len, ids)) / report.words)
     for line in TEXT.split("\n"):
         assert tokenizer.decode(tokenizer.encode(line).ids) == line
 
@@ -269,7 +269,7 @@ def test_whole_words(tmp_path: Path, text: Path) -> None:
     assert report.kind == "words" and report.size == 14 and tokenizer.lowercase
     assert report.fingerprint == tokenizer.fingerprint
     ids = [i for row in tokenizer.ids_many(TEXT.split("\n")) for i in row]
-    assert report.words == 3 * len(ids) and report.pieces_per_word == 1
+    assert report.words == 3 * len(ids) and report.tokens_per_word == 1
     assert report.coverage == pytest.approx(1 - ids.count(0) / len(ids)) and report.unk_rate == 1 - report.coverage
     with pytest.raises(ConfigError, match="score='frequency' applies to WordPiece only: a vocabulary of words takes"):
         build_vocab([text], tmp_path / "x", kind="words", score="frequency")

@@ -14,7 +14,7 @@ from firth.convert.renames import expand, to_theirs
 from firth.errors import CheckpointError, ConfigError
 from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.formats.reading import SPECIAL_PIECES
+from firth.formats.reading import SPECIAL_TOKENS
 from firth.formats.table import find_format, open_model
 from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
@@ -87,9 +87,9 @@ def test_special_pieces_are_put_behind_all_others(kind: str, tmp_path: Path) -> 
     assert find_format(source).format.key == kind
     done = convert(source, tmp_path / "made")
     facts = done.facts
-    assert ("new", f"the special pieces {', '.join(NEW)}: the checkpoint has none, so they begin at random") in facts
+    assert ("new", f"the special tokens {', '.join(NEW)}: the checkpoint has none, so they begin at random") in facts
     loaded = read_model(tmp_path / "made")
-    assert loaded.system_name == "gpt" and loaded.untrained == (SPECIAL_PIECES,)
+    assert loaded.system_name == "gpt" and loaded.untrained == (SPECIAL_TOKENS,)
     tokenizer, state = loaded.tokenizer, loaded.objective.state_dict()
     # No id of the others moves.
     assert tokenizer.pieces[: len(BPE)] == list(BPE) and tuple(tokenizer.pieces[len(BPE) :]) == NEW
@@ -102,7 +102,7 @@ def test_special_pieces_are_put_behind_all_others(kind: str, tmp_path: Path) -> 
     assert 0.01 < float(new.std()) < 0.03
     # The same rows each time.
     assert torch.equal(open_model(source).objective.state_dict()[PIECES], state[PIECES])
-    assert "special pieces" in (tmp_path / "made" / "README.md").read_text()
+    assert "special tokens" in (tmp_path / "made" / "README.md").read_text()
 
 
 def test_a_folder_of_ours_has_its_special_pieces_already(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_folder_of_ours_has_its_special_pieces_already(tmp_path: Path) -> None
 def test_padded_embeddings_are_named(more: int, tmp_path: Path) -> None:
     """Rows up to a round number: nobody can tell them from special pieces that someone has trained."""
     source = huggingface(tmp_path / "m", language_model(len(BPE) + more))
-    with pytest.raises(CheckpointError, match=f"{len(BPE) + more} rows of embeddings for {len(BPE)} pieces") as caught:
+    with pytest.raises(CheckpointError, match=f"{len(BPE) + more} rows of embeddings for {len(BPE)} tokens") as caught:
         open_model(source)
     assert f"resize_token_embeddings to {len(BPE)}, or to {len(BPE) + 3} if the first" in str(caught.value)
     assert str(caught.value).endswith("are _start_, _delimiter_, _classify_, save it, and read that")
@@ -135,7 +135,7 @@ def test_to_openai_and_back(tmp_path: Path) -> None:
     convert(huggingface(tmp_path / "m", language_model()), tmp_path / "made")
     done = convert(tmp_path / "made", tmp_path / "npy", "openai")
     facts = dict(done.facts)
-    assert facts["left out"] == f"the special pieces {', '.join(NEW)}: the released code makes its own"
+    assert facts["left out"] == f"the special tokens {', '.join(NEW)}: the released code makes its own"
     assert "encoder_bpe_40000.json" in facts["for OpenAI's code"]
     shapes = json.loads((tmp_path / "npy" / "params_shapes.json").read_text())
     assert shapes[:2] == [[16, 64], [len(BPE), 64]]
@@ -192,7 +192,7 @@ def test_tools_that_do_not_know_gpt(target: str, tmp_path: Path) -> None:
 
 def test_the_wrong_vocabulary_is_refused(tmp_path: Path) -> None:
     source = huggingface(tmp_path / "m", language_model(len(BPE) - 1))
-    with pytest.raises(CheckpointError, match=f"the tokenizer has {len(BPE) + 3} pieces, the model {len(BPE) - 1}"):
+    with pytest.raises(CheckpointError, match=f"the tokenizer has {len(BPE) + 3} tokens, the model {len(BPE) - 1}"):
         open_model(source)
     vocabulary_of_none = huggingface(tmp_path / "n", language_model())
     (vocabulary_of_none / "vocab.json").unlink()

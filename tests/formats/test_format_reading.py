@@ -51,7 +51,7 @@ def test_a_whole_model(next_sentence: bool, tmp_path: Path) -> None:
     assert list(state) == list(objective.state_dict())
     assert all(torch.equal(state[name], tensor) for name, tensor in objective.state_dict().items())
     facts = dict(found.facts)
-    assert facts["sizes"].startswith(f"2 layers of width 8, {len(PIECES)} pieces")
+    assert facts["sizes"].startswith(f"2 layers of width 8, {len(PIECES)} tokens")
     assert facts["text"] == "cased (from the tokens)" and facts["weights"] == "model.safetensors, float32"
     assert loaded.provenance["origin"]["from"] == str(tmp_path / "m")
 
@@ -247,7 +247,7 @@ def test_rows_up_to_a_round_number_get_names(tmp_path: Path) -> None:
     state["cls.predictions.bias"] = torch.cat([state["cls.predictions.bias"], torch.ones(size - len(PIECES))])
     found = read_format(find_format(publish(tmp_path / "m", state, vocab_size=size)))
     assert found.loaded.tokenizer.pieces[len(PIECES) :] == [f"[row{i}]" for i in range(len(PIECES), size)]
-    assert dict(found.facts)["vocabulary"].startswith(f"{size - len(PIECES)} rows of the embedding have no piece")
+    assert dict(found.facts)["vocabulary"].startswith(f"{size - len(PIECES)} rows of the embedding have no token")
 
 
 def test_casing_that_nothing_tells(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_no_words(how: PoolKind) -> None:
 
 @pytest.mark.parametrize("how", ["first", "last", "mean"])
 def test_a_word_without_pieces_is_refused(how: PoolKind) -> None:
-    with pytest.raises(ValueError, match="word 1 is the pieces 3 to 2: expected at least one"):
+    with pytest.raises(ValueError, match="word 1 is the tokens 3 to 2: expected at least one"):
         pool_words(PIECES, torch.tensor([1, 3]), torch.tensor([1, 2]), how)
 
 

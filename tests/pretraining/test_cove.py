@@ -163,7 +163,7 @@ def test_settings_that_do_not_belong(folder: Path, tiny_corpus: Path) -> None:
 
 
 def test_pieces_have_no_word_vectors(folder: Path, tiny_pairs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="of whole words, the corpus has pieces of the kind WordPiece"):
+    with pytest.raises(ConfigError, match="of whole words, the corpus has tokens of the kind WordPiece"):
         pretrain(recipe(folder, f"data.corpus={tiny_pairs}"), tmp_path / "run", tell=lambda _: None)
 
 

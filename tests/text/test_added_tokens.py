@@ -148,7 +148,7 @@ def test_words_are_those_of_the_tokenizer(look: str, text: str) -> None:
     assert sum(words.values()) == len(set(encoded.words))
     assert count_pieces(tokenizer, words) == Counter(pieces[i] for i in encoded.ids)
     fit = measure_fit(tokenizer, words)
-    assert (fit.words, fit.pieces) == (len(set(encoded.words)), len(encoded.ids))
+    assert (fit.words, fit.tokens) == (len(set(encoded.words)), len(encoded.ids))
     alone = [i for i, word in zip(encoded.ids, encoded.words, strict=True) if encoded.words.count(word) == 1]
     assert fit.unknown == alone.count(tokenizer.unk_id) and fit.whole == len(alone) - fit.unknown
 
@@ -156,9 +156,9 @@ def test_words_are_those_of_the_tokenizer(look: str, text: str) -> None:
 def test_fit_by_hand() -> None:
     tokenizer = Tokenizer.from_vocab([*SPECIALS, *LETTERS, "cab"], lowercase=True)
     fit = measure_fit(tokenizer, {"cab": 3, "ab": 2, "zebra": 1})
-    assert fit == Fit(words=6, pieces=3 + 4 + 1, whole=3, unknown=1)
-    assert fit.pieces_per_word == pytest.approx(8 / 6)
-    assert measure_fit(tokenizer, {}).pieces_per_word == 0
+    assert fit == Fit(words=6, tokens=3 + 4 + 1, whole=3, unknown=1)
+    assert fit.tokens_per_word == pytest.approx(8 / 6)
+    assert measure_fit(tokenizer, {}).tokens_per_word == 0
 
 
 def test_hangul_is_chosen_composed_and_in_googles_vocabulary_taken_apart() -> None:

@@ -29,7 +29,7 @@ from firth.text.tokenizer import Tokenizer
 from firth.training.distributed import World
 from firth.training.trainer import Trainer
 
-# As many pieces as BERT's released English vocabularies have.
+# As many tokens as BERT's released English vocabularies have.
 VOCAB_SIZE = 30_522
 _LENGTH = 128
 _CORPUS_BATCHES = 100

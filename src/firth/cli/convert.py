@@ -71,7 +71,7 @@ def convert(
     vectors
         Word vectors for a CoVe, a file or a model folder: it then reads every word that has one.
     cased
-        Whether text keeps its capital letters, where neither the files nor the pieces tell.
+        Whether text keeps its capital letters, where neither the files nor the tokens tell.
     gelu
         The form of gelu in a Google checkpoint, which does not say; erf if not given.
     max_positions

@@ -86,7 +86,7 @@ def _print_report(out: Path, report: "ExtendReport") -> None:
     else:
         print("no held-out documents: too little text")
     print("most frequent new tokens, and their former tokenization:")
-    print_table([(new.piece, f"{new.count:,} ×  {' '.join(new.before)}") for new in report.frequent[:_SHOWN]])
+    print_table([(new.token, f"{new.count:,} ×  {' '.join(new.before)}") for new in report.frequent[:_SHOWN]])
 
 
 def _change(change: "Change") -> list[tuple[str, str]]:

@@ -326,7 +326,7 @@ def _write(answers: Iterable[Answer], stream: IO[str], at_once: int) -> int:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity, which is the score of "no answer" where the context has not a single piece."""
+    """JSON has no infinity, which is the score of "no answer" where the context has not a single token."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

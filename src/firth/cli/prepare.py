@@ -226,7 +226,7 @@ def _bytes(flag: str, text: str) -> int:
 
 
 def _size_for(tokenizer: Path, translations: bool) -> str:
-    """A small model that learns from such a corpus: BERT masks word pieces, and has no use for other vocabularies."""
+    """A small model that can be trained on such a corpus: BERT requires a WordPiece vocabulary."""
     from firth.text.published import load_tokenizer
     from firth.text.tokenizer import WORDPIECE, WORDS
 

@@ -90,7 +90,7 @@ def vocab(
             ("trained on", f"{documents}, {words}, {report.word_types:,} distinct"),
             (f"words without {unknown}", f"{report.coverage:.3%}"),
             (f"{unknown} rate among tokens", f"{report.unk_rate:.3%}"),
-            ("tokens per word", f"{report.pieces_per_word:.2f}"),
+            ("tokens per word", f"{report.tokens_per_word:.2f}"),
         ]
     )
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)

@@ -5,7 +5,7 @@ params_0.npy … params_9.npy      their numbers one after the other, float32, c
 encoder_bpe_40000.json, vocab_40000.bpe
 
 Source: openai/finetune-transformer-lm train.py; specification of checkpoint formats §3. Positions come first, gains
-before biases; matrices are (1, in, out). The special pieces are not in the files: their code makes them anew. The
+before biases; matrices are (1, in, out). The special tokens are not in the files: their code makes them anew. The
 files do not say the number of heads: they are 64 wide.
 """
 
@@ -64,7 +64,7 @@ def read_openai(folder: Path) -> tuple[GptConfig, dict[str, Tensor]]:
 
 
 def write_openai(folder: Path, config: GptConfig, state: Mapping[str, Tensor], n_pieces: int) -> None:
-    """The files of a model in an existing folder; of its pieces the first ``n_pieces``.
+    """The files of a model in an existing folder; of its tokens the first ``n_pieces``.
 
     CheckpointError for heads that are not 64 wide, which the files cannot say.
     """
@@ -112,10 +112,10 @@ def _config(shapes: list[tuple[int, ...]], file: Path) -> GptConfig:
     n_layers, rest = divmod(len(shapes) - 2, len(_LAYER))
     if n_layers < 1 or rest:
         raise CheckpointError(
-            f"{file} has {len(shapes)} shapes: expected 2, for positions and pieces, and {len(_LAYER)} a layer"
+            f"{file} has {len(shapes)} shapes: expected 2, for positions and tokens, and {len(_LAYER)} a layer"
         )
     if len(shapes[0]) != 2 or len(shapes[1]) != 2:
-        raise CheckpointError(f"{file}: positions and pieces come first, (rows, width) each, not {shapes[:2]}")
+        raise CheckpointError(f"{file}: positions and tokens come first, (rows, width) each, not {shapes[:2]}")
     (n_positions, width), (n_pieces, _) = shapes[:2]
     if width % HEAD_WIDTH:
         raise CheckpointError(f"{file}: width {width}: expected a multiple of {HEAD_WIDTH}, the width of a head")

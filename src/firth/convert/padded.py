@@ -113,7 +113,7 @@ class PaddedPretrained(nn.Module):
 class PaddedTask(nn.Module):
     """A fine-tuned model: what its head says of each row, or of every token.
 
-    The head is linear: a word's pieces can be made one after it as well as before, and the caller does that.
+    The head is linear: a word's tokens can be pooled after it as well as before, and the caller does that.
     """
 
     def __init__(self, model: TaskModel):

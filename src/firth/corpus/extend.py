@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from firth.corpus.extend_report import Change, ExtendReport, NewPiece, write_extend_report
+from firth.corpus.extend_report import Change, ExtendReport, NewToken, write_extend_report
 from firth.corpus.selection import is_held_out
 from firth.data.batch import Objective
 from firth.errors import ConfigError, FirthError, InputError
@@ -190,7 +190,7 @@ def _report(
         held_documents=held.documents,
         text=changes[0],
         held_out=changes[1] if held.words else None,
-        frequent=tuple(NewPiece(piece, counts[piece], tuple(greedy_pieces(piece, old))) for piece in often),
+        frequent=tuple(NewToken(piece, counts[piece], tuple(greedy_pieces(piece, old))) for piece in often),
         pruned_words=text.runs.pruned_occurrences + held.runs.pruned_occurrences,
         bad_bytes=read.bad_bytes,
         bad_places=tuple(read.bad_places),
@@ -206,11 +206,11 @@ def _provenance(
     before = {key: value for key, value in loaded.provenance.items() if key not in ("firth", "torch", "python")}
     step = {
         "from": str(model),
-        "pieces": [report.size_before, report.size_after],
+        "tokens": [report.size_before, report.size_after],
         "tokenizer": [loaded.tokenizer.fingerprint, tokenizer.fingerprint],
         "text": digest,
         "documents": report.documents,
         "held_documents": report.held_documents,
-        "pieces_per_word": [round(fit.pieces_per_word, 4) for fit in (report.text.before, report.text.after)],
+        "tokens_per_word": [round(fit.tokens_per_word, 4) for fit in (report.text.before, report.text.after)],
     }
     return before | {"extended": [*before.get("extended", []), step]}

@@ -16,10 +16,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class NewPiece:
+class NewToken:
     """A new token, its count in the text that it was chosen from, and its former tokens."""
 
-    piece: str
+    token: str
     count: int
     before: tuple[str, ...]
 
@@ -42,7 +42,7 @@ class ExtendReport:
     held_documents: int
     text: Change
     held_out: Change | None
-    frequent: tuple[NewPiece, ...]
+    frequent: tuple[NewToken, ...]
     pruned_words: int
     bad_bytes: int
     bad_places: tuple[tuple[str, int], ...]
@@ -58,10 +58,10 @@ def fit_cells(fit: Fit) -> dict[str, str]:
     """The figures of a fit, by column name."""
     words = max(fit.words, 1)
     return {
-        "tokens per word": f"{fit.pieces_per_word:.3f}",
+        "tokens per word": f"{fit.tokens_per_word:.3f}",
         "words kept whole": f"{fit.whole / words:.2%}",
         "words that are [UNK]": f"{fit.unknown / words:.3%}",
-        "tokens in total": f"{fit.pieces:,}",
+        "tokens in total": f"{fit.tokens:,}",
     }
 
 
@@ -77,7 +77,7 @@ def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
     page.bars_plot(
         "Tokens per word",
         list(fits),
-        [fit.pieces_per_word for fit in fits.values()],
+        [fit.tokens_per_word for fit in fits.values()],
         [0.0] * len(fits),
         "tokens per word",
     )
@@ -86,8 +86,8 @@ def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
     page.table(["", *cells], [[row, *(column[row] for column in cells.values())] for row in names])
     page.text(_parts_in_words(report))
     page.heading("The most frequent new tokens")
-    rows: list[list[TableCell]] = [[new.piece, new.count, " ".join(new.before)] for new in report.frequent]
-    page.table(["piece", "occurrences", "before"], rows)
+    rows: list[list[TableCell]] = [[new.token, new.count, " ".join(new.before)] for new in report.frequent]
+    page.table(["token", "occurrences", "before"], rows)
     page.write(path)
 
 

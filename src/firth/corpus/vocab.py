@@ -34,7 +34,7 @@ class VocabReport:
     """The sources of a vocabulary and how well it fits them. Written as ``report.json``.
 
     ``coverage`` is the share of word occurrences without unknown tokens, ``unk_rate`` the share of unknown tokens,
-    ``pieces_per_word`` the number of tokens per word occurrence; all over the counted words.
+    ``tokens_per_word`` the number of tokens per word occurrence; all over the counted words.
     ``bad_places`` holds the first invalid bytes as (file, byte offset).
     """
 
@@ -48,7 +48,7 @@ class VocabReport:
     pruned_words: int
     coverage: float
     unk_rate: float
-    pieces_per_word: float
+    tokens_per_word: float
     bad_bytes: int
     bad_places: tuple[tuple[str, int], ...]
     cut_lines: int
@@ -232,7 +232,7 @@ def _report(
         pruned_words=words.pruned_occurrences,
         coverage=1 - n_unknown_words / n_words,
         unk_rate=n_unknown_pieces / max(n_pieces, 1),
-        pieces_per_word=n_pieces / n_words,
+        tokens_per_word=n_pieces / n_words,
         bad_bytes=read.bad_bytes,
         bad_places=tuple(read.bad_places),
         cut_lines=read.cut_lines,

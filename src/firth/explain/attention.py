@@ -12,7 +12,7 @@ from firth.page import COLOURS, FAINT, INK, fonts_for, plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# More names of pieces beside one map would be too small to read.
+# More names of tokens beside one map would be too small to read.
 MOST_LABELS = 20
 # Sides of maps, and the lines of names beside them, in inches.
 _SIDE, _LINE = 1.2, 0.11
@@ -23,7 +23,7 @@ _STEP = 1.08
 def draw_attention(attention: Attention) -> "Figure":
     """Draw the plot: rows attend (queries), columns are attended to (keys); darker is more.
 
-    Up to ``MOST_LABELS`` pieces are named. ConfigError when matplotlib is not installed.
+    Up to ``MOST_LABELS`` tokens are named. ConfigError when matplotlib is not installed.
     """
     try:
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb

@@ -45,7 +45,7 @@ _MODEL_TYPES: dict[str, HuggingFace] = {
     theirs.model_type: theirs for system in SYSTEMS.values() if (theirs := system.huggingface) is not None
 }
 _PIECES = "encoder.embeddings.pieces.weight"
-SPECIAL_PIECES = "special pieces"
+SPECIAL_TOKENS = "special tokens"
 # Deviation of fresh weights, where the sizes name none.
 _INIT_RANGE = 0.02
 _PARTS = {
@@ -245,12 +245,12 @@ def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[st
     system_name, task, _ = kind
     facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]
     if text.n_fillers:
-        facts.append(("vocabulary", f"{text.n_fillers} rows of the embedding have no piece: they are named [row…]"))
+        facts.append(("vocabulary", f"{text.n_fillers} rows of the embedding have no token: they are named [row…]"))
     facts += [("new", f"{_PARTS[part]}: the checkpoint has none, so it begins at random") for part in untrained]
     if text.n_new:
         names = ", ".join(text.tokenizer.pieces[-text.n_new :])
-        facts.append(("new", f"the special pieces {names}: the checkpoint has none, so they begin at random"))
-        untrained = (*untrained, SPECIAL_PIECES)
+        facts.append(("new", f"the special tokens {names}: the checkpoint has none, so they begin at random"))
+        untrained = (*untrained, SPECIAL_TOKENS)
     warning = unread_hangul(text.tokenizer)
     if warning:
         facts.append(("warning", warning))
@@ -260,7 +260,7 @@ def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[st
 def describe(system_name: str, task: str, objective: Objective) -> Findings:
     """Describe a model's system, task, labels and sizes."""
     config = objective.encoder.config
-    sizes = f"{config.n_layers} layers of width {config.width}, {config.vocab_size:,} pieces"
+    sizes = f"{config.n_layers} layers of width {config.width}, {config.vocab_size:,} tokens"
     n_parameters = sum(p.numel() for p in objective.parameters())
     labels = getattr(objective.config, "labels", ())
     named = f": {', '.join(labels[:8])}{' …' if len(labels) > 8 else ''}" if labels else ""
@@ -274,7 +274,7 @@ def describe(system_name: str, task: str, objective: Objective) -> Findings:
 @dataclass(frozen=True, slots=True)
 class _Text:
     """The tokenizer of a model, how its casing is known, how many rows of the embedding needed a name, and how many
-    special pieces, its last ones, need a row."""
+    special tokens, its last ones, need a row."""
 
     tokenizer: Tokenizer
     casing: str
@@ -297,19 +297,19 @@ def _tokenizer(folder: Path, size: int, options: ReadOptions) -> _Text:
         raise CheckpointError(_padded(vocab or folder, tokenizer, size, n_own))
     if short < 0 or short > _MOST_FILLERS or size % _ROUND:
         raise CheckpointError(
-            f"{vocab or folder}: the tokenizer has {tokenizer.size:,} pieces, the model {size:,}: not of one make; "
+            f"{vocab or folder}: the tokenizer has {tokenizer.size:,} tokens, the model {size:,}: not of one make; "
             f"give the right vocabulary with {advice}"
         )
     return _Text(extended(tokenizer, [f"[row{i}]" for i in range(tokenizer.size, size)]), casing, short)
 
 
 def _padded(where: Path, tokenizer: Tokenizer, size: int, n_own: int) -> str:
-    """What to say of rows that no piece is known for: nobody can tell padding from special pieces that were learnt."""
+    """What to say of rows that no token is known for: nobody can tell padding from special tokens that were learnt."""
     named = ", ".join(tokenizer.pieces[n_own:])
     otherwise = f", or to {tokenizer.size:,} if the first of them are {named}" if named else ""
     return (
-        f"{where}: the model has {size:,} rows of embeddings for {n_own:,} pieces: the others are padding, or of "
-        "special pieces that the vocabulary does not name. Cut the model with transformers' resize_token_embeddings "
+        f"{where}: the model has {size:,} rows of embeddings for {n_own:,} tokens: the others are padding, or of "
+        "special tokens that the vocabulary does not name. Cut the model with transformers' resize_token_embeddings "
         f"to {n_own:,}{otherwise}, save it, and read that"
     )
 
@@ -329,7 +329,7 @@ def _empty(kind: _What, config: Any) -> Objective:
 def _filled(
     kind: _What, config: Any, ours: Mapping[str, Tensor], text: _Text, untrained: Sequence[str], where: str
 ) -> Objective:
-    """The modules with the numbers; what is untrained, and special pieces that had no row, begin anew."""
+    """The modules with the numbers; what is untrained, and special tokens that had no row, begin anew."""
     for name, tensor in ours.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{where}: {name} is {tensor.dtype}: quantised weights are not read")
@@ -347,7 +347,7 @@ def _filled(
 
 
 def _new_rows(n: int, config: Any) -> Tensor:
-    """Rows of the embedding for special pieces, N(0, ``init_range``²), the same at each reading.
+    """Rows of the embedding for special tokens, N(0, ``init_range``²), the same at each reading.
 
     Source: openai/finetune-transformer-lm train.py, which draws them so.
     """

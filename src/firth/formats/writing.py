@@ -82,7 +82,7 @@ def write_released_gpt(folder: Path, loaded: Loaded) -> Findings:
     """Write the arrays of OpenAI's release, and the tokenizer."""
     _check_system("openai", loaded, ("gpt",))
     config, tokenizer = loaded.objective.encoder.config, loaded.tokenizer
-    # Special pieces behind all others are made anew by their code, which has no place for them in the files.
+    # Special tokens behind all others are made anew by their code, which has no place for them in the files.
     n_pieces = config.vocab_size
     while n_pieces - 1 in tokenizer.special_ids:
         n_pieces -= 1
@@ -93,7 +93,7 @@ def write_released_gpt(folder: Path, loaded: Loaded) -> Findings:
     _compare({name: tensor[: len(again[name])] for name, tensor in state.items()}, again)
     facts = [("for OpenAI's code", "it reads encoder_bpe_40000.json and vocab_40000.bpe: put the model's own there")]
     if left := tokenizer.pieces[n_pieces:]:
-        facts.append(("left out", f"the special pieces {', '.join(left)}: the released code makes its own"))
+        facts.append(("left out", f"the special tokens {', '.join(left)}: the released code makes its own"))
     return facts
 
 

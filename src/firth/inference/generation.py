@@ -70,7 +70,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a model remembers of R rows: pieces that wait to be read with the next one, and the past of the others."""
+    """What a model remembers of R rows: tokens that wait to be read with the next one, and the past of the others."""
 
     waiting: tuple[tuple[int, ...], ...]
     past: Any

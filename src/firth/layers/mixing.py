@@ -122,13 +122,13 @@ def pool_words(
     n_pieces = last - first + 1
     if bool((n_pieces < 1).any()):
         word = int((n_pieces < 1).nonzero()[0])
-        raise ValueError(f"word {word} is the pieces {int(first[word])} to {int(last[word])}: expected at least one")
+        raise ValueError(f"word {word} is the tokens {int(first[word])} to {int(last[word])}: expected at least one")
     if how == "first":
         return x.index_select(0, first)
     if how == "last":
         return x.index_select(0, last)
     if how != "mean":
-        raise ConfigError(f"pooling {how!r} of a word's pieces: expected one of {', '.join(get_args(PoolKind))}")
+        raise ConfigError(f"pooling {how!r} of a word's tokens: expected one of {', '.join(get_args(PoolKind))}")
     word_of_piece = torch.arange(len(first), device=x.device).repeat_interleave(n_pieces)
     before = n_pieces.cumsum(0) - n_pieces
     place = torch.arange(len(word_of_piece), device=x.device) - before.index_select(0, word_of_piece)

@@ -31,7 +31,7 @@ def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) 
     train = [e for e in events if e["event"] == "train"]
     dev = [e for e in events if e["event"] == "dev"]
     report = Report(f"{recipe.model} pre-trained: {run.name}")
-    _numbers(report, train, dev, None if corpus is None else pieces_per_word(corpus))
+    _numbers(report, train, dev, None if corpus is None else tokens_per_word(corpus))
     for term, title in _TERMS.items():
         for kind, label in (("loss", "loss per prediction, nats"), ("accuracy", "accuracy")):
             key = f"{term}_{kind}"
@@ -55,7 +55,7 @@ def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) 
     return path
 
 
-def pieces_per_word(corpus: Corpus) -> float | None:
+def tokens_per_word(corpus: Corpus) -> float | None:
     """Tokens per word of the held-out text; None without such text."""
     n_pieces = n_words = 0
     for info in corpus.shards("dev"):

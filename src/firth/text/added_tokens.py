@@ -34,13 +34,13 @@ class Fit:
     """How a vocabulary fits a text. ``whole``: words that are one token; ``unknown``: words that are [UNK]."""
 
     words: int
-    pieces: int
+    tokens: int
     whole: int
     unknown: int
 
     @property
-    def pieces_per_word(self) -> float:
-        return self.pieces / max(self.words, 1)
+    def tokens_per_word(self) -> float:
+        return self.tokens / max(self.words, 1)
 
 
 def check_extendable(tokenizer: Tokenizer) -> None:

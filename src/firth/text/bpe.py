@@ -13,7 +13,7 @@ from firth.errors import TokenizerError
 from firth.text.merging import Merger, choose_alphabet
 from firth.text.tokenizer import BPE_SPECIALS, WORD_LIMIT
 
-_TELL_EVERY = 50  # pieces
+_TELL_EVERY = 50  # tokens
 
 
 def train_bpe(

@@ -33,7 +33,7 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
     file = _of_width(encoder, path)
     if tokenizer.kind is not WORDS:
         raise ConfigError(
-            f"vectors={path!r} are of whole words, the corpus has pieces of the kind {tokenizer.kind.name}: prepare it "
+            f"vectors={path!r} are of whole words, the corpus has tokens of the kind {tokenizer.kind.name}: prepare it "
             "with another vocabulary (firth vocab --kind words)"
         )
     # Files of word2vec and fastText begin with a vector of </s>, which marks the end of a line there.

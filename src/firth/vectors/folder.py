@@ -130,7 +130,7 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
     def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(table.words), _AT_ONCE):
             rows = table.rows[at : at + _AT_ONCE].float().numpy()
-            # Special pieces have a vector or none: zeros stand for none.
+            # Special tokens have a vector or none: zeros stand for none.
             keep = [i for i in range(len(rows)) if at + i >= table.n_special or rows[i].any()]
             yield [table.words[at + i] for i in keep], rows[keep]
 
@@ -247,7 +247,7 @@ def _words_of(reading: VectorOptions) -> Counter[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``words``, special pieces first, and their ``rows`` in a memory-mapped file; ``own``: special pieces that the
+    """``words``, special tokens first, and their ``rows`` in a memory-mapped file; ``own``: special tokens that the
     file of vectors has itself."""
 
     words: list[str]
