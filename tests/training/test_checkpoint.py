@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_a_new_folder_takes_the_place_of_the_old(tmp_path: Path) -> None:
     assert (path / "a.txt").read_text() == "two"
     assert not (path / "left over").exists()
     assert names(tmp_path) == ["x"]
+
+
+def test_a_disk_that_fails_while_weights_are_written_says_why(tmp_path: Path) -> None:
+    """The library's own error has the reason as text only: a full disk was told as "Error while serializing"."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            save_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno == errno.EFBIG and caught.value.strerror == os.strerror(errno.EFBIG)
 
 
 FAILURES: list[tuple[Exception, str]] = [

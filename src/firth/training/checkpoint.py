@@ -11,6 +11,8 @@ checkpoints/step-1000/
 """
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import check_folder, clear_litter, recover, remove_folder, write_folder
 
 _SHARES = "shares.json"
+# In an error of safetensors.
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def save_checkpoint(
@@ -78,7 +82,9 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
     except SafetensorError as error:
-        # The library reports a failing disk as its own error.
+        # The library reports a failing disk as its own error, with the system's number in the text.
+        if number := _SYSTEM_ERROR.search(str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
         raise OSError(str(error)) from None
     path.chmod(mode)
 
