@@ -47,7 +47,7 @@ class CommonestTag:
                 begin, end = record.spans[first][0], record.spans[last - 1][1]
                 score = sum(shares[first:last]) / (last - first)
                 found.append(Entity(label, begin, end, record.text[begin:end], score))
-        return TaggedText(tags, shares, tuple(found))
+        return TaggedText(tags, shares, tuple(found), record.words, tuple(record.spans))
 
 
 def fit_commonest_tag(records: Iterable[Tagged], config: CommonestTagConfig) -> CommonestTag:

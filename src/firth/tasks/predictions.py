@@ -49,11 +49,16 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class TaggedText:
-    """A tag for each word (or character) of a text, their probabilities, and the entities they make."""
+    """A tag for each word (or character) of a text, their probabilities, and the entities they make.
+
+    ``words``, ``offsets``: what each tag is of, and the characters ``[start:end]`` of the raw text where it stands.
+    """
 
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
     entities: tuple[Entity, ...]
+    words: tuple[str, ...] = ()
+    offsets: tuple[tuple[int, int], ...] = ()
     windows: int = 1
     cut: bool = False
 

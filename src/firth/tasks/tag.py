@@ -234,7 +234,8 @@ def tag_answers(
     for number, record in enumerate(records):
         bio, shares = tuple(_filled(tags[number])), tuple(sure[number])
         spans = _entities(record, bio, shares, config)
-        found.append(TaggedText(bio, shares, spans, windows[number], number in cut))
+        words, offsets = record.words, tuple(record.spans)
+        found.append(TaggedText(bio, shares, spans, words, offsets, windows[number], number in cut))
     return found
 
 
