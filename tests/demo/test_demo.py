@@ -169,8 +169,10 @@ def test_other_settings_are_never_mixed(made: tuple[DemoResult, list[str]]) -> N
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x", "utf-8")
+    said: list[str] = []
     with pytest.raises(ConfigError, match="exists already and is no demo"):
-        demo(tmp_path, settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
+        demo(tmp_path, settings=SETTINGS, tell=said.append)
+    assert said == []  # not even the text is read before
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -6,6 +6,7 @@ On one machine the same seed, Python and type of numbers give the same results. 
 
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import tempfile
@@ -68,6 +69,8 @@ from firth.training.log import read_log
 
 SEED = 12345
 # The shipped model of each task's language.
+# Holds the text's hash and the settings of a demo; and what to do where another stands, or something else.
+_SETTINGS, _REMEDY = "settings.json", "choose another --out, or delete it"
 _SHIPPED = {DOCSTRINGS: "firth-mini-en", REVIEWS: "firth-mini-ko"}
 # Test texts of each class.
 _TESTED = {DOCSTRINGS: 50, REVIEWS: 150}
@@ -144,6 +147,14 @@ def demo(
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("the demo needs matplotlib: pip install 'firth[report]'")
+    # At once: reading the documentation takes seconds.
+    place = Path(out)
+    if (
+        os.path.lexists(place)
+        and not (place / _SETTINGS).is_file()
+        and not (place.is_dir() and not any(place.iterdir()))
+    ):
+        raise ConfigError(f"{out} exists already and is no demo: {_REMEDY}")
     try:
         return _Demo(Path(out), seed, settings or DemoSettings(), docs, tell).run()
     except KeyboardInterrupt:
@@ -204,17 +215,15 @@ class _Demo:
             "text": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
             "numbers": str(self.machine.dtype).removeprefix("torch."),
         }
-        file, remedy = self.out / "settings.json", "choose another --out, or delete it"
+        file = self.out / _SETTINGS
         if file.is_file():
             found = read_json(file)
             if found != mine:
                 other = ", ".join(key for key in mine if found.get(key) != mine[key]) or "more"
-                raise ConfigError(f"{self.out} holds a demo with other {other}: {remedy}")
+                raise ConfigError(f"{self.out} holds a demo with other {other}: {_REMEDY}")
             if (self.out / "seconds.json").is_file():
                 self.seconds = read_json(self.out / "seconds.json")
             return
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise ConfigError(f"{self.out} exists already and is no demo: {remedy}")
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             write_json(file, mine)
