@@ -191,7 +191,7 @@ def _card(
             "",
             f"Load it with `firth.load(folder)`{others}.",
             "",
-            *(calibration if temperature != 1.0 else []),
+            *(calibration if foreign and temperature != 1.0 else []),
             "## Where it comes from",
             "",
             "```json",

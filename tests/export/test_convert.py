@@ -103,7 +103,8 @@ def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a lstm for pretraining with parts that only Firth has"):
         convert(source, tmp_path / "x", target)
     mixed = ClassifyConfig(labels=("a", "b"), network=network_of(pool="mean"))
-    with pytest.raises(ConfigError, match="with parts that only Firth has"):
+    said = "only Firth has: head.network.pool=mean; to go without them, fine-tune with --set head.network.pool=summary"
+    with pytest.raises(ConfigError, match=said):
         convert(ours(tmp_path / "n", "classify", fine_tuned("classify", mixed)), tmp_path / "x", target)
     assert not (tmp_path / "x").exists()
 

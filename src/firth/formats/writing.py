@@ -1,7 +1,7 @@
 """The writers of the table of formats: each writes a model, reads it again and compares."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
 from firth.formats.reading import NO_OPTIONS, read_huggingface
+from firth.tasks.config import LinearConfig
 from firth.text.tokenizer import Tokenizer
 
 GOOGLE_PREFIX = "bert_model.ckpt"
@@ -131,7 +132,31 @@ def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
     if loaded.system.huggingface is not None and loaded.system_name not in systems:
         raise ConfigError(f"this is a {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
     if tensor_names(loaded.system_name, loaded.task, options) is None:
-        raise ConfigError(f"this is a {loaded.system_name} for {loaded.task} with parts that only Firth has")
+        raise ConfigError(
+            f"this is a {loaded.system_name} for {loaded.task} with parts that only Firth has{_without_them(options)}"
+        )
+
+
+def _without_them(options: Any) -> str:
+    """Which options of a head no other tool has, and those that would leave them out; empty for what is no head."""
+    network = getattr(options, "network", None)
+    if network is None:
+        return ""
+    plain = LinearConfig()
+    own, instead = [], []
+    if not isinstance(network, LinearConfig):
+        own, instead = [f"head.network.kind={network.kind}"], ["head.network.kind=linear"]
+    elif not network.plain:
+        for option in fields(network):
+            usual = getattr(plain, option.name)
+            if option.name != "dropout" and getattr(network, option.name) != usual:
+                own.append(f"head.network.{option.name}={getattr(network, option.name)}")
+                instead.append(f"head.network.{option.name}={list(usual) if isinstance(usual, tuple) else usual}")
+    for name in ("crf", "both_orders"):
+        if getattr(options, name, False):
+            own.append(f"head.{name}=true")
+            instead.append(f"head.{name}=false")
+    return f": {', '.join(own)}; to go without them, fine-tune with {' '.join(f'--set {key}' for key in instead)}"
 
 
 def _compare(written: Mapping[str, Any], again: Mapping[str, Any]) -> None:
