@@ -25,8 +25,22 @@ def test_refusals(firth, tiny_run: Path, tmp_path: Path) -> None:
     assert "--model is missing" in firth("search", tmp_path / "i", "--texts", texts).complaint
     assert "is not an index" in firth("search", tmp_path / "none", "x").complaint
     assert "--layer and --pool" in firth("search", tmp_path / "none", "x", "--layer", 1).complaint
+    folder = firth("search", tmp_path / "i", "--texts", tmp_path, "--model", tiny_run)
+    assert folder.code == 2 and "is a folder: give a file with one text a line" in folder.complaint
     missing = firth("search", tmp_path / "i", "--texts", tmp_path / "no.txt", "--model", tiny_run)
     assert missing.code == 2 and "no such file" in missing.complaint
+
+
+def test_a_query_that_the_model_cannot_read_is_said(firth, tiny_run: Path, tmp_path: Path) -> None:
+    texts, index = tmp_path / "lines.txt", tmp_path / "index"
+    texts.write_text("the river\nthe market\n", "utf-8")
+    firth("search", index, "--texts", texts, "--model", tiny_run)
+    assert "'ꙮ ꙮ the': 2 of 3 tokens are [UNK] to the model" in firth("search", index, "ꙮ ꙮ the").err
+    assert "'': no token in it" in firth("search", index, "").err
+    assert "means" not in firth("search", index, "the river").err
+    assert "1 of 1 tokens are [UNK]" in firth("fill-mask", tiny_run, "ꙮ [MASK]").err
+    near = firth("search", tmp_path / "indx", "the river")
+    assert near.code == 2 and f"no such index; did you mean {index}?" in near.complaint
 
 
 def test_a_model_that_is_not_found_from_here_is_asked_for(firth, tiny_run: Path, tmp_path: Path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_model, print_json
+from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_model, print_json, say_unknown
 from firth.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def fill_mask(
     n_texts = 0
     while some := list(islice(source, at_once)):
         n_texts += len(some)
+        for text in some:
+            say_unknown(text, loaded)
         for text, masks in zip(some, loaded.fill_mask(some, top_k), strict=True):
             if as_json:
                 print_json({"text": text, "masks": [asdict(mask) for mask in masks]})

@@ -16,6 +16,7 @@ from firth.cli.shared import (
     on_interrupt,
     print_json,
     print_next,
+    say_unknown,
 )
 from firth.errors import ConfigError, FirthError, InputError
 
@@ -84,6 +85,7 @@ def search(
     n_queries = 0
     for query in queries or (line for line in lines_from(None) if line.strip()):
         n_queries += 1
+        say_unknown(query, loaded)
         _print(query, found.nearest(found.embed(loaded, query), top_k), as_json)
     if not n_queries:
         raise InputError("stdin: no queries: give texts to search for")
@@ -97,14 +99,16 @@ def _build(
     pool: Literal["mean", "max", "first", "last", "summary"] | None,
     precision: Precision,
 ) -> None:
-    from firth.files import check_new
+    from firth.files import check_new, nearest
     from firth.inference.search import build_index
 
     if model is None:
         raise ConfigError("--model is missing: the model that embeds the texts, such as --model runs/a")
     check_new(index)
+    if texts.is_dir():
+        raise InputError(f"{texts} is a folder: give a file with one text a line")
     if not texts.is_file():
-        raise InputError(f"{texts}: no such file; check the path")
+        raise InputError(f"{texts}: no such file; {nearest(texts) or 'check the path'}")
     loaded = load_model(model, precision)
     with on_interrupt("no index was written"):
         n_texts = build_index(

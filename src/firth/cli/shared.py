@@ -70,6 +70,24 @@ def load_model(model: Path, precision: Precision, compile: bool = False) -> "Mod
     return loaded
 
 
+def say_unknown(text: str, model: "Model") -> None:
+    """Say that a model knows none or few of a text's tokens, so that its answer means little."""
+    from firth.text.open_words import OpenWords
+
+    tokenizer = model.loaded.tokenizer
+    if isinstance(tokenizer, OpenWords):  # reads any word by its characters
+        return
+    (found,) = tokenizer.ids_many([text.replace("[MASK]", " ")])
+    ids = [one for one in found if one == tokenizer.unk_id or one not in tokenizer.special_ids]
+    n_unknown = ids.count(tokenizer.unk_id)
+    if not ids and "[MASK]" not in text:
+        say(f"{text!r}: no token in it: the answer means nothing")
+    elif ids and 2 * n_unknown >= len(ids):
+        say(
+            f"{text!r}: {n_unknown} of {len(ids)} tokens are {tokenizer.kind.unk} to the model: the answer means little"
+        )
+
+
 def print_json(data: Any) -> None:
     """One line of JSON on stdout."""
     print(json.dumps(dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data, ensure_ascii=False))  # type: ignore[arg-type]  # an object, not a class

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.files import MANIFEST, check_folder, check_new, make_folder, write_json
+from firth.files import MANIFEST, check_folder, check_new, make_folder, nearest, write_json
 from firth.inference.embedding import Pool
 from firth.inference.model import Model
 from firth.progress import Progress
@@ -74,7 +74,7 @@ def _write(folder: Path, model: Model, name: str, texts: Iterable[str], layer: i
             vectors.write(_of_length_1(vector).astype("<f4").tobytes())
             progress.advance(1)
     if len(ends) == 1:
-        raise InputError("no texts: give a file with one text per line")
+        raise InputError("no texts to embed: the file has no lines; give one with a text a line")
     np.save(folder / LINES, np.array(ends, np.int64), allow_pickle=False)
     about = {
         "format": FORMAT,
@@ -100,6 +100,8 @@ class Index:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         if not (self.folder / ABOUT).is_file():
+            if hint := "" if self.folder.exists() else nearest(self.folder):
+                raise ConfigError(f"{folder}: no such index; {hint}")
             raise ConfigError(f"{folder} is not an index: firth search {folder} --texts FILE --model MODEL makes one")
         about = read_json(self.folder / ABOUT)
         if about.get("format") != FORMAT or about.get("version") != VERSION:
