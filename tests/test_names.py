@@ -7,6 +7,7 @@ import pytest
 
 import firth
 from firth import names
+from firth.baseline.model import BASELINES
 from firth.errors import ConfigError
 from firth.formats.table import find_format
 from firth.names import HUB, PUBLISHED, locate, not_found
@@ -87,6 +88,12 @@ def test_nothing_is_guessed_of_a_name_like_no_other(here: Path) -> None:
         resolve_model("qqqqqq")
     with pytest.raises(ConfigError, match=f"{HUB}{PUBLISHED['bert-base-cased']} .extra hub."):
         resolve_model("bert-base-cased")
+
+
+def test_a_baseline_may_be_meant(here: Path) -> None:
+    with pytest.raises(ConfigError, match="'tf-idf' is no folder, .* did you mean tfidf"):
+        resolve_model("tf-idf")
+    assert set(names.BASELINES) == set(BASELINES)
 
 
 def test_parameters_are_counted_without_weights() -> None:

@@ -35,6 +35,8 @@ PUBLISHED = {
     "all-MiniLM-L6-v2": "sentence-transformers/all-MiniLM-L6-v2",
     "all-MiniLM-L12-v2": "sentence-transformers/all-MiniLM-L12-v2",
 }
+# What --model takes beside models: firth.baseline.model has them.
+BASELINES = ("tfidf", "commonest-tag")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*")
 # How many neighbours of a name that is not found are compared with it.
 _MOST_BESIDE = 1000
@@ -84,7 +86,7 @@ def unknown(name: str, sizes: Collection[str]) -> ConfigError:
     """The error for a name of a model to train that is neither there nor known."""
     if name in PUBLISHED:
         return ConfigError(f"{name!r} is no folder and no size here: {not_found(name, sizes)} (extra hub)")
-    near = _near(name, sizes)
+    near = _near(name, [*sizes, *BASELINES])
     hint = f"did you mean {near}? " if near else ""
     return ConfigError(f"{name!r} is no folder, no shipped model and no size: {hint}{_NAMES}")
 

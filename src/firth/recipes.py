@@ -26,6 +26,8 @@ def read_recipe_file(path: str | Path) -> dict[str, Any]:
     if str(path) in NAMED and not Path(path).exists():
         named = NAMED[str(path)]
         return {} if named is None else read_toml(named)
+    if not Path(path).suffix and not Path(path).exists():
+        raise ConfigError(f"{path}: no such recipe; expected a file (.toml), or one of {', '.join(NAMED)}")
     return read_toml(Path(path))
 
 

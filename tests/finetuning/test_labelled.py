@@ -257,3 +257,28 @@ def test_words_and_tags_the_wrong_way_round_are_refused(tmp_path: Path) -> None:
     lines = "".join(f"{'NV'[n % 2]} word{n}\n" + "\n" * (n % 5 == 0) for n in range(150))
     with pytest.raises(InputError, match="150 different tags and 2 different words: words and tags are swapped"):
         read("tag", train=write(tmp_path / "t.conll", lines))
+
+
+def test_a_dev_file_with_its_columns_the_other_way_round_is_refused(tmp_path: Path) -> None:
+    rows = [("ab"[n % 2], f"a longer text with number {n}") for n in range(20)]
+    train = write(tmp_path / "t.tsv", "".join(f"{label}\t{text}\n" for label, text in rows))
+    dev = write(tmp_path / "d.tsv", "".join(f"{text}\t{label}\n" for label, text in rows))
+    with pytest.raises(InputError, match=r"d\.tsv: .*t\.tsv has its texts in column 1, but here column 0 has"):
+        read("classify", train=train, dev=dev)
+    # Given columns hold for both.
+    with pytest.raises(InputError, match=r"d\.tsv:1: found the label"):
+        read("classify", train=train, dev=dev, columns="text=1,label=0")
+
+
+def test_a_folder_in_the_place_of_a_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder: give the file of examples, which it has none of"):
+        read("classify", train=str(tmp_path))
+    write(tmp_path / "b.tsv", table(ROWS))
+    with pytest.raises(InputError, match=r"is a folder: give the file of examples, such as .*b\.tsv"):
+        read("tag", train=str(tmp_path))
+
+
+def test_sentences_without_blank_lines_between_them_are_said(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.conll", "Ann B-PER\nwalked O\n" * 600)
+    with pytest.raises(InputError, match="one sentence of 1,200 words; expected a blank line after each sentence"):
+        read("tag", train=train)

@@ -17,7 +17,7 @@ def test_known_texts_need_no_word() -> None:
 def test_some_unknown_tokens_are_counted() -> None:
     said = check_known([Text("a good film"), Text("a bad"), Text("хороший")], TOKENIZER, "runs/a")
     assert said.startswith(
-        "33% of the tokens of the first 3 texts, which are mostly in Latin, are [UNK] to runs/a, and 1 texts"
+        "33% of the tokens of the first 3 texts, which are mostly in Latin, are [UNK] to runs/a, and 1 text is nothing "
     )
 
 

@@ -48,7 +48,7 @@ def test_labels_come_again_and_texts_are_long(
 def test_why_is_said(tmp_path: Path) -> None:
     guess = guess_columns(table(tmp_path, LABELS, TEXTS), "tsv", "classify")
     assert guess is not None
-    assert guess.why == "column 1 has 9 words on average, column 0 has 2 different values in 11 rows"
+    assert guess.why == "column 1 has 9 words on average, column 0 has 2 different values in 12 rows"
 
 
 def test_numbers_are_scores_unless_they_count_the_rows(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from firth.config import from_dict, read_json, to_dict
 from firth.data.config import CACHE_GB
 from firth.errors import ConfigError, CorpusError, FirthError, InputError
-from firth.files import file_sha256, write_file, write_json
+from firth.files import file_sha256, nearest, write_file, write_json
 from firth.remote import Cache, RemotePath, place_of
 from firth.text.tokenizer import Tokenizer
 
@@ -231,7 +231,8 @@ def read_manifest(folder: Path) -> Manifest:
             f"prepare {folder} --tokenizer vocab --out corpus"
         )
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such corpus folder; make one with: firth prepare TEXT --out {folder}")
+        hint = nearest(folder) or f"make one with: firth prepare TEXT --out {folder}"
+        raise ConfigError(f"{folder}: no such corpus folder; {hint}")
     if not path.is_file():
         unfinished = (folder / "progress.jsonl").is_file()
         raise CorpusError(

@@ -124,7 +124,10 @@ def read_base(model: str, tokenizer: str, from_scratch: bool) -> Base:
         return base_of(open_model(model), from_scratch)
     system_name, sizes = size_named(model)
     if not tokenizer:
-        raise ConfigError(f"--model {model} is only a size: give --tokenizer, or a folder with a pre-trained model")
+        raise ConfigError(
+            f"--model {model} is only a size, without weights: give a pre-trained model, such as --model "
+            "firth-mini-en or a run; or --tokenizer, to train from scratch"
+        )
     loaded = SYSTEMS[system_name].reads(load_tokenizer(tokenizer))
     config = SYSTEMS[system_name].config(vocab_size=loaded.size, **sizes)
     return Base(system_name, config, loaded, None, {"model": model})

@@ -33,13 +33,13 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
 from firth.errors import CheckpointError, ConfigError, FirthError, TrainingError
-from firth.files import append_to, check_new, file_sha256, lock, recover, write_json, write_text
+from firth.files import append_to, check_new, file_sha256, lock, nearest, recover, write_json, write_text
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.mistakes import find_mistakes
-from firth.finetuning.recipe import Finetune, combinations, own_word_width, varied
+from firth.finetuning.recipe import Finetune, combinations, count_updates, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.several import count_processes, for_processes
@@ -172,6 +172,8 @@ def resume(
 ) -> Finetuned:
     """Resume a fine-tuning: finished runs are kept, the stopped one resumes from its checkpoint."""
     out = Path(out)
+    if not out.exists():
+        raise ConfigError(f"{out}: no such folder; {nearest(out) or 'give the folder of a fine-tuning'}")
     if not (out / RECIPE).is_file() or not (out / IDENTITY).is_file():
         if (out / RESULTS).is_file():
             raise ConfigError(f"{out} is a finished baseline: there is nothing to resume")
@@ -377,12 +379,12 @@ class _Finetuning:
             f"{recipe.task}: {len(data.train):,} training examples, {where} for selection, {splits}; {start}; "
             f"{self.machine.path}"
         )
-        n_updates = math.ceil(recipe.train.epochs * len(data.train) / recipe.train.batch_examples)
+        n_updates = count_updates(len(data.train), recipe.train.batch_examples, recipe.train.epochs)
         if n_updates < _FEW_UPDATES:
             enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / len(data.train))
             self.tell(
-                f"{n_updates} updates of the weights in all, which is few: of so few examples a model learns more in "
-                f"more epochs, such as --set train.epochs={enough}"
+                f"{n_updates} update{'' if n_updates == 1 else 's'} of the weights in all, which is few: of so few "
+                f"examples a model learns more in more epochs, such as --epochs {enough}"
             )
 
     def folder(self, number: int, seed: int) -> Path:
@@ -480,7 +482,7 @@ class _Finetuning:
         tokenizer = self.base.tokenizer
         if isinstance(tokenizer, OpenWords):  # reads any word by its characters
             return ""
-        share = unknown_share(split.examples, tokenizer.unk_id)
+        share = unknown_share(split.examples, tokenizer)
         if share < _MUCH_UNKNOWN:
             return ""
         return (

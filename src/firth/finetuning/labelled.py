@@ -14,7 +14,7 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
 from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns
-from firth.tasks.readers.files import Problems, bare_suffix
+from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
     in_bio,
@@ -53,6 +53,8 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
 _FEWEST, _SKEWED = 2, 0.75
 # Share of an evaluation file's examples that stand in the training data as well, from which it is said.
 _SHARED = 0.2
+# A single sentence of more words is a file without blank lines.
+_LONGEST_SENTENCE = 1000
 # More kinds of plain tags than these, and than words, are words.
 _MOST_TAGS = 100
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
@@ -89,7 +91,7 @@ def with_columns(
     path = Path(file)
     if kind not in _TEXT_KINDS or config.columns or not path.is_file():
         return config
-    form = _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
+    form = _table_form(path, config)
     if form not in ("tsv", "csv"):
         return config
     header = {"auto": None, "yes": True, "no": False}[config.header]
@@ -268,15 +270,36 @@ def _own(
     if not config.dev:
         return train, {}
     # The other file may lack the header, or have another one.
-    if config.columns and not given.columns and not _has_columns(config):
-        config = given
+    if config.columns and not given.columns:
+        if _has_columns(config):
+            _check_order(kind, config)
+        else:
+            config = given
     return train, {"dev": read_file(kind, config.dev, with_columns(kind, config.dev, config, problems), problems)}
+
+
+def _table_form(path: Path, config: LabelledConfig) -> str | None:
+    return _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
+
+
+def _check_order(kind: str, config: LabelledConfig) -> None:
+    """InputError where the evaluation file has its texts in another column than the training file."""
+    path, number = Path(config.dev), parse_columns(config.columns).text
+    form = _table_form(path, config)
+    if not isinstance(number, int) or form not in ("tsv", "csv") or not path.is_file():
+        return
+    guess = guess_columns(path, form, kind)
+    if guess is not None and guess.text != number:
+        raise InputError(
+            f"{config.dev}: {config.train} has its texts in column {number}, but here {guess.why}: write the columns "
+            "of both files in the same order"
+        )
 
 
 def _has_columns(config: LabelledConfig) -> bool:
     """Whether the evaluation file has the columns of the training file."""
     path = Path(config.dev)
-    form = _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
+    form = _table_form(path, config)
     return form not in ("tsv", "csv") or not path.is_file() or fits(path, form, parse_columns(config.columns).given())
 
 
@@ -284,6 +307,10 @@ def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, 
     """Read the examples of one of the user's files; InputError if there are none."""
     records = list(iter_file(kind, Path(file), config, problems, labelled=labelled))
     if kind == "tag":
+        if labelled and len(records) == 1 and len(records[0].spans) > _LONGEST_SENTENCE:
+            raise InputError(
+                f"{file}: one sentence of {len(records[0].spans):,} words; expected a blank line after each sentence"
+            )
         records = in_bio(records, problems)
     if not records:
         raise InputError(f"{file}: no examples; expected at least one")
@@ -294,6 +321,8 @@ def iter_file(
     kind: str, path: Path, config: LabelledConfig, problems: Problems, *, labelled: bool = True
 ) -> Iterable[Any]:
     """Yield the examples of a file."""
+    if path.is_dir():
+        check_file(path)
     if kind in _TEXT_KINDS:
         return _texts(kind, path, config, problems, labelled)
     columns: dict[str, int] = {}

@@ -268,6 +268,11 @@ def epochs_for(n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCH
     return max(usual, math.ceil(FEWEST_UPDATES * batch_examples / max(n_train, 1)))
 
 
+def count_updates(n_train: int, batch_examples: int, epochs: float) -> int:
+    """Updates of the weights in so many epochs: whole batches, of which fewer examples than a batch form one."""
+    return max(int(max(n_train / batch_examples, 1.0) * epochs), 1)
+
+
 def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:
     """The system's head settings that apply to the network that the recipe names."""
     name = said.get("kind", "linear") if isinstance(said, Mapping) else "linear"

@@ -16,7 +16,7 @@ from firth.files import remove_folder, write_folder, write_json
 from firth.finetuning.base import Base, FirstVectors, freeze, gradually, make_model, rate_scales
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.features import store_features
-from firth.finetuning.recipe import Finetune
+from firth.finetuning.recipe import Finetune, count_updates
 from firth.folder import Loaded, read_weights, tensor_names, write_model
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, read_split, score_split
@@ -56,10 +56,9 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Number of updates: whole batches over all epochs."""
-        # Fewer examples than a batch form one batch.
-        per_epoch = max(len(self.train) / self.recipe.train.batch_examples, 1.0)
-        return max(int(per_epoch * self.recipe.train.epochs), 1)
+        """Number of updates."""
+        train = self.recipe.train
+        return count_updates(len(self.train), train.batch_examples, train.epochs)
 
     @property
     def per_epoch(self) -> int:

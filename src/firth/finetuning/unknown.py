@@ -31,10 +31,13 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
     if not n_tokens or n_unknown < _SAID * n_tokens:
         return _foreign(texts, tokenizer, model, n_tokens)
     all_unknown = sum(n == of_these > 0 for n, of_these in counts)
+    nothing_else = (
+        f", and {all_unknown:,} text{' is' if all_unknown == 1 else 's are'} nothing else" if all_unknown else ""
+    )
     share = n_unknown / n_tokens
     said = (
         f"{share:.0%} of the tokens of the first {len(texts):,} texts, which are mostly in {_script(texts)}, are "
-        f"{tokenizer.kind.unk} to {model}, and {all_unknown:,} texts are nothing else"
+        f"{tokenizer.kind.unk} to {model}{nothing_else}"
     )
     if share >= _NOTHING:
         raise ConfigError(f"{said}: nothing can be learnt; choose a model whose vocabulary has that script")

@@ -19,7 +19,7 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
 from firth.errors import ConfigError, FirthError
-from firth.files import check_new, lock, remove_folder, write_text
+from firth.files import check_new, lock, nearest, remove_folder, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.formats.table import open_model
 from firth.machine import Machine, find_machine, free_memory, reuse_memory
@@ -166,6 +166,8 @@ def pretrain_or_resume(
 
 def recipe_of(run: Path) -> Pretrain:
     """Read the resolved recipe of a run."""
+    if not run.exists():
+        raise ConfigError(f"{run}: no such folder; {nearest(run) or 'give the folder of a run'}")
     if not (run / RECIPE).is_file():
         raise ConfigError(f"{run} is not a run: it has no {RECIPE}")
     plain = read_toml(run / RECIPE)

@@ -219,10 +219,12 @@ def make_row(
     return Row(np.asarray(ids, np.int32), kinds, words, cut, chars)
 
 
-def unknown_share(examples: Sequence[Example], unk_id: int) -> float:
-    """The share of unknown tokens among all of some examples, special ones included."""
-    rows = [row for example in examples for row in example.rows]
-    return sum(int(np.count_nonzero(row.ids == unk_id)) for row in rows) / max(sum(len(row.ids) for row in rows), 1)
+def unknown_share(examples: Sequence[Example], tokenizer: Tokenizer) -> float:
+    """The share of unknown tokens among those of the texts of some examples, so without the other special ones."""
+    rows = [row.ids for example in examples for row in example.rows]
+    n_unknown = sum(int(np.count_nonzero(ids == tokenizer.unk_id)) for ids in rows)
+    n_known = sum(int(np.count_nonzero(~np.isin(ids, tokenizer.special_ids))) for ids in rows)
+    return n_unknown / max(n_unknown + n_known, 1)
 
 
 def unreadable(examples: Sequence[Example], tokenizer: Tokenizer) -> int:

@@ -71,7 +71,7 @@ def test_plain_tags_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_conll_columns_separators_and_comments(tmp_path: Path) -> None:
     path = file(tmp_path, "# id = 1\n1\tNew York\tB-LOC\tx\n# not a comment\n", "t.conll")
-    with pytest.raises(InputError, match=r":3: found 1 columns, expected 4"):
+    with pytest.raises(InputError, match=r":3: found 1 column, expected 4"):
         list(read_conll(path, Problems(), word=1, tag=2))
     path = file(tmp_path, "# id = 1\r\n1\tNew York\tB-LOC\tx\r\n\r\n# text = b\r\n1\tb\tO\ty\r\n")
     records = list(read_conll(path, Problems(), word=1, tag=2))
@@ -93,8 +93,8 @@ def test_conll_without_tags(tmp_path: Path) -> None:
     ("text", "options", "message"),
     [
         ("a x O\nb O\n", {}, r":2: found 2 columns, expected 3"),
-        ("a\n", {}, r":1: found 1 column\(s\), expected a word in column 0 and its tag in column -1"),
-        ("a O\n", {"tag": 2}, r":1: found 2 column\(s\), .* tag in column 2"),
+        ("a\n", {}, r":1: found 1 column, expected a word in column 0 and its tag in column -1"),
+        ("a O\n", {"tag": 2}, r":1: found 2 columns, .* tag in column 2"),
         ("a\t\n", {}, r":1: found no tag"),
         ("\tO\n", {}, r":1: found an empty word"),
         ("a B-PER\nb B-ORG\n", {"labels": {"O", "B-PER"}}, r":2: found the tag 'B-ORG', expected one of B-PER, O"),
@@ -110,7 +110,7 @@ def test_a_bad_line_costs_its_sentence_and_no_other(tmp_path: Path) -> None:
     problems = Problems(skip_bad=True)
     path = file(tmp_path, "a O\n\nb O\nc\n\nd O\n")
     assert [r.words for r in read_conll(path, problems)] == [("a",), ("d",)]
-    assert problems.messages == [f"{path}:4: found 1 columns, expected 2 as before; correct the line"]
+    assert problems.messages == [f"{path}:4: found 1 column, expected 2 as before; correct the line"]
 
 
 def test_conllu_words_texts_and_documents() -> None:
@@ -231,7 +231,7 @@ def test_klue_characters_without_their_spaces() -> None:
     ("text", "message"),
     [
         ("## x\ty\nab\tO\n", r":2: found 'ab', expected one character"),
-        ("## x\ty\na\n", r":2: found 1 columns, expected a character, a tab and its tag"),
+        ("## x\ty\na\n", r":2: found 1 column, expected a character, a tab and its tag"),
         ("## x\ty\n \tO\n", r":2: found only spaces"),
         ("a\tO\n\nb\tB-X\n", r":3: found the tag 'B-X', expected one of O"),
     ],

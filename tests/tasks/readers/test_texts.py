@@ -118,7 +118,7 @@ def test_labels_are_not_looked_at_when_they_are_to_be_predicted(tmp_path: Path) 
 
 BAD_TABLES = [
     ("text\tlabel\na\tb\tc\n", "", {}, r":2: found 3 columns, expected 2 as in line 1"),
-    ("text\tlabel\na\n", "", {}, r":2: found 1 columns, expected 2"),
+    ("text\tlabel\na\n", "", {}, r":2: found 1 column, expected 2"),
     ("text\tlabel\n \tx\n", "", {}, r":2: found an empty text"),
     ("text\tsecond\tlabel\na\t\tx\n", "", {}, r":2: found an empty second text"),
     ("text\tlabel\na\t\n", "", {}, r":2: found no label"),
@@ -220,3 +220,35 @@ def test_real_rows_by_columns(shared_data: Path, name: str, columns: str, n: int
     assert len(records) == n
     assert (records[0].label, records[0].id) == first
     assert all(record.second for record in records) or name.startswith("sms")
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_csv_of_a_spreadsheet_in_another_country(tmp_path: Path, mark: str, name: str) -> None:
+    path = file(tmp_path, "a.csv", f'label{mark}text\nx{mark}"one{mark} two, and ""three"""\ny{mark}four\n')
+    problems = Problems()
+    assert [(r.text, r.label) for r in read_texts(path, problems)] == [
+        (f'one{mark} two, and "three"', "x"),
+        ("four", "y"),
+    ]
+    assert problems.notes[0] == f"{path}: no commas in the first line: {name} separate"
+    commas = file(tmp_path, "b.csv", "label,text\nx,one; two\n")
+    assert [r.text for r in read(commas)] == ["one; two"]
+
+
+def test_a_csv_without_commas_is_not_asked_for_tabs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected a text and a label, separated by a comma$"):
+        read(file(tmp_path, "a.csv", "one column\n"))
+
+
+def test_json_keys_that_are_not_known_can_be_named(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.jsonl", '{"sentence": "a", "y": "x"}\n')
+    with pytest.raises(
+        InputError, match=r"add the label, or say which keys are meant, with columns text=KEY,label=KEY"
+    ):
+        read(path)
+    assert [r.label for r in read(path, "text=sentence,label=y")] == ["x"]
+
+
+def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.xlsx: a spreadsheet; save it as CSV in UTF-8"):
+        read(file(tmp_path, "a.xlsx", "PK"))

@@ -12,6 +12,7 @@ from firth.errors import InputError
 from firth.tasks.readers.files import (
     Problems,
     check_records,
+    columns_text,
     kind_of,
     list_field,
     make_each,
@@ -67,7 +68,7 @@ def read_swag(path: Path, problems: Problems, *, labelled: bool = True) -> Itera
         number, fields = line
         where = f"{path}:{number}"
         if len(fields) != len(names):
-            raise InputError(f"{where}: found {len(fields)} columns, expected {len(names)} as in the header")
+            raise InputError(f"{where}: found {columns_text(len(fields))}, expected {len(names)} as in the header")
         row = dict(zip(names, fields, strict=True))
         return _checked_choice(
             Choice(
@@ -201,7 +202,7 @@ def read_arc_csv(path: Path, problems: Problems, *, labelled: bool = True) -> It
         number, fields = line
         where = f"{path}:{number}"
         if len(fields) != 6:
-            raise InputError(f"{where}: found {len(fields)} columns, expected 6: question, four choices, letter")
+            raise InputError(f"{where}: found {columns_text(len(fields))}, expected 6: question, four choices, letter")
         label = None
         if labelled:
             name = fields[5].strip()

@@ -100,7 +100,9 @@ def guess_columns(
         return None
     why = f"column {text.number} has {text.words:.0f} words on average"
     if label is not None:
-        why += f", column {label.number} has {label.n_labels:,} different values in {len(label.values):,} rows"
+        first = "the first " if len(read) == _ROWS else ""
+        n_rows = len(label.values) + (not has_header)
+        why += f", column {label.number} has {label.n_labels:,} different values in {first}{n_rows:,} rows"
     return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), text.number, why)
 
 

@@ -5,15 +5,18 @@ byte that is not UTF-8 is an error and no line is cut. Lines end with \\n or \\r
 """
 
 import csv
-import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from firth.errors import InputError
+from firth.files import nearest
 from firth.text.archives import BROKEN_ARCHIVE, open_packed
+from firth.text.encodings import UTF16, conversion
 from firth.text.records import Record
 
 Item = TypeVar("Item")
@@ -23,7 +26,7 @@ R = TypeVar("R", bound=Record)
 KEPT_MESSAGES = 20
 # Bytes of a line, and characters of a CSV field: the longest books have a quarter of it. Of a whole JSON document.
 _LONGEST, _LONGEST_DOCUMENT = 2**24, 2**30
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_QUOTED = re.compile('"[^"]*(?:"|$)')
 _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
 
 
@@ -90,7 +93,7 @@ def read_lines(
         except UnicodeDecodeError as error:
             bad = InputError(
                 f"{path}:{number}: found the byte 0x{raw[error.start]:02x} at column {error.start + 1}, "
-                f"expected {encoding.upper()} text; convert the file to UTF-8"
+                f"expected {encoding.upper()} text; {conversion(path, raw)}"
             )
             if problems is None:
                 raise bad from None
@@ -105,13 +108,19 @@ def read_lines(
 
 def no_such_file(path: Path) -> InputError:
     """The error for a file that is not there, with the nearest name in its folder."""
-    try:
-        names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        names = []
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
-    hint = f"did you mean {path.with_name(near[0])}?" if near else "check the path"
-    return InputError(f"{path}: no such file; {hint}")
+    return InputError(f"{path}: no such file; {nearest(path) or 'check the path'}")
+
+
+def check_file(path: Path) -> None:
+    """InputError for a file of examples that is not there, or where a folder stands in its place."""
+    if not path.exists():
+        raise no_such_file(path)
+    if not path.is_dir():
+        return
+    readable = (".tsv", ".csv", ".jsonl", ".json", ".conll", ".conllu", ".txt")
+    names = sorted(entry.name for entry in path.iterdir() if bare_suffix(entry) in readable and entry.is_file())
+    hint = f"such as {path / names[0]}" if names else "which it has none of"
+    raise InputError(f"{path} is a folder: give the file of examples, {hint}")
 
 
 def _raw_lines(path: Path, longest: int) -> Iterator[bytes]:
@@ -121,8 +130,8 @@ def _raw_lines(path: Path, longest: int) -> Iterator[bytes]:
     try:
         with open_packed(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
-                if number == 1 and line.startswith(_UTF16):
-                    raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; convert the file to UTF-8")
+                if number == 1 and line.startswith(UTF16):
+                    raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; {conversion(path, line)}")
                 if len(line) > longest:
                     raise InputError(f"{path}:{number}: found a line of more than {longest:,} bytes; split it")
                 yield line
@@ -141,19 +150,29 @@ def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iter
             yield number, line.split("\t")
 
 
-def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines."""
+def read_csv(path: Path, problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines.
+
+    Where the first line has no comma but semicolons or tabs, as spreadsheets write in many countries, these separate
+    the fields, which ``problems`` is told.
+    """
     csv.field_size_limit(_LONGEST)
+    lines = read_lines(path)
+    first = next(lines)
+    bare = _QUOTED.sub("", first[1])
+    separator = "," if "," in bare else next((mark for mark in ";\t" if mark in bare), ",")
+    if problems is not None and separator != ",":
+        problems.note(f"{path}: no commas in the first line: {'tabs' if separator != ';' else 'semicolons'} separate")
     # The csv reader needs the line ends inside quoted fields.
-    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    reader = csv.reader((line + "\n" for _, line in chain([first], lines)), strict=True, delimiter=separator)
     try:
         while True:
-            first = reader.line_num + 1
+            number = reader.line_num + 1
             row = next(reader, None)
             if row is None:
                 return
             if any(field.strip() for field in row):
-                yield first, row
+                yield number, row
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: not valid CSV ({error}); check the quotation marks") from None
 
@@ -221,6 +240,11 @@ def check_records(path: Path, records: Iterable[R], problems: Problems) -> Itera
         yield record
     if not n_records:
         raise InputError(f"{path}: no usable example in this file; check its format")
+
+
+def columns_text(n: int) -> str:
+    """``1 column``, ``3 columns``."""
+    return "1 column" if n == 1 else f"{n} columns"
 
 
 def kind_of(value: Any) -> str:

@@ -14,6 +14,7 @@ from firth.errors import InputError
 from firth.tasks.readers.files import (
     Problems,
     check_records,
+    columns_text,
     kind_of,
     list_field,
     make_each,
@@ -142,12 +143,12 @@ def _is_comment(line: str, n_columns: int, width: int) -> bool:
 def _conll_row(where: str, columns: list[str], width: int, places: tuple[int, int]) -> tuple[str, str, str]:
     """(word, tag, where)."""
     if len(columns) != width:
-        raise InputError(f"{where}: found {len(columns)} columns, expected {width} as before; correct the line")
+        raise InputError(f"{where}: found {columns_text(len(columns))}, expected {width} as before; correct the line")
     n_needed = max(place + 1 if place >= 0 else -place for place in places)
     same = places[0] != places[1] and places[0] % width == places[1] % width
     if width < n_needed or same:
         raise InputError(
-            f"{where}: found {width} column(s), expected a word in column {places[0]} and its tag in column "
+            f"{where}: found {columns_text(width)}, expected a word in column {places[0]} and its tag in column "
             f"{places[1]}; name the columns, or separate them by tabs or spaces"
         )
     word, tag = (columns[place].strip() for place in places)
@@ -198,7 +199,9 @@ def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, 
             continue
         columns = line.split("\t")
         if len(columns) != 10:
-            raise InputError(f"{where}: found {len(columns)} columns, expected the 10 of CoNLL-U, separated by tabs")
+            raise InputError(
+                f"{where}: found {columns_text(len(columns))}, expected the 10 of CoNLL-U, separated by tabs"
+            )
         name, form, tag, space = columns[0], columns[1], columns[3], columns[9]
         if re.fullmatch(r"\d+\.\d+", name):
             continue
@@ -358,7 +361,7 @@ def _klue_sentence(path: Path, block: _Block, labels: Collection[str] | None, la
         where = f"{path}:{number}"
         columns = line.split("\t")
         if len(columns) != 1 + labelled and len(columns) != 2:
-            raise InputError(f"{where}: found {len(columns)} columns, expected a character, a tab and its tag")
+            raise InputError(f"{where}: found {columns_text(len(columns))}, expected a character, a tab and its tag")
         if len(columns[0]) != 1:
             raise InputError(f"{where}: found {columns[0]!r}, expected one character")
         tag = _check_tag(columns[1].strip(), labels, where) if labelled else OUTSIDE

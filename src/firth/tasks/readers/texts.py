@@ -16,6 +16,7 @@ from firth.tasks.readers.files import (
     Problems,
     bare_suffix,
     check_records,
+    columns_text,
     kind_of,
     make_each,
     read_csv,
@@ -40,6 +41,7 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 }
 MULTILABEL_SEPARATOR = "|"
 NO_GOLD_LABEL = "-"
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _FORMS: dict[str, Form] = {
     ".tsv": "tsv",
     ".txt": "tsv",
@@ -136,6 +138,8 @@ def read_texts(
 
 def _form_of(path: Path) -> Form:
     suffix = bare_suffix(path)
+    if suffix in _SPREADSHEETS:
+        raise InputError(f"{path}: a spreadsheet; save it as CSV in UTF-8 (in Excel: CSV UTF-8), and give that file")
     if suffix not in _FORMS:
         raise InputError(f"{path}: unknown format {suffix!r}; expected one of {' '.join(_FORMS)} (.gz, .xz)")
     return _FORMS[suffix]
@@ -228,7 +232,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
-    lines = read_csv(path) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
+    lines = read_csv(path, problems) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
     first = next(lines, None)
     if first is None:
         raise InputError(f"{path}: found only blank lines, expected at least one example")
@@ -236,7 +240,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
     names = [field.strip() for field in fields]
     has_header = _has_header(names, layout, path, problems)
     where = f"{path}:{number}"
-    places = _places(names, has_header, layout, labelled, where)
+    places = _places(names, has_header, layout, labelled, where, form)
     problems.note(f"{path}: {_described(places, names, has_header)}")
     only = None if layout.only is None else _place(layout.only[0], names, has_header, where)
 
@@ -245,7 +249,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
         if len(fields) != len(names):
             hint = "a tab within a text?" if form == "tsv" else "a comma outside of quotation marks?"
             raise InputError(
-                f"{path}:{number}: found {len(fields)} columns, expected {len(names)} as in line {first[0]}; "
+                f"{path}:{number}: found {columns_text(len(fields))}, expected {len(names)} as in line {first[0]}; "
                 f"correct the row ({hint})"
             )
         parts = {part: fields[place] for part, place in places.items()}
@@ -272,11 +276,13 @@ def _has_header(names: list[str], layout: TextFormat, path: Path, problems: Prob
     return any(name.lower() in known for name in names)
 
 
-def _places(names: list[str], has_header: bool, layout: TextFormat, labelled: bool, where: str) -> dict[str, int]:
+def _places(
+    names: list[str], has_header: bool, layout: TextFormat, labelled: bool, where: str, form: Form
+) -> dict[str, int]:
     """Part -> column number."""
     columns = layout.columns.given()
     if not columns:
-        columns = _known_columns(names, has_header, labelled, where)
+        columns = _known_columns(names, has_header, labelled, where, form)
     if not labelled:
         columns.pop("label", None)
     elif "label" not in columns:
@@ -286,15 +292,17 @@ def _places(names: list[str], has_header: bool, layout: TextFormat, labelled: bo
     return {part: _place(column, names, has_header, where) for part, column in columns.items()}
 
 
-def _known_columns(names: list[str], has_header: bool, labelled: bool, where: str) -> dict[str, Column]:
+def _known_columns(names: list[str], has_header: bool, labelled: bool, where: str, form: Form) -> dict[str, Column]:
     if not has_header:
         if len(names) == 1 and not labelled:
             return {"text": 0}
         if len(names) == 1:
-            commas = "; columns separated by commas are --format csv" if "," in names[0].split()[0] else ""
+            separator, hint = ("comma", "") if form == "csv" else ("tab", "")
+            if form == "tsv" and "," in names[0].split()[0]:
+                hint = "; columns separated by commas are --format csv"
             raise InputError(
-                f"{where}: found 1 column ({_shortened(names)}), expected a text and a label, separated by a tab"
-                f"{commas}"
+                f"{where}: found 1 column ({_shortened(names)}), expected a text and a label, separated by a "
+                f"{separator}{hint}"
             )
         raise InputError(
             f"{where}: found {len(names)} columns without known names ({_shortened(names)}); say which is which, "
@@ -381,7 +389,12 @@ def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: 
             parts[part] = _dotted(row, present[0])
         elif part == "text" or (part in given and part != "label") or (part == "label" and labelled):
             what = " or ".join(map(repr, names))
-            raise InputError(f"{where}: found no {what} (keys: {', '.join(map(repr, row)) or 'none'}); add the {part}")
+            found = ", ".join(map(repr, row)) or "none"
+            example = "text=KEY" if not labelled else "text=KEY,label=KEY"
+            raise InputError(
+                f"{where}: found no {what} (keys: {found}); add the {part}, or say which keys are meant, with columns "
+                f"{example}"
+            )
     return parts
 
 
