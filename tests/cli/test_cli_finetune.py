@@ -48,12 +48,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tuned(tiny_run: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A fine-tuning with two seeds, and what was printed; what was said before the end does not say the same."""
+    """A fine-tuning with two seeds, and what was printed; what was said before the end does not say the same.
+
+    The number of updates that is said before is the one that is made.
+    """
     out = tmp_path_factory.mktemp("tuned") / "a run"
     tokens = ["finetune", "--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--dev", data / "d.tsv"]
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as said:
         assert main([*map(str, tokens), "--out", str(out), "--seeds", "2", "--epochs", "1", *FAST]) == 0
     assert "curves and numbers" not in said.getvalue()
+    steps = json.loads((out / "results.json").read_text())["runs"][0]["steps"]
+    assert f"{steps} update{'' if steps == 1 else 's'} of the weights in all, which is few" in said.getvalue()
     return out, printed.getvalue()
 
 
@@ -296,7 +301,8 @@ def test_refusals_are_one_line_and_leave_nothing(
         (["--out", "run", "--model", "./m"], "--task"),
         (["--out", "run", "--model", "./m", "--task", "classify"], "--train is missing"),
         (["absent.toml", "--out", "run"], "absent.toml: no such recipe file"),
-        (["--resume", "run"], "run is not a fine-tuning"),
+        (["--resume", "run"], "run: no such folder; give the folder of a fine-tuning"),
+        (["--resume", "."], ". is not a fine-tuning"),
         (
             ["--resume", "run", "--seeds", "5", "--from-scratch", "--set", "a.b=c"],
             "leave out --from-scratch, --seeds, --set",
@@ -332,13 +338,13 @@ def test_a_fine_tuning_in_the_way_names_the_command_that_goes_on(
         ("classify", None, "", ["d.tsv: the file is empty"]),
         ("classify", None, "text\tlabel\nx\tz\n", ["d.tsv:2", "'z'", "a, b"]),
         ("classify", table([(text, "a") for text, _ in ROWS]), None, ["t.tsv:2", "all 20 examples have the label 'a'"]),
-        ("classify", table(ROWS) + "no label\n", None, ["t.tsv:22", "1 columns, expected 2"]),
+        ("classify", table(ROWS) + "no label\n", None, ["t.tsv:22", "1 column, expected 2"]),
         ("classify", table(ROWS).encode() + b"\xff\tb\n", None, ["t.tsv:22", "0xff", "UTF-8"]),
         ("classify", "id\ttext\tlabel\n1\tx\ta\n1\ty\tb\n", None, ["t.tsv:3", "the id '1' again", "t.tsv:2"]),
         ("regress", table([("x", "1"), ("y", "nan")], "text\tscore\n"), None, ["t.tsv:3", "'nan'", "finite number"]),
         ("regress", table([("x", "1"), ("y", "good")], "text\tscore\n"), None, ["t.tsv:3", "'good'"]),
         ("tag", "Ann O\nsang O\n\nnow O\n", None, ["every word has the tag O"]),
-        ("tag", "Ann B-PER\n\nsang\n", None, ["t.tsv:3", "1 columns, expected 2"]),
+        ("tag", "Ann B-PER\n\nsang\n", None, ["t.tsv:3", "1 column, expected 2"]),
     ],
 )
 def test_bad_data_is_named_by_file_and_line(
@@ -391,7 +397,7 @@ def test_bad_rows_are_left_out_and_listed_on_demand(firth, tiny_run: Path, tmp_p
     )
     assert result.code == 0 and "fine-tuned on 18 examples" in result.out
     assert "malformed rows skipped: 2; the first 2:" in result.err
-    assert "t.tsv:22: found 1 columns" in result.err and "t.tsv:23: found 3 columns" in result.err
+    assert "t.tsv:22: found 1 column" in result.err and "t.tsv:23: found 3 columns" in result.err
     notes = json.loads((tmp_path / "run" / "results.json").read_text())["notes"]
     assert "malformed rows skipped: 2; the first 2:" in notes
     assert "t.tsv:23" in (tmp_path / "run" / "report.html").read_text("utf-8")

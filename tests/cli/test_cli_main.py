@@ -88,6 +88,10 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     ("tokens", "parts"),
     [
         (["vocba"], ['"vocba"', '"vocab"', "firth --help"]),
+        (["train", "--task", "classify"], ["no firth train: firth finetune learns from labels, firth pretrain from"]),
+        (["version"], ["firth --version"]),
+        (["finetune", "optim.learning_rate=1"], ["recipe keys are given as --set optim.learning_rate=1"]),
+        (["finetune", __file__], ["expected a recipe file (.toml)", f"--train {__file__}"]),
         (["vocab", "a.txt", "--out", "v", "--sise", "9"], ["--sise", "--size?", "firth vocab --help"]),
         (["vocab", "a.txt"], ["--out", "firth vocab --help"]),
         (["vocab", "--out", "v"], ["TEXT", "firth vocab --help"]),
@@ -293,6 +297,7 @@ def test_other_errors_of_the_interpreter_are_not_hidden(firth, monkeypatch) -> N
         ["pretrain", "--model", "bert-tiny", "--threads", "9999"],
         ["prepare", "x.txt", "--tokenizer", "v", "--out", "c", "--workers", "9999"],
         ["vocab", "x.txt", "--out", "c", "--workers", "9999"],
+        ["study", "learning", "--data", "d", "--workers", "9999"],
     ],
 )
 def test_threads_and_workers_are_bounded_by_the_processors(firth, command: list[str]) -> None:  # type: ignore[no-untyped-def]
@@ -306,7 +311,17 @@ def test_threads_and_workers_are_bounded_by_the_processors(firth, command: list[
         (["finetune", "--task", "clasify", "--model", "m", "--out", "o"], "did you mean 'classify'?"),
         (["finetune", "--task", "classify", "--train", "trian.tsv", "--out", "o"], "did you mean train.tsv?"),
         (["evaluate", "m", "--data", "trian.tsv"], "did you mean train.tsv?"),
+        (
+            ["finetune", "--task", "classify", "--train", ".", "--out", "o"],
+            ". is a folder: give the file of examples, such as train.tsv",
+        ),
         (["compare", "--train", "train.tsv", "--dev", "trian.tsv", "--out", "o"], "did you mean train.tsv?"),
+        (["finetune", "--task", "classify", "--train", "train.tsv", "--out", "o"], "--model is missing"),
+        (
+            ["finetune", "--task", "classify", "--model", "m", "--train", "train.tsv", "--out", "train.tsv"],
+            "train.tsv exists already: choose another name",
+        ),
+        (["pretrain", "--model", "bert-mini", "--corpus", "c", "--out", "train.tsv"], "train.tsv exists already"),
         (["probe", "--task", "ner", "--out", "o"], "what is called ner elsewhere is --task tag"),
     ],
 )
@@ -315,6 +330,31 @@ def test_wrong_names_are_found_before_torch_is_imported(tokens: list[str], messa
     program = "import sys; sys.modules['torch'] = None; from firth.cli import main; sys.exit(main(sys.argv[1:]))"
     result = run(sys.executable, "-c", program, *tokens, cwd=tmp_path)
     assert result.returncode == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["vocab", "mytext.tx", "--out", "v"], "mytext.tx: no such file or folder; did you mean mytext.txt?"),
+        (["vocab", "qqq", "--out", "v"], "qqq: no such file or folder; check the path"),
+        (["prepare", "mytext.txt", "--tokenizer", "vocb", "--out", "c"], "no such tokenizer; did you mean vocab?"),
+        (["prepare", "mytext.txt", "--tokenizer", "qqq", "--out", "c"], "expected a folder or a vocab.txt"),
+        (["pretrain", "--model", "bert-mini", "--corpus", "corps", "--out", "r"], "folder; did you mean corpus?"),
+        (["pretrain", "--model", "bert-mini", "--corpus", "qqq", "--out", "r"], "make one with: firth prepare TEXT"),
+        (["pretrain", "--recipe", "smal", "--corpus", "c", "--out", "r"], "expected a file (.toml), or one of small,"),
+        (["pretrain", "--resume", "corps"], "corps: no such folder; did you mean corpus?"),
+        (["finetune", "--resume", "corps"], "corps: no such folder; did you mean corpus?"),
+    ],
+)
+def test_a_misspelt_path_is_answered_with_the_nearest(  # type: ignore[no-untyped-def]
+    firth, tokens: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mytext.txt").write_text("a text\n")
+    (tmp_path / "vocab").mkdir()
+    (tmp_path / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path)
+    result = firth(*tokens)
+    assert result.code == 2 and message in result.complaint
 
 
 def test_garbage_is_collected_again_after_imports() -> None:

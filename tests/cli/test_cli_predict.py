@@ -101,7 +101,8 @@ def test_an_empty_input_is_an_error_and_an_empty_line_is_none(
     assert empty.code == 2 and given in empty.complaint and expected in empty.complaint
     assert not (tmp_path / "a.jsonl").exists()
     assert result(b"\n").code == 0
-    nothing = {"tags": [], "probabilities": [], "entities": [], "windows": 0, "cut": False}
+    parts: dict[str, Any] = {name: [] for name in ("tags", "probabilities", "entities", "words", "offsets")}
+    nothing = parts | {"windows": 0, "cut": False}
     assert rows((tmp_path / "a.jsonl").read_text()) == [nothing]
 
 
@@ -127,7 +128,11 @@ def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:
         ("classify", [{"text": "a"}, {"text": "a", "second": "b", "id": 7}], ["label", "probability", "probabilities"]),
         ("multilabel", [{"text": ""}, {"text": "a", "id": "x"}], ["labels", "probabilities"]),
         ("regress", [{"text": "a", "second": "b"}, {"text": "a", "id": "x", "score": 3}], ["value"]),
-        ("tag", [{"text": "Ann Lee"}, {"tokens": ["Ann", "Lee"], "id": "x"}], ["tags", "probabilities", "entities"]),
+        (
+            "tag",
+            [{"text": "Ann Lee"}, {"tokens": ["Ann", "Lee"], "id": "x"}],
+            ["tags", "probabilities", "entities", "words", "offsets"],
+        ),
         (
             "answer",
             [{"question": "who?", "context": "the river " * 40}, {"question": "Who?", "context": "", "id": "x"}],
@@ -157,9 +162,29 @@ def test_objects_are_answered_with_their_ids(
     assert rows(firth("predict", models[kind], *form, *map(json.dumps, items)).out) == answers
 
 
+def test_answers_are_no_table(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    result = firth("predict", models["classify"], "a text", "--out", tmp_path / "a.csv")
+    assert result.code == 2 and "written as JSON lines, expected a name such as answers.jsonl" in result.complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_not_there_is_said_before_its_format(firth, models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\n")
+    result = firth("predict", models["classify"], "--input", tmp_path / "lines.tx")
+    assert result.code == 2 and f"no such file; did you mean {tmp_path / 'lines.txt'}?" in result.complaint
+
+
 def test_words_that_are_given_are_taken_as_they_are(firth, models: dict[str, Path]) -> None:
     (answer,) = rows(firth("predict", models["tag"], "--format", "jsonl", '{"tokens": ["Ann-Lee!", "walked"]}').out)
     assert len(answer["tags"]) == 2
+    assert answer["words"] == ["Ann-Lee!", "walked"] and answer["offsets"] == [[0, 8], [9, 15]]
+
+
+def test_each_tag_comes_with_its_word_and_where_it_stands(firth, models: dict[str, Path]) -> None:
+    (answer,) = rows(firth("predict", models["tag"], "Ann-Lee  walked.").out)
+    assert answer["words"] == ["Ann", "-", "Lee", "walked", "."]
+    assert answer["offsets"] == [[0, 3], [3, 4], [4, 7], [9, 15], [15, 16]]
+    assert len(answer["tags"]) == len(answer["probabilities"]) == 5
 
 
 def test_a_pair_is_not_its_first_text(firth, models: dict[str, Path]) -> None:
@@ -472,11 +497,14 @@ def test_refusals_are_one_line(
     parts: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    there = [tmp_path / token for token in tokens if token.startswith("t.")]
+    for path in there:
+        path.write_text("a text\n")
     places = {"MODEL": models["classify"], "RUN": tiny_run, "ANSWER": models["answer"]}
     result = firth("predict", *(places.get(token, token) for token in tokens))
     assert result.code == 2
     assert [part for part in parts if part not in result.complaint] == [], result.complaint
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == there
 
 
 def test_answer_texts_as_the_published_code_recovers_them(firth, models: dict[str, Path], tmp_path: Path) -> None:

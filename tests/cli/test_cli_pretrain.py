@@ -145,7 +145,8 @@ def test_refusals_are_one_line_and_leave_nothing(
         (["--out", "run"], "--corpus"),
         (["--out", "run", "--corpus", "CORPUS"], "--model"),
         (["absent.toml", "--out", "run"], "absent.toml: no such recipe file"),
-        (["--resume", "run"], "run is not a run"),
+        (["--resume", "run"], "run: no such folder; give the folder of a run"),
+        (["--resume", "."], ". is not a run"),
         (["--resume", "run", "--steps", "5", "--set", "a.b=c"], "leave out --steps, --set"),
         (["--resume", "run", "--out", "other"], "leave out --out"),
         (["--resume", "run", "--show-recipe"], "leave out --show-recipe"),
@@ -205,6 +206,7 @@ def test_a_corpus_of_an_older_layout_or_damaged(firth, tiny_corpus: Path, tmp_pa
     result = firth(*command)
     assert result.code == 2 and str(ids) in result.complaint and "truncated" in result.complaint
     (corpus / "manifest.json").unlink()
+    shutil.rmtree(run)  # begun before the file was opened
     result = firth(*command)
     assert result.code == 2 and "manifest.json" in result.complaint
 

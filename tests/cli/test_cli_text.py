@@ -178,6 +178,13 @@ def test_a_file_where_a_folder_must_be_made(
     assert (tmp_path / "file").read_text() == "keep"
 
 
+def test_a_single_document_is_not_told_to_hold_out_more(firth, tiny_vocab: Path, tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("The river was cold.\nThe hill was green.\n")
+    result = firth("prepare", text, "--tokenizer", tiny_vocab, "--workers", 1, "--out", tmp_path / "c")
+    assert result.code == 0 and "none of a single document; a blank line begins another" in result.out
+
+
 def test_prepare_reports_and_says_what_comes_next(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
     command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--hold-out", 0.1, "--workers", 1, "--out"]
     result = firth(*command, tmp_path / "c")

@@ -187,7 +187,7 @@ def test_copies_of_documents_are_counted_where_nothing_removes_them(tiny_vocab: 
 def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = tmp_path / "train.tsv"
     path.write_text("A quiet garden.\t1\nThe old farmer.\t0\n")
-    prepare([path], tiny_vocab, tmp_path / "c", hold_out=0, workers=1)
+    prepare([path], tiny_vocab, tmp_path / "c", workers=1)  # read twice: how much to hold out is counted first
     said = capsys.readouterr().err
     assert said.count("looks like a table") == 1 and f"cut -f2 {path} > text.txt" in said
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from firth.cli.attention import attention
 from firth.cli.average import average
@@ -181,6 +189,18 @@ _KEYS = {
 }
 
 
+# Commands of other tools, and what does it here.
+_ELSEWHERE = {
+    "train": "firth finetune learns from labels, firth pretrain from text",
+    "eval": "firth evaluate",
+    "test": "firth evaluate",
+    "tokenize": "firth vocab trains a tokenizer, firth explain shows a text's tokens",
+    "tokenizer": "firth vocab",
+    "help": "firth --help",
+    "version": "firth --version",
+}
+
+
 def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
     # First of all: a command that was right before lacks a flag that is new as well.
@@ -188,6 +208,8 @@ def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     for flag in (token.partition("=")[0] for token in tokens):
         if flag in moved:
             return f"{verb} has no {flag}: use {moved[flag]}"
+    if isinstance(error, UnknownCommandError) and verb == "firth" and tokens and tokens[0] in _ELSEWHERE:
+        return f"there is no firth {tokens[0]}: {_ELSEWHERE[tokens[0]]}. See: firth --help"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         message = f"{verb} needs a value for {error.keyword or error.argument.name}."
     elif isinstance(error, UnusedCliTokensError):

@@ -22,6 +22,7 @@ from firth.cli.shared import (
 )
 from firth.config import read_toml, to_toml
 from firth.errors import ConfigError
+from firth.files import check_new
 from firth.progress import say
 from firth.workers import WORKERS_EACH, check_processors
 
@@ -121,10 +122,26 @@ def finetune(
         return
     if processes != "auto" and on is None:
         check_processors("--processes", processes, WORKERS_EACH)
+    if recipe is not None:
+        _check_recipe(recipe)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the fine-tuning, such as --out runs/b")
     labelled.check()
-    _start(recipe, settings_of(keys) + (settings or []), None if show_recipe else out, as_json, processes, on or "")
+    given = settings_of(keys) + (settings or [])
+    if recipe is None and not any(key.startswith("model=") for key in given):
+        raise ConfigError("--model is missing, such as --model firth-mini-en; firth models lists the names")
+    if out is not None and not show_recipe:  # as it is found again once data and model are read, which takes seconds
+        resumed = f"firth finetune --resume {out}" if (out / "identity.json").is_file() else ""
+        check_new(out, resume=resumed, but="identity.json")
+    _start(recipe, given, None if show_recipe else out, as_json, processes, on or "")
+
+
+def _check_recipe(recipe: Path) -> None:
+    """ConfigError for what may be meant as another argument than the recipe."""
+    if "=" in str(recipe) and not recipe.exists():
+        raise ConfigError(f"{recipe}: recipe keys are given as --set {recipe}")
+    if recipe.is_file() and recipe.suffix != ".toml":
+        raise ConfigError(f"{recipe}: expected a recipe file (.toml); a file of examples is given as --train {recipe}")
 
 
 def _start(

@@ -71,8 +71,13 @@ class LabelledFlags:
         }
 
     def check(self) -> None:
-        """Raise ConfigError for a task that is not known, InputError for files that are not there."""
-        check_named(self.task, self.train, self.dev)
+        """Raise ConfigError for a task that is not known, InputError for files that are not there, or are folders."""
+        check_named(self.task)
+        from firth.tasks.readers.files import check_file
+
+        for file in (self.train, self.dev):
+            if file is not None:
+                check_file(Path(file))
 
 
 NOT_GIVEN = LabelledFlags()

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 Answer = tuple["Record", "Prediction"]
 _PLAIN = ("lines", "jsonl")
+# Endings that promise a table.
+_TABLES = (".csv", ".tsv", ".xlsx")
 # Kinds of task whose readers know no JSON lines, or cut texts in their own way.
 _OWN_JSONL = ("tag", "answer")
 # Further test files of a data set, laid out as its own.
@@ -104,9 +106,15 @@ def predict(
     """
     about_a_file = {"--columns": columns, "--header": header, "--task": task, "--submission": submission}
     _check(texts, file, [flag for flag, value in about_a_file.items() if value is not None])
+    if file is not None:
+        from firth.tasks.readers.files import check_file
+
+        check_file(file)
     if out is not None and submission is not None:
         raise ConfigError("--submission writes a file of its own: leave out --out")
     if out is not None:
+        if out.suffix.lower() in _TABLES:
+            raise ConfigError(f"--out {out}: answers are written as JSON lines, expected a name such as answers.jsonl")
         check_new_file(out)
     from firth.tasks.items import AT_ONCE
     from firth.tasks.readers.files import Problems

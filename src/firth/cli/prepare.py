@@ -165,9 +165,12 @@ def prepare(
     documents, sentences = counted(report.documents, noun), counted(report.sentences, "sentence")
     print(f"{out}: {documents}, {sentences}, {counted(report.tokens, 'token')}")
     held_out = f"{counted(report.dev_documents, noun)}, {counted(report.dev_tokens, 'token')}"
+    nothing = "none; a larger --hold-out or --dev FILE gives some"
+    if report.documents == 1:
+        nothing = f"none of a single {noun}; a blank line begins another, and --dev FILE gives text for evaluation"
     print_table(
         [
-            ("held out", held_out if report.dev_documents else "none; a larger --hold-out or --dev FILE gives some"),
+            ("held out", held_out if report.dev_documents else nothing),
             ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
         ]
     )

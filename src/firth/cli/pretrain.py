@@ -21,6 +21,7 @@ from firth.cli.shared import (
 )
 from firth.config import to_toml
 from firth.errors import ConfigError
+from firth.files import check_new
 from firth.progress import say
 from firth.recipes import NAMED, read_recipe_file
 from firth.workers import WORKERS_EACH, check_processors
@@ -150,6 +151,8 @@ def pretrain(
         return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes, sharding, cluster)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
+    if out is not None and not show_recipe:  # as it is found again once corpus and model are read, which takes seconds
+        check_new(out, resume=f"firth pretrain --resume {out}" if (out / "recipe.toml").is_file() else "")
     from firth.pretraining.length import length_settings
 
     keys: dict[str, str | float | None] = {

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne, JsonFlag, OnFlag, on_interrupt, print_json
+from firth.workers import WORKERS_EACH, check_processors
 
 StudyName = Literal[
     "learning", "finetuning", "directionality", "translation", "unknown-words", "representations", "senses", "ablations"
@@ -56,6 +57,8 @@ def study(
     as_json
         Print study.json.
     """
+    if workers is not None and on is None:
+        check_processors("--workers", workers, WORKERS_EACH)
     from firth.studies import (
         ablations,
         ablations_report,
