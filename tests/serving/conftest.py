@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from served import Client, Serve
+from vector_files import write_text
 
 from firth.baseline.config import CommonestTagConfig
 from firth.baseline.model import Baseline
 from firth.baseline.tags import fit_commonest_tag
 from firth.folder import PRETRAINING, Loaded, read_model
+from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.models.config import GptConfig, TransformerConfig
 from firth.models.gpt import Gpt
@@ -38,6 +40,7 @@ from firth.tasks.config import (
 )
 from firth.tasks.items import words_of
 from firth.text.records import Tagged
+from firth.vectors.folder import convert_vectors
 
 T = TypeVar("T")
 # What needs a running server, clients of other projects and a browser: make test-serve.
@@ -54,6 +57,15 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+WORDS = [
+    (b"bank", [1.0, 0.1, 0.0]),
+    (b"river", [0.9, 0.4, 0.1]),
+    (b"money", [0.5, -0.8, 0.2]),
+    ("배".encode(), [0.1, 0.2, 1.0]),
+    ("물".encode(), [0.2, 0.5, 0.8]),
+]
+
+
 def _learnt(base: Loaded, kind: str, seed: int) -> Model:
     torch.manual_seed(seed)
     model = TASKS[kind].model(base.objective.encoder, OPTIONS[kind])
@@ -62,8 +74,8 @@ def _learnt(base: Loaded, kind: str, seed: int) -> Model:
 
 
 @pytest.fixture(scope="session")
-def predictors(tiny_run: Path) -> dict[str, Model | Baseline]:
-    """A model for each kind of task, masks, generation and translation, and a baseline."""
+def predictors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model | Baseline]:
+    """A model for each kind of task, masks, generation and translation, one of word vectors, and a baseline."""
     base, cpu = read_model(tiny_run), torch.device("cpu")
     found: dict[str, Model | Baseline] = {kind: _learnt(base, kind, n) for n, kind in enumerate(OPTIONS)}
     base.objective.eval()
@@ -75,6 +87,9 @@ def predictors(tiny_run: Path) -> dict[str, Model | Baseline]:
     sizes = TransformerConfig(vocab_size=size, width=32, n_layers=1, n_heads=2, feed_forward_width=64)
     translation = Translation(TransformerEncoder(sizes), TranslationConfig())
     found["mt"] = Model(Loaded("transformer", PRETRAINING, translation.eval(), base.tokenizer), cpu)
+    place = tmp_path_factory.mktemp("words")
+    convert_vectors(write_text(place / "vectors.txt", WORDS), place / "model")
+    found["words"] = load(place / "model", device="cpu")
     text = words_of("The old farmer", "word")
     records = [Tagged(text.text, text.spans, ("O", "O", "B-X"))]
     found["baseline"] = Baseline(fit_commonest_tag(records, CommonestTagConfig(labels=("O", "B-X", "I-X"))))

@@ -44,7 +44,7 @@ def test_no_part_names_another_host() -> None:
 def test_it_asks_for_routes_that_there_are() -> None:
     known = {route.path for route in ROUTES}
     paths = re.findall(r'path: "([^"]+)"', SCRIPT)
-    assert len(paths) == 14
+    assert len(paths) == 15
     assert {f"/models/{{model}}{path}" for path in paths} <= known
     assert {"/v1/models", "/models/{model}/info"} <= known
 
@@ -127,6 +127,22 @@ def test_whether_a_text_follows_is_the_models_own_answer(serve: Serve, predictor
     assert serve(work, "masked")["probability"] == pytest.approx(predictors["masked"].follows(TEXT, second), abs=1e-6)
 
 
+def test_nearest_words_are_the_librarys(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> Any:
+        found = await client.post("/nearest", {"inputs": "bank", "top_k": 2})
+        unknown = await client.post("/nearest", {"inputs": "castle"})
+        return found, unknown, await client.post("/models/masked/nearest", {"inputs": "bank"})
+
+    found, unknown, other = serve(work, "words", "masked")
+    expected = predictors["words"].nearest("bank", 2)
+    assert [(one["label"], one["score"]) for one in found.json()] == [
+        (w.word, pytest.approx(w.cosine)) for w in expected
+    ]
+    assert [one.word for one in expected] == ["river", "money"]
+    assert unknown.status_code == 422 and "'castle' is not among the 5 words" in unknown.json()["error"]
+    assert other.status_code == 400 and "cannot find-nearest" in other.json()["error"]
+
+
 @pytest.mark.parametrize("target", [None, "the river was old"])
 def test_attention_over_the_source_is_the_models_own(
     serve: Serve, predictors: dict[str, Any], target: str | None
@@ -149,6 +165,7 @@ def test_attention_over_the_source_is_the_models_own(
         ("/models/mt/cross_attention", {"inputs": ""}, 422, "no tokens"),
         ("/models/mt/cross_attention", {"inputs": "a " * MOST_TOKENS}, 422, "shorten"),
         ("/models/mt/cross_attention", {"inputs": "a", "target": "a " * MOST_TOKENS}, 422, "shorten"),
+        ("/models/words/nearest", {"inputs": "bank", "top_k": 0}, 422, "1 to 100"),
         ("/models/masked/masking", {"inputs": ""}, 422, "no tokens"),
         ("/models/masked/masking", {"inputs": "\u0000\u0007\u001b"}, 422, "no tokens"),
         ("/models/masked/masking", {"inputs": "a", "share": 0}, 422, "share=0"),
@@ -168,5 +185,5 @@ def test_what_cannot_be_drawn_is_refused(serve: Serve, path: str, body: Any, sta
     async def work(client: Client) -> Any:
         return await client.post(path, body)
 
-    answer = serve(work, "masked", "gpt", "mt", "baseline")
+    answer = serve(work, "masked", "gpt", "mt", "words", "baseline")
     assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text

@@ -27,6 +27,7 @@ ABILITY_ROUTES = {
     "attention": "POST /attention",
     "cross-attention": "POST /cross_attention",
     "follow": "POST /next_sentence",
+    "find-nearest": "POST /nearest",
 }
 TASK_ROUTES = {
     "classify": "/text-classification",

@@ -21,10 +21,13 @@ from firth.serving.scheduler import QueuedRow
 if TYPE_CHECKING:
     from firth.inference.embedding import Pool
     from firth.inference.model import Model
+    from firth.inference.word_table import WordTable
 
-What = Literal["predict", "embed", "embed_all", "layers", "fill-mask", "masking", "attention", "follow", "step"]
+What = Literal[
+    "predict", "embed", "embed_all", "layers", "fill-mask", "masking", "attention", "follow", "nearest", "step"
+]
 # Rows whose work is a function, which is called alone: what it takes says nothing of a batch of tokens.
-CALLED = frozenset({"attention", "follow", "step"})
+CALLED = frozenset({"attention", "follow", "nearest", "step"})
 # A baseline counts characters as tokens.
 _CHARACTERS_A_TOKEN = 4
 
@@ -110,11 +113,14 @@ class Hosted:
     threshold: float = 0.0
     precision: str = "float32"
     cost: CostModel = field(default_factory=CostModel)
+    # Of a model of whole words: these, with their vectors.
+    words: "WordTable | None" = field(init=False)
     # What can be asked of it: the names of ``ABILITY_ROUTES``.
     abilities: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.abilities = _abilities(self.predictor)
+        self.words = _words(self.predictor)
+        self.abilities = _abilities(self.predictor) | ({"find-nearest"} if self.words is not None else set())
 
     @property
     def task(self) -> str:
@@ -365,6 +371,13 @@ class Hosted:
             for handle in handles:
                 handle.remove()
 
+    def nearest(self, word: str, top_k: int) -> Job:
+        """The nearest words by cosine similarity; InputError for a word without a vector."""
+        table = self.words
+        assert table is not None, "its abilities say so"
+        row = QueuedRow(1, lambda: table.nearest(word, top_k))
+        return Job(Forward(self, "nearest"), lambda: Prepared([row], lambda found: found[0]))
+
     def step(self) -> Forward:
         """What runs one step of a search: rows' works are functions without arguments."""
         return Forward(self, "step")
@@ -372,6 +385,18 @@ class Hosted:
     def abstains(self, probability: float) -> bool:
         """Whether the best label's probability is below the threshold: the answer is no label then, with its score."""
         return probability < self.threshold
+
+
+def _words(predictor: "Model | Baseline") -> "WordTable | None":
+    """The vectors of a model's words; None if it reads no whole words."""
+    if isinstance(predictor, Baseline):
+        return None
+    from firth.inference.word_table import table_of
+
+    try:
+        return table_of(predictor.loaded)
+    except ConfigError:
+        return None
 
 
 def _abilities(predictor: "Model | Baseline") -> frozenset[str]:

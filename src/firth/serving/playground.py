@@ -16,6 +16,8 @@ from firth.serving.tei import token_lists
 
 # Tokens of a request whose weights or vectors are sent: 128 of BERT-base are 2.4 MB of either.
 MOST_TOKENS = 128
+# Words that /nearest answers with.
+MOST_WORDS = 100
 # Predictions that are shown for each masked token.
 _CANDIDATES = 3
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
@@ -61,6 +63,14 @@ class HiddenStatesBody:
     inputs: Texts
 
 
+@request_body
+class NearestBody:
+    """A word, and how many others."""
+
+    inputs: str
+    top_k: int = 10
+
+
 async def attention(context: Context, body: AttentionBody) -> Any:
     hosted = context.hosted("attention")
     texts = context.texts([body.inputs, *([] if body.second is None else [body.second])])
@@ -96,6 +106,14 @@ def _as_levels(weights: np.ndarray) -> dict[str, Any]:
 async def next_sentence(context: Context, body: NextSentenceBody) -> Any:
     hosted = context.hosted("follow")
     return {"probability": await context.ask(hosted.follows(*context.texts([body.inputs, body.second])))}
+
+
+async def nearest(context: Context, body: NearestBody) -> Any:
+    hosted = context.hosted("find-nearest")
+    (word,) = context.texts([body.inputs])
+    if not 1 <= body.top_k <= MOST_WORDS:
+        raise RefusalError(422, "option", f"top_k={body.top_k}: expected 1 to {MOST_WORDS}", "top_k")
+    return [{"label": one.word, "score": one.cosine} for one in await context.ask(hosted.nearest(word, body.top_k))]
 
 
 async def masking(context: Context, body: MaskingBody) -> Any:
@@ -181,6 +199,7 @@ _DRAWN: tuple[tuple[str, Any, Any, str], ...] = (
     ("/attention", attention, AttentionBody, "Attention weights, uint8 L×N×T×T in base64"),
     ("/cross_attention", cross_attention, CrossAttentionBody, "Weights of a translation over its source, L×N×T×S"),
     ("/next_sentence", next_sentence, NextSentenceBody, "The probability that the second text follows the first"),
+    ("/nearest", nearest, NearestBody, "The words whose vectors have the highest cosine with a word's"),
     ("/masking", masking, MaskingBody, "A text as pre-training masks it, and the model's predictions"),
     ("/hidden_states", hidden_states, HiddenStatesBody, "The vectors of every layer, float16 T×H in base64"),
 )

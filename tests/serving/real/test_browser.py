@@ -38,6 +38,7 @@ PANELS = {
     "tag": ("entities",),
     "answer": ("answer",),
     "mt": ("cross",),
+    "words": ("nearest",),
 }
 WIDE, NARROW = 1280, 390
 PATIENCE_MS = 120_000

@@ -13,6 +13,7 @@ const WORDS = {
     position: "position", next: "Does the second text follow the first?", follows: "it follows",
     learn: "A few labels", examples: "One example per line, its label first: label: text", encoder: "this model's vectors",
     tfidf: "TF-IDF", majority: "most frequent label", correct: "correct on held-out texts", count: "examples to learn from",
+    nearest: "Nearest words",
     cross: "Attention over the source of a translation", target: "Translation (empty: the model's own)",
   },
   ko: {
@@ -27,6 +28,7 @@ const WORDS = {
     position: "위치", next: "둘째 텍스트가 첫째에 이어지는가?", follows: "이어짐",
     learn: "적은 레이블로 학습", examples: "한 줄에 예시 하나, 레이블 먼저: 레이블: 텍스트", encoder: "이 모델의 벡터",
     tfidf: "TF-IDF", majority: "최빈 레이블", correct: "평가용 텍스트 정확도", count: "학습 예시 수",
+    nearest: "가까운 단어",
     cross: "번역이 원문에 두는 어텐션", target: "번역문(비우면 모델이 번역)",
   },
 };
@@ -373,6 +375,8 @@ const PANELS = [
     body: (f) => ({ inputs: lines(f.sentences) }), show: hidden },
   { name: "similar", needs: (m) => m.abilities.includes("embed"), fields: ["text", "texts"], path: "/similarity",
     body: (f) => ({ inputs: { source_sentence: f.text, sentences: lines(f.texts) } }), show: similar },
+  { name: "nearest", needs: (m) => m.abilities.includes("find-nearest"), fields: ["word"], path: "/nearest",
+    body: (f) => ({ inputs: f.word }), show: bars },
   { name: "learn", needs: (m) => m.abilities.includes("embed"), fields: ["examples"], path: "/learn",
     body: (f) => examples(f.examples), show: learn, parts: true },
 ];
