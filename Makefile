@@ -3,13 +3,14 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test test-serve test-cluster coverage check docs wheel models study bench torture audit clean
+.PHONY: help demo test test-serve test-cluster test-remote coverage check docs wheel models study bench torture audit clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
 	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
 	@echo "make test-serve  other projects' clients, a browser and 10,000 connections against a running server; minutes"
 	@echo "make test-cluster  the tests on a Ray cluster of several nodes on this machine, a few minutes"
+	@echo "make test-remote  text and corpora at addresses, with a server of this machine that speaks S3's protocol"
 	@echo "make check   style, types, spelling, the rules of the source tree, and the documentation"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make coverage  all tests with the share of lines that they run"
@@ -37,6 +38,10 @@ test-serve:
 test-cluster:
 	@scripts/setup report,dev,serve,cluster
 	FIRTH_TEST_CLUSTER=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/cluster
+
+test-remote:
+	@scripts/setup dev,data,remote,remote-test
+	scripts/test tests/test_remote.py
 
 coverage:
 	@scripts/setup report,track,dev,parity,onnx,mt,convert,vectors,data,serve,clients-test
