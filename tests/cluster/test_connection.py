@@ -29,6 +29,8 @@ def refused(on: str, out: Path) -> str:
 
 
 def test_a_ray_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray  # noqa: F401  # which sets a harmless variable of its own
+
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("PYTHONPATH", python_path())
     monkeypatch.setattr(connection, "cpu_count", lambda: 1)

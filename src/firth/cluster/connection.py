@@ -23,6 +23,8 @@ _STORE = 80 << 20
 _ANSWER_S, _FAILURES = 5.0, 3
 # Variables of Ray's authentication, and the token of a Ray started here: one a process, since Ray remembers it.
 _AUTHENTICATION, _OWN_TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), secrets.token_hex(32)
+# What breakpoint() calls.
+_DEBUGGER = "PYTHONBREAKPOINT"
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 
 
@@ -98,7 +100,7 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
     if ray.is_initialized():
         raise ConfigError("this process is connected to Ray already: call ray.shutdown() first")
     head = _head(address)
-    before = signal.getsignal(signal.SIGTERM)
+    before, debugger = signal.getsignal(signal.SIGTERM), os.environ.get(_DEBUGGER)
     _hush()
     with contextlib.nullcontext() if address else _token():
         try:
@@ -110,6 +112,8 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)  # Ray sets its own, which would not let runs save
+            if debugger is None:
+                os.environ.pop(_DEBUGGER, None)  # Ray's would stay when its connection has ended
         cluster = Cluster(address or "this machine", head or _gcs(address))
         try:
             _check_nodes(cluster, out)
