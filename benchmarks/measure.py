@@ -24,7 +24,7 @@ PEERS = ("transformers", "tokenizers", "sentence-transformers", "onnxruntime", "
 # What peers read when they are imported.
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error", "DATASETS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1",
 }  # fmt: skip
 
 # Columns of a table: key in a row, heading, format.

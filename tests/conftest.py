@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import jaxtyping
 import pytest
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
 
 @pytest.fixture(scope="session")

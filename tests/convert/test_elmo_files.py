@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,15 @@ def test_an_array_larger_than_its_file_is_never_made(tmp_path: Path) -> None:
     with h5py.File(folder / "weights.hdf5", "r+") as file:
         file.create_dataset("hollow", shape=(10**6, 10**6), dtype="f4", chunks=(10, 10))
     with pytest.raises(CheckpointError, match=r"hollow has shape \(1000000, 1000000\), more than a file of"):
+        read(folder)
+
+
+def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
+    """Who opens one waits for a writer."""
+    folder = written(tmp_path / "e")
+    (folder / "weights.hdf5").unlink()
+    os.mkfifo(folder / "weights.hdf5")
+    with pytest.raises(CheckpointError, match="cannot be read as HDF5: not a regular file"):
         read(folder)
 
 

@@ -262,6 +262,13 @@ def test_weights_with_code_are_refused(tmp_path: Path) -> None:
         open_model(folder)
 
 
+def test_a_pipe_is_no_list_of_words(tmp_path: Path) -> None:
+    """Who opens one waits for a writer."""
+    os.mkfifo(tmp_path / "itos.pkl")
+    with pytest.raises(CheckpointError, match=r"itos\.pkl cannot be read: not a regular file"):
+        read_words_file(tmp_path / "itos.pkl")
+
+
 def test_lists_of_words_from_windows(tmp_path: Path) -> None:
     (tmp_path / "itos.txt").write_bytes("\ufeffxxunk\r\nthe\r\n".encode())
     (tmp_path / "itos.json").write_bytes('\ufeff["xxunk", "the"]'.encode())

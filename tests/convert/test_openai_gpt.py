@@ -1,6 +1,7 @@
 """The released files of GPT: the order of their numbers, there and back, and whatever does not fit."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +144,7 @@ def cut_short(folder: Path) -> None:
         (shapes(swapped), r"h0/attn/c_attn/w has shape \(1, 64, 64\), expected \(1, 64, 192\)"),
         (shapes(lambda s: s.__setitem__(1, [11, 63])), r"pieces has shape \(11, 63\), expected \(11, 64\)"),
         (shapes(lambda s: s.__setitem__(1, [12, 64])), r"hold [\d,]+ numbers, params_shapes.json says [\d,]+"),
+        (lambda m: [(m / "params_3.npy").unlink(), os.mkfifo(m / "params_3.npy")], r"lacks params_3\.npy"),
         (lambda m: (m / "params_3.npy").unlink(), r"lacks params_3\.npy: expected params_0\.npy to params_9\.npy"),
         (lambda m: (m / "params_3.npy").write_bytes(b""), r"params_3\.npy cannot be read as an array"),
         (lambda m: (m / "params_3.npy").write_bytes(b"text"), r"params_3\.npy cannot be read as an array"),

@@ -1,6 +1,10 @@
 """Rows in padded batches, and outputs of a graph as those of the task's rows; the graph is a stand-in."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +15,34 @@ from network_options import network_of
 from firth.inference.onnx import padded_inputs, session_outputs
 from firth.tasks.config import AnswerConfig, ClassifyConfig, TagConfig
 from firth.tasks.rows import Example, Row, RowWords, make_row
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from firth.inference.onnx import open_session
+try:
+    open_session(Path(sys.argv[1]))
+except Exception as error:
+    print(type(error).__module__)
+"""
+
+
+@pytest.mark.slow
+def test_onnxruntime_writes_nothing_into_the_folders_of_its_user(tmp_path: Path) -> None:
+    """Its import prepares there what it would send to its makers."""
+    pytest.importorskip("onnxruntime")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ORT_")}
+    environment |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "none.onnx")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("onnxruntime")
+    assert [str(path) for path in tmp_path.rglob("*")] == []
+
 
 Inputs = Mapping[str, np.ndarray]
 

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torture
@@ -140,11 +141,19 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     results = read_results(out / "results.jsonl")
     planned = read_json(out / PLANNED) if (out / PLANNED).is_file() else {}
-    server = Server(out / "scratch")
-    try:
+    with ExitStack() as stack:
+        server = talking = stack.enter_context(closing(Server(out / "scratch")))
+        if "processes" in parts:  # those that train together talk over loopback
+            talking = stack.enter_context(closing(Server(out / "scratch", sealed=False)))
         workplace = torture_inputs.make_workplace(out, server)
         torture_inputs.make_more(workplace, server)
-        every = [case for part in parts for case in cases(part, workplace, server, out / "work", options.mutations)]
+        every = [
+            case
+            for part in parts
+            for case in cases(
+                part, workplace, talking if part == "processes" else server, out / "work", options.mutations
+            )
+        ]
         planned |= Counter(case.part for case in every)
         write_json(out / PLANNED, planned)
         todo = [case for case in every if (case.part, case.name) not in results]
@@ -159,8 +168,6 @@ def main() -> int:
                 if problem:
                     progress.message(f"{case.part}, {case.name}: {problem}")
                 progress.advance(1)
-    finally:
-        server.close()
     write_text(options.page, page(results, planned))
     return 1 if any(results.values()) else 0
 

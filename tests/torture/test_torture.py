@@ -85,5 +85,7 @@ def test_the_harness_notices_what_it_is_for(server: Server, workplace: Workplace
     wrong = {**expected, "config.json": "another"}
     problem = torture.with_fault(workplace, server, command, tmp_path / "x", {"kind": "kill", "at": 3}, wrong)
     assert problem.startswith(("not equal: config.json", "stuck"))
+    (ran,) = server.run(command.words, root=torture.fresh(workplace, root), fault={"kind": "socket", "at": 3})
+    assert ran.wrong == "it connects, in code that is not Python"
     (ran,) = server.run((*command.words[:-1], str(tmp_path / "elsewhere")), root=root)
     assert "it writes elsewhere" in ran.wrong

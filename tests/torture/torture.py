@@ -3,6 +3,7 @@
 import hashlib
 import json
 import lzma
+import os
 import random
 import re
 import shutil
@@ -360,6 +361,10 @@ def _same_meaning(name: str, before: bytes, after: bytes) -> bool:
         return False
 
 
+# Of libraries, in the folders of their user: matplotlib's of fonts, and PyTorch's of compiled code.
+_CACHES = ("matplotlib", "torchinductor")
+
+
 def commands_work(
     part: str, workplace: Workplace, server: Server, commands: Sequence[Command] = COMMANDS
 ) -> Iterator[Case]:
@@ -369,7 +374,11 @@ def commands_work(
         def run(root: Path, command: Command = command) -> str:
             fresh(workplace, root)
             (ran,) = server.run(command.words, root=root)
-            return ran.wrong or (f"exit {ran.code}: {ran.err[-300:]}" if ran.code else "")
+            if ran.wrong or ran.code:
+                return ran.wrong or f"exit {ran.code}: {ran.err[-300:]}"
+            # Also what code that is not Python writes, which no audit hook sees.
+            strange = sorted(path.name for path in server.scratch.iterdir() if not path.name.startswith(_CACHES))
+            return f"it writes into its user's folders: {', '.join(strange)}" if strange else ""
 
         yield Case(part, command.name, run)
 
@@ -413,15 +422,35 @@ def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]
 
         return make
 
+    def pipe(name: str) -> Callable[[Path], None]:
+        def make(root: Path) -> None:
+            (root / name).unlink()
+            os.mkfifo(root / name)
+
+        return make
+
+    def holes(name: str, n_bytes: int) -> Callable[[Path], None]:
+        def make(root: Path) -> None:
+            with open(root / name, "ab") as file:
+                file.truncate(n_bytes)
+
+        return make
+
     def name_of_a_shard(root: Path) -> None:
         path = root / "corpus" / "manifest.json"
         path.write_text(path.read_text().replace('"train-00000"', '"../../precious"'))
+
+    def hard_link(root: Path) -> None:
+        shutil.rmtree(root / "run" / "checkpoints" / "step-6")  # so that there is something to resume
+        (root / "run" / "log.jsonl").unlink()
+        os.link(root.parent / "precious", root / "run" / "log.jsonl")
 
     def folder_of_links(root: Path) -> None:
         shutil.rmtree(root / "run" / "checkpoints")
         (root / "run" / "checkpoints").symlink_to(root.parent)
 
     resume = ("pretrain", "--resume", "run")
+    into_corpus = ("--tokenizer", "vocab", "--workers", "1", "--out", "out")
     return {
         "pickle as weights": (to("classifier/model/model.safetensors", _PICKLE), predict),
         "pickle as tokenizer": (to("classifier/model/tokenizer.json", _PICKLE), predict),
@@ -436,6 +465,16 @@ def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]
         "control characters": (
             to("train.tsv", f"text\t{_CONTROL}\na\tb\n".encode()),
             ("finetune", "finetune.toml", "--out", "out"),
+        ),
+        "hard link as log": (hard_link, resume),
+        "pipe as model": (pipe("classifier/model/firth.json"), predict),
+        "pipe as vocabulary": (pipe("classifier/model/tokenizer.json"), predict),
+        "holes as vocabulary": (holes("vocab/tokenizer.json", 1 << 33), ("prepare", "text.txt", *into_corpus)),
+        "holes as labels": (holes("dev.tsv", 1 << 33), predict),
+        "holes as lines": (holes("holes.txt", 1 << 33), ("embed", "./run", "--input", "holes.txt", "--out", "out")),
+        "bomb as labels": (
+            lambda root: (root / "dev.tsv.xz").write_bytes(_bomb()) and None,
+            ("predict", "./classifier", "--input", "dev.tsv.xz"),
         ),
         "bomb": (
             lambda root: (root / "t.txt.xz").write_bytes(_bomb()) and None,

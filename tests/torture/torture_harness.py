@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ class Ran:
         """What must never happen, whatever the input; empty if all is well."""
         if self.code == HUNG:
             return "it hangs"
+        if self.code == -signal.SIGSYS:
+            return "it connects, in code that is not Python"
         if "Traceback" in self.err or self.code in (98, 99) or self.code < 0 and self.code != KILLED:
             return f"exit {self.code}: {self.err[-300:]}"
         if self.outside:
@@ -43,14 +46,15 @@ class Ran:
 
 
 class Server:
-    """The warm process; see torture_server.py."""
+    """The warm process; see torture_server.py. Not ``sealed`` for processes that talk to each other over loopback."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, *, sealed: bool = True) -> None:
         # Libraries keep caches in the user's folders; here these are of the campaign.
+        self.scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(scratch))
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)],
+            [sys.executable, str(SERVER), *["sealed"] * sealed],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

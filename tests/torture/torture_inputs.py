@@ -252,6 +252,12 @@ COMMANDS = [
     ),
     Command("vocab", ("vocab", "text.txt", "--size", "80", "--workers", "1", "--out", "out")),
     Command("prepare", ("prepare", "text.txt", "--tokenizer", "vocab", *_SHARED, "out")),
+    Command(
+        "prepare-clean",
+        ("prepare", "text.txt", "--tokenizer", "vocab", "--clean", "--against", "dev.tsv", *_SHARED, "out"),
+        most=20,
+    ),
+    Command("convert-openai", ("convert", "trained-gpt", "--as", "openai", "--out", "out"), most=20),
 ]
 
 # Every command that only answers, but for firth serve, whose work is a network.

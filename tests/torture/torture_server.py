@@ -9,13 +9,18 @@ audit hook before it happens; a fault is put in at the event of a number, counte
     quota     the same, with the error of a quota
     readonly  from this event on, every change fails: the disk was mounted read-only
     removed   the output is deleted by somebody else
+    socket    a library connects by itself
     clock     from this event on, the clock is an hour behind
 
 Two kinds strike at a time, in seconds: ``time`` kills the process wherever it is, ``worker`` a process it started.
 
+As ``torture_server.py sealed`` the server and all that it starts die when they make a socket of the Internet, also in
+code that is not Python and which no audit hook sees.
+
 Reports are written without their plots: drawing takes most of a small run's time and touches no file.
 """
 
+import ctypes
 import errno
 import importlib
 import json
@@ -25,6 +30,8 @@ import platform
 import resource
 import shutil
 import signal
+import socket
+import struct
 import sys
 import time
 import traceback
@@ -33,6 +40,8 @@ from typing import Any
 
 import firth
 
+# By machine: the system's number of the architecture, and of the call socket(2).
+_CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod"}
 AT_TIMES = ("time", "worker")
 FAILS = {"disk": errno.ENOSPC, "quota": errno.EDQUOT, "readonly": errno.EROFS}
@@ -96,6 +105,8 @@ class Watch:
             else:
                 out.unlink(missing_ok=True)
             self.blind = False
+        elif kind == "socket":
+            ctypes.CDLL(None).socket(socket.AF_INET, socket.SOCK_STREAM, 0)
         elif kind == "clock":
             now = time.time
             time.time = lambda: now() - 3600
@@ -142,6 +153,30 @@ def child(request: dict[str, Any]) -> int:
     whole.write_text(json.dumps(seen))
     whole.rename(request["seen"])
     return code
+
+
+def seal() -> None:
+    """From here on a socket of the Internet ends the process by SIGSYS, and those it starts: a filter of seccomp(2)."""
+    architecture, call = _CALLS[platform.machine()]
+    allow, kill = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x80000000)
+    program = [
+        (0x20, 0, 0, 4),  # load the architecture
+        (0x15, 0, 5, architecture),  # if it is another: allow
+        (0x20, 0, 0, 0),  # load the number of the call
+        (0x15, 0, 3, call),  # if it is another: allow
+        (0x20, 0, 0, 16),  # load its first argument, the family of addresses
+        (0x15, 2, 0, socket.AF_INET),
+        (0x15, 1, 0, socket.AF_INET6),
+        allow,
+        kill,
+    ]
+    code = b"".join(struct.pack("HBBI", *step) for step in program)
+    filters = ctypes.create_string_buffer(code, len(code))
+    head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(filters)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, argument, pointer in ((38, 1, None), (22, 2, ctypes.byref(head))):  # no new privileges; the filter
+        if libc.prctl(option, argument, pointer, 0, 0):
+            raise OSError(ctypes.get_errno(), "the process cannot be sealed")
 
 
 def serve() -> None:
@@ -205,4 +240,6 @@ def _children(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
+    if "sealed" in sys.argv:
+        seal()
     serve()

@@ -296,6 +296,8 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
     try:
         n_bytes = path.stat().st_size
+        if not path.is_file():  # a pipe would wait for its writer
+            raise OSError("not a regular file")
         with h5py.File(path, "r") as file:
             visit(file, "")
     # Of a damaged file the library raises any of these, by where the damage is.

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firth.config import read_whole
 from firth.convert.huggingface import Findings
 from firth.convert.weights import FILES, read_pickle
 from firth.errors import CheckpointError
@@ -24,7 +25,6 @@ from firth.models.config import AwdLstmConfig
 
 SUFFIXES = (".h5", ".pth")
 _KERAS = "tf_model.h5"  # transformers' weights for TensorFlow, which nothing here reads
-_MOST_BYTES = 2**28  # of a list of words: the largest released one has 5 MB
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 _LAYER = re.compile(r"rnns\.(\d+)\.(?:module\.)?(\w+?)(_raw)?")
@@ -165,7 +165,7 @@ def _config(embedding: Tensor, layers: list[dict[str, Tensor]], backward: bool, 
 def read_words_file(file: Path) -> list[str]:
     """The list of words: a word a line (.txt), a JSON list, or a pickle of a list of text and nothing else."""
     try:
-        data = file.read_bytes() if file.stat().st_size <= _MOST_BYTES else b""
+        data = read_whole(file)
         if file.suffix == ".pkl":
             words: Any = _unpickled(data, file)
         else:

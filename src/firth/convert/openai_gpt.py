@@ -133,12 +133,12 @@ def _read_numbers(folder: Path, sizes: list[int]) -> np.ndarray:
     parts = []
     for number in range(N_FILES):
         file = folder / f"params_{number}.npy"
+        if not file.is_file():
+            raise CheckpointError(f"{folder} lacks {file.name}: expected params_0.npy to params_9.npy")
         try:
             # Not np.load, which would read archives and offer pickles too.
             with open(file, "rb") as opened:
                 part = np.lib.format.read_array(opened, allow_pickle=False)
-        except FileNotFoundError:
-            raise CheckpointError(f"{folder} lacks {file.name}: expected params_0.npy to params_9.npy") from None
         except _BROKEN as error:
             raise CheckpointError(f"{file} cannot be read as an array of numbers: {error}") from None
         if part.ndim != 1 or part.dtype != np.float32:

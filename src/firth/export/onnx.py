@@ -34,7 +34,7 @@ from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
 from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
 from firth.inference.answering import answer_records, task_model
 from firth.inference.gate import MAX_DROP
-from firth.inference.onnx import open_session, padded_inputs, session_outputs
+from firth.inference.onnx import import_onnxruntime, open_session, padded_inputs, session_outputs
 from firth.inference.score import score_records
 from firth.packed import from_padded
 from firth.tasks.kinds import kind_of_task
@@ -138,6 +138,7 @@ def _export(module: nn.Module, path: Path, max_length: int) -> None:
         outputs = list(module(*example))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=max_length)}
     n_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
+    import_onnxruntime()  # PyTorch's exporter may import it too
     with _quiet_exporter():
         program: Any = torch.onnx.export(
             module,
@@ -293,6 +294,7 @@ def _quantise(path: Path, small: Path) -> None:
     Of the weights' range 7 bits are used: with 8 the sums overflow on processors without VNNI, and the scores would
     not hold there.
     """
+    import_onnxruntime()
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet_root():

@@ -1,5 +1,6 @@
 """Run an exported model in onnxruntime (extra ``onnx``) on padded batches."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,20 @@ from firth.metrics.calibration import softmax
 from firth.tasks.rows import Example, Outputs, Row, split_rows
 
 
-def open_session(path: Path) -> Any:
-    """Open the graph on the CPU, with PyTorch's number of threads."""
+def import_onnxruntime() -> Any:
+    """The package ``onnxruntime``, told to send nothing about its use.
+
+    From version 1.31 on its import alone connects to its makers and writes into the user's cache folder.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
+    return onnxruntime
+
+
+def open_session(path: Path) -> Any:
+    """Open the graph on the CPU, with PyTorch's number of threads."""
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
