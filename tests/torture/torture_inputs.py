@@ -1,5 +1,6 @@
 """What the campaign works on: small inputs, the commands that write, those that answer, and the files that are read."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -165,8 +166,16 @@ def make_more(workplace: Workplace, server: Server) -> None:
     make_systems(workplace, server, ("gpt", "transformer", "elmo"))
     text = (inputs / "text.txt").read_bytes()
     (inputs / "packed.txt.xz").write_bytes(lzma.compress(text))
+    (inputs / "packed.txt.bz2").write_bytes(bz2.compress(text))
     (inputs / "packed.txt.gz").write_bytes(gzip.compress(text, mtime=0))
     documents = text.decode().split("\n\n")
+    pages = "".join(f"<page><title>{n}</title><ns>0</ns><text>{one}</text></page>" for n, one in enumerate(documents))
+    (inputs / "pages.xml").write_text(f"<mediawiki>{pages}</mediawiki>\n", "utf-8")
+    rows = [row.split("\t") for row in (inputs / "train.tsv").read_text("utf-8").splitlines()]
+    (inputs / "rows.csv").write_text("".join(f'"{a}",{b}\n' for a, b in rows), "utf-8")
+    (inputs / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in rows[1:]), "utf-8"
+    )
     (inputs / "objects.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in documents))
     (inputs / "answer.toml").write_text(FINETUNE.format(task="answer", train="questions.json", dev="questions.json"))
     articles = []
@@ -254,7 +263,7 @@ COMMANDS = [
     Command("prepare", ("prepare", "text.txt", "--tokenizer", "vocab", *_SHARED, "out")),
     Command(
         "prepare-clean",
-        ("prepare", "text.txt", "--tokenizer", "vocab", "--clean", "--against", "dev.tsv", *_SHARED, "out"),
+        ("prepare", "text.txt", "--tokenizer", "vocab", "--clean", *_SHARED, "out"),
         most=20,
     ),
     Command("convert-openai", ("convert", "trained-gpt", "--as", "openai", "--out", "out"), most=20),
@@ -288,6 +297,10 @@ def _convert(source: str, *more: str) -> tuple[str, ...]:
 
 def _tags(file: str) -> tuple[str, ...]:
     return ("finetune", "--task", "tag", "--model", "commonest-tag", "--train", file, "--out", "out")
+
+
+def _labels(file: str) -> tuple[str, ...]:
+    return ("finetune", "--task", "classify", "--model", "tfidf", "--train", file, "--out", "out")
 
 
 def _in(folder: str, names: Sequence[str], command: tuple[str, ...]) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -325,10 +338,15 @@ MORE_READS: dict[str, tuple[str, tuple[str, ...]]] = {
     "text": ("text.txt", ("prepare", "text.txt", *_PREPARE)),
     "text.xz": ("packed.txt.xz", ("prepare", "packed.txt.xz", *_PREPARE)),
     "text.gz": ("packed.txt.gz", ("prepare", "packed.txt.gz", *_PREPARE)),
+    "text.bz2": ("packed.txt.bz2", ("prepare", "packed.txt.bz2", *_PREPARE)),
+    "text.xml": ("pages.xml", ("prepare", "pages.xml", *_PREPARE)),
     "text.jsonl": ("objects.jsonl", ("prepare", "objects.jsonl", *_PREPARE)),
     "vocabulary": ("vocab/tokenizer.json", ("prepare", "text.txt", *_PREPARE)),
     "conll": ("tags.conll", _tags("tags.conll")),
     "conllu": ("tags.conllu", _tags("tags.conllu")),
+    "labels.csv": ("rows.csv", _labels("rows.csv")),
+    "labels.jsonl": ("rows.jsonl", _labels("rows.jsonl")),
+    **_in("classifier", ("identity.json", "results.json"), ("finetune", "--resume", "classifier")),
     "squad": ("questions.json", ("evaluate", "answers", "--data", "questions.json")),
     "predictions": ("predictions.jsonl", ASKS[1].words),
     "vectors.txt": ("vectors.txt", ("vectors", "convert", "vectors.txt", "--out", "out")),

@@ -75,7 +75,9 @@ def extrapolate_positions(encoder: Encoder, n_trained: int) -> None:
     """
     table = _reader(encoder)[0].weight
     if not 1 < n_trained < len(table):
-        raise ConfigError(f"init.trained_positions={n_trained}: expected 2 to {len(table) - 1}; the model has {len(table)}")
+        raise ConfigError(
+            f"init.trained_positions={n_trained}: expected 2 to {len(table) - 1}; the model has {len(table)}"
+        )
     angles = np.outer(np.arange(len(table)), _frequencies(_head_width(encoder)))
     waves = np.concatenate([np.ones((len(table), 1)), np.sin(angles), np.cos(angles)], axis=1)
     penalty = _RIDGE * np.eye(waves.shape[1])
@@ -110,7 +112,8 @@ def _reader(encoder: Encoder) -> tuple[nn.Embedding, SelfAttention]:
     """The learned position embeddings of a model, and its first layer's self-attention."""
     if not isinstance(encoder, (Bert, Gpt)):
         raise ConfigError(
-            "init.positions='sinusoids' and init.trained_positions require learned positions (BERT, GPT): leave them out"
+            "init.positions='sinusoids' and init.trained_positions require learned positions (BERT, GPT): leave "
+            "them out"
         )
     block = encoder.blocks[0]
     assert isinstance(block, PostNormBlock)
