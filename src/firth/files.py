@@ -6,7 +6,7 @@ holds it) from what another process is writing, and removes the first.
 
     new run folder     check_new, then lock: one process at a time, for as long as it runs
     new folder         new_folder, or make_folder with a manifest: made once, then complete
-    folder, replaced   write_folder: the older one stands until the new one is complete
+    folder, replaced   write_folder, or staged_folder: the older one stands until the new one is complete
     new file           new_file
     file, replaced     write_file, write_text, write_json
     log                append_to
@@ -428,7 +428,14 @@ def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Write or replace a folder atomically by ``fill(temporary)``, with a manifest.
+    """Write or replace a folder atomically by ``fill(temporary)``, with a manifest. See ``staged_folder``."""
+    with staged_folder(path) as temporary:
+        fill(temporary)
+
+
+@contextmanager
+def staged_folder(path: Path) -> Iterator[Path]:
+    """Write or replace a folder atomically, with a manifest; yields where to write, for other processes too.
 
     An older folder at ``path`` stands until the new one is whole: its place is only for one process at a time (see
     ``lock``). A failure (disk full, no permission) is a CheckpointError; what stood there before is untouched.
@@ -436,7 +443,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     try:
         clear_litter(path.parent, path.name)
         with _temporary_folder(path) as temporary:
-            fill(temporary)
+            yield temporary
             _write_manifest(temporary)
             _sync_all(temporary)
             _swap(temporary, path)

@@ -1,5 +1,6 @@
 """Processes under torchrun, with whole weights and with shares of them: equal results, exact resume, less memory."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,19 +15,22 @@ from test_resume import check_equal_curves, silent, what_counts
 from firth.config import to_toml
 from firth.errors import ConfigError
 from firth.files import check_folder
-from firth.pretraining.run import pretrain, resume
+from firth.pretraining.run import pretrain
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log
 
 # Runs each job in turn, in the processes of one launch, and prints what a process holds and exchanges.
 PROGRAM = """
-import contextlib, json, os, signal, sys, tomllib
+import contextlib, dataclasses, errno, json, os, signal, sys, threading, tomllib
 from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from firth.errors import SaveError
+from firth.pretraining import several
 from firth.pretraining.run import pretrain, resume
 from firth.pretraining.recipe import read_resolved_recipe
+from firth.training import trainer
 from firth.training.distributed import join_world
 from firth.training.trainer import Trainer
 
@@ -39,8 +43,21 @@ class Traffic(TorchDispatchMode):
             self.n_bytes += max(sizes, default=0)
         return op(*args, **(kwargs or {}))
 
+save, free_memory = trainer.save_share, several.free_memory
+def saved(train, state, rank, size):
+    # After the first checkpoint, of step 0, in the process that is not the leading one.
+    if rank and "step-0" not in str(train):
+        if "late" in job:
+            found["waited"] = beyond.wait(60)
+        if "full" in job:
+            raise OSError(errno.ENOSPC, "No space left on device")
+    save(train, state, rank, size)
+trainer.save_share = saved
+
 step, found = Trainer.train_step, {}
 def watched(self, batches):
+    if self.state.step == job.get("late"):
+        beyond.set()
     if self.state.step + 1 == self.stop_at and self.world.leads:
         os.kill(os.getpid(), signal.SIGTERM)
     with Traffic() as traffic:
@@ -63,22 +80,31 @@ def watched(self, batches):
 Trainer.train_step = watched
 recipe = read_resolved_recipe(tomllib.loads(Path(sys.argv[1]).read_text()), "recipe")
 for job in json.loads(sys.argv[2]):
-    Trainer.stop_at = job.get("stop", 0)
+    Trainer.stop_at, beyond, heard = job.get("stop", 0), threading.Event(), []
+    several.free_memory = lambda device: job.get("free") or free_memory(device)
     run = Path(job["run"])
-    if run.exists():
-        outcome = resume(run, lambda text: None, sharding=job["sharding"])
-    else:
-        join_world()
-        torch.distributed.barrier()
-        outcome = pretrain(recipe, run, lambda text: None, sharding=job["sharding"])
+    found["error"] = ""
+    try:
+        if run.exists():
+            found["step"] = resume(run, heard.append, sharding=job["sharding"]).step
+        else:
+            join_world()
+            if torch.distributed.is_initialized():
+                torch.distributed.barrier()
+            train = dataclasses.replace(recipe.train, **job.get("train", {}))
+            found["step"] = pretrain(
+                dataclasses.replace(recipe, train=train), run, heard.append, sharding=job["sharding"]
+            ).step
+    except SaveError as error:
+        found["error"] = str(error)
     with contextlib.suppress(BrokenPipeError):
-        said = json.dumps({"job": job, "rank": int(os.environ["RANK"]), "step": outcome.step, **found})
+        said = json.dumps({"job": job, "rank": int(os.environ["RANK"]), "said": heard, **found})
         print(said + "\\n", end="", flush=True)  # one write: the processes share this output
 """
 
 
-def launch(n: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the leading process reports of each job, run by ``n`` processes."""
+def launch(n: int, folder: Path, jobs: list[dict[str, Any]], *, rank: int = 0) -> list[dict[str, Any]]:
+    """What a process reports of each job, run by ``n`` processes."""
     (folder / "program.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
@@ -90,7 +116,7 @@ def launch(n: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, A
     assert done.returncode == 0, done.stderr[-9000:]
     assert "Traceback" not in done.stderr and "Warning" not in done.stderr, done.stderr[-9000:]
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [report for report in reports if report["rank"] == 0]
+    return [report for report in reports if report["rank"] == rank]
 
 
 @pytest.fixture
@@ -106,7 +132,7 @@ LOSSES = ("mlm_loss", "nsp_loss", "loss")
 
 
 def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any, tmp_path: Path) -> None:
-    """With whole weights and with shares; a run of one process goes on with shares."""
+    """With whole weights and with shares."""
     pretrain(recipe, tmp_path / "one", silent)
     names = ("whole", "shared", "whole-cut", "shared-cut")
     jobs = [{"run": str(tmp_path / "whole"), "sharding": "none"}, {"run": str(tmp_path / "shared"), "sharding": "full"}]
@@ -131,26 +157,52 @@ def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any,
         assert report["traffic"] == pytest.approx(expected, rel=0.03), report
 
 
-def test_a_run_is_resumed_by_four_two_and_one_process_and_back(recipe: Any, tmp_path: Path) -> None:
-    """The same batches; and of four processes each holds little more than a quarter."""
-    pretrain(recipe, tmp_path / "one", silent)
+def test_a_run_is_resumed_by_eight_four_one_and_two_processes(recipe: Any, tmp_path: Path) -> None:
+    """The same batches; and of eight processes each holds little more than an eighth."""
+    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, micro_batches=8, steps=6))
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    pretrain(recipe, tmp_path / "one", silent, processes=1)
     run = str(tmp_path / "run")
-    (report,) = launch(4, tmp_path, [{"run": run, "sharding": "full", "stop": 1}])
+    (report,) = launch(8, tmp_path, [{"run": run, "sharding": "full", "stop": 1}])
     # Weight, gradient and Adam's two means, in four bytes each.
-    assert report["held"] <= 0.3 * 16 * report["parameters"]
+    assert report["held"] <= 0.17 * 16 * report["parameters"]
     assert report["step"] == 1
-    launch(2, tmp_path, [{"run": run, "sharding": "full", "stop": 2}, {"run": run, "sharding": "none", "stop": 3}])
-    heard: list[str] = []
-    assert resume(run, heard.append, processes=1).finished
-    assert any("processes 2 -> 1" in text for text in heard)
+    launch(4, tmp_path, [{"run": run, "sharding": "full", "stop": 2}])
+    (report,) = launch(1, tmp_path, [{"run": run, "sharding": "auto", "stop": 3}])
+    assert any("processes 4 -> 1" in text for text in report["said"])
+    reports = launch(2, tmp_path, [{"run": run, "sharding": "none", "stop": 4}, {"run": run, "sharding": "full"}])
+    assert any("processes 1 -> 2" in text for text in reports[0]["said"])
+    assert reports[-1]["step"] == 6
     check_last(tmp_path / "one", tmp_path / "run")
+
+
+def test_training_goes_on_while_shares_are_written(recipe: Any, tmp_path: Path) -> None:
+    """A checkpoint is of its own step and complete once all have written; a full disk on one node stops all."""
+    names = ("plain", "late", "full", "recomputed")
+    plain, late, full, recomputed = ({"run": str(tmp_path / name), "sharding": "full"} for name in names)
+    for job in (plain, late, full):
+        job["train"] = {"save_every": 2}
+    # The share of step 2 is written once step 3 begins, or never.
+    jobs = [plain, late | {"late": 2}, full | {"full": True}, full, recomputed | {"sharding": "auto", "free": 1e6}]
+    reports = launch(2, tmp_path, jobs, rank=1)
+    assert [report["error"] for report in reports if report["job"] != jobs[2]] == [""] * 4
+    assert reports[1]["waited"]
+    assert "process 2 of 2 could not finish it: No space left on device; all processes need" in reports[2]["error"]
+    for name in names:
+        # Recomputed blocks give the same numbers.
+        assert what_counts(tmp_path / name) == what_counts(tmp_path / "plain")
+    for name in names[:3]:
+        assert [n for n, _ in list_checkpoints(tmp_path / name / "checkpoints")] == [2, 4]
+        for _, path in list_checkpoints(tmp_path / name / "checkpoints"):
+            check_folder(path)
+        assert not list((tmp_path / name).rglob("*.tmp"))
 
 
 def check_last(one: Path, other: Path) -> None:
     """The same losses, where both runs logged: a stop adds lines of its own."""
     first, second = ({(e["event"], e["step"]): e for e in read_log(run / "log.jsonl")} for run in (one, other))
     both = [(first[key], second[key]) for key in first if key in second and key[0] == "dev"]
-    assert len(both) == 2
+    assert len(both) == 3
     for ours, theirs in both:
         for name in LOSSES:
             assert theirs[name] == pytest.approx(ours[name], rel=1e-5)

@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import check_folder, clear_litter, recover, remove_folder, write_folder
+from firth.files import check_folder, clear_litter, recover, remove_folder, staged_folder
 
 _SHARES = "shares.json"
 # In an error of safetensors.
@@ -40,38 +41,44 @@ def save_checkpoint(
     optimizer: dict[str, Tensor],
     carry: dict[str, Tensor],
     keep: int,
-    write_shares: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write ``step-N`` atomically, then delete the oldest beyond ``keep``.
+    """Write ``step-N`` atomically, then delete the oldest beyond ``keep``: see ``staged_checkpoint``.
+
+    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``.
+    """
+    with staged_checkpoint(checkpoints, step, keep) as folder:
+        fill_checkpoint(folder, save_model=save_model, state=state, carry=carry)
+        save_tensors(folder / "train" / "optimizer.safetensors", optimizer)
+    return checkpoints / f"step-{step}"
+
+
+@contextmanager
+def staged_checkpoint(checkpoints: Path, step: int, keep: int) -> Iterator[Path]:
+    """Yield a folder for the files of ``step-N``, which is there at the end; then delete the oldest beyond ``keep``.
 
     Checkpoints of later steps are deleted too: the run resumed before them because they were damaged.
-    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``. ``write_shares``: writes the optimiser's state by
-    ``save_share``, in all processes, instead of ``optimizer``.
     """
-
-    def fill(folder: Path) -> None:
-        save_model(folder)
-        train = folder / "train"
-        train.mkdir()
-        (train / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
-        if write_shares is None:
-            save_tensors(train / "optimizer.safetensors", optimizer)
-        else:
-            write_shares(train)
-        save_tensors(train / "carry.safetensors", carry)
-
     if checkpoints.is_symlink():
         raise ConfigError(
             f"{checkpoints} is a link, and Firth writes nothing through links: put the folder itself there"
         )
     clear_litter(checkpoints)
-    path = checkpoints / f"step-{step}"
-    write_folder(path, fill)
+    with staged_folder(checkpoints / f"step-{step}") as folder:
+        (folder / "train").mkdir()
+        yield folder
     kept = [old for number, old in list_checkpoints(checkpoints) if number <= step][-keep:]
     for _, old in list_checkpoints(checkpoints):
         if old not in kept:
             remove_folder(old)
-    return path
+
+
+def fill_checkpoint(
+    folder: Path, *, save_model: Callable[[Path], None], state: dict[str, Any], carry: dict[str, Tensor]
+) -> None:
+    """Write everything to a checkpoint's folder but the optimiser's state."""
+    save_model(folder)
+    (folder / "train" / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
+    save_tensors(folder / "train" / "carry.safetensors", carry)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -8,11 +8,13 @@ uninterrupted one.
 import contextlib
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +28,14 @@ from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
 from firth.training.checkpoint import (
+    fill_checkpoint,
     load_optimizer,
     load_tensors,
     newest_checkpoint,
     recover_checkpoints,
     save_checkpoint,
     save_share,
+    staged_checkpoint,
 )
 from firth.training.compiled_blocks import compile_regions, recompute_regions
 from firth.training.config import OptimConfig, TrainConfig
@@ -49,6 +53,8 @@ from firth.training.log import Log
 from firth.training.optim import AveragedSgd
 from firth.training.update import make_update
 from firth.training.writer import BackgroundWriter, copies, room_for_copies
+
+_Result = TypeVar("_Result")
 
 _OF_ANOTHER = "is not what this run writes"
 # Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
@@ -171,6 +177,7 @@ class Trainer:
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
         self._writer: BackgroundWriter | None = None
+        self._shares: _Shares | None = None
 
     def fit(self) -> bool:
         """Train to the last step. Returns False if asked to stop before (everything is saved then)."""
@@ -194,22 +201,27 @@ class Trainer:
         writer = self._writer = BackgroundWriter()
         try:
             yield
+            self._complete(wait=True)
         except BaseException:
             # The first error counts.
             with contextlib.suppress(Exception):
                 writer.close()
+            if self._shares is not None:
+                self._shares.abandon()
+                self._shares = None
             raise
         else:
             writer.close()
         finally:
             self._writer = None
 
-    def _write(self, job: Callable[[], object]) -> None:
+    def _write(self, job: Callable[[], _Result]) -> Future[_Result]:
         """Write in the thread, or at once outside of ``fit``."""
-        if self._writer is None:
-            job()
-        else:
-            self._writer.submit(job)
+        if self._writer is not None:
+            return self._writer.submit(job)
+        done = Future[_Result]()
+        done.set_result(job())
+        return done
 
     def _open_log(self) -> Log:
         """Open the run's log, truncated to the checkpoint; only the leading process writes one."""
@@ -233,6 +245,7 @@ class Trainer:
         while made := self._next(steps, stop):
             if self._writer is not None:
                 self._writer.check()
+            self._complete(wait=False)
             batches, following = made
             sums = self.train_step(batches)
             if sums is None:
@@ -530,10 +543,15 @@ class Trainer:
         if self._writer is not None and room_for_copies([*weights.values(), *others.values()], self.free()):
             weights, others = copies(weights), copies(others)
         elif self._writer is not None:
+            self._write_at_once()
+        return lambda folder: self.save_model(folder, facts, weights), others
+
+    def _write_at_once(self) -> None:
+        """From here on training waits while something is written."""
+        if self._writer is not None:
             self._writer.close()
             self._writer = None
-            self.tell("too little memory to copy the state: training waits while checkpoints are written")
-        return lambda folder: self.save_model(folder, facts, weights), others
+        self.tell("too little memory to copy the state: training waits while checkpoints are written")
 
     def _log_training(self, log: Log, meter: "_Meter") -> None:
         means = self._means(self.state.pending)
@@ -560,23 +578,26 @@ class Trainer:
             self._save(log)
 
     def _save(self, log: Log) -> None:
+        self._complete(wait=True)
         size = self.world.size
         mine = {f"{i}/{k}": v for i, carry in self.carries.items() for k, v in carry.items()}
         by_rank = gather_tensors(mine, self.world)
-        optimizer = {} if self.update.divided else self.update.state()
+        optimizer = self.update.state()
         weights = self.update.weights(self.saved or self.objective)
         if self.world.leads:
             self.state.log_offset = log.sync()
-            # Keyed by index among all micro-batches of the step, whichever process had it.
-            carry = {
-                f"{int(number) * size + rank}/{name}": tensor
-                for rank, tensors in enumerate(by_rank)
-                for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
-            }
+        # Keyed by index among all micro-batches of the step, whichever process had it. Replaced by a step, never
+        # changed, so it needs no copy.
+        carry = {
+            f"{int(number) * size + rank}/{name}": tensor
+            for rank, tensors in enumerate(by_rank)
+            for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
+        }
+        if self.update.divided:
+            self._save_shares(weights, optimizer, carry)
+        elif self.world.leads:
             fill, optimizer = self._model_writer({}, weights, optimizer)
             step, state, path = self.state.step, dataclasses.asdict(self.state), self.run / "checkpoints"
-            # The carry is replaced by a step, never changed.
-            shares = self._write_share if self.update.divided else None
 
             def job() -> None:
                 save_checkpoint(
@@ -587,29 +608,60 @@ class Trainer:
                     optimizer=optimizer,
                     carry=carry,
                     keep=self.config.keep_checkpoints,
-                    write_shares=shares,
                 )
 
-            if shares is None:
-                self._write(job)
-            else:
-                # All processes write together, each its own share, and go on together.
-                job()
-        elif self.update.divided:
-            self._write_share(None)
+            self._write(job)
         barrier(self.world)
 
-    def _write_share(self, train: Path | None) -> None:
-        """Write this process's share of the optimiser's state; ``train``: where, as the leading process knows."""
-        folder, error = Path(text_of_leader("" if train is None else str(train.absolute()))), ""
-        try:
-            save_share(folder, self.update.state(), self.world.rank, self.world.size)
-        except OSError as failed:
-            error = str(failed)
-        if any_rank(bool(error), self.world):
-            why = f"{error}; all processes need the same disk" if error else "see the message of another process"
-            rank, size = self.world.rank + 1, self.world.size
-            raise SaveError(f"{folder.parent.parent}: process {rank} of {size} could not finish it: {why}")
+    def _save_shares(self, weights: dict[str, Tensor], shares: dict[str, Tensor], carry: dict[str, Tensor]) -> None:
+        """Begin a checkpoint to which each process writes its shares; ``_complete`` gives it its name."""
+        free = self.free()
+        if free is not None:
+            free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        crowded = self._writer is None or not room_for_copies([*weights.values(), *shares.values()], free)
+        at_once = any_rank(crowded, self.world)
+        if not at_once:
+            weights, shares = copies(weights), copies(shares)
+        elif self._writer is not None:
+            self._write_at_once()
+        rank, size, staged = self.world.rank, self.world.size, contextlib.ExitStack()
+        folder: Path | None = None
+        if self.world.leads:
+            path, keep = self.run / "checkpoints", self.config.keep_checkpoints
+            folder = staged.enter_context(staged_checkpoint(path, self.state.step, keep))
+        train = Path(text_of_leader("" if folder is None else str((folder / "train").absolute())))
+        facts, state = {"step": self.state.step, "dev": {}}, dataclasses.asdict(self.state)
+
+        def job() -> str:
+            try:
+                save_share(train, shares, rank, size)
+                if folder is not None:
+                    fill_checkpoint(
+                        folder, save_model=lambda to: self.save_model(to, facts, weights), state=state, carry=carry
+                    )
+            except OSError as error:
+                return error.strerror or str(error)
+            return ""
+
+        self._shares = _Shares(train, staged, self._write(job))
+        if at_once:
+            self._complete(wait=True)
+
+    def _complete(self, *, wait: bool) -> None:
+        """Give a checkpoint of shares its name, once each process has written its own; ``wait``: until they have."""
+        shares = self._shares
+        if shares is None or not (wait or not any_rank(not shares.written.done(), self.world)):
+            return
+        error = shares.written.result()
+        if not any_rank(bool(error), self.world):
+            self._shares = None
+            self._write(shares.staged.close)
+            return
+        why = f"{error}; all processes need the same disk" if error else "see the message of another process"
+        rank, size = self.world.rank + 1, self.world.size
+        shares.abandon()
+        self._shares = None
+        raise SaveError(f"{shares.train.parent.parent}: process {rank} of {size} could not finish it: {why}")
 
     def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> None:
         """Resume from the newest undamaged checkpoint.
@@ -676,6 +728,27 @@ class Trainer:
             "compiled": self.compiled,
             "processes": self.world.size,
         } | ({"sharding": "full"} if self.world.sharded else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """A checkpoint that all processes are writing: into ``train`` of a folder that the leading one has ``staged``.
+
+    ``written``: what went wrong in this process; empty if nothing did.
+    """
+
+    train: Path
+    staged: contextlib.ExitStack
+    written: Future[str]
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        with contextlib.suppress(_AbandonedError), self.staged:
+            raise _AbandonedError
+
+
+class _AbandonedError(Exception):
+    """Ends a checkpoint that will not be whole."""
 
 
 def _read_state(path: Path) -> State:

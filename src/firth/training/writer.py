@@ -3,9 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+_Result = TypeVar("_Result")
 
 # A copy is made only if this many of it fit into free memory: the step that follows takes some too.
 _ROOM = 2.0
@@ -21,12 +24,14 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="firth-checkpoint")
-        self._jobs: deque[Future[object]] = deque()
+        self._jobs: deque[Future[Any]] = deque()
 
-    def submit(self, job: Callable[[], object]) -> None:
+    def submit(self, job: Callable[[], _Result]) -> Future[_Result]:
         """Queue a job; waits while two are unfinished, which bounds the memory of copies."""
         self._finish(_WAITING - 1)
-        self._jobs.append(self._pool.submit(job))
+        future = self._pool.submit(job)
+        self._jobs.append(future)
+        return future
 
     def check(self) -> None:
         """Raise the error of a finished job, if there is one. Does not wait."""
