@@ -212,6 +212,8 @@ class Trainer:
             raise
         else:
             writer.close()
+            # Whoever resumes the run at once, in these processes, must find the same checkpoint in each.
+            barrier(self.world)
         finally:
             self._writer = None
 
