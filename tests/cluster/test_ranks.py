@@ -186,8 +186,10 @@ def test_a_node_that_is_cut_off_is_left_out_and_writes_nothing_when_it_comes_bac
         left = left_by(tmp_path / "a")
         for process in cut[1:]:
             process.resume()
-        for process in cut[1:]:
-            process.wait(60)  # told by Ray that it is taken for dead, it ends
+        # Told by Ray that it is taken for dead, the node's Ray ends, and then the rank: once this process, whose child
+        # that Ray is, has asked how it ended.
+        for process in reversed(cut[1:]):
+            process.wait(60)
         assert left_by(tmp_path / "a") == left and left["place"] == undisturbed["place"]
     finally:
         for process in cut[1:]:

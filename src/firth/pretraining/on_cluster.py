@@ -103,16 +103,16 @@ def _attempt(
         found: dict[Any, Ended] = {}
         try:
             while len(found) < len(ranks) and not any(one.problem for one in found.values()):
-                _collect(ranks, found, cluster)
+                _collect(ranks, nodes, found, cluster)
                 said.show()
             give_up_s = time.monotonic() + _SETTLE_S
             while len(found) < len(ranks) and time.monotonic() < give_up_s:
-                _collect(ranks, found, cluster)
+                _collect(ranks, nodes, found, cluster)
         except KeyboardInterrupt:
             tell("stopping: the ranks save a checkpoint")
             with contextlib.suppress(KeyboardInterrupt):
                 stop([rank for rank in ranks if rank not in found], cluster, said.show)
-            _collect(ranks, found, cluster)
+            _collect(ranks, nodes, found, cluster)
             if ranks[0] in found and found[ranks[0]].value is not None:
                 return _outcome(run, found[ranks[0]].value), ""
             raise
@@ -122,11 +122,18 @@ def _attempt(
     return _judged(run, [found.get(rank) for rank in ranks])
 
 
-def _collect(ranks: list[Any], found: dict[Any, Ended], cluster: Cluster) -> None:
-    """Note which ranks have ended since."""
-    if left := [rank for rank in ranks if rank not in found]:
-        for rank in wait(left, cluster):
-            found[rank] = ended(rank)
+def _collect(ranks: list[Any], nodes: list[str], found: dict[Any, Ended], cluster: Cluster) -> None:
+    """Note which ranks have ended since, and which are on a node that was lost."""
+    left = [rank for rank in ranks if rank not in found]
+    done = wait(left, cluster) if left else []
+    found |= {rank: ended(rank) for rank in done}
+    if not left or done or cluster.lost:
+        return
+    # Ray may know of a node long before it ends the tasks there, whose connections stay open while it is silent.
+    alive = {node.id for node in cluster.nodes()}
+    for rank, node in zip(ranks, nodes, strict=True):
+        if rank not in found and node not in alive:
+            found[rank] = Ended(problem=TrainingError("its node was lost"), lost=True)
 
 
 def _judged(run: Path, found: list[Ended | None]) -> tuple[Outcome | None, str]:
