@@ -91,6 +91,7 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
         ),
         ("/v2/models/choose/infer", {"inputs": [_tensor("item", '{"choice": ["a"]}')]}, 422, "item.choices"),
         ("/v2/models/masked/infer", {"inputs": [_tensor("text", "a"), _tensor("second", "b")]}, 422, "named text"),
+        ("/v2/models/masked/versions/2/infer", {"inputs": [_tensor("text", "a")]}, 404, "has no version '2'"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name"),
         ("/nothing", {}, 404, "/nothing"),

@@ -298,6 +298,13 @@ def test_every_kind_is_described_by_kserve_and_answers_what_it_describes(serve: 
             assert [(o["name"], o["datatype"]) for o in answer.json()["outputs"]] == [
                 (o["name"], o["datatype"]) for o in about["outputs"]
             ]
+            # The version that the model has may be named.
+            assert about["versions"] == [answer.json()["model_version"]]
+            versioned = f"/v2/models/{name}/versions/{about['versions'][0]}"
+            assert (await client.get(versioned)).json() == about
+            assert (await client.get(f"{versioned}/ready")).json()["ready"]
+            again = await client.post(f"{versioned}/infer", {"inputs": inputs})
+            assert again.json()["outputs"] == answer.json()["outputs"]
 
     serve(work, *names)
 

@@ -19,6 +19,8 @@ from firth.serving.refusals import RefusalError
 
 HEADER = "inference-header-content-length"
 _NUMPY = {"FP32": "<f4", "INT64": "<i8"}
+# A server has one version of a model at a time, which a reload replaces.
+VERSION = "1"
 
 
 @request_body
@@ -66,9 +68,18 @@ def output_names(hosted: Hosted) -> dict[str, str]:
     return {"value": "FP32"} if hosted.task == "regress" else {"prediction": "BYTES"}
 
 
-async def infer(context: Context, body: InferBody) -> Any:
+def _model(context: Context) -> Hosted:
+    """The model of the path; RefusalError 404 for a version that there is not."""
     hosted = context.state.model(context.request.path_params["model"])
     context.model_name = hosted.name
+    if (version := context.request.path_params.get("version", VERSION)) != VERSION:
+        message = f"{hosted.name} has no version {version[:60]!r}; this server has version {VERSION} of each model"
+        raise RefusalError(404, "model", message)
+    return hosted
+
+
+async def infer(context: Context, body: InferBody) -> Any:
+    hosted = _model(context)
     tensors = _texts(context, body)
     wanted = input_names(hosted)
     takes_pairs = wanted == ["text"] and "predict" in hosted.abilities
@@ -179,7 +190,7 @@ def _response(hosted: Hosted, request_id: str | None, found: dict[str, Any], typ
         else:
             output["data"] = data
         outputs.append(output)
-    head: dict[str, Any] = {"model_name": hosted.name, "outputs": outputs}
+    head: dict[str, Any] = {"model_name": hosted.name, "model_version": VERSION, "outputs": outputs}
     if request_id is not None:
         head["id"] = request_id
     if not blobs:
@@ -212,27 +223,36 @@ async def ready(context: Context, body: None) -> Any:
 
 
 async def model_ready(context: Context, body: None) -> Any:
-    hosted = context.state.model(context.request.path_params["model"])
+    hosted = _model(context)
     await ready(context, body)
     return {"name": hosted.name, "ready": True}
 
 
 async def metadata(context: Context, body: None) -> Any:
-    hosted = context.state.model(context.request.path_params["model"])
+    hosted = _model(context)
     inputs = [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in input_names(hosted)]
     wide = {"embedding", "probabilities"}
     outputs = [
         {"name": name, "datatype": kind, "shape": [-1, -1] if name in wide else [-1]}
         for name, kind in output_names(hosted).items()
     ]
-    return {"name": hosted.name, "platform": f"firth-{hosted.predictor.system}", "inputs": inputs, "outputs": outputs}
+    return {
+        "name": hosted.name, "versions": [VERSION], "platform": f"firth-{hosted.predictor.system}",
+        "inputs": inputs, "outputs": outputs,
+    }  # fmt: skip
 
 
 ROUTES = (
     Route("GET", "/v2", server, None, "The server"),
     Route("GET", "/v2/health/live", live, None, "Whether the process answers"),
     Route("GET", "/v2/health/ready", ready, None, "Whether requests are taken"),
-    Route("GET", "/v2/models/{model}", metadata, None, "What a model reads and answers"),
-    Route("GET", "/v2/models/{model}/ready", model_ready, None, "Whether a model takes requests"),
-    Route("POST", "/v2/models/{model}/infer", infer, InferBody, "Answers for tensors of texts"),
+    *(
+        route
+        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+        for route in (
+            Route("GET", path, metadata, None, "What a model reads and answers"),
+            Route("GET", f"{path}/ready", model_ready, None, "Whether a model takes requests"),
+            Route("POST", f"{path}/infer", infer, InferBody, "Answers for tensors of texts"),
+        )
+    ),
 )
