@@ -24,8 +24,8 @@ from firth.vectors.train import write_words
 _AT_ONCE = 4096  # words of a block
 # Words of text whose pairs are counted together; the pairs of a window of 10 take about 320 bytes a word.
 _BLOCK = 1 << 19
-# Counts that one update takes together.
-_BATCH = 1 << 13
+# Counts that one update takes together. More are hardly faster and learn less of each (docs/verbs/vectors.md).
+_BATCH = 1 << 11
 # The released code cuts each gradient there.
 _LONGEST = 100.0
 
@@ -39,7 +39,7 @@ class GloveTraining:
     epochs: int = option(50, "times that all counts are learned from (paper: 50, from 300 dimensions 100)", COUNT)
     min_count: int = option(5, "times that a word must occur", COUNT)
     learning_rate: float = option(0.05, "AdaGrad's", AMOUNT)
-    x_max: float = option(100.0, "counts above it weigh no more", AMOUNT)
+    x_max: float = option(100.0, "counts above it weigh no more; small text wants 10", AMOUNT)
     exponent: float = option(0.75, "of the weight of smaller counts: (count / x_max) to this power", AMOUNT)
     lowercase: bool = option(False, "text is read in lower case")
     seed: int = option(1, "of the first vectors and of the order of the counts", AMOUNT)
@@ -150,7 +150,7 @@ def fit(counts: Counts, n_words: int, training: GloveTraining) -> Float[np.ndarr
     """The vectors that minimise Σ f(X_ij) (w_i · w̃_j + b_i + b̃_j − log X_ij)² (equation 8): w + w̃ of each word.
 
     AdaGrad with sums of squares that begin at 1 and first vectors within ±0.5 / H, as the released code has them. An
-    update takes many counts at once, and a word's gradient is their sum. Deterministic.
+    update takes many counts at once: a word's gradient is their sum. Deterministic.
     """
     generator = torch.Generator().manual_seed(training.seed)
     # One table: words, then contexts; the last number of each is its bias.
@@ -181,15 +181,18 @@ def _update(
     weights: Float[Tensor, " B"],
     training: GloveTraining,
 ) -> None:
-    """One step of AdaGrad on both sides of some counts, in place."""
+    """One step of AdaGrad on both sides of some counts, in place.
+
+    As in the released code each count adds the square of its gradient times the learning rate.
+    """
     left, right = table[rows], table[columns]
     misses = (left[:, :-1] * right[:, :-1]).sum(1) + left[:, -1] + right[:, -1] - logs
     slope = (weights * misses)[:, None]
     ones = torch.ones_like(slope)
     gradients = torch.cat([slope * torch.cat([right[:, :-1], ones], 1), slope * torch.cat([left[:, :-1], ones], 1)])
+    gradients = gradients.clamp_(-_LONGEST, _LONGEST) * training.learning_rate
     touched, places = torch.cat([rows, columns]).unique(return_inverse=True)
-    sums = table.new_zeros(len(touched), table.shape[1]).index_add_(0, places, gradients)
-    # Of a frequent word the sum is over many counts: no longer than a single one can be in the released code.
-    sums.clamp_(-_LONGEST, _LONGEST)
-    table[touched] -= training.learning_rate * sums / squares[touched].sqrt()
-    squares[touched] += sums.square()
+    nothing = table.new_zeros(len(touched), table.shape[1])
+    # Before the step: alone, each of several counts of a word would have made the next one smaller.
+    squares[touched] += nothing.index_add(0, places, gradients.square())
+    table[touched] -= nothing.index_add(0, places, gradients) / squares[touched].sqrt()
