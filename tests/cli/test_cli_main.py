@@ -164,6 +164,15 @@ def test_a_reader_that_leaves_is_nothing_to_talk_about() -> None:
 
 
 @pytest.mark.slow
+def test_closed_streams_are_one_line() -> None:
+    closed = run("sh", "-c", 'exec "$@" >&-', "sh", *MAIN, "models")
+    assert (closed.returncode, closed.stderr.count("\n")) == (2, 1)
+    assert "standard output is closed: give it a place, such as >/dev/null" in closed.stderr
+    silent = run("sh", "-c", 'exec "$@" <&- 2>&-', "sh", *MAIN, "models")
+    assert silent.returncode == 0 and silent.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with open("/dev/full", "w") as full:

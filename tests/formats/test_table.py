@@ -1,5 +1,6 @@
 """The table of formats: which row finds what."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from published_folders import PIECES, encoder_alone, masked, publish, weights
 
 from firth.errors import CheckpointError, ConfigError
+from firth.files import MANIFEST, make_folder
 from firth.folder import PRETRAINING, write_model
 from firth.formats.table import find_format, open_model
 from firth.text.tokenizer import Tokenizer
@@ -48,3 +50,19 @@ def test_what_is_no_model(make: Callable[[Path], Any], error: type[Exception], m
     make(tmp_path / "x")
     with pytest.raises(error, match=message):
         open_model(tmp_path / "x")
+
+
+def test_a_damaged_folder_that_was_written_for_another_tool_is_refused(tmp_path: Path) -> None:
+    make_folder(
+        tmp_path / "hf",
+        lambda folder: shutil.copytree(publish(tmp_path / "a", weights(masked())), folder, dirs_exist_ok=True),
+    )
+    assert open_model(tmp_path / "hf").task == PRETRAINING
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(config.read_text().replace("{", "{ ", 1))
+    with pytest.raises(
+        CheckpointError, match=r"config\.json does not match its checksum.* if the change is meant, delete"
+    ):
+        open_model(tmp_path / "hf")
+    (tmp_path / "hf" / MANIFEST).write_text('{"made": "by another tool"}')
+    assert open_model(tmp_path / "hf").task == PRETRAINING

@@ -1,6 +1,7 @@
 """The log of a run: whole lines, cut back to where a checkpoint stands."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,9 @@ def test_a_process_that_does_not_lead_writes_nothing(tmp_path: Path, monkeypatch
     log.write("train", 1, loss=2.0)
     log.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.jsonl")
+    with pytest.raises(CheckpointError, match="is no regular file: delete it"):
+        read_log(tmp_path / "log.jsonl")

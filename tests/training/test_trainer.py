@@ -332,6 +332,16 @@ def test_an_optimizer_of_something_else_is_named(tmp_path: Path, tensors: dict[s
         resumed(tmp_path)
 
 
+def test_an_optimizer_without_tensors_is_named(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path)
+    state = checkpoint / "train" / "state.json"
+    assert json.loads(state.read_text())["step"] > 0
+    save_tensors(checkpoint / "train" / "optimizer.safetensors", {})
+    sealed(checkpoint)
+    with pytest.raises(CheckpointError, match="is not what this run writes: it has no tensors"):
+        resumed(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["hidden", "x/hidden", "-1/hidden"])
 def test_recurrent_state_of_something_else_is_named(tmp_path: Path, name: str) -> None:
     checkpoint = checkpoint_of(tmp_path)

@@ -20,6 +20,7 @@ from firth.convert.tf_bundle import bundle_prefix
 from firth.convert.weights import FILES
 from firth.convert.word_vectors import looks_like_vectors
 from firth.errors import CheckpointError, ConfigError, InputError
+from firth.files import MANIFEST, check_folder, covered_files
 from firth.folder import Loaded, find_model
 from firth.formats import reading, writing
 from firth.formats.reading import CONFIGS, NO_OPTIONS, Foreign, ReadOptions
@@ -169,12 +170,26 @@ def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
     if row.key == "firth":
         return row.reads(located.path, options)
     check_packages(row)
+    _check_written_here(located)
     try:
         found = row.reads(located.path, options)
     except (ConfigError, InputError) as error:
         raise CheckpointError(f"{name} cannot be read as a model: {error}") from None
     origin = {"from": name, "format": row.key, "found": [list(fact) for fact in found.facts]}
     return replace(found, loaded=replace(found.loaded, provenance={"origin": origin}))
+
+
+def _check_written_here(located: Located) -> None:
+    """CheckpointError for a damaged folder that Firth wrote for another tool, as its manifest tells."""
+    folder = located.path if located.path.is_dir() else located.path.parent
+    try:
+        covered_files(folder)
+    except CheckpointError:
+        return  # none, or another tool's
+    try:
+        check_folder(folder)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; if the change is meant, delete {folder / MANIFEST}") from None
 
 
 def check_packages(row: Format) -> None:

@@ -75,6 +75,8 @@ def _tensorboard(folder: Path, step: int) -> Any:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Read all events of a run, oldest first; skips a last line that a kill cut short."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} is no regular file: delete it")
     events = []
     for line in path.read_bytes().splitlines():
         try:

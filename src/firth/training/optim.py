@@ -280,6 +280,11 @@ def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Opt
     }
 
 
+def keeps_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimiser has tensors of its own after each update."""
+    return type(optimizer) in _ENTRIES
+
+
 def check_state(
     params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:

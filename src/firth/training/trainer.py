@@ -50,7 +50,7 @@ from firth.training.distributed import (
 )
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
-from firth.training.optim import AveragedSgd
+from firth.training.optim import AveragedSgd, keeps_state
 from firth.training.update import make_update
 from firth.training.writer import BackgroundWriter, copies, room_for_copies
 
@@ -701,7 +701,10 @@ class Trainer:
         self.state = dataclasses.replace(found, environment=now)
         train, carry = path / "train", path / "train" / "carry.safetensors"
         try:
-            self.update.load(load_optimizer(train))
+            optimizer = load_optimizer(train)
+            if found.step and not optimizer and keeps_state(self.optimizer):
+                raise ValueError("it has no tensors")
+            self.update.load(optimizer)
         except ValueError as error:
             raise CheckpointError(f"{train / 'optimizer.safetensors'} {_OF_ANOTHER}: {error}") from None
         try:
