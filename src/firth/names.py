@@ -20,6 +20,11 @@ SHIPPED = {
     "firth-mini-en": "BERT-mini, English: encyclopedia articles and novels",
     "firth-mini-ko": "BERT-mini, Korean: encyclopedia articles and reviews",
 }
+# Models that read no encoder: what --model also takes to fine-tune.
+BASELINE_NAMES = {
+    "tfidf": "TF-IDF of words and characters with a linear model",
+    "commonest-tag": "each word's commonest tag",
+}
 # The names that models had before the hub gave them the name of who made them, and others that are known without it.
 PUBLISHED = {
     "bert-base-uncased": "google-bert/bert-base-uncased",

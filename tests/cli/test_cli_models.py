@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from firth.names import SHIPPED
+from firth.names import BASELINE_NAMES, SHIPPED
 from firth.systems import SIZES
 
 
@@ -13,6 +13,7 @@ def test_every_name_is_listed(firth) -> None:
     out = firth("models").out
     assert all(f"  {name} " in out for name in SIZES)
     assert all(name in out for name in SHIPPED) and "hub:google-bert/bert-base-uncased" in out
+    assert all(f"  {name} " in out for name in BASELINE_NAMES)
     plain = json.loads(firth("models", "--json").out)
     assert [size["name"] for size in plain["sizes"]] == list(SIZES)
     assert plain["shipped"][0]["here"] in (True, False)

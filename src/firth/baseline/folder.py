@@ -23,6 +23,7 @@ from firth.baseline.tfidf import Tfidf, Vectorizer
 from firth.config import from_dict, read_json, to_dict
 from firth.errors import CheckpointError, FirthError, InputError
 from firth.files import MANIFEST, check_folder
+from firth.names import BASELINE_NAMES
 
 FORMAT, VERSION = "firth-model", 1
 ABOUT, VOCABULARY, WEIGHTS = "firth.json", "vocabulary.json", "model.safetensors"
@@ -161,10 +162,7 @@ def _write(path: Path, data: Mapping[str, Any], indent: int | None) -> None:
 
 
 def _card(baseline: Baseline, tensors: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> str:
-    names = {
-        "tfidf": "TF-IDF of words and characters with a linear model",
-        "commonest-tag": "Each word's commonest tag",
-    }
+    name = BASELINE_NAMES[baseline.system]
     facts = [f"system: {baseline.system}", f"task: {baseline.task}", f"labels: {', '.join(baseline.labels) or 'none'}"]
     facts += [f"{name}: {' × '.join(map(str, values.shape))}" for name, values in sorted(tensors.items())]
     origin = json.dumps(provenance, indent=2, ensure_ascii=False)
@@ -174,7 +172,7 @@ def _card(baseline: Baseline, tensors: Mapping[str, np.ndarray], provenance: Map
             "tags: [firth]",
             "---",
             "",
-            f"# {names[baseline.system]}, made by Firth",
+            f"# {name[0].upper()}{name[1:]}, made by Firth",
             "",
             *(f"- {fact}" for fact in facts),
             "",

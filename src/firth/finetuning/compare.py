@@ -451,8 +451,9 @@ def recommendation(results: Mapping[str, Any]) -> str:
             f"per example and {row['megabytes']:.1f} MB, the baseline {base['predict_ms']:.1f} ms and "
             f"{base['megabytes']:.1f} MB."
         )
+    verdict = "worse" if high < 0 else "not reliably better"
     return (
-        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is not reliably better, {margin}. The baseline "
+        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is {verdict}, {margin}. The baseline "
         f"takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
         f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
     )

@@ -14,7 +14,7 @@ from firth.baseline.config import JointConfig, TfidfConfig
 from firth.baseline.fit import fit_linear, targets_of
 from firth.baseline.folder import read_baseline
 from firth.baseline.tfidf import Tfidf, fit_vectorizer
-from firth.files import MANIFEST, make_folder
+from firth.files import make_folder
 from firth.finetuning.labelled import LabelledData
 from firth.inference.joint import log_odds, mixed, write_joint
 from firth.inference.model import load
@@ -108,7 +108,6 @@ def keep_joint(folder: Path, fitted: FittedJoint, baseline: Path, provenance: di
 
     def copy(tfidf: Path, encoder: Path) -> None:
         for source, place in ((baseline, tfidf), (fitted.encoder, encoder)):
-            # The manifest of the whole covers the members' files.
-            shutil.copytree(source / "model", place, ignore=shutil.ignore_patterns(MANIFEST))
+            shutil.copytree(source / "model", place)
 
     make_folder(folder, lambda new: write_joint(new, fitted.config, provenance, copy))

@@ -147,7 +147,10 @@ def _item(row: str | list[str]) -> str | tuple[str, str]:
     if len(row) == 1:
         return row[0]
     if len(row) != 2:
-        message = f"inputs: a list of {len(row)} texts: expected a text, a pair, or a list of such lists"
+        message = (
+            f"inputs: a list of {len(row)} texts: expected a text, a pair as a list of two, or several as "
+            '[["first text"], ["second text"]]'
+        )
         raise RefusalError(422, "body", message, "inputs")
     return row[0], row[1]
 
