@@ -718,7 +718,7 @@ def test_small_taggers_of_models_without_next_sentences_learn_faster() -> None:
     assert said["adapt"] == {"frozen_groups": -1}
 
 
-@pytest.mark.parametrize(("n_train", "documents", "epochs"), [(5000, False, 3), (900, False, 8), (900, True, 3)])
+@pytest.mark.parametrize(("n_train", "documents", "epochs"), [(5000, False, 3), (900, False, 8), (900, True, 8)])
 def test_few_examples_are_read_more_often(n_train: int, documents: bool, epochs: float) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
     found = with_defaults(empty, "bert", "classify", 64, n_train=n_train, documents=documents)

@@ -240,6 +240,30 @@ def test_a_dev_file_may_lack_the_header_of_the_training_file(tmp_path: Path) -> 
         assert data.dev["dev"][3].text == "a longer text with number 3 again"
 
 
+def test_columns_that_were_found_hold_when_the_recipe_is_read_again(tmp_path: Path) -> None:
+    """A run reads its files a second time, by the columns that its recipe has then."""
+    rows = [("ab"[n % 2], f"a longer text with number {n}") for n in range(20)]
+    named = write(tmp_path / "t.tsv", table(rows, "category\tmessage"))
+    plain = write(tmp_path / "p.tsv", "".join(f"{label}\t{text}\n" for label, text in rows))
+    known = write(tmp_path / "k.tsv", table([(text, label) for label, text in rows]))
+    for train, dev in ((named, plain), (named, known), (plain, known), (plain, named)):
+        first = read("classify", train=train, dev=dev)
+        again = read("classify", train=train, dev=dev, columns=first.columns)
+        for data in (first, again):
+            assert list(data.options["labels"]) == ["a", "b"] and len(data.dev["dev"]) == 20
+            assert {record.text for record in data.dev["dev"]} == {text for _, text in rows}
+
+
+def test_a_header_is_no_example_where_columns_are_given_by_number(tmp_path: Path) -> None:
+    rows = [("ab"[n % 2], f"a longer text with number {n}") for n in range(20)]
+    train = write(tmp_path / "t.tsv", table(rows, "category\tmessage"))
+    data = read("classify", train=train, columns="text=1,label=0")
+    assert list(data.options["labels"]) == ["a", "b"]
+    assert any("the first line looks like a header and is no example" in note for note in data.notes)
+    meant = read("classify", train=train, columns="text=1,label=0", header="no")
+    assert list(meant.options["labels"]) == ["a", "b", "category"]
+
+
 def test_the_training_file_is_read_first(tmp_path: Path) -> None:
     dev = write(tmp_path / "d.tsv", "a\tb\n")
     write(tmp_path / "train.tsv", table(ROWS))

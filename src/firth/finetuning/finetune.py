@@ -39,7 +39,7 @@ from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, tran
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.mistakes import find_mistakes
-from firth.finetuning.recipe import Finetune, combinations, count_updates, own_word_width, varied
+from firth.finetuning.recipe import Finetune, combinations, count_sequences, count_updates, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.several import count_processes, for_processes
@@ -379,9 +379,10 @@ class _Finetuning:
             f"{recipe.task}: {len(data.train):,} training examples, {where} for selection, {splits}; {start}; "
             f"{self.machine.path}"
         )
-        n_updates = count_updates(len(data.train), recipe.train.batch_examples, recipe.train.epochs)
+        n = count_sequences(len(data.train), data.has_documents)
+        n_updates = count_updates(n, recipe.train.batch_examples, recipe.train.epochs)
         if n_updates < _FEW_UPDATES:
-            enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / len(data.train))
+            enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / n)
             self.tell(
                 f"{n_updates} update{'' if n_updates == 1 else 's'} of the weights in all, which is few: of so few "
                 f"examples a model learns more in more epochs, such as --epochs {enough}"

@@ -13,7 +13,7 @@ from firth.metrics.tagging import KLUE_NER_TAGS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
-from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns
+from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns, names_columns
 from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
@@ -79,6 +79,11 @@ class LabelledData:
     notes: list[str] = field(default_factory=list)
     columns: str = ""
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether sentences to tag belong to documents, so that a sequence holds several."""
+        return self.kind == "tag" and any(record.group for record in self.train)
+
 
 def with_columns(
     kind: str, file: str, config: LabelledConfig, problems: Problems, *, learnt: str = "", labelled: bool = True
@@ -89,13 +94,17 @@ def with_columns(
     stands in the columns decides, which is said with the flag that changes it.
     """
     path = Path(file)
-    if kind not in _TEXT_KINDS or config.columns or not path.is_file():
-        return config
     form = _table_form(path, config)
-    if form not in ("tsv", "csv"):
+    if kind not in _TEXT_KINDS or form not in ("tsv", "csv") or not path.is_file():
         return config
     header = {"auto": None, "yes": True, "no": False}[config.header]
     guess = guess_columns(path, form, kind, header=header, labelled=labelled)
+    if config.columns:
+        numbers = all(isinstance(column, int) for column in parse_columns(config.columns).given().values())
+        if labelled and numbers and header is None and guess is not None and guess.has_header:
+            problems.note(f"{file}: the first line looks like a header and is no example (--header no: it is one)")
+            return dataclasses.replace(config, header="yes")
+        return config
     if learnt and fits(path, form, parse_columns(learnt).given(), labelled=labelled):
         number = parse_columns(learnt).text
         if guess is not None and isinstance(number, int) and guess.text != number:
@@ -210,7 +219,7 @@ def _check_learnable(
     if n >= _SKEWED * len(train):
         problems.note(
             f"{n:,} of {len(train):,} training examples have the label {commonest!r}, so always predicting it reaches "
-            f"accuracy {n / len(train):.0%}; compare macro_f1, or balance the labels with --set train.balance=true"
+            f"accuracy {n / len(train):.0%}: look at macro_f1 too, or balance the labels with --set train.balance=true"
         )
 
 
@@ -269,12 +278,20 @@ def _own(
     train = read_file(kind, config.train, config, problems)
     if not config.dev:
         return train, {}
-    # The other file may lack the header, or have another one.
-    if config.columns and not given.columns:
-        if _has_columns(config):
+    config = dataclasses.replace(config, header=given.header)
+    path, form = Path(config.dev), _table_form(Path(config.dev), config)
+    if config.columns and form in ("tsv", "csv") and path.is_file():
+        columns = parse_columns(config.columns).given()
+        by_name = any(isinstance(column, str) for column in columns.values())
+        # The other file may lack the header, or have another one, whose names say more than numbers.
+        other = dataclasses.replace(config, columns="")
+        if by_name and not fits(path, form, columns):
+            found = with_columns(kind, config.dev, other, problems)
+            config = found if found.columns or names_columns(path, form) else config
+        elif not by_name and names_columns(path, form):
+            config = other
+        elif not given.columns:
             _check_order(kind, config)
-        else:
-            config = given
     return train, {"dev": read_file(kind, config.dev, with_columns(kind, config.dev, config, problems), problems)}
 
 
@@ -294,13 +311,6 @@ def _check_order(kind: str, config: LabelledConfig) -> None:
             f"{config.dev}: {config.train} has its texts in column {number}, but here {guess.why}: write the columns "
             "of both files in the same order"
         )
-
-
-def _has_columns(config: LabelledConfig) -> bool:
-    """Whether the evaluation file has the columns of the training file."""
-    path = Path(config.dev)
-    form = _table_form(path, config)
-    return form not in ("tsv", "csv") or not path.is_file() or fits(path, form, parse_columns(config.columns).given())
 
 
 def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:

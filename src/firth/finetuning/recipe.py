@@ -200,7 +200,9 @@ _SMALL_TAGGER: Mapping[str, Mapping[str, Any]] = {
     "optim": {"kind": "adamw", "learning_rate": 4 / 3 * 1e-4},
 }
 _TAGGER_EPOCHS = 5.0
-# A sequence of a document holds several sentences: as many words in an update as 32 sentences have.
+# Their longest sequence, also where the model reads 512 tokens: of a small file those would make too few updates.
+SMALL_TAGGER_LENGTH = 128
+# A sequence of a document holds about four sentences: as many words in an update as 32 sentences have.
 _BATCH_DOCUMENTS = 8
 
 
@@ -235,7 +237,7 @@ def with_defaults(
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
     known = {f.name for f in dataclasses.fields(TASKS[kind].config)}
     said = laid_over(preset_settings(plain, kind), plain)
-    small_tagger = not has_summary and kind == "tag" and width <= _SMALL_WIDTH
+    small_tagger = is_small_tagger(kind, width, has_summary)
     if small_tagger:
         own = laid_over(own, _SMALL_TAGGER)
     if said["adapt"].get("frozen_groups") == -1:
@@ -256,8 +258,19 @@ def with_defaults(
         found["train"]["batch_examples"] = _BATCH_DOCUMENTS
     found = laid_over(found, said)
     usual = _TAGGER_EPOCHS if small_tagger else _EPOCHS
-    found["train"].setdefault("epochs", epochs_for(n_train, found["train"].get("batch_examples", _BATCH), usual))
+    n_sequences = count_sequences(n_train, documents)
+    found["train"].setdefault("epochs", epochs_for(n_sequences, found["train"].get("batch_examples", _BATCH), usual))
     return found
+
+
+def is_small_tagger(kind: str, width: int, has_summary: bool) -> bool:
+    """Whether a tagger has the settings of small encoders that were pre-trained without next-sentence prediction."""
+    return not has_summary and kind == "tag" and width <= _SMALL_WIDTH
+
+
+def count_sequences(n_train: int, documents: bool) -> int:
+    """The sequences that training examples make, about: one each, or of the sentences of documents one for four."""
+    return max(n_train * _BATCH_DOCUMENTS // _BATCH, 1) if documents else n_train
 
 
 def epochs_for(n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCHS) -> float:

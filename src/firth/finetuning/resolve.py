@@ -7,10 +7,12 @@ from firth.errors import ConfigError
 from firth.finetuning.base import Base, read_base
 from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
 from firth.finetuning.recipe import (
+    SMALL_TAGGER_LENGTH,
     Finetune,
     build,
     combinations,
     data_config,
+    is_small_tagger,
     plain_recipe,
     preset_settings,
     varied,
@@ -43,7 +45,6 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         labelled.notes.extend(filter(None, [check_known(labelled.train, base.tokenizer, plain["model"])]))
     if labelled.columns:  # found by content: the model's recipe has them for later files
         plain.setdefault("data", {})["columns"] = labelled.columns
-    documents = labelled.kind == "tag" and any(record.group for record in labelled.train)
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(
         plain,
@@ -51,12 +52,12 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         labelled.kind,
         base.config.width,
         n_train=len(labelled.train),
-        documents=documents,
+        documents=labelled.has_documents,
         has_summary=base.has_summary,
     )
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
-    _read_as_trained(plain["head"], base, labelled.notes)
+    _read_as_trained(plain, base, labelled)
     if plain["train"].get("balance"):
         weights = balanced(labelled, plain["head"]["labels"]) if labelled.kind == "classify" else None
         # A resolved recipe already holds the class weights that train.balance computes.
@@ -70,16 +71,22 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     return Resolved(recipe, base, labelled)
 
 
-def _read_as_trained(head: dict[str, Any], base: Base, notes: list[str]) -> None:
-    """Limit sequences to the length of pre-training unless a length is given: later positions are untrained."""
-    longest = base.trained_length
-    windows = head.setdefault("windows", {})
+def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) -> None:
+    """Limit sequences to the length of pre-training unless a length is given: later positions are untrained.
+
+    Documents of a small tagger are cut into shorter ones.
+    """
+    longest, why = base.trained_length, "as in pre-training"
+    small = is_small_tagger(labelled.kind, base.config.width, base.has_summary)
+    if longest is not None and small and labelled.has_documents and longest > SMALL_TAGGER_LENGTH:
+        longest, why = SMALL_TAGGER_LENGTH, "for more updates"
+    windows = plain["head"].setdefault("windows", {})
     if longest is None or not isinstance(windows, dict):
         return
     windows["length"] = windows.get("length") or longest
     # A resolved recipe has the length; note it all the same, so that a resumed run says the same as before.
     if windows["length"] == longest:
-        notes.append(f"sequences of at most {longest} tokens, as in pre-training (head.windows.length)")
+        labelled.notes.append(f"sequences of at most {longest} tokens, {why} (head.windows.length)")
 
 
 def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:

@@ -21,11 +21,12 @@ _MOST_LABELS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuess:
-    """Columns as ``--columns`` has them, the number of the one with texts, and why these."""
+    """Columns as ``--columns`` has them, the number of the one with texts, why these, and whether line 1 names them."""
 
     columns: str
     text: int
     why: str
+    has_header: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,13 @@ def guess_columns(
         first = "the first " if len(read) == _ROWS else ""
         n_rows = len(label.values) + (not has_header)
         why += f", column {label.number} has {label.n_labels:,} different values in {first}{n_rows:,} rows"
-    return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), text.number, why)
+    return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), text.number, why, has_header)
+
+
+def names_columns(path: Path, form: str) -> bool:
+    """Whether the first line has known names for a text and a label."""
+    title = [name.strip().lower() for name in next(_fields(path, form), [])]
+    return all(set(KNOWN_NAMES[part]) & set(title) for part in ("text", "label"))
 
 
 def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: bool = True) -> bool:
