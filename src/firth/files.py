@@ -526,16 +526,18 @@ def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
     return files
 
 
-def check_folder(folder: Path, skip: str = "") -> None:
+def check_folder(folder: Path, skip: str = "", *, whole: bool = True) -> None:
     """Compare a folder's files with its manifest; CheckpointError names the first that differs.
 
-    ``skip``: a folder inside whose files are left out.
+    ``skip``: a folder inside whose files are left out. ``whole``: none may be missing.
     """
     for name, (size, digest) in covered_files(folder).items():
         path = folder / name
         if name in UNCOVERED or (skip and name.startswith(f"{skip}/")):
             continue
         if not path.is_file():
-            raise CheckpointError(f"{path} is missing")
+            if whole:
+                raise CheckpointError(f"{path} is missing")
+            continue
         if path.stat().st_size != size or file_sha256(path) != digest:
             raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")

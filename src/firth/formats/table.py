@@ -187,7 +187,7 @@ def _check_written_here(located: Located) -> None:
     except CheckpointError:
         return  # none, or another tool's
     try:
-        check_folder(folder)
+        check_folder(folder, whole=False)  # what is missing its reader names
     except CheckpointError as error:
         raise CheckpointError(f"{error}; if the change is meant, delete {folder / MANIFEST}") from None
 
