@@ -143,14 +143,17 @@ def curve(evaluations: list[dict[str, Any]], recipe: Mapping[str, Any], start: i
 def scores(name: str, path: Path) -> str:
     """Medians of the recorded scores in percent; nothing is claimed without a record."""
     facts = read_json(path)["facts"] if path.is_file() else {}
-    lines = []
+    lines, earlier = [], False
     for row in (row for row in ROWS if row.base == name):
         for n in (*row.labels, 0):
             tuned, baseline = (with_labels(facts, row.name, n, start) for start in (PRETRAINED, BASELINE))
+            earlier = earlier or bool(tuned and "weights" in tuned)
             if tuned and "weights" not in tuned:  # of an earlier run's, if they are named
                 labels = tuned["examples"]["train"] + tuned["examples"]["held_out"]
                 found = [_median(cell, tuned["metric"]) for cell in (tuned, baseline)]
                 lines.append(f"| {row.name} | {tuned['metric']} | {labels:,} | {' | '.join(found)} |")
+    if not lines and earlier:
+        return "Fine-tuning has been measured with the weights of the first run only: docs/results.md."
     if not lines:
         return "Not recorded yet."
     head = ["| task | score | labels | this model | baseline |", "| --- | --- | ---: | ---: | ---: |"]
