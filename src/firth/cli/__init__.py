@@ -33,9 +33,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # A closed stream is None, and its number goes to the next file that is opened.
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # open until the process ends
     if sys.stdin is None:
-        sys.stdin = open(os.devnull)  # noqa: SIM115
+        sys.stdin = open(os.devnull)  # noqa: SIM115  # open until the process ends
     if sys.stdout is None:
         return _fail("standard output is closed: give it a place, such as >/dev/null", 2)
     for stream in (sys.stdout, sys.stderr):
