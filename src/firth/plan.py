@@ -22,7 +22,7 @@ from firth.recipes import read_recipe_file
 from firth.systems import SIZES
 from firth.text.corpus import CorpusReader
 from firth.text.tokenizer import WORDPIECE
-from firth.training.distributed import World
+from firth.training.collectives import World
 
 RECIPE = "small"
 # Of BERT, from narrow to wide.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from firth.cli.labelled import HEADERS, Header, check_named
-from firth.cli.shared import Flag, JsonFlag, print_json, shell
+from firth.cli.shared import Flag, JsonFlag, OnFlag, print_json, shell
 from firth.config import parse_override
 from firth.errors import ConfigError
 
@@ -26,9 +26,10 @@ def compare(
     skip_bad: Flag = False,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     verbose: Flag = False,
+    on: OnFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare a baseline, frozen features, fine-tuning and both together on your labels, and keep the winner.
+    """Compare TF-IDF, frozen features, fine-tuning, and TF-IDF with fine-tuning on your labels; keep the winner.
 
     The same command continues a comparison that was stopped.
 
@@ -45,7 +46,7 @@ def compare(
     models
         Folders of pre-trained models; without any, only the baseline is fitted.
     minutes
-        Time for all fits together; what does not fit is skipped, and said.
+        Time budget of all training runs; runs that would exceed it are skipped and listed.
     out
         Folder for the comparison; the winner is in its model/.
     data
@@ -62,6 +63,8 @@ def compare(
         A recipe key for the fine-tunings, such as --set optim.learning_rate=1e-4; repeatable.
     verbose
         Show the messages and evaluations of every fit.
+    on
+        A Ray cluster whose nodes share the fits: ray, or ray://HOST:10001 (needs the cluster extra).
     as_json
         Print compare.json.
     """
@@ -83,7 +86,7 @@ def compare(
         skip_bad=skip_bad,
     )
     keys: dict[str, Any] = {".".join(path): value for path, value in map(parse_override, settings or [])}
-    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys, verbose=verbose)
+    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys, verbose=verbose, on=on or "")
     if as_json:
         print_json(found.results)
         return

@@ -74,7 +74,7 @@ def prepare(
     out
         The corpus folder to make.
     lines
-        A line of the text is a paragraph, which is split into sentences, or one sentence. book: each file is one
+        paragraph: each line is split into sentences; sentence: each line is one; book: each file is one
         document, and blank lines separate its paragraphs, as in BooksCorpus and Project Gutenberg.
     hold_out
         Share of the documents kept for evaluation, chosen by a hash of their text; at least ten of a hundred or more.

@@ -27,8 +27,8 @@ from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
 from firth.text.records import Record
 from firth.training.checkpoint import list_checkpoints
+from firth.training.collectives import World
 from firth.training.config import TrainConfig
-from firth.training.distributed import World
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 

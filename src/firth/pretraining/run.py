@@ -46,7 +46,7 @@ from firth.systems import has_weights
 from firth.tasks.config import EmbeddingConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
-from firth.training.distributed import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
+from firth.training.collectives import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
 from firth.training.layer_rates import layer_scales
 from firth.training.processes import start_group
 from firth.training.schedules import rate_of

@@ -37,9 +37,7 @@ from firth.training.checkpoint import (
     save_share,
     staged_checkpoint,
 )
-from firth.training.compiled_blocks import compile_regions, recompute_regions
-from firth.training.config import OptimConfig, TrainConfig
-from firth.training.distributed import (
+from firth.training.collectives import (
     World,
     any_rank,
     barrier,
@@ -48,6 +46,8 @@ from firth.training.distributed import (
     sum_over_ranks,
     text_of_leader,
 )
+from firth.training.compiled_blocks import compile_regions, recompute_regions
+from firth.training.config import OptimConfig, TrainConfig
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.optim import AveragedSgd, keeps_state
@@ -346,7 +346,7 @@ class Trainer:
                 raise TrainingError(self._not_finite("the loss is not a number", join_texts(bad, self.world)))
             self.carries = carries
             return None
-        norm = self.update.sum()
+        norm = self.update.sum_and_clip()
         if not torch.isfinite(norm):
             places = join_texts([batch.place for batch in batches], self.world)
             raise TrainingError(self._not_finite("the gradient is not finite", places))

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firth.training import distributed
-from firth.training.distributed import World, join_world, sum_over_ranks
+from firth.training.collectives import World, join_world, sum_over_ranks
 
 
 @pytest.mark.parametrize(
