@@ -62,7 +62,7 @@ def card(
     evaluations: list[dict[str, Any]],
     before: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """The model card: data, licences, recipe, curve, scores, limits. ``before``: the records of earlier runs by name."""
+    """The model card: data, licences, recipe, curve, scores, limits. ``before``: records of earlier runs by name."""
     language, last, corpus = LANGUAGES[name], evaluations[-1], Path(recipe["data"]["corpus"])
     # What the data card says of lower case, if it does.
     said = re.search(r"\d+% of the training documents are lower-cased\.", (corpus / "README.md").read_text("utf-8"))
