@@ -1,12 +1,13 @@
 """``firth compare``."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from firth.cli.labelled import HEADERS, Header, check_named
-from firth.cli.shared import Flag, JsonFlag, OnFlag, print_json, shell
+from firth.cli.shared import Flag, JsonFlag, OnFlag, print_json, print_table, shell
 from firth.config import parse_override
 from firth.errors import ConfigError
 
@@ -91,11 +92,22 @@ def compare(
         print_json(found.results)
         return
     results = found.results
-    for name, row in results["ways"].items():
-        low, high = row["interval"]
+    metric, beside = results["metric"], results["beside"]
+    print_table(
+        [
+            (
+                results["names"][name],
+                f"{row['labels']:>7,} labels  {metric} {row['score']:.4f} ({row['interval'][0]:.4f} to "
+                f"{row['interval'][1]:.4f}){_beside(row['scores'], beside)}  {row['seconds']:.0f} s  "
+                f"{row['megabytes']:.1f} MB",
+            )
+            for name, row in results["ways"].items()
+        ]
+    )
+    if majority := results["majority"]:
+        scores = majority["scores"]
         print(
-            f"  {results['names'][name]:24}  {row['labels']:>8,} labels  {results['metric']} {row['score']:.4f} "
-            f"({low:.4f} to {high:.4f})  {row['seconds']:.0f} s  {row['megabytes']:.1f} MB"
+            f"  majority baseline: always {majority['answer']}: {metric} {scores[metric]:.4f}{_beside(scores, beside)}"
         )
     print(results["recommendation"])
     if results["suspects"] or results["conflicts"]:
@@ -105,3 +117,7 @@ def compare(
         )
     print(f"the report: {out / 'report.html'}; the model: {out / 'model'}")
     print(f"next: {shell('firth', 'predict', out / 'model')} < lines.txt")
+
+
+def _beside(scores: Mapping[str, float], names: Sequence[str]) -> str:
+    return "".join(f"  {name} {scores[name]:.4f}" for name in names)

@@ -18,6 +18,7 @@ import hashlib
 import io
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,8 @@ _LEAST_S = 20.0
 _DOUBT = 1.2
 # Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
+# Scores shown beside each other, whichever of them ranks: accuracy alone hides labels that are never predicted.
+_BESIDE = {"classify": ("accuracy", "macro_f1"), "multilabel": ("micro_f1", "macro_f1")}
 # Total number of resampled examples over all bootstrap samples.
 _RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
 
@@ -155,8 +158,9 @@ def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
     Tags are learned by the baseline and by fine-tuning alone.
     """
     ways = [Way("baseline", "baseline", BASELINE[kind], baseline=True)]
+    short = Counter(Path(model).name for model in models)
     for number, model in enumerate(models, start=1):
-        name = Path(model).name or model
+        name = Path(model).name if short[Path(model).name] == 1 else model
         if kind != "tag":
             ways.append(Way(f"frozen {name}", f"frozen-{number}", model, frozen=True))
         ways.append(Way(f"fine-tuned {name}", f"fine-tuned-{number}", model))
@@ -450,18 +454,40 @@ class _Comparing:
             "task": self.task,
             "kind": self.labelled.kind,
             "metric": self.metric,
+            "beside": [name for name in _BESIDE.get(self.labelled.kind, ()) if name != self.metric],
             "split": self.split,
             "examples": {"train": self.n_all, self.split: len(self.dev)},
             "ways": rows,
             "best": best,
             "winner": winner,
             "names": names,
+            "majority": self._majority(),
+            "equal_labels": equal_labels(
+                {way: {n: cell["scores"][self.metric] for n, cell in cells[way].items()} for way in last}
+            ),
             "curve": curve,
             "skipped": self.skipped,
             "notes": self.labelled.notes,
             "draws": len(draws),
         }
         return results | {"recommendation": recommendation(results)} | self._labels()
+
+    def _majority(self) -> dict[str, Any] | None:
+        """Scores of always giving the commonest answer; None for values, and for tags, whose baseline is that one."""
+        labels = self.labelled.options.get("labels", ())
+        constant: Labelled | MultiLabelled
+        if self.labelled.kind == "classify":
+            counts = Counter(record.label for record in self.dev)
+            answer = max(labels, key=lambda label: counts[label])
+            constant = Labelled(answer, 1.0, {})
+        elif self.labelled.kind == "multilabel":
+            commonest = Counter(frozenset(record.label) for record in self.dev).most_common(1)[0][0]
+            answer = ", ".join(sorted(commonest)) or "no label"
+            constant = MultiLabelled(tuple(sorted(commonest)), {})
+        else:
+            return None
+        scores = TASKS[self.labelled.kind].score(self.dev, [constant] * len(self.dev), labels)
+        return {"answer": answer, "scores": scores}
 
     def _draws(self, answers: Sequence[Sequence[Any]]) -> np.ndarray:
         """Scores of every way on resampled dev examples."""
@@ -527,8 +553,46 @@ def _answer(found: Any) -> Any:
     return Valued(found) if isinstance(found, float) else TaggedText(tuple(found), (), ())
 
 
+def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
+    """The score of every way at the largest number of labels that all were fitted to; None if all were to as many.
+
+    ``curve``: of each way the scores by number of labels.
+    """
+    last = {max(scores) for scores in curve.values()}
+    n = min(last)
+    return {"labels": n, "scores": {way: scores[n] for way, scores in curve.items()}} if len(last) > 1 else None
+
+
 def recommendation(results: Mapping[str, Any]) -> str:
-    """Recommend in two sentences what to use, and why."""
+    """Recommend in two sentences what to use, and why.
+
+    A third one says if the time ended before all ways had as many labels, with the scores at an equal number; a last
+    one if nothing is better than the commonest answer.
+    """
+    sentences = [_recommended(results), _at_equal_labels(results), _of_majority(results)]
+    return " ".join(filter(None, sentences))
+
+
+def _at_equal_labels(results: Mapping[str, Any]) -> str:
+    equal, ways, names = results["equal_labels"], results["ways"], results["names"]
+    if equal is None:
+        return ""
+    fitted = ", ".join(f"{names[way]} {row['labels']:,}" for way, row in ways.items())
+    scores = ", ".join(f"{names[way]} {score:.4f}" for way, score in equal["scores"].items())
+    return (
+        f"The time ended before all had the same labels ({fitted}): with {equal['labels']:,} labels each, "
+        f"{results['metric']} is {scores}; more --minutes fits all of them to {results['examples']['train']:,}."
+    )
+
+
+def _of_majority(results: Mapping[str, Any]) -> str:
+    majority, metric = results["majority"], results["metric"]
+    if majority is None or max(row["score"] for row in results["ways"].values()) > majority["scores"][metric]:
+        return ""
+    return f"Nothing is better than always {majority['answer']} ({metric} {majority['scores'][metric]:.4f})."
+
+
+def _recommended(results: Mapping[str, Any]) -> str:
     ways, best, winner, names = results["ways"], results["best"], results["winner"], results["names"]
     metric, n = results["metric"], results["examples"]["train"]
     base = ways["baseline"]
@@ -550,9 +614,11 @@ def recommendation(results: Mapping[str, Any]) -> str:
             f"{base['megabytes']:.1f} MB."
         )
     verdict = "worse" if high < 0 else "not reliably better"
+    fewer = f" with {row['labels']:,} labels" if row["labels"] < base["labels"] else ""
+    more = f" with {base['labels']:,} labels" if fewer else ""
     return (
-        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is {verdict}, {margin}. The baseline "
-        f"takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
+        f"Use the baseline ({metric} {base['score']:.4f}{more}): {row['way']}{fewer} is {verdict}, {margin}. The "
+        f"baseline takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
         f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
     )
 
