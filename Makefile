@@ -3,7 +3,7 @@
 
 DATA ?= ../shared/data
 
-.PHONY: help demo test test-serve test-cluster test-remote coverage check docs wheel models study bench torture audit clean
+.PHONY: help demo test test-serve test-cluster test-remote coverage check docs wheel models study bench torture audit lock clean
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench   measure this machine beside other libraries, about 20 quiet minutes; writes docs/benchmarks.md"
 	@echo "make torture kill, fill the disk and damage files, hours on two cores, resumable; writes docs/robustness.md"
 	@echo "make audit   look up known vulnerabilities of the pinned dependencies, where a network allows it"
+	@echo "make lock    renew the hashes of what the container installs, from pip's package index"
 	@echo "make clean   remove caches and build outputs; .venv, runs/ and models/ stay"
 
 demo:
@@ -78,6 +79,10 @@ torture:
 audit:
 	@scripts/setup report,dev
 	.venv/bin/python scripts/audit.py
+
+lock:
+	@scripts/setup report,dev,serve
+	.venv/bin/python scripts/lock.py
 
 clean:
 	rm -rf build dist docs/_build htmlcov .coverage* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

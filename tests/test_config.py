@@ -409,6 +409,19 @@ def test_json_there_and_back(tmp_path: Path) -> None:
         read_json(tmp_path / "pipe.json")
 
 
+def test_a_recipe_may_come_from_another_command_but_from_no_named_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ConfigError, match=r"pipe\.toml: cannot be read: not a regular file"):
+        read_toml(tmp_path / "pipe.toml")
+    read, write = os.pipe()  # as <(command) in a shell makes one
+    try:
+        os.write(write, b"seed = 3\n")
+        os.close(write)
+        assert read_toml(Path(f"/dev/fd/{read}")) == {"seed": 3}
+    finally:
+        os.close(read)
+
+
 def test_a_file_that_is_too_long_for_what_it_says_is_not_read(tmp_path: Path) -> None:
     """A file of nothing but holes takes no room on a disk, and all of the memory."""
     for name, read in (("x.json", read_json), ("x.toml", read_toml)):

@@ -35,6 +35,7 @@ _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
 _INTEGERS = 1 << 63
 # Of a configuration or a list of tokens; the longest known have a tenth of it.
 _MOST_BYTES = 1 << 28
+_STREAMS = (Path("/dev/fd"), Path("/proc/self/fd"))
 
 # What other tools call it -> what it is called here. Only ever used in error messages.
 _FOREIGN = {
@@ -345,10 +346,13 @@ def to_dict(config: Any) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file as plain data; ConfigError names the file and line of a syntax error."""
     try:
-        with path.open("rb") as file:  # perhaps a pipe from another command
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+        if is_open_stream(path):
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+        else:
+            data = read_whole(path)
         return _parse_toml(data.decode().replace("\r\n", "\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe file") from None
@@ -444,6 +448,14 @@ def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) 
                 raise ConfigError(f"setting {'.'.join([*tables, last])!r}: {name!r} is a value, not a table")
         target[last] = copy.deepcopy(value)
     return result
+
+
+def is_open_stream(path: Path) -> bool:
+    """Whether a path names what another command writes to this process, as ``<(command)`` does in a shell.
+
+    It can be read once; its writer is there already, which that of a named pipe need not be.
+    """
+    return path == Path("/dev/stdin") or path.parent in _STREAMS
 
 
 def read_whole(path: Path) -> bytes:

@@ -157,6 +157,19 @@ def _regular(path: str, flags: int) -> int:
     return descriptor
 
 
+def check_regular(path: Path) -> None:
+    """OSError for a pipe or a device: a named pipe waits for its writer, and neither can be read twice.
+
+    What is not there, and a folder, are left to the reader's own message.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "not a regular file (a pipe?); write what it gives to a file first", str(path))
+
+
 def _reason(error: OSError) -> str:
     """The system's error message, or its meaning in plain words."""
     if error.errno == errno.ELOOP:

@@ -53,3 +53,36 @@ def test_texts_in_another_column_than_the_model_learnt_from_are_refused(firth, t
     assert "learnt from texts in column 1, but here column 2 has" in refused.complaint
     assert "give --columns text=2, or --columns text=1,label=0 if" in refused.complaint
     assert firth("predict", run, "--input", numbered, "--columns", "text=2").code == 0
+
+
+def test_a_header_of_names_that_nobody_knows_is_no_example_and_an_example_no_header(firth, tmp_path: Path) -> None:
+    """Of a model that has learnt from columns by number."""
+    run, train = tmp_path / "run", table(tmp_path, LABELS, TEXTS, name="train.tsv")
+    assert firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run).code == 0
+    for n in (2, 12):  # a file of two examples says nothing by itself
+        named = table(tmp_path, ["Kategorie", *LABELS[:n]], ["Kommentar", *TEXTS[:n]], name=f"named-{n}.tsv")
+        scored, answers = firth("evaluate", run, "--data", named), firth("predict", run, "--input", named)
+        assert scored.code == answers.code == 0
+        assert f"classify, {n} examples" in scored.out and len(answers.out.splitlines()) == n
+        for shown in (scored.err, answers.err):
+            assert "the first line looks like a header and is no example (--no-header: it is one)" in shown
+        every = firth("predict", run, "--input", named, "--no-header")
+        assert len(every.out.splitlines()) == n + 1
+    # A short first example, whose label is known.
+    short = table(tmp_path, ["neg", *LABELS], ["Dull!", *TEXTS], name="short.tsv")
+    assert "classify, 13 examples" in firth("evaluate", run, "--data", short).out
+    assert len(firth("predict", run, "--input", short).out.splitlines()) == 13
+    # A first example with a label of another spelling is named, not left out.
+    misspelt = table(tmp_path, ["Neg", *LABELS], [TEXTS[0] + " again", *TEXTS], name="misspelt.tsv")
+    refused = firth("evaluate", run, "--data", misspelt)
+    assert refused.code == 2 and "misspelt.tsv:1: found the label 'Neg'" in refused.complaint
+    assert refused.complaint.endswith("or give --header if line 1 is one")
+
+
+def test_a_header_above_values(firth, tmp_path: Path) -> None:
+    values = [str(n % 5) for n in range(12)]
+    run, train = tmp_path / "run", table(tmp_path, values, TEXTS, name="train.tsv")
+    assert firth("finetune", "--task", "regress", "--model", "tfidf", "--train", train, "--out", run).code == 0
+    named = table(tmp_path, ["Punkte", *values[:3]], ["Kommentar", *TEXTS[:3]], name="named.tsv")
+    assert "regress, 3 examples" in firth("evaluate", run, "--data", named).out
+    assert len(firth("predict", run, "--input", named).out.splitlines()) == 3

@@ -68,12 +68,12 @@ def finish(*tokens: object) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_vocab_leaves_nothing(tmp_path: Path, number: int) -> None:
-    pipe = tmp_path / "text.txt"
-    os.mkfifo(pipe)
-    with started("vocab", pipe, "--out", tmp_path / "vocab") as process:
+    text = tmp_path / "text.txt"
+    text.write_text("A long text takes a while.\n" * 1_000_000)
+    with started("vocab", text, "--out", tmp_path / "vocab") as process:
         wait_for(lambda: any(path.name.endswith(".tmp") for path in tmp_path.iterdir()), process)
         assert "run the same command again" in interrupt(process, number)
-    assert list(tmp_path.iterdir()) == [pipe]
+    assert list(tmp_path.iterdir()) == [text]
 
 
 def test_prepare_goes_on_to_the_same_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:

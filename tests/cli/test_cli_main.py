@@ -256,6 +256,19 @@ def test_a_line_that_no_text_has_is_not_read(tmp_path: Path) -> None:
         next(lines_from(tmp_path / "a.txt"))
 
 
+def test_lines_may_come_from_another_command_but_from_no_named_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(InputError, match=r"pipe\.txt: cannot be read: not a regular file \(a pipe\?\)"):
+        next(lines_from(tmp_path / "pipe.txt"))
+    read, write = os.pipe()  # as <(command) in a shell makes one
+    try:
+        os.write(write, "강\n".encode())
+        os.close(write)
+        assert list(lines_from(Path(f"/dev/fd/{read}"))) == ["강"]
+    finally:
+        os.close(read)
+
+
 @pytest.mark.parametrize("where", ["token", "folder"])
 def test_names_that_are_not_utf8_are_refused_at_once(
     firth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str

@@ -1,5 +1,6 @@
 """The table of formats: which row finds what."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,3 +67,34 @@ def test_a_damaged_folder_that_was_written_for_another_tool_is_refused(tmp_path:
         open_model(tmp_path / "hf")
     (tmp_path / "hf" / MANIFEST).write_text('{"made": "by another tool"}')
     assert open_model(tmp_path / "hf").task == PRETRAINING
+
+
+def test_a_damaged_manifest_of_a_folder_that_was_written_for_another_tool_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    make_folder(
+        folder, lambda new: shutil.copytree(publish(tmp_path / "a", weights(masked())), new, dirs_exist_ok=True)
+    )
+    manifest = folder / MANIFEST
+    whole = manifest.read_bytes()
+    damages = {
+        "cut": (whole[:-20], r"manifest\.json is damaged or another tool's \(not JSON\).* delete it"),
+        "nothing": (b"", "not JSON"),
+        "zeros": (bytes(len(whole)), "not JSON"),
+        "brackets": (b"[" * 100_000, "not JSON"),
+        "a key": (whole.replace(b"sha256", b"sha257", 1), r"manifest\.json cannot be read: 'sha256'.* delete"),
+        "a size": (whole.replace(b'"bytes": ', b'"bytes": 1', 1), "does not match its checksum"),
+        "outside": (whole.replace(b"config.json", b"../c/config", 1), "outside its folder"),
+    }
+    for data, message in damages.values():
+        manifest.write_bytes(data)
+        with pytest.raises(CheckpointError, match=message):
+            open_model(folder)
+    manifest.unlink()
+    os.mkfifo(manifest)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        open_model(folder)
+    manifest.unlink()
+    assert open_model(folder).task == PRETRAINING
+    for foreign in ("[]", "{}", '"text"', '{"files": ["config.json"]}'):
+        manifest.write_text(foreign)
+        assert open_model(folder).task == PRETRAINING

@@ -1,5 +1,9 @@
 """Which rows go through the model together."""
 
+import ctypes
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,3 +31,32 @@ def test_every_row_once_within_the_budget_longest_first(lengths: list[int], budg
 )
 def test_batches_by_hand(lengths: list[int], batches: list[list[int]]) -> None:
     assert list(in_batches(lengths, 10)) == batches
+
+
+_GAPS = """
+import torch
+from firth.inference.batching import in_batches
+from firth.machine import _resident, reuse_memory
+
+reuse_memory()
+for numbers in in_batches([1] * 9, 1):  # what a batch takes here
+    pass
+before, kept = _resident(), []
+for numbers in in_batches([1], 1):
+    # What outlives a batch keeps the gaps below it from going back to the system by themselves.
+    large = [(torch.ones(1 << 18), kept.append(torch.ones(100)))[0] for _ in range(200)]
+    del large
+    within = _resident()
+print(within - before, _resident() - before)
+"""
+
+
+@pytest.mark.slow
+def test_what_batches_have_freed_goes_back_once_the_process_has_grown() -> None:
+    """Of lines without end, each of its own length, memory must not grow with their number."""
+    if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("this C library gives memory back by its own rules")
+    ran = subprocess.run([sys.executable, "-c", _GAPS], capture_output=True, text=True, check=True)
+    within, after = map(int, ran.stdout.split())
+    assert within > 190 << 20
+    assert after < 30 << 20

@@ -1,6 +1,7 @@
 """What the examples of a deployment name exists: files, flags, routes, ports, and times that suit each other."""
 
 import configparser
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -20,6 +21,11 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+_SPEC = importlib.util.spec_from_file_location("lock", ROOT / "scripts" / "lock.py")
+assert _SPEC is not None and _SPEC.loader is not None
+lock = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(lock)
+
 GETS = {route.path for route in ROUTES if route.method == "GET"}
 # What a stop may take after SIGTERM.
 STOP_S = Limits().drain_s + CLOSING_S
@@ -86,10 +92,44 @@ def test_the_image_is_built_of_what_there_is() -> None:
             assert line.split()[0].removeprefix("--from=") in stages
         else:
             assert all((ROOT / source).exists() for source in sources), line
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    (install,) = [line for line in values_of("RUN") if "pip install" in line]
-    assert set(re.findall(r"\.\[([\w,]+)\]", install)[0].split(",")) == {"serve"} <= set(extras)
-    assert "-c constraints.txt" in install
+
+
+def pins(path: Path) -> dict[str, tuple[str, list[str]]]:
+    """Version and SHA-256 of each package of a file of requirements."""
+    lines = re.sub(r"\\\n\s*", "", path.read_text("utf-8")).splitlines()
+    found = [
+        re.fullmatch(r"([\w.-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})*) *", line) for line in lines if line[0] != "#"
+    ]
+    assert all(found)
+    return {lock.normal(one[1]): (one[2], re.findall("[0-9a-f]{64}", one[3])) for one in found if one}
+
+
+def test_all_that_the_image_installs_has_hashes_but_pytorch() -> None:
+    installs = [shlex.split(part) for line in values_of("RUN") for part in line.split("&&") if "pip install" in part]
+    fetching = [words for words in installs if "--no-index" not in words]
+    assert all("--no-deps" in words for words in installs)
+    without = [words for words in fetching if "--require-hashes" not in words]
+    assert [words[-1] for words in without] == [lock.BY_INDEX] and "constraints.txt" in without[0]
+    files = [words[words.index("-r") + 1] for words in fetching if words not in without]
+    assert sorted(files) == ["deploy/requirements-build.txt", "deploy/requirements.txt"]
+    (wheel,) = [line for line in values_of("RUN") if "pip wheel" in line]
+    assert "--no-index" in wheel and "--no-build-isolation" in wheel and "pip check" in wheel
+    constrained = pins(ROOT / "constraints.txt")
+    for file in files:
+        for name, (version, hashes) in pins(ROOT / file).items():
+            assert hashes, name
+            assert version == constrained.get(name, (version,))[0], f"{name}: make lock"
+
+
+def test_the_hashes_are_of_all_that_the_server_needs() -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    found = pins(DEPLOY / "requirements.txt")
+    assert {*found, "firth", lock.BY_INDEX} == set(lock.needed("firth", frozenset({"serve"}))), "make lock"
+    assert set(found) <= set(pins(ROOT / "constraints.txt"))
+    # Packages with code for a processor have a file for each of two.
+    assert {len(found[name][1]) for name in ("numpy", "scipy", "tokenizers", "orjson", "uvloop")} == {2}
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
+    assert set(backend) <= set(pins(DEPLOY / "requirements-build.txt"))
 
 
 def test_the_image_serves_as_a_user_without_rights_and_is_asked_for_its_health() -> None:
@@ -146,7 +186,7 @@ def test_the_page_names_the_unit_s_paths(unit: configparser.ConfigParser) -> Non
     page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
     tokens = shlex.split(unit["Service"]["ExecStart"])
     assert str(Path(tokens[0]).parents[1]) in page and tokens[tokens.index("--key-file") + 1] in page
-    assert all((ROOT / path).exists() for path in re.findall(r"deploy/[\w.]+", page))
+    assert all((ROOT / path).exists() for path in re.findall(r"deploy/[\w.-]+", page))
 
 
 def test_the_pod_probes_routes_that_need_no_key(pod: Any, monkeypatch: pytest.MonkeyPatch) -> None:

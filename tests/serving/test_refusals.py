@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,9 @@ def test_key_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_keys(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_keys(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
+        read_keys(tmp_path / "pipe")
 
 
 def test_other_addresses_want_keys() -> None:

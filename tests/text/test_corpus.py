@@ -60,6 +60,14 @@ def test_find_files_names_what_leads_nowhere(tmp_path: Path) -> None:
         find_files([])
 
 
+def test_a_pipe_or_a_device_is_no_text(tmp_path: Path) -> None:
+    """A named pipe waits for its writer, and text is read more than once."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    for text in (tmp_path / "pipe.txt", tmp_path, f"{tmp_path}/*.txt", "/dev/zero"):
+        with pytest.raises(InputError, match=r"cannot be read: not a regular file \(a pipe\?\); write what it gives"):
+            find_files([text])
+
+
 def test_plain_text(tmp_path: Path) -> None:
     text = "\ufeffTitle\r\n  first line \r\n\r\n\r\n \t\nSecond\rmore\u2028same\x0bline\n\nlast"
     path = write(tmp_path / "a.txt", text)

@@ -424,7 +424,7 @@ def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]
 
     def pipe(name: str) -> Callable[[Path], None]:
         def make(root: Path) -> None:
-            (root / name).unlink()
+            (root / name).unlink(missing_ok=True)
             os.mkfifo(root / name)
 
         return make
@@ -469,6 +469,12 @@ def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]
         "hard link as log": (hard_link, resume),
         "pipe as model": (pipe("classifier/model/firth.json"), predict),
         "pipe as vocabulary": (pipe("classifier/model/tokenizer.json"), predict),
+        "pipe as recipe": (pipe("recipe.toml"), ("pretrain", "recipe.toml", "--out", "out")),
+        "pipe as labels": (pipe("train.tsv"), ("finetune", "finetune.toml", "--out", "out")),
+        "pipe as dev": (pipe("dev.tsv"), ("finetune", "finetune.toml", "--out", "out")),
+        "pipe as text": (pipe("text.txt"), ("vocab", "text.txt", "--size", "80", "--workers", "1", "--out", "out")),
+        "pipe as lines": (pipe("lines.txt"), ("embed", "./run", "--input", "lines.txt", "--out", "out")),
+        "pipe as vectors": (pipe("vectors.txt"), ("vectors", "convert", "vectors.txt", "--out", "out")),
         "holes as vocabulary": (holes("vocab/tokenizer.json", 1 << 33), ("prepare", "text.txt", *into_corpus)),
         "holes as labels": (holes("dev.tsv", 1 << 33), predict),
         "holes as lines": (holes("holes.txt", 1 << 33), ("embed", "./run", "--input", "holes.txt", "--out", "out")),

@@ -298,7 +298,7 @@ def _file_records(
         return data_set.splits["test"].read(file, problems)
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
     learnt = learnt_columns(model.provenance)
-    config = with_columns(model.task, str(file), config, problems, learnt=learnt, labelled=False)
+    config = with_columns(model.task, str(file), config, problems, learnt=learnt, labels=model.labels, labelled=False)
     return iter_file(model.task, file, config, problems, labelled=False)
 
 

@@ -107,7 +107,7 @@ def _build(
     check_new(index)
     if texts.is_dir():
         raise InputError(f"{texts} is a folder: give a file with one text a line")
-    if not texts.is_file():
+    if not texts.exists():
         raise InputError(f"{texts}: no such file; {nearest(texts) or 'check the path'}")
     loaded = load_model(model, precision)
     with on_interrupt("no index was written"):

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 from cyclopts import Parameter, validators
 
 from firth.cli.command_hints import as_typed
+from firth.config import is_open_stream
 from firth.errors import InputError, UsageError, printable
+from firth.files import check_regular
 from firth.progress import say
 
 if TYPE_CHECKING:
@@ -160,6 +162,8 @@ def lines_from(path: Path | None) -> Iterator[str]:
         yield from _checked(sys.stdin, "stdin")
         return
     try:
+        if not is_open_stream(path):
+            check_regular(path)
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             yield from _checked(file, str(path))
     except OSError as error:

@@ -229,12 +229,10 @@ def _tidy(out: Path) -> Iterator[None]:
 
 
 def _sources(files: Sequence[Path], split: Split) -> list[dict[str, Any]]:
-    """Describe each file with its checksum; InputError for pipes and other non-regular files."""
+    """Describe each file with its checksum."""
     sources = []
     with Progress("hashing", sum(path.stat().st_size for path in files), "B") as progress:
         for path in files:
-            if not path.is_file():
-                raise InputError(f"{path} is not a regular file (a pipe?): write the text to a file first")
             try:
                 digest = file_sha256(path)
             except OSError as error:

@@ -91,10 +91,10 @@ def evaluate(
     if published_text and loaded.task != "answer":
         raise ConfigError(f"--recover-text is for question answering, {model} is a model for {loaded.task}")
     problems = Problems(skip_bad=config.skip_bad)
-    config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance)
-    records = read_gold(task or loaded.task, data, config, problems, split)
     objective = task_model(loaded)
     labels = getattr(objective.config, "labels", ())
+    config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance, labels)
+    records = read_gold(task or loaded.task, data, config, problems, split)
     if labels:
         records = check_labels(records, labels, problems)
     device = torch.device("cpu") if precision == "int8" else find_machine("float32").device
@@ -147,7 +147,7 @@ def _evaluate_method(
 ) -> dict[str, Any]:
     _check_kind(model, baseline.task, task)
     problems = Problems(skip_bad=config.skip_bad)
-    config = _columns_of(task, baseline.task, data, config, problems, baseline.provenance)
+    config = _columns_of(task, baseline.task, data, config, problems, baseline.provenance, baseline.labels)
     records = read_gold(task or baseline.task, data, config, problems, split)
     if baseline.labels:
         records = check_labels(records, baseline.labels, problems)
@@ -157,12 +157,18 @@ def _evaluate_method(
 
 
 def _columns_of(
-    task: str, kind: str, data: str, config: LabelledConfig, problems: Problems, provenance: Mapping[str, Any]
+    task: str,
+    kind: str,
+    data: str,
+    config: LabelledConfig,
+    problems: Problems,
+    provenance: Mapping[str, Any],
+    labels: Sequence[str],
 ) -> LabelledConfig:
     """The columns of the model's training data, for a file of a kind."""
     if task in DATASETS:
         return config
-    return with_columns(kind, data, config, problems, learnt=learnt_columns(provenance))
+    return with_columns(kind, data, config, problems, learnt=learnt_columns(provenance), labels=labels)
 
 
 def _check_kind(model: str | Path, kind: str, task: str) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from firth.metrics.tagging import KLUE_NER_TAGS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
-from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns, names_columns
+from firth.tasks.readers.columns import check_not_swapped, first_is_header, fits, guess_columns, names_columns
 from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
@@ -57,6 +57,7 @@ _SHARED = 0.2
 _LONGEST_SENTENCE = 1000
 # More kinds of plain tags than these, and than words, are words.
 _MOST_TAGS = 100
+_LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
 # Key of a model's provenance: whether it learnt from pairs of texts (True) or from single ones (False).
@@ -88,12 +89,20 @@ class LabelledData:
 
 
 def with_columns(
-    kind: str, file: str, config: LabelledConfig, problems: Problems, *, learnt: str = "", labelled: bool = True
+    kind: str,
+    file: str,
+    config: LabelledConfig,
+    problems: Problems,
+    *,
+    learnt: str = "",
+    labels: Collection[str] = (),
+    labelled: bool = True,
 ) -> LabelledConfig:
     """Options with the columns of a table of texts, where they name none and its header has no names that are known.
 
-    ``learnt``: the columns of the data that a model has learnt from, which are taken where the file has them. Else what
-    stands in the columns decides, which is said with the flag that changes it.
+    ``learnt``: the columns of the data that a model has learnt from, which are taken where the file has them;
+    ``labels``: those the model knows. Else what stands in the columns decides, which is said with the flag that changes
+    it.
     """
     path = Path(file)
     form = _table_form(path, config)
@@ -104,7 +113,7 @@ def with_columns(
     if config.columns:
         numbers = all(isinstance(column, int) for column in parse_columns(config.columns).given().values())
         if labelled and numbers and header is None and guess is not None and guess.has_header:
-            problems.note(f"{file}: the first line looks like a header and is no example (--header no: it is one)")
+            problems.note(f"{file}: {_LOOKS_LIKE_HEADER}")
             return dataclasses.replace(config, header="yes")
         return config
     if learnt and fits(path, form, parse_columns(learnt).given(), labelled=labelled):
@@ -115,7 +124,13 @@ def with_columns(
                 f"{guess.columns}, or --columns {learnt} if that is meant"
             )
         problems.note(f"{file}: columns {learnt}, as in the model's training data (--columns)")
-        return dataclasses.replace(config, columns=learnt)
+        config = dataclasses.replace(config, columns=learnt)
+        if header is None and isinstance(number, int):
+            found = first_is_header(path, form, kind, parse_columns(learnt), labels)
+            if found or (found is None and guess is not None and guess.has_header):
+                problems.note(f"{file}: {_LOOKS_LIKE_HEADER}")
+                return dataclasses.replace(config, header="yes")
+        return config
     if guess is None:
         return config
     problems.note(f"{file}: columns found by content: --columns {guess.columns} ({guess.why})")

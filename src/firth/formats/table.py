@@ -5,10 +5,13 @@ has it. What is written as ONNX, which takes a labelled data set to judge, is in
 """
 
 import importlib.util
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from firth.config import read_whole
 from firth.convert.cove import is_mtlstm
 from firth.convert.elmo import find_parts, missing_half
 from firth.convert.fastai import find_fastai, missing_words
@@ -20,7 +23,7 @@ from firth.convert.tf_bundle import bundle_prefix
 from firth.convert.weights import FILES
 from firth.convert.word_vectors import looks_like_vectors
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.files import MANIFEST, check_folder, covered_files
+from firth.files import MANIFEST, check_folder
 from firth.folder import Loaded, find_model
 from firth.formats import reading, writing
 from firth.formats.reading import CONFIGS, NO_OPTIONS, Foreign, ReadOptions
@@ -180,16 +183,28 @@ def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
 
 
 def _check_written_here(located: Located) -> None:
-    """CheckpointError for a damaged folder that Firth wrote for another tool, as its manifest tells."""
+    """CheckpointError for a damaged folder that Firth wrote for another tool, or for its damaged manifest."""
     folder = located.path if located.path.is_dir() else located.path.parent
-    try:
-        covered_files(folder)
-    except CheckpointError:
-        return  # none, or another tool's
+    if not os.path.lexists(folder / MANIFEST) or _is_of_another_tool(folder / MANIFEST):
+        return
     try:
         check_folder(folder, whole=False)  # what is missing its reader names
     except CheckpointError as error:
         raise CheckpointError(f"{error}; if the change is meant, delete {folder / MANIFEST}") from None
+
+
+def _is_of_another_tool(manifest: Path) -> bool:
+    """Whether a manifest is sound JSON without anything like an entry of Firth's; CheckpointError if it is no JSON."""
+    try:
+        found = json.loads(read_whole(manifest))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not JSON"
+        raise CheckpointError(
+            f"{manifest} is damaged or another tool's ({reason}), so the files beside it cannot be checked; if they "
+            "are sound, delete it"
+        ) from None
+    entries = found.values() if isinstance(found, dict) else ()
+    return not any(isinstance(entry, dict) and ("sha256" in entry or "bytes" in entry) for entry in entries)
 
 
 def check_packages(row: Format) -> None:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from firth.config import is_open_stream
 from firth.errors import ConfigError
+from firth.files import check_regular
 from firth.serving.refusals import RefusalError
 
 KEY_VARIABLE = "FIRTH_API_KEY"
@@ -87,6 +89,8 @@ def read_keys(file: Path | None) -> list[str]:
     found = [key] if (key := os.environ.get(KEY_VARIABLE, "").strip()) else []
     if file is not None:
         try:
+            if not is_open_stream(file):
+                check_regular(file)
             mode = file.stat().st_mode
             if mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ConfigError(f"--key-file {file}: others can read it: chmod 600 {file}")

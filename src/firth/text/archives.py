@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from firth.files import check_regular
 from firth.text.zstd import open_zstd
 
 # What the libraries raise for a file that is not an archive, or a truncated one.
@@ -45,6 +46,10 @@ def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
 
 @contextmanager
 def open_packed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed according to its suffix. Errors as in ``unpacked``."""
+    """Open a file for reading, decompressed according to its suffix.
+
+    Errors as in ``unpacked``; OSError for a pipe or device.
+    """
+    check_regular(path)
     with open(path, "rb") as raw, unpacked(raw, path.suffix.lower()) as stream:
         yield stream

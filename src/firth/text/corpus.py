@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from firth.errors import InputError
-from firth.files import nearest
+from firth.files import check_regular, nearest
 from firth.progress import say
 from firth.remote import RemotePath, is_address, place_of
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
@@ -65,15 +65,25 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     """Expand files, folders and glob patterns, also at addresses such as s3://…, to text files, each once, in order.
 
     Folders are searched recursively in sorted order; hidden names and other suffixes are skipped.
-    A file given by name may have any suffix. Raises InputError for a path or pattern that matches no file.
+    A file given by name may have any suffix. Raises InputError for a path or pattern that matches no file, and for a
+    pipe, which cannot be read twice.
     """
     if not paths:
         raise InputError("no text files given; name at least one file, folder or glob pattern")
     found: dict[str, Path] = {}
     for given in paths:
         for path in _files_of(str(given)):
+            if not isinstance(path, RemotePath):
+                _check_regular(path)
             found.setdefault(os.path.realpath(path), path)
     return list(found.values())
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def _files_of(given: str) -> list[Path]:

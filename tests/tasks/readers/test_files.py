@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,14 @@ def test_lines_keep_their_numbers(tmp_path: Path, suffix: str, pack: Pack, mark:
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=message):
+        list(read_lines(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_a_pipe_is_no_file_of_examples(tmp_path: Path, name: str) -> None:
+    """Its reader would wait for a writer; and columns are guessed in one pass and read in another."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=r"cannot be read: not a regular file \(a pipe\?\); write what it gives"):
         list(read_lines(tmp_path / name))
 
 

@@ -1,18 +1,20 @@
 """Which column of a table is the text and which the label, where nobody says so: by what stands in them."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from firth.errors import InputError
 from firth.tasks.readers.files import Problems, read_csv, read_tsv
-from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR
+from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns
 
 # Rows that are read to decide, and fewer than which decide nothing.
 _ROWS, _FEWEST = 1000, 4
 # A column whose values are so many words on average is text.
 _TEXT_WORDS = 3.0
+# The name of a column has at most so many.
+_NAME_WORDS = 2
 # So many rows may be malformed: reading the file then names them.
 _MOST_MALFORMED = 0.1
 # Labels come again: of so many rows at most this share are different ones.
@@ -122,6 +124,32 @@ def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: b
     return all(column < len(names) if isinstance(column, int) else names.count(column) == 1 for column in wanted)
 
 
+def first_is_header(path: Path, form: str, kind: str, columns: Columns, labels: Collection[str]) -> bool | None:
+    """Whether line 1 of a table names the columns, as its labels tell; None if they do not.
+
+    It does where its label is none that the model knows, those of the lines below are, and its text may be a name.
+    ``columns``: by number; ``labels``: those of the model, none for ``kind`` regress, whose values are numbers.
+    """
+    rows = list(itertools.islice(_fields(path, form), _ROWS))
+    text, label = columns.text, columns.label
+    if not isinstance(text, int) or not isinstance(label, int) or (kind != "regress" and not labels):
+        return None
+    values = [row[label].strip() for row in rows if label < len(row)]
+
+    def is_known(value: str) -> bool:
+        if kind == "regress":
+            return _is_number(value)
+        return set(value.split(MULTILABEL_SEPARATOR) if kind == "multilabel" else [value]) <= {*labels, ""}
+
+    if not values or is_known(values[0]):
+        return False
+    return True if len(values) > 1 and all(map(is_known, values[1:])) and _may_be_name(rows[0][text]) else None
+
+
+def _may_be_name(value: str) -> bool:
+    return len(value.split()) <= _NAME_WORDS
+
+
 def _fields(path: Path, form: str) -> Iterator[list[str]]:
     lines = read_csv(path) if form == "csv" else read_tsv(path, Problems(skip_bad=True))
     return (fields for _, fields in lines)
@@ -153,7 +181,7 @@ def _counting(values: Sequence[str]) -> Iterator[int]:
 def _is_header(first: Sequence[str], text: _Column, label: _Column | None, kind: str) -> bool:
     """Whether the first line names the columns: what stands in it is no label of the others, and no text."""
     name = first[text.number].strip()
-    if len(name.split()) > 2 or name in text.values:
+    if not _may_be_name(name) or name in text.values:
         return False
     if label is None:
         return text.words >= _TEXT_WORDS
