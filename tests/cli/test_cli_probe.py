@@ -128,4 +128,4 @@ def test_all_layers_for_several_tasks(firth, tiny_run: Path, tmp_path: Path) -> 
     twice = firth(*given, "--with", tiny_run, "--out", tmp_path / "o")
     assert twice.code == 2 and "is given twice" in twice.complaint
     assert "leave out --task" in firth(*given, "--task", "tag", "--out", tmp_path / "o").complaint
-    assert "--tags and --with are for --all" in firth("probe", "--tags", "a=b", "--out", tmp_path / "o").complaint
+    assert "--tags, --with and --on are for --all" in firth("probe", "--tags", "a=b", "--out", tmp_path / "o").complaint
