@@ -41,6 +41,8 @@ FILES = {
     "answer": ("t.json", squad(12)),
     "choose": ("c.jsonl", choices(16)),
 }
+# Of a classifier of pairs.
+PAIRS = ("p.tsv", "text\tsecond\tlabel\n" + "".join(f"{text}\t{label} {text}\t{label}\n" for text, label in ROWS))
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +51,14 @@ def models(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("firth.finetuning.finetune.write_finetune_report", lambda out, recipe, results: out)
-        for kind, (name, text) in FILES.items():
+        for kind, (name, text) in (FILES | {"pairs": PAIRS}).items():
             (folder / name).write_text(text, "utf-8")
-            tokens = ["finetune", "--task", kind, "--model", tiny_run, "--train", folder / name, "--out", folder / kind]
+            task = "classify" if kind == "pairs" else kind
+            tokens = ["finetune", "--task", task, "--model", tiny_run, "--train", folder / name, "--out", folder / kind]
             tokens += ["--epochs", "0.1", "--set", "train.precision=float32"]
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 assert main([*map(str, tokens)]) == 0
-    return {kind: folder / kind for kind in FILES}
+    return {kind: folder / kind for kind in (*FILES, "pairs")}
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -125,7 +128,11 @@ def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("kind", "items", "keys"),
     [
-        ("classify", [{"text": "a"}, {"text": "a", "second": "b", "id": 7}], ["label", "probability", "probabilities"]),
+        (
+            "pairs",
+            [{"text": "a", "second": ""}, {"text": "a", "second": "b", "id": 7}],
+            ["label", "probability", "probabilities"],
+        ),
         ("multilabel", [{"text": ""}, {"text": "a", "id": "x"}], ["labels", "probabilities"]),
         ("regress", [{"text": "a", "second": "b"}, {"text": "a", "id": "x", "score": 3}], ["value"]),
         (
@@ -189,7 +196,7 @@ def test_each_tag_comes_with_its_word_and_where_it_stands(firth, models: dict[st
 
 def test_a_pair_is_not_its_first_text(firth, models: dict[str, Path]) -> None:
     items = [json.dumps({"text": "winter"}), json.dumps({"text": "winter", "second": "the river"})]
-    answers = rows(firth("predict", models["classify"], "--format", "jsonl", *items).out)
+    answers = rows(firth("predict", models["pairs"], "--format", "jsonl", *items).out)
     assert answers[0] != answers[1]
 
 
@@ -251,10 +258,10 @@ def test_the_answers_to_a_labelled_file_are_those_that_evaluate_scores(
 def test_columns_and_headers(firth, models: dict[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "t.tsv"
     file.write_text("7\twinter\tsummer\n")
-    by_number = firth("predict", models["classify"], "--input", file, "--columns", "id=0,text=1,second=2")
+    by_number = firth("predict", models["pairs"], "--input", file, "--columns", "id=0,text=1,second=2")
     assert rows(by_number.out)[0]["id"] == "7" and "no header; text from column 1" in by_number.err
     pair = json.dumps({"text": "winter", "second": "summer", "id": "7"})
-    assert rows(firth("predict", models["classify"], "--format", "jsonl", pair).out) == rows(by_number.out)
+    assert rows(firth("predict", models["pairs"], "--format", "jsonl", pair).out) == rows(by_number.out)
     file.write_text("a\tb\nwinter\tsummer\n")
     assert len(rows(firth("predict", models["classify"], "--input", file, "--columns", "text=a").out)) == 1
     both = firth("predict", models["classify"], "--input", file, "--columns", "text=0", "--no-header")
@@ -435,9 +442,9 @@ def test_a_submission_has_every_test_row_in_order(firth, wnli: tuple[Path, Path]
 
 def test_the_diagnostic_set_is_read_as_published(firth, models: dict[str, Path]) -> None:
     file = Path(__file__).resolve().parents[1] / "fixtures" / "data" / "glue" / "diagnostic" / "diagnostic.tsv"
-    answers = rows(firth("predict", models["classify"], "--input", file, "--task", "glue/ax").out)
+    answers = rows(firth("predict", models["pairs"], "--input", file, "--task", "glue/ax").out)
     assert [answer["id"] for answer in answers] == ["0", "1"]
-    expected = load(models["classify"]).predict(('The cat "sat.', "The cat did not sit."))
+    expected = load(models["pairs"]).predict(('The cat "sat.', "The cat did not sit."))
     assert answers[0]["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
 
 
@@ -525,3 +532,14 @@ def test_answer_texts_as_the_published_code_recovers_them(firth, models: dict[st
     for verb in (("predict", models["classify"], "x"), ("evaluate", models["classify"], "--data", file)):
         refused = firth(*verb, "--recover-text", "published")
         assert refused.code == 2 and "--recover-text is for question answering" in refused.complaint
+
+
+def test_a_pair_for_a_model_of_single_texts_is_refused(firth, tmp_path: Path) -> None:
+    lines = [f"{word} {n}\t{label}" for n in range(12) for word, label in (("river", "a"), ("winter", "b"))]
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n", "utf-8")
+    run = tmp_path / "run"
+    firth("finetune", "--task", "classify", "--model", "tfidf", "--train", tmp_path / "t.tsv", "--out", run)
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"text": "river"}\n{"text": "river", "second": "winter"}\n', "utf-8")
+    found = firth("predict", run, "--input", items)
+    assert found.code == 2 and "items.jsonl:2: a pair of texts, and the model has learnt from single" in found.complaint

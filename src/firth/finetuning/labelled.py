@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firth.baseline.config import JointConfig, TfidfConfig
+from firth.baseline.model import Baseline, Predictor
 from firth.errors import ConfigError, InputError
 from firth.finetuning.recipe import LabelledConfig
 from firth.metrics.tagging import KLUE_NER_TAGS
@@ -152,6 +154,19 @@ def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
         return found
     columns = learnt_columns(provenance)  # folders of earlier versions say no more
     return parse_columns(columns).second is not None if columns else None
+
+
+def pairs_of(predictor: Predictor) -> bool | None:
+    """Whether a model learnt from pairs of texts, or from single ones; None where its folder does not say."""
+    if not isinstance(predictor, Baseline):
+        return learnt_pairs(predictor.provenance)
+    config = predictor.method.config
+    if isinstance(config, JointConfig):
+        from firth.inference.joint import Joint  # imports PyTorch
+
+        assert isinstance(predictor.method, Joint)
+        config = predictor.method.tfidf.config
+    return config.pairs if isinstance(config, TfidfConfig) else None
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from firth.baseline.config import JointConfig, TfidfConfig
 from firth.baseline.model import Baseline
 from firth.errors import CheckpointError, ConfigError
+from firth.finetuning.labelled import pairs_of
 from firth.serving.cost import CostModel
 from firth.serving.scheduler import QueuedRow
 
@@ -124,7 +124,7 @@ class Hosted:
     def __post_init__(self) -> None:
         self.words = _words(self.predictor)
         self.abilities = _abilities(self.predictor) | ({"find-nearest"} if self.words is not None else set())
-        self.pairs = _pairs(self.predictor)
+        self.pairs = pairs_of(self.predictor)
 
     @property
     def task(self) -> str:
@@ -401,21 +401,6 @@ def _words(predictor: "Model | Baseline") -> "WordTable | None":
         return table_of(predictor.loaded)
     except ConfigError:
         return None
-
-
-def _pairs(predictor: "Model | Baseline") -> bool | None:
-    """Whether a model learnt from pairs of texts, or from single ones; None where its folder does not say."""
-    if not isinstance(predictor, Baseline):
-        from firth.finetuning.labelled import learnt_pairs
-
-        return learnt_pairs(predictor.provenance)
-    config = predictor.method.config
-    if isinstance(config, JointConfig):
-        from firth.inference.joint import Joint
-
-        assert isinstance(predictor.method, Joint)
-        config = predictor.method.tfidf.config
-    return config.pairs if isinstance(config, TfidfConfig) else None
 
 
 def _abilities(predictor: "Model | Baseline") -> frozenset[str]:
