@@ -29,7 +29,7 @@ from firth.data.shards import Corpus
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import assemble, deterministic, make_loader
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.trainer import Trainer
 
 # A row's name and its --set settings.

@@ -96,7 +96,7 @@ def main(given: Sequence[str] | None = None) -> Path:
         "processes",
         title="A process on each core",
         target="two processes at 92 % of twice one",
-        about="Updates of `firth pretrain --processes N`, two micro-batches a core and update: one process of one "
+        about="Updates of `firth pretrain --processes 2`, two micro-batches a core and update: one process of one "
         "thread alone, a process of one thread on each core, and one process with a thread on each core. Rates are "
         "those of the run's own log. Runs have turns.",
         arguments=options,

@@ -32,7 +32,7 @@ from firth.finetuning.resolve import resolve as resolve_finetuning
 from firth.machine import find_machine, has_fast_bfloat16
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import assemble, deterministic, pretrain
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.log import read_log
 
 THEIRS = "transformers Trainer"

@@ -25,7 +25,7 @@ from firth.memory import estimate_memory
 from firth.pretraining.run import assemble
 from firth.bench.synthetic import plain_corpus, plain_tokenizer
 from firth.machine import find_machine, reuse_memory
-from firth.training.distributed import World
+from firth.training.collectives import World
 
 name, tokens, precision, recompute, folder = *sys.argv[1:4], sys.argv[4] == "True", Path(sys.argv[5])
 reuse_memory()

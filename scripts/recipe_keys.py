@@ -20,9 +20,9 @@ HEAD = """# Recipe keys
 Every key of a recipe, with its values, default and meaning. Set one with `--set KEY=VALUE`, or write it to a TOML file:
 `optim.learning_rate` is `learning_rate` in the table `[optim]`. `--show-recipe` prints a command's complete recipe.
 
-The defaults here are those of a key alone. A system, a task or a preset has values of its own for some: pre-training
-uses the recipe `small` for BERT sizes below base ([why](learning.md)), fine-tuning starts from the published settings
-of the model's system.
+The defaults here are those of a key alone. A system, a task or a head preset has values of its own for some:
+pre-training uses the recipe `small` for BERT sizes below base ([why](learning.md)), fine-tuning starts from the
+published settings of the model's system.
 """
 
 

@@ -4,7 +4,8 @@
     .venv/bin/python scripts/ship.py firth-mini-en models/en-large/firth-mini-en-long docs/results/firth-mini-en.json
 
 The card reads the run's recipe and log, the data card beside its corpus, and docs/results/finetuning.json. The second
-form: for a run that went on with the model of an earlier one, whose record (scripts/record.py) comes last.
+form: for a run that went on with the model of earlier ones, whose records (scripts/record.py) follow in their order.
+Runs, records and recipes have the same names.
 """
 
 import json
@@ -36,7 +37,7 @@ CURVE_POINTS = 10
 _MEASURED = "Medians of three seeds on dev sets. The baseline is TF-IDF + a linear model, or each word's commonest tag."
 
 
-def main(name: str, run: Path, earlier: Path | None = None) -> None:
+def main(name: str, run: Path, *earlier: Path) -> None:
     if name not in SHIPPED:
         sys.exit(f"error: {name}: expected one of {', '.join(SHIPPED)}")
     recipe, log = read_toml(run / "recipe.toml"), read_log(run / "log.jsonl")
@@ -47,31 +48,37 @@ def main(name: str, run: Path, earlier: Path | None = None) -> None:
     made = folder.with_name(f".{name}.new")
     shutil.rmtree(made, ignore_errors=True)
     convert(run, made, dtype="bfloat16")
-    before = read_json(earlier) if earlier else None
-    (made / "README.md").write_text(card(name, recipe, evaluations, before), "utf-8")
+    before = {path.stem: read_json(path) for path in earlier}
+    (made / "README.md").write_text(card(name, run.name, recipe, evaluations, before), "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.1f} MB")
 
 
-def card(name: str, recipe: dict[str, Any], evaluations: list[dict[str, Any]], before: Mapping[str, Any] | None) -> str:
-    """The model card: data, licences, recipe, curve, scores, limits. ``before``: the record of an earlier run."""
+def card(
+    name: str,
+    run: str,
+    recipe: dict[str, Any],
+    evaluations: list[dict[str, Any]],
+    before: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The model card: data, licences, recipe, curve, scores, limits. ``before``: records of earlier runs by name."""
     language, last, corpus = LANGUAGES[name], evaluations[-1], Path(recipe["data"]["corpus"])
-    points = curve(evaluations, recipe, 0)
     # What the data card says of lower case, if it does.
     said = re.search(r"\d+% of the training documents are lower-cased\.", (corpus / "README.md").read_text("utf-8"))
     lowered = f" {said[0]}" if said else ""
-    recipes, change = f"`recipes/{name}.toml`", ""
-    n_tokens = tokens_of(recipe)
+    runs = [*((record["recipe"], record["curve"]) for record in before.values()), (recipe, evaluations)]
+    points, steps, n_tokens = list[str](), list[str](), 0
+    for options, curve_of_it in runs:
+        points += curve(curve_of_it, options, n_tokens)
+        n_tokens += tokens_of(options)
+        steps.append(f"up to {n_tokens / 1e6:.0f} M tokens in sequences of {lengths(options)} tokens")
+    recipes = ", then ".join(f"`recipes/{one}.toml`" for one in (*before, run))
+    change = ""
     if before:
-        first = tokens_of(before["recipe"])
-        points = curve(before["curve"], before["recipe"], 0) + curve(evaluations, recipe, first)
-        n_tokens += first
-        recipes += f", then `recipes/{name}-long.toml`"
         change = (
-            f"\n\nUp to {first / 1e6:.0f} M tokens in sequences of {lengths(before['recipe'])} tokens; then of "
-            f"{lengths(recipe)}, with a new rise and fall of the learning rate.{lowered} Either run is scored on its "
-            "own mix of lengths, so the two parts of the table do not compare."
+            f"\n\nIt was trained {', then '.join(steps)}, each time with a new rise and fall of the learning rate."
+            f"{lowered} Each run is scored on its own mix of lengths, so the parts of the table do not compare."
         )
     parts = [
         f"---\nlanguage: {language}\nlibrary_name: transformers\ntags: [firth, bert, fill-mask]\n---",
@@ -165,7 +172,7 @@ def _median(cell: Mapping[str, Any] | None, metric: str) -> str:
 
 
 if __name__ == "__main__":
-    if not 3 <= len(sys.argv) <= 4:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
     try:
         main(sys.argv[1], *map(Path, sys.argv[2:]))

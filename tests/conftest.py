@@ -8,7 +8,11 @@ from typing import Any
 
 import jaxtyping
 import pytest
+from hypothesis import settings
 
+# A deadline of 200 ms an example is an assertion on time, which a busy machine breaks.
+settings.register_profile("firth", deadline=None)
+settings.load_profile("firth")
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
 

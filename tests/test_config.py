@@ -278,7 +278,7 @@ RECIPES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(recipe=RECIPES, comments=st.booleans())
 def test_recipes_there_and_back(tmp_path_factory: pytest.TempPathFactory, recipe: Pretrain, comments: bool) -> None:
     """As TOML, with and without comments; read by the types themselves, and by the reader of recipes."""
@@ -303,7 +303,7 @@ def settings_of(data: dict[str, Any], prefix: str = "") -> list[str]:
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(recipe=RECIPES)
 def test_a_recipe_can_be_given_by_settings_alone(recipe: Pretrain) -> None:
     recipe = replace(recipe, data=replace(recipe.data, corpus="c"))

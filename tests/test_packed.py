@@ -58,7 +58,7 @@ def slots_of(rows: Rows) -> Iterator[tuple[int, int, int, int]]:
         row += n
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS)
 def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
     rows = Rows.from_lengths(lengths)
@@ -77,7 +77,7 @@ def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
     assert sorted(plan.scatter.tolist()) == real
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS)
 def test_groups_are_of_near_equal_length(lengths: list[int]) -> None:
     rows = Rows.from_lengths(lengths)
@@ -90,7 +90,7 @@ def test_groups_are_of_near_equal_length(lengths: list[int]) -> None:
         row += n
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS)
 def test_in_order_says_that_slots_are_tokens(lengths: list[int]) -> None:
     plan = Rows.from_lengths(lengths).plan
@@ -105,7 +105,7 @@ def test_in_order_where_it_is_known(lengths: list[int], in_order: bool) -> None:
     assert Rows.from_lengths(lengths).plan.in_order is in_order
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=4))
 @example([1, 32])
 @example([33])
@@ -127,7 +127,7 @@ def test_a_row_without_tokens_is_refused(lengths: list[int]) -> None:
         Rows.from_lengths(lengths)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, st.sampled_from([(), (3,), (2, 2)]))
 def test_padded_and_back(lengths: list[int], more: tuple[int, ...]) -> None:
     rows = Rows.from_lengths(lengths)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
 
+import hypothesis
 import pytest
 
 import firth
@@ -116,6 +117,10 @@ def write_tree(folder: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return folder / "firth"
+
+
+def test_no_generated_example_has_a_deadline() -> None:
+    assert hypothesis.settings().deadline is None, "tests/conftest.py sets it: a busy machine fails no test"
 
 
 def test_imports_go_to_the_left() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from firth.convert.hf_bert import BERT, BERT_LEFT_TO_RIGHT
 from firth.convert.hf_gpt import GPT
-from firth.convert.huggingface import HuggingFace
+from firth.convert.hf_mapping import HuggingFace
 from firth.costs import (
     awd_lstm_bytes,
     awd_lstm_flops,

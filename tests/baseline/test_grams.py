@@ -83,7 +83,7 @@ def test_lots_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.array_equal(tfidf(TEXTS, again, config).toarray(), expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=5), st.booleans())
 def test_every_n_gram_of_any_text_is_counted(texts: list[str], across: bool) -> None:
     config = GramConfig(shortest=1, longest=3, min_count=1, across=across)

@@ -23,6 +23,12 @@ def test_texts_get_a_number_each(firth, tiny_run: Path) -> None:
     assert done.code == 0
     assert [line.split("  ")[-1] for line in done.out.splitlines()] == ["some words", "others"]
     assert float(done.out.split()[0]) < 0
+    # The columns are named above them, on stderr: stdout has a line for each text.
+    names = done.err.splitlines()[0]
+    assert names.split() == ["log-probability", "pseudo-perplexity", "text"]
+    first = done.out.splitlines()[0]
+    assert names.index("text") == first.index("some words")
+    assert not firth("score-text", tiny_run, "a", "--json").err
 
 
 def test_json_has_each_token(firth, tiny_run: Path) -> None:

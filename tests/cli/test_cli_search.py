@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 
 def test_embed_once_then_search(firth, tiny_run: Path, tmp_path: Path) -> None:
     texts, index = tmp_path / "lines.txt", tmp_path / "index"
@@ -29,6 +31,28 @@ def test_refusals(firth, tiny_run: Path, tmp_path: Path) -> None:
     assert folder.code == 2 and "is a folder: give a file with one text a line" in folder.complaint
     missing = firth("search", tmp_path / "i", "--texts", tmp_path / "no.txt", "--model", tiny_run)
     assert missing.code == 2 and "no such file" in missing.complaint
+
+
+def test_where_no_index_is_the_command_works_as_it_is_printed(
+    firth, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lines.txt").write_text("the river\nthe market\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert firth("embed", tiny_run, "--input", "lines.txt", "--out", "vectors.npy").code == 0
+    refused = firth("search", "vectors.npy", "the river")
+    assert "vectors.npy holds vectors without their texts and their model, and is no index" in refused.complaint
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("a", "utf-8")
+    for wrong, made in (
+        ("vectors.npy", "vectors-index"),
+        ("vectors.npy", "vectors-index2"),
+        ("folder", "folder-index"),
+    ):
+        refused = firth("search", wrong, "the river")
+        command = refused.complaint.split(": firth ")[1].split(" makes one")[0]
+        assert refused.code == 2 and command == f"search {made} --texts FILE --model MODEL"
+        typed = [{"FILE": "lines.txt", "MODEL": str(tiny_run)}.get(word, word) for word in command.split()]
+        assert firth(*typed).code == 0 and firth("search", made, "the river").code == 0
 
 
 def test_a_query_that_the_model_cannot_read_is_said(firth, tiny_run: Path, tmp_path: Path) -> None:

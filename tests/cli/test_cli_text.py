@@ -3,6 +3,7 @@
 import json
 import lzma
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,26 @@ def test_vocab_of_words_and_a_corpus_made_with_it(firth, tiny_text: Path, tmp_pa
     assert result.code == 0 and "next: firth pretrain --model lstm-small --corpus" in result.out
 
 
+def test_a_corpus_for_bert_is_followed_by_its_plan(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    result = firth("prepare", tiny_text, "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--workers", 1)
+    assert result.code == 0 and result.out.splitlines()[-1] == f"next: firth plan {tmp_path / 'c'} --minutes 30"
+    planned = firth("plan", tmp_path / "c", "--minutes", 30)
+    assert planned.code == 0 and f"--corpus {tmp_path / 'c'} --out runs/a --minutes 30" in planned.out
+
+
+def test_a_text_too_small_to_learn_from_is_said_and_one_below_a_sequence_is_refused(
+    firth, tiny_vocab: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "t.txt").write_text("The river.\n", "utf-8")
+    made = firth("prepare", tmp_path / "t.txt", "--tokenizer", tiny_vocab, "--out", tmp_path / "c", "--workers", 1)
+    n_tokens = int(re.search(r"(\d+) tokens$", made.out.splitlines()[0])[1])  # type: ignore[index]  # it is there
+    little = f"warning: a text of {n_tokens} tokens is little to pre-train on: 40 epochs, more gain little, read "
+    assert made.code == 0 and f"{little}{40 * n_tokens}, and firth-mini-en had read 8.19M" in made.out
+    refused = firth("pretrain", "--model", "bert-tiny", "--corpus", tmp_path / "c", "--out", tmp_path / "r")
+    assert refused.code == 2 and not (tmp_path / "r").exists()
+    assert f"c has {n_tokens} tokens of training text, and one sequence reads " in refused.complaint
+
+
 def test_vocab_of_byte_pairs_has_no_score(firth, tiny_text: Path, tmp_path: Path) -> None:
     result = firth("vocab", tiny_text, "--kind", "bpe", "--score", "likelihood", "--out", tmp_path / "v")
     assert result.code == 2 and "score='likelihood' applies to WordPiece" in result.complaint
@@ -189,7 +210,7 @@ def test_prepare_reports_and_says_what_comes_next(firth, tiny_text: Path, tiny_v
     command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--hold-out", 0.1, "--workers", 1, "--out"]
     result = firth(*command, tmp_path / "c")
     assert result.code == 0
-    assert "held out  " in result.out and f"--model bert-mini --corpus {tmp_path / 'c'}" in result.out
+    assert "held out  " in result.out and f"next: firth plan {tmp_path / 'c'}" in result.out
     report = json.loads(firth(*command, tmp_path / "d", "--json").out)
     assert report["documents"] + report["dev_documents"] == 80
     again = firth(*command, tmp_path / "c")
@@ -280,7 +301,8 @@ def test_one_document_of_one_sentence(firth, tmp_path: Path) -> None:
     vocab, corpus = tmp_path / "v", tmp_path / "c"
     assert firth("vocab", text, "--size", 25, "--out", vocab).code == 0
     assert firth("prepare", text, "--tokenizer", vocab, "--out", corpus, "--workers", 1, "--hold-out", 0).code == 0
-    result = firth("pretrain", "--model", "bert-tiny", "--corpus", corpus, "--out", tmp_path / "r", "--steps", 2)
+    short = ["--steps", 2, "--set", "data.length=16"]  # the text has 18 tokens
+    result = firth("pretrain", "--model", "bert-tiny", "--corpus", corpus, "--out", tmp_path / "r", *short)
     assert result.code == 0 or (result.code in (1, 2) and "sentence" in result.complaint), result.err
 
 

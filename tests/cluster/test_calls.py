@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -114,3 +115,65 @@ def test_an_error_on_a_node_is_that_of_one_machine(tmp_path: Path, on: str) -> N
     with pytest.raises(ConfigError, match="--on slurm: expected ray or an address such as ray://head:10001"):
         run_cells([StudyCell("a", node_work.square, {"number": 1})], tmp_path / "out", 0, lambda _: None, "slurm")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_on_nodes_is_that_of_one_machine(
+    tmp_path: Path, tiny_run: Path, on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firth.finetuning import compare
+    from firth.finetuning.recipe import LabelledConfig
+
+    lines = [
+        f"{who} {does}\t{label}"
+        for who in ("the baker", "our teacher", "the queen", "a child")
+        for does, label in (("walked to the river", "river"), ("wrote before winter", "winter"))
+        for _ in range(4)
+    ]
+    for name in ("t.tsv", "d.tsv"):
+        (tmp_path / name).write_text("text\tlabel\n" + "\n".join(lines) + "\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    settings = {"train.precision": "float32", "train.batch_examples": 8, "train.epochs": 1.0}
+
+    def compared(out: str, on: str) -> dict[str, Any]:
+        config = LabelledConfig(train="t.tsv", dev="d.tsv")
+        found = compare.compare(
+            "classify", config, out, models=[str(tiny_run)], sizes=(16,), settings=settings, on=on, tell=lambda _: None
+        )
+        assert (Path(out) / "model/firth.json").is_file()
+        # Other numbers of threads add in other orders.
+        plain = json.dumps(json.loads(json.dumps(found.results), parse_float=lambda digits: round(float(digits), 6)))
+        times = ("seconds", "predict_ms", "megabytes", "recommendation")
+        return json.loads(plain, object_hook=lambda d: {k: v for k, v in d.items() if k not in times})
+
+    there = compared("there", on)
+    assert there == compared("here", "") and len(there["ways"]) == 4
+    assert "training examples" in Path("there/cells/fine-tuned-1/16/cell.log").read_text("utf-8")
+    # Nothing is left to do: the same command reads the fits, with a cluster or without.
+    assert compared("there", "") == there
+
+
+def test_layers_are_probed_on_nodes_as_on_one_machine(
+    tmp_path: Path, tiny_run: Path, on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firth.finetuning.layer_probes import LayerProbing, probe_layers
+    from firth.inference.model import load
+
+    sentence = [("the", "DET"), ("baker", "NOUN"), ("walked", "VERB"), ("slowly", "ADV")]
+    (tmp_path / "treebank").mkdir()
+    for split in ("train", "dev"):
+        blocks = []
+        for number in range(12):
+            rows = sentence[: 3 + number % 2]
+            blocks.append("".join(f"{i}\t{w}\t{w}\t{t}\t_\t_\t0\t_\t_\t_\n" for i, (w, t) in enumerate(rows, start=1)))
+        (tmp_path / "treebank" / f"{split}.conllu").write_text("\n".join(blocks) + "\n", "utf-8")
+    shutil.copytree(tiny_run, tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    models = [(name, load(name)) for name in (str(tiny_run), "other")]
+    data = [("ud-pos", Path("treebank"))]
+
+    def probed(out: str, on: str) -> dict[str, Any]:
+        found = probe_layers(models, data, Path(out), LayerProbing(words=60), on=on, tell=lambda _: None)
+        return json.loads(json.dumps(found), parse_float=lambda digits: round(float(digits), 6))
+
+    assert probed("there", on) == probed("here", "")
+    assert json.loads(Path("there/probe.json").read_text("utf-8"))["models"][1]["model"] == "other"

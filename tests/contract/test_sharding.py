@@ -31,7 +31,7 @@ from firth.pretraining import several
 from firth.pretraining.run import pretrain, resume
 from firth.pretraining.recipe import read_resolved_recipe
 from firth.training import trainer
-from firth.training.distributed import join_world
+from firth.training.collectives import join_world
 from firth.training.trainer import Trainer
 
 class Traffic(TorchDispatchMode):

@@ -39,7 +39,7 @@ def test_published_values(data: bytes, expected: int) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_short_messages(data: bytes) -> None:
     assert crc32c(array(data)) == by_definition(data)
 

@@ -449,7 +449,7 @@ PARTS = (".index", ".data-00000-of-00001")
 
 
 @given(part=st.sampled_from(PARTS), changes=st.lists(damage(), min_size=1, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damaged_files(small: Path, part: str, changes: list[Callable[[bytes], bytes]]) -> None:
     prefix = small.with_name("damaged")
     for name in PARTS:
@@ -466,7 +466,7 @@ def test_damaged_files(small: Path, part: str, changes: list[Callable[[bytes], b
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_lies_with_the_right_checksums(small: Path, data: st.DataObject) -> None:
     """Behind the checksums anything may be written: an error, or arrays that lie in the file."""
     prefix = small.with_name("lying")
@@ -489,7 +489,7 @@ def test_lies_with_the_right_checksums(small: Path, data: st.DataObject) -> None
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_anything_before_a_magic_number(small: Path, data: bytes) -> None:
     prefix = small.with_name("anything")
     Path(f"{prefix}.index").write_bytes(data + bundles.MAGIC)

@@ -19,7 +19,7 @@ from torch import Tensor
 from firth.convert.weights import find_tensors, read_tensors
 from firth.errors import CheckpointError
 
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def tensors() -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ def plain_words(text: str) -> list[str]:
     return re.findall(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W_])+", text)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(DOCUMENTS)
 def test_equal_words_have_equal_hashes_and_unequal_ones_do_not(documents: list[list[str]]) -> None:
     block = fingerprint(documents)

@@ -11,7 +11,7 @@ from firth.corpus.fingerprints import mix
 from firth.corpus.spill import Spill, groups
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 99)), max_size=20)), st.integers(1, 300))
 def test_spilled_or_not_the_order_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[int, int]]], memory: int

@@ -122,7 +122,7 @@ def test_several_files_are_counted_apart(tmp_path: Path, in_process: None) -> No
     assert [file.documents for file in verdict.files] == [1, 2, 3] and verdict.first == [0, 1, 3, 6]
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(100, 4000))
 def test_copies_are_removed_whatever_the_blocks(
     tmp_path_factory: pytest.TempPathFactory, in_process: None, seeds: list[int], block: int

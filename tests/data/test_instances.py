@@ -104,7 +104,7 @@ def spans(plan: Instances) -> list[tuple[list[int], list[int], int]]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(DOCUMENTS, st.integers(2, 25), st.sampled_from([0.0, 0.3, 1.0]))
 @example([[1]], 2, 0.0)
 @example([[12]], 5, 1.0)
@@ -246,7 +246,7 @@ def test_another_document_is_another_one_if_there_is() -> None:
     assert {_another(0, 2, seed) for seed in range(5000)} == {0, 1}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 20), st.integers(0, 3))
 def test_windows_hold_every_token_once_and_cross_no_border(sizes: list[int], room: int, epoch: int) -> None:
     bounds = np.cumsum([0, *sizes])

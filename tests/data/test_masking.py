@@ -40,7 +40,7 @@ def counts(index: np.ndarray, starts: np.ndarray) -> list[int]:
 LENGTHS = st.lists(st.integers(3, 40), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LENGTHS, st.sampled_from([0, 1, 3]), st.sampled_from([0.15, 0.5]))
 def test_each_row_has_exactly_the_published_number(lengths: list[int], most: int, share: float) -> None:
     """min(most, max(1, round(length · share))), Python's round; fewer only where fewer can be chosen."""
@@ -67,7 +67,7 @@ def test_the_usual_ceilings() -> None:
     assert MaskingConfig(max_predictions=5).most(512) == 5
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(LENGTHS, st.booleans())
 def test_special_pieces_are_never_chosen_and_the_rest_is_left_alone(lengths: list[int], whole_words: bool) -> None:
     ids, starts, special = rows(lengths)
@@ -174,7 +174,7 @@ def words_of(ids: np.ndarray, special: np.ndarray) -> list[list[int]]:
     return groups
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(LENGTHS, st.sampled_from([0.15, 0.4]), st.integers(0, 50))
 def test_whole_words_are_whole_and_fit(lengths: list[int], share: float, seed: int) -> None:
     ids, starts, special = rows(lengths, seed)

@@ -78,7 +78,7 @@ def test_packing_equals_a_loop_over_rows(layout: Layout, make: Any) -> None:
     assert packed.starts.tolist() == [0, *np.cumsum(lengths)[:-1].tolist()]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=120), st.integers(40, 100), st.integers(0, 9))
 def test_batches_hold_every_row_once_within_the_budget(lengths: list[int], budget: int, seed: int) -> None:
     sizes = np.array(lengths)

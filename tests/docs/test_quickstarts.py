@@ -13,8 +13,7 @@ from firth.cli import main
 README = DOCS.parent / "README.md"
 # What a quickstart's command is given so that it takes seconds.
 SHORTER = {
-    "--size 8000": "--size 300",
-    "--model bert-mini": "--model bert-tiny",
+    "--size 4000": "--size 300",
     "--out runs/a --minutes 30": "--out runs/a --steps 4",
     "--out runs/spam": "--out runs/spam --epochs 1",
     "--out runs/names": "--out runs/names --epochs 1",

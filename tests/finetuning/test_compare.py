@@ -74,6 +74,56 @@ def test_every_way_is_scored_with_intervals_and_costs(compared: Path) -> None:
     assert results["recommendation"].split(":")[0] in page and "<svg" in page and "http" not in page.split("<style>")[0]
 
 
+def test_macro_f1_and_the_majority_baseline_stand_beside_accuracy(
+    compared: Path, files: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = read_json(compared / "compare.json")
+    assert results["beside"] == ["macro_f1"]
+    # Half of the dev examples have either label; the F1 of the one that is never given is 0.
+    majority = results["majority"]
+    assert majority["answer"] == "in" and majority["scores"]["accuracy"] == 0.5
+    assert majority["scores"]["macro_f1"] == pytest.approx(1 / 3)
+    page = (compared / "report.html").read_text("utf-8")
+    assert "majority baseline: always in" in page and "0.3333" in page and "macro_f1" in page
+    found = module.Comparison(compared, results)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "compare", lambda *arguments, **options: found)
+        flags = ["--train", str(files / "train.tsv"), "--dev", str(files / "dev.tsv"), "--models", str(tiny_run)]
+        assert main(["compare", *flags, "--out", str(compared)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert "  majority baseline: always in: accuracy 0.5000  macro_f1 0.3333" in printed
+    macro = results["ways"]["joint-1"]["scores"]["macro_f1"]
+    assert any(line.startswith("  joint run") and f"macro_f1 {macro:.4f}" in line for line in printed)
+
+
+def test_scores_of_unequal_numbers_of_labels_are_not_set_beside_each_other_as_equals(
+    files: Path, tmp_path: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module._expected_s
+    monkeypatch.setattr(
+        module, "_expected_s", lambda way, n, done: real(way, n, done) if way.baseline or n == 30 else 1e6
+    )
+    options = {"models": [str(tiny_run)], "sizes": (30,), "settings": FAST, "tell": lambda text: None}
+    results = compare("classify", config(files), tmp_path / "c", **options).results  # type: ignore[arg-type]
+    assert {name: row["labels"] for name, row in results["ways"].items()} == {
+        "baseline": 62,
+        "frozen-1": 30,
+        "fine-tuned-1": 30,
+        "joint-1": 30,
+    }
+    equal = results["equal_labels"]
+    assert equal["labels"] == 30 and equal["scores"]["baseline"] == dict(results["curve"]["baseline"])[30]
+    assert "The time ended before all had the same labels (baseline 62, frozen run 30" in results["recommendation"]
+    at_30 = f"with 30 labels each, accuracy is baseline {equal['scores']['baseline']:.4f}, frozen run "
+    assert at_30 in results["recommendation"]
+    assert "with 62 labels): " in results["recommendation"] and " with 30 labels is " in results["recommendation"]
+
+
+def test_models_of_one_folder_name_are_told_apart() -> None:
+    names = [way.name for way in module.ways_of("tag", ["runs/a/model", "runs/b/model", "runs/c"])]
+    assert names == ["baseline", "fine-tuned runs/a/model", "fine-tuned runs/b/model", "fine-tuned c"]
+
+
 def test_labels_that_may_be_wrong_are_listed(compared: Path) -> None:
     results = read_json(compared / "compare.json")
     assert any(s["text"] == "scan the old house" and s["predicted"] == "in" for s in results["suspects"])
@@ -167,6 +217,8 @@ def facts(score: float, low: float, high: float) -> dict[str, Any]:
         "metric": "accuracy",
         "examples": {"train": 100},
         "names": {"baseline": "baseline", "fine-tuned-1": "fine-tuned m"},
+        "equal_labels": None,
+        "majority": {"answer": "in", "scores": {"accuracy": 0.5}},
     }
 
 
@@ -176,6 +228,13 @@ def test_only_what_is_surely_better_is_recommended() -> None:
     assert sure.startswith("Use fine-tuned m: accuracy 0.9000, with 50 of 100 labels, +10.0 points over the baseline")
     assert unsure.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not reliably better, +2.0 points")
     assert "-10.0 points" in worse and all(text.count(". ") == 1 for text in (sure, unsure, worse))
+
+
+def test_no_better_than_the_commonest_label_is_said() -> None:
+    results = facts(0.82, -0.01, 0.05)
+    assert "Nothing is better" not in recommendation(results)
+    results["majority"]["scores"]["accuracy"] = 0.85
+    assert recommendation(results).endswith(" Nothing is better than always in (accuracy 0.8500).")
 
 
 def test_estimates_grow_with_the_examples_that_are_read() -> None:

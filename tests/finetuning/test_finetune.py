@@ -37,10 +37,12 @@ from firth.finetuning.finetune import (
     run_resolved,
     summary,
 )
+from firth.finetuning.labelled import learnt_pairs
 from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
 from firth.finetuning.resolve import Resolved, balanced, resolve
 from firth.finetuning.train import (
     Run,
+    reads_pairs,
     split_of,
     tune,
     with_stored_features,
@@ -54,6 +56,7 @@ from firth.systems import SIZES, SYSTEMS, TASKS
 from firth.tasks.config import TagConfig
 from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
+from firth.text.records import Tagged, Text
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.training import trainer
 from firth.training.log import read_log
@@ -126,6 +129,13 @@ def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[st
     assert not (tmp_path / "out" / "features").exists()
 
 
+def test_examples_are_pairs_single_texts_or_both() -> None:
+    single, pair = Text("a", "x"), Text("a", "x", second="b")
+    assert reads_pairs([single, single]) is False and reads_pairs([pair]) is True
+    assert reads_pairs([single, pair]) is None and reads_pairs([]) is None
+    assert reads_pairs([Tagged("a", ((0, 1),))]) is None
+
+
 def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, Any], tmp_path: Path) -> None:
     """Also where the held-out examples, on which the best step is chosen, score otherwise than the dev file."""
     rows = texts(40, 3).splitlines()
@@ -138,6 +148,7 @@ def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, An
         out = tmp_path / name
         scores = run(plain, out, *settings).scores
         found = read_model(out).provenance
+        assert learnt_pairs(found) is False, "the server refuses pairs for it"
         assert (found["held_out"], found["dev"]) == (scores["held_out"], {"dev": scores["dev"]})
         assert found["dev"]["dev"] == evaluate(out, dev)["scores"]
         assert scores["dev"]["accuracy"] < scores["held_out"]["accuracy"]

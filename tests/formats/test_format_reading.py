@@ -36,7 +36,7 @@ from firth.tasks.config import (
 )
 from firth.text.tokenizer import SPECIALS
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLAIN = network_of(dropout=0.25)
 
 

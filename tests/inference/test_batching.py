@@ -5,13 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.inference.batching import in_batches
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))
 def test_every_row_once_within_the_budget_longest_first(lengths: list[int], budget: int) -> None:
     batches = list(in_batches(lengths, budget))

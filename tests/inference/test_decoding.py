@@ -103,7 +103,7 @@ def reference_beam(table: Table, first: int, beam: int, alpha: float, most: int)
     return [(lp / ((5 + most) / 6) ** alpha, ids[1:]) for lp, ids in alive if lp > -math.inf]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), alpha=st.sampled_from([0.0, 0.6, 1.0]), most=st.integers(1, 4))
 def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(seed: int, alpha: float, most: int) -> None:
     table = Table(4, seed)
@@ -116,7 +116,7 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(seed: int, a
     assert found[0].log_prob == pytest.approx(table.log_prob(1, ids, ended=True), abs=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     alpha=st.sampled_from([0.0, 0.6, 1.3]),
@@ -139,7 +139,7 @@ def test_the_procedure_is_the_specification_s(seed: int, alpha: float, most: int
         assert hypothesis.score == pytest.approx(log_prob / ((5 + length) / 6) ** alpha, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), alpha=st.sampled_from([0.0, 0.6]), beam=st.integers(1, 4))
 def test_several_rows_at_once_are_what_each_is_alone(seed: int, alpha: float, beam: int) -> None:
     table, firsts, most = Table(5, seed), [1, 2, 3, 1], [6, 1, 4, 2]
@@ -153,7 +153,7 @@ def test_several_rows_at_once_are_what_each_is_alone(seed: int, alpha: float, be
         assert found == alone
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), alpha=st.sampled_from([0.0, 0.6, 2.0]))
 def test_beam_1_is_greedy(seed: int, alpha: float) -> None:
     table, firsts, most = Table(5, seed), torch.tensor([1, 2, 3]), [8, 5, 1]

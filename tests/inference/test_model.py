@@ -11,6 +11,7 @@ import torch
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
+from firth.inference.masks import check_masked
 from firth.inference.model import Model, load
 from firth.packed import Hidden
 from firth.systems import SYSTEMS
@@ -188,8 +189,16 @@ def test_texts_that_cannot_be_filled(model: Model) -> None:
 
 @pytest.mark.parametrize("name", ["bert-ltr", "lstm", "classify"])
 def test_models_that_have_not_learnt_to_fill_blanks_say_so(folders: dict[str, Path], name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot fill masks"):
+    with pytest.raises(ConfigError, match="cannot fill masks: .* such as firth fill-mask firth-mini-en TEXT"):
         load(folders[name], device="cpu").fill_mask("[MASK]")
+
+
+def test_a_fine_tuned_model_names_the_one_that_fills_masks(folders: dict[str, Path]) -> None:
+    tuned = load(folders["classify"], device="cpu").loaded
+    for base, named in (("runs/a", "runs/a"), ("firth-mini-ko", "firth-mini-ko"), ("bert-tiny", "firth-mini-en")):
+        of_base = replace(tuned, provenance={"recipe": {"model": base}})
+        with pytest.raises(ConfigError, match=f"such as firth fill-mask {named} TEXT"):
+            check_masked(of_base, 1)
 
 
 # Vectors.

@@ -113,7 +113,7 @@ def test_equals_the_sum_over_all_tags(make: object, lengths: list[int]) -> None:
     torch.testing.assert_close(crf.marginals(scores, rows), marginals, rtol=0, atol=1e-10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
     st.lists(st.booleans(), min_size=9, max_size=9),

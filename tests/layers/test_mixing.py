@@ -130,7 +130,7 @@ def one_word_at_a_time(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return torch.stack([x[a : b + 1].mean(0) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))
 def test_means_and_gradients_equal_one_word_at_a_time(words: list[tuple[int, int]]) -> None:
     """In any order, with gaps, and with pieces that several words share."""
@@ -162,7 +162,7 @@ def test_means_of_rows_in_few_bits_are_rounded_once() -> None:
     assert pool_rows(large, Rows.from_lengths([4000]), "mean").item() == 30
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["first", "last", "mean", "max"]))
 def test_pooling_is_that_of_each_row_alone(lengths: list[int], how: str) -> None:
     x, rows = torch.randn(sum(lengths), 3, generator=torch.Generator().manual_seed(1)), Rows.from_lengths(lengths)

@@ -23,7 +23,7 @@ def test_order_by_hand() -> None:
     assert sizes.tolist() == [3, 2, 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
 def test_order_reads_every_row_forward_once(lengths: list[int]) -> None:
     rows = Rows.from_lengths(lengths)
@@ -47,7 +47,7 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
         yield pieces
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0, 20))
 def test_rows_of_like_lengths_take_the_fewest_slots(lengths: list[int], extra: float) -> None:
     groups = like_lengths(np.array(lengths), extra)

@@ -71,7 +71,7 @@ def words_of(text: str, lowercase: bool) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @example(text="UNwantéd,running 한국어 세계\u200b가각힣 漢字x 👩\u200d🚀 が")
 @example(text="a\x00b\ufffdc\x07d\te\u2028f\u3000g")
 @given(text=st.text(st.sampled_from(LETTERS), max_size=80))

@@ -10,7 +10,7 @@ from firth.errors import ConfigError
 from firth.pretraining import several
 from firth.pretraining.recipe import read_recipe
 from firth.pretraining.several import Sharding, with_sharding
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.processes import Group
 
 

@@ -11,6 +11,7 @@ from served import Client, Serve
 from vector_files import write_text
 
 from firth.baseline.config import CommonestTagConfig
+from firth.baseline.fit import fit_tfidf
 from firth.baseline.model import Baseline
 from firth.baseline.tags import fit_commonest_tag
 from firth.folder import PRETRAINING, Loaded, read_model
@@ -39,7 +40,7 @@ from firth.tasks.config import (
     WindowConfig,
 )
 from firth.tasks.items import words_of
-from firth.text.records import Tagged
+from firth.text.records import Tagged, Text
 from firth.vectors.folder import convert_vectors
 
 T = TypeVar("T")
@@ -66,11 +67,11 @@ WORDS = [
 ]
 
 
-def _learnt(base: Loaded, kind: str, seed: int) -> Model:
+def _learnt(base: Loaded, kind: str, seed: int, **facts: Any) -> Model:
     torch.manual_seed(seed)
     model = TASKS[kind].model(base.objective.encoder, OPTIONS[kind])
     model.head.weight.data.mul_(50)  # answers that differ from one another
-    return Model(Loaded(base.system_name, kind, model.eval(), base.tokenizer), torch.device("cpu"))
+    return Model(Loaded(base.system_name, kind, model.eval(), base.tokenizer, facts), torch.device("cpu"))
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +79,8 @@ def predictors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     """A model for each kind of task, masks, generation and translation, one of word vectors, and a baseline."""
     base, cpu = read_model(tiny_run), torch.device("cpu")
     found: dict[str, Model | Baseline] = {kind: _learnt(base, kind, n) for n, kind in enumerate(OPTIONS)}
+    found["single"] = _learnt(base, "classify", 0, pairs=False)
+    found["pairs"] = _learnt(base, "classify", 0, pairs=True)
     base.objective.eval()
     found["masked"] = Model(base, cpu)
     size = base.tokenizer.size
@@ -93,6 +96,8 @@ def predictors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     text = words_of("The old farmer", "word")
     records = [Tagged(text.text, text.spans, ("O", "O", "B-X"))]
     found["baseline"] = Baseline(fit_commonest_tag(records, CommonestTagConfig(labels=("O", "B-X", "I-X"))))
+    single = [Text("a good day", "yes"), Text("a bad day", "no"), Text("good", "yes"), Text("bad", "no")]
+    found["tfidf"] = Baseline(fit_tfidf("classify", ("no", "yes"), single, [], lambda texts, answers: 0.0).model)
     return found
 
 

@@ -136,7 +136,7 @@ def examples(values: st.SearchStrategy[Any]) -> list[Any]:
     found: list[Any] = []
 
     @seed(1)
-    @settings(max_examples=EXAMPLES, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
     @given(values)
     def collect(value: Any) -> None:
         found.append(value)

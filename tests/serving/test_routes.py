@@ -14,6 +14,9 @@ import pytest
 import torch
 from served import Client, Serve
 
+from firth.baseline.config import JointConfig
+from firth.baseline.model import Baseline
+from firth.inference.joint import Joint
 from firth.inference.masks import MASK
 from firth.inference.model import Model
 from firth.serving.hosted import Hosted
@@ -57,6 +60,48 @@ def test_pairs_values_and_label_sets(serve: Serve, predictors: dict[str, Any]) -
     expected = [one.value for one in predictors["regress"].predict([("a", "b"), "the river"])]
     assert [one[0]["score"] for one in values] == pytest.approx(expected, abs=1e-5)
     assert labels(several) == pytest.approx(predictors["multilabel"].predict("the river").probabilities)
+
+
+@pytest.mark.parametrize(
+    ("path", "inputs", "several"),
+    [
+        ("predict", ["a river", "the winter"], '{"inputs": [["first text"], ["second text"]]}'),
+        ("predict", [["a river"], ["a river", "the winter"]], '{"inputs": [["first text"], ["second text"]]}'),
+        (
+            "pipeline/text-classification",
+            {"text": "a river", "text_pair": "the winter"},
+            '{"inputs": ["first text", "second text"]}',
+        ),
+    ],
+)
+def test_a_model_of_single_texts_refuses_a_pair_and_says_how_two_texts_are_written(
+    serve: Serve, path: str, inputs: Any, several: str
+) -> None:
+    async def work(client: Client) -> Any:
+        refused = await client.post(f"/models/single/{path}", {"inputs": inputs})
+        written = await client.post(f"/models/single/{path}", json.loads(several))
+        return refused, written, await client.post(f"/models/pairs/{path}", {"inputs": inputs})
+
+    refused, written, of_pairs = serve(work, "single", "pairs")
+    error = f"inputs: a pair of texts, and single reads single texts; write two texts as {several}"
+    assert (refused.status_code, refused.json()["error"]) == (422, error)
+    assert written.status_code == 200 and len(written.json()) == 2, "the error's own words are an answer's body"
+    assert of_pairs.status_code == 200
+
+
+def test_a_joint_model_reads_what_its_baseline_does(predictors: dict[str, Any]) -> None:
+    config = JointConfig(kind="classify", labels=("no", "yes"))
+    joint = Joint(config, predictors["tfidf"].method, predictors["single"])
+    assert Hosted("a", Path("a"), Baseline(joint)).pairs is False
+    assert Hosted("a", Path("a"), predictors["classify"]).pairs is None, "a folder that says nothing refuses nothing"
+
+
+def test_a_model_of_single_texts_ranks_nothing(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        return await client.post("/rerank", {"query": "good", "texts": ["bad", "a day"]})
+
+    answer = serve(work, "tfidf")
+    assert answer.status_code == 400 and "expected a model for pairs" in answer.json()["error"]
 
 
 def test_headers_tell_what_a_request_took(serve: Serve) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.serving.cost import CostModel
@@ -62,7 +62,6 @@ REQUESTS = st.builds(
 
 
 @given(st.lists(st.lists(REQUESTS, max_size=4), max_size=12))
-@settings(deadline=None)
 def test_each_row_is_computed_once_and_in_order_whatever_comes_when(arrivals: list[list[Request]]) -> None:
     machine = Machine()
     scheduler = machine.scheduler()
@@ -81,7 +80,6 @@ def test_each_row_is_computed_once_and_in_order_whatever_comes_when(arrivals: li
 
 
 @given(st.lists(REQUESTS, min_size=1, max_size=30))
-@settings(deadline=None)
 def test_a_batch_has_one_kind_and_takes_a_slice_or_a_turn_of_all_who_wait(requests: list[Request]) -> None:
     machine = Machine()
     scheduler = machine.scheduler(slice_s=0.1)
@@ -102,7 +100,6 @@ def test_a_batch_has_one_kind_and_takes_a_slice_or_a_turn_of_all_who_wait(reques
 
 
 @given(st.lists(st.tuples(ROWS, st.sampled_from("ab")), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_requests_of_one_client_and_kind_end_in_the_order_they_came_in(asked: list[tuple[list[int], str]]) -> None:
     machine = Machine()
     scheduler = machine.scheduler()
@@ -126,7 +123,6 @@ def test_the_earliest_deadline_of_a_client_comes_first() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 300), st.integers(1, 200), st.sampled_from("ab"))
-@settings(deadline=None)
 def test_nobody_starves_among_clients_that_never_stop(others: int, their_row: int, row: int, kind: str) -> None:
     """The wait is bounded in batches, by the number of clients and what the longest row leaves to pay."""
     machine = Machine()
@@ -178,7 +174,6 @@ def test_what_runs_alone_comes_last_but_not_never() -> None:
 
 
 @given(st.lists(st.tuples(ROWS, st.floats(0.01, 2.0)), min_size=1, max_size=20), st.data())
-@settings(deadline=None)
 def test_late_and_left_rows_cost_nothing(asked: list[tuple[list[int], float]], data: st.DataObject) -> None:
     machine = Machine()
     scheduler = machine.scheduler(slice_s=0.05)

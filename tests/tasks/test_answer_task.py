@@ -129,7 +129,7 @@ def test_questions_about_one_context_have_the_same_pieces() -> None:
 # --- the loss -------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 1 << 30))
 def test_the_loss_is_that_of_padded_rows(lengths: list[int], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
@@ -165,7 +165,7 @@ def test_the_window_with_most_context() -> None:
     assert best_window(0, [(0, 1), (0, 2)]) == 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
 def test_most_context_is_the_published_rule(n: int, room: int, stride: int) -> None:
     """_check_is_max_context, asked of every window and piece as run_squad.py asks it."""
@@ -211,7 +211,7 @@ def search_everything(passage: Passage, outputs: Sequence[dict[str, np.ndarray]]
     return max(found, key=lambda span: span[0])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.integers(1, 18), st.integers(2, 9), st.integers(1, 9), st.integers(1, 5), st.booleans(), st.integers(0, 1 << 30)
 )

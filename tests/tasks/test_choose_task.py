@@ -50,7 +50,7 @@ def words(example: Example) -> list[str]:
     return [" ".join(TOKENIZER.pieces[i] for i in row.ids) for row in example.rows]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.integers(2, 5), min_size=1, max_size=6), st.integers(0, 1 << 30))
 def test_the_loss_is_torchs_for_each_question(counts: list[int], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)

@@ -49,6 +49,8 @@ def test_why_is_said(tmp_path: Path) -> None:
     guess = guess_columns(table(tmp_path, LABELS, TEXTS), "tsv", "classify")
     assert guess is not None
     assert guess.why == "column 1 has 9 words on average, column 0 has 2 different values in 12 rows"
+    guess = guess_columns(table(tmp_path, LABELS, TEXTS, header=["class", "message"]), "tsv", "classify")
+    assert guess is not None and guess.why.endswith(" different values in 12 rows after the header")
 
 
 def test_numbers_are_scores_unless_they_count_the_rows(tmp_path: Path) -> None:

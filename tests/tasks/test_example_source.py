@@ -35,7 +35,7 @@ def numbers(batches: list[Batch]) -> list[int]:
     return [int(i) for batch in batches for i in batch.targets["label"].label]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=23), st.integers(1, 8), st.integers(4, 30))
 def test_an_epoch_holds_each_example_at_most_once_in_whole_batches(lengths: list[int], size: int, budget: int) -> None:
     made = source(lengths, batch=size, budget=budget)

@@ -1,7 +1,7 @@
 """Every kind's scores by hand; the metrics themselves have tests of their own."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import InputError
@@ -62,7 +62,6 @@ def test_values_from_which_a_pair_is_similar() -> None:
     assert score_from(texts(1.0, 3.0, 5.0, 2.9), values, 2.0) == {"f1": pytest.approx(2 * 2 / (2 * 2 + 1 + 1))}
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=30))
 def test_that_f1_is_scikit_learns(pairs: list[tuple[float, float]]) -> None:
     metrics = pytest.importorskip("sklearn.metrics")

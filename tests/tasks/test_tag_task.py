@@ -85,7 +85,7 @@ def answered(records: Sequence[Tagged], examples: Sequence[Example], options: Ta
 SIZES_OF_WORDS = st.lists(st.integers(1, 7), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(SIZES_OF_WORDS, st.integers(7, 30), st.integers(1, 30))
 def test_every_word_is_in_one_core(sizes: list[int], room: int, core: int) -> None:
     found = cores(sizes, room, min(core, room))
@@ -103,7 +103,7 @@ def test_every_word_is_in_one_core(sizes: list[int], room: int, core: int) -> No
         assert all(sum(sizes[a : b + 1]) > min(core, room) for a, b in found[:-1])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(SIZES_OF_WORDS, st.integers(7, 30), st.integers(1, 30))
 def test_context_is_balanced_and_fills_the_row(sizes: list[int], room: int, core: int) -> None:
     ends = np.cumsum(sizes)
@@ -169,7 +169,7 @@ def test_a_long_document_is_tagged_core_by_core() -> None:
 _WORDS = st.lists(st.text("abcd", min_size=1, max_size=14), max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(_WORDS, st.sampled_from("xyy")), max_size=5), st.integers(0, 12), st.integers(11, 20))
 def test_every_word_of_every_record_is_asked_once(made_of: list[Any], stride: int, length: int) -> None:
     records = [sentence(words, ["O"] * len(words), group) for words, group in made_of]
@@ -300,7 +300,7 @@ def bio(chunks: list[tuple[str, int]]) -> list[str]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(_CHUNKS, st.sampled_from(["BIO", "BIOES"]), st.integers(0, 9))
 def test_tags_come_back_in_bio_whatever_the_scheme(chunks: Any, scheme: str, stride: int) -> None:
     tags = bio(chunks)

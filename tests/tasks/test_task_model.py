@@ -189,7 +189,7 @@ def test_which_features_other_tools_know(options: dict[str, Any], plain: bool) -
     assert network_of(**options).plain is plain
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.sampled_from(["mean", "max"]))
 def test_merging_is_that_of_each_text_alone(counts: list[int], how: str) -> None:
     x = torch.randn(sum(counts), 3, generator=torch.Generator().manual_seed(2))

@@ -67,7 +67,7 @@ def test_windows_by_hand(n: int, room: int, stride: int, expected: list[tuple[in
     assert spans(n, room, stride) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
 def test_windows_are_those_of_the_published_loop(n: int, room: int, stride: int) -> None:
     """Step by step as in run_squad.py: a start and a length, until the end is reached."""
@@ -81,7 +81,7 @@ def test_windows_are_those_of_the_published_loop(n: int, room: int, stride: int)
     assert spans(n, room, stride) == expected
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 80), st.integers(11, 30), st.integers(0, 40), st.sampled_from([bert_layout, stream_layout]))
 def test_the_rows_of_a_long_text_cover_every_piece(
     n: int, length: int, stride: int, layout: Callable[[Tokenizer], Layout]
@@ -124,7 +124,7 @@ def test_a_text_that_is_cut_loses_its_end_and_is_counted() -> None:
 # --- pairs ----------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 50))
 @example(7, 7, 3)
 @example(3, 9, 0)
@@ -190,7 +190,7 @@ def test_the_other_text_gets_all_that_a_short_windowed_one_leaves() -> None:
     assert made.noted == {"one text of a pair cut": 1}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.integers(0, 40),
     st.integers(0, 40),

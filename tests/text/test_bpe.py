@@ -94,7 +94,7 @@ def by_subword_nmt(counts: Mapping[str, int], n_merges: int) -> list[tuple[str, 
 TOY_WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 6), min_size=1, max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TOY_WORDS, st.sampled_from(["", "</w>"]))
 def test_learns_what_counting_anew_learns(counts: dict[str, int], end: str) -> None:
     assert learn_bpe(counts, 40, end=end) == by_counting_anew(counts, 40, end)
@@ -184,7 +184,7 @@ def plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", kept).replace("▁", "_").split())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.sampled_from([*"".join(TEXTS), *" \n\t▁_\u200b\u00a0\x85"]), max_size=40))
 def test_decoding_gives_the_text_back(text: str) -> None:
     tokenizer = SPELLING
@@ -195,7 +195,7 @@ def test_decoding_gives_the_text_back(text: str) -> None:
 SPELLING = make((*TEXTS, "_" * 9, *(unicodedata.normalize("NFC", text) for text in TEXTS)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ANY)
 def test_counting_sees_the_words_of_the_tokenizer(text: str) -> None:
     # Characters that this Python's Unicode does not know may be known to the library.
@@ -230,7 +230,7 @@ def test_offsets_lead_back_to_the_raw_text(text: str, spans: list[str]) -> None:
     assert [span.strip("\u200b") for span in found] == [span.strip("\u200b") for span in spans]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ANY)
 def test_offsets_are_in_order(text: str) -> None:
     encoded = TOKENIZER.encode(text)

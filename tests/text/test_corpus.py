@@ -211,7 +211,7 @@ def test_a_file_of_another_encoding_is_refused_with_the_command_that_converts_it
     assert len(list(reader)) == 1 and reader.report.bad_bytes == 200
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=40) | st.text(max_size=30).map(str.encode), st.integers(1, 7))
 def test_blocks_do_not_matter(tmp_path_factory: pytest.TempPathFactory, data: bytes, block: int) -> None:
     data = data.replace(b"\x00", b"").replace(b"\xff\xfe", b"").replace(b"\xfe\xff", b"")

@@ -171,7 +171,7 @@ def test_equals_the_specification_on_real_text(shared_data: Path, gpt: Tokenizer
         assert ids == plain.ids_of(text), text
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.lists(
         st.sampled_from(

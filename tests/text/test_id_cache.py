@@ -47,7 +47,7 @@ MADE = {
 
 @pytest.mark.parametrize("name", MADE)
 @given(blocks=st.lists(TEXTS, max_size=3))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_they_are_the_tokenizers(name: str, blocks: list[list[str]]) -> None:
     tokenizer = MADE[name]
     cache = IdCache(tokenizer)

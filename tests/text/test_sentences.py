@@ -99,7 +99,7 @@ def test_one_sentence_is_unchanged() -> None:
 LIKELY = st.text(st.sampled_from(".!?…。！？\"'”)(“ \t다요까가A b1a,Mr"), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(LIKELY, st.text(max_size=60)))
 def test_nothing_is_lost(paragraph: str) -> None:
     sentences = split_sentences(paragraph)

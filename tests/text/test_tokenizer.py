@@ -70,7 +70,7 @@ UNCASED = spelling(google=True, lowercase=True)
 CASED = spelling(google=True, lowercase=False)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS)
 @example("ΟΔΟΣ ΟΔΟΣ. ΑΣ'Α Σ ΑΣ\u0301 Α.Σ.")
 @example("İstanbul ıI")
@@ -89,7 +89,7 @@ def test_where_the_library_differs_from_google() -> None:
     assert [UNCASED.pieces[i] for i in UNCASED.encode(SUBSCRIPT_IOTA + "Σ").ids] == ["ς"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.characters(codec="utf-8"), max_size=30))
 def test_google_behaviour_on_any_characters(text: str) -> None:
     # Characters that this Python's Unicode does not know may be known to the library.
@@ -170,7 +170,7 @@ def test_new_vocabularies_compose(lowercase: bool, keep_accents: bool, text: str
     assert words(tokenizer, text) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS, st.sampled_from([(False, False), (True, False), (True, True)]))
 def test_offsets_lead_back_to_the_text(text: str, kind: tuple[bool, bool]) -> None:
     tokenizer = NEW[kind]

@@ -41,7 +41,7 @@ def test_words_are_pieces_and_all_others_are_unknown() -> None:
     assert not TOKENIZER.continues.any() and TOKENIZER.continues.shape == (TOKENIZER.size,)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=30))
 def test_one_id_for_each_word_of_any_text(text: str) -> None:
     encoded = TOKENIZER.encode(text)

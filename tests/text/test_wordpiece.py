@@ -62,7 +62,7 @@ def merges_by_recounting(counts: dict[str, int], n: int, score: Score, min_count
 WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=8), st.integers(1, 9), min_size=1, max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(WORDS, st.sampled_from(["frequency", "likelihood"]), st.integers(1, 3))
 def test_equals_recounting(counts: dict[str, int], score: Score, min_count: int) -> None:
     n_alphabet = len({("##" if i else "") + c for word in counts for i, c in enumerate(word)})
@@ -112,7 +112,7 @@ def test_the_size_an_error_names_is_possible() -> None:
 MIXED = "aB é\u0301Σσ'.한\u1112\u1161中\t\n\x0b\x1c\x85\u200b\u3000\u2028가"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.text(st.sampled_from(MIXED), max_size=12)),
     st.sampled_from([(False, False), (True, False), (True, True)]),

@@ -121,7 +121,7 @@ def _described() -> str:
         f"file-system event of a small run, but for {sampled}, drawn at random; `firth study` and `firth demo`, which "
         f"take minutes at least, are such commands in a row. Without a network run these and the {len(ASKS)} commands "
         f"that only answer, all but `firth serve`: a socket of the Internet ends the process, also in libraries that "
-        f"are not Python. Damaged are {len(READS) + len(MORE_READS)} kinds of files: recipes, "
+        f"are not Python. The campaign damages {len(READS) + len(MORE_READS)} kinds of files: recipes, "
         "text, labels, tags, questions, predictions, vocabularies, corpora, checkpoints, models, baselines, indexes, "
         "word vectors, and the models of other tools."
     )

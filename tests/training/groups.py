@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.processes import Group
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from firth.data.batch import Batch, Target
 from firth.data.rows import pack_lists
 from firth.machine import unfilled
 from firth.systems import SIZES, SYSTEMS
+from firth.training.collectives import World
 from firth.training.config import OptimConfig
-from firth.training.distributed import World
 from firth.training.sharding import ShardedUpdate
 
 VOCAB_SIZE = 30_522
@@ -52,7 +52,7 @@ def test_each_of_four_processes_holds_a_quarter_of_bert_base(one_of_four: World)
     target = Target(torch.tensor([1]), torch.tensor([5]))
     step = update.model(Batch(tokens, {"mlm": target, "nsp": Target(torch.tensor([0]), torch.tensor([1]))}), None)
     torch.stack(list(step.losses.values())).sum().backward()
-    update.sum()
+    update.sum_and_clip()
     update.step()
     # Weight, gradient and both means of Adam, in four bytes each.
     share = held_by(update) / (16 * n_parameters)

@@ -8,8 +8,8 @@ from groups import in_threads
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
+from firth.training.collectives import World
 from firth.training.config import OptimConfig
-from firth.training.distributed import World
 from firth.training.optim import AveragedSgd
 from firth.training.update import Update, _shares, make_update
 
@@ -52,7 +52,7 @@ def updates(update: Update, model: nn.Module, world: World, steps: range, n_slot
                     continue
                 more = gradient(name, p.shape, step, slot)
                 p.grad = more if p.grad is None else p.grad + more
-        norms.append(float(update.sum()))
+        norms.append(float(update.sum_and_clip()))
         update.step()
     return norms
 
@@ -150,7 +150,7 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all() -> None:
         update = make(model, "adamw", world)
         update.clear()
         model.bias.grad = torch.full((5,), float("nan") if world.rank else 0.0)
-        return float(update.sum())
+        return float(update.sum_and_clip())
 
     assert all(norm != norm for norm in in_threads(3, broken))
 

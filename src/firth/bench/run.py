@@ -26,7 +26,7 @@ from firth.pretraining.run import assemble, deterministic, make_loader, make_obj
 from firth.progress import say
 from firth.systems import has_weights, resolve_model
 from firth.text.tokenizer import Tokenizer
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.trainer import Trainer
 
 # As many tokens as BERT's released English vocabularies have.

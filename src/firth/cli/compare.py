@@ -1,12 +1,13 @@
 """``firth compare``."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from firth.cli.labelled import HEADERS, Header, check_named
-from firth.cli.shared import Flag, JsonFlag, print_json, shell
+from firth.cli.shared import Flag, JsonFlag, OnFlag, print_json, print_table, shell
 from firth.config import parse_override
 from firth.errors import ConfigError
 
@@ -26,9 +27,10 @@ def compare(
     skip_bad: Flag = False,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     verbose: Flag = False,
+    on: OnFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare a baseline, frozen features, fine-tuning and both together on your labels, and keep the winner.
+    """Compare TF-IDF, frozen features, fine-tuning, and TF-IDF with fine-tuning on your labels; keep the winner.
 
     The same command continues a comparison that was stopped.
 
@@ -45,7 +47,7 @@ def compare(
     models
         Folders of pre-trained models; without any, only the baseline is fitted.
     minutes
-        Time for all fits together; what does not fit is skipped, and said.
+        Time budget of all training runs; runs that would exceed it are skipped and listed.
     out
         Folder for the comparison; the winner is in its model/.
     data
@@ -62,6 +64,8 @@ def compare(
         A recipe key for the fine-tunings, such as --set optim.learning_rate=1e-4; repeatable.
     verbose
         Show the messages and evaluations of every fit.
+    on
+        A Ray cluster whose nodes share the fits: ray, or ray://HOST:10001 (needs the cluster extra).
     as_json
         Print compare.json.
     """
@@ -83,16 +87,27 @@ def compare(
         skip_bad=skip_bad,
     )
     keys: dict[str, Any] = {".".join(path): value for path, value in map(parse_override, settings or [])}
-    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys, verbose=verbose)
+    found = run(task, config, out, models=models or (), minutes=minutes, settings=keys, verbose=verbose, on=on or "")
     if as_json:
         print_json(found.results)
         return
     results = found.results
-    for name, row in results["ways"].items():
-        low, high = row["interval"]
+    metric, beside = results["metric"], results["beside"]
+    print_table(
+        [
+            (
+                results["names"][name],
+                f"{row['labels']:>7,} labels  {metric} {row['score']:.4f} ({row['interval'][0]:.4f} to "
+                f"{row['interval'][1]:.4f}){_beside(row['scores'], beside)}  {row['seconds']:.0f} s  "
+                f"{row['megabytes']:.1f} MB",
+            )
+            for name, row in results["ways"].items()
+        ]
+    )
+    if majority := results["majority"]:
+        scores = majority["scores"]
         print(
-            f"  {results['names'][name]:24}  {row['labels']:>8,} labels  {results['metric']} {row['score']:.4f} "
-            f"({low:.4f} to {high:.4f})  {row['seconds']:.0f} s  {row['megabytes']:.1f} MB"
+            f"  majority baseline: always {majority['answer']}: {metric} {scores[metric]:.4f}{_beside(scores, beside)}"
         )
     print(results["recommendation"])
     if results["suspects"] or results["conflicts"]:
@@ -102,3 +117,7 @@ def compare(
         )
     print(f"the report: {out / 'report.html'}; the model: {out / 'model'}")
     print(f"next: {shell('firth', 'predict', out / 'model')} < lines.txt")
+
+
+def _beside(scores: Mapping[str, float], names: Sequence[str]) -> str:
+    return "".join(f"  {name} {scores[name]:.4f}" for name in names)

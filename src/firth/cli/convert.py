@@ -89,7 +89,7 @@ def convert(
     task
         With --int8: a data set such as glue/sst2.
     split
-        Of the data set.
+        Split of the data set to use.
     columns
         Which column of --data is what, such as text=2,label=0.
     header

@@ -157,7 +157,7 @@ def predict(
 
 def _as_published(answers: Iterable[Any], tokenizer: "Tokenizer") -> Iterator[Any]:
     """The same records, their answers with the texts that google-research/bert gives."""
-    from firth.tasks.published_text import recover_published
+    from firth.tasks.published_answers import recover_published
 
     for record, answer in answers:
         yield record, recover_published([record], [answer], tokenizer)[0]

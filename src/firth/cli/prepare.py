@@ -30,6 +30,8 @@ Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 _VALUES = {"--weight": "2", "--licence": "CC BY-SA 4.0"}
 # Share of unknown tokens from which it is said.
 _MUCH_UNKNOWN = 0.01
+# Tokens below which 40 epochs come to less than the first point of firth-mini-en's curve.
+_LITTLE_TEXT = 200_000
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -74,7 +76,7 @@ def prepare(
     out
         The corpus folder to make.
     lines
-        A line of the text is a paragraph, which is split into sentences, or one sentence. book: each file is one
+        paragraph: each line is split into sentences; sentence: each line is one; book: each file is one
         document, and blank lines separate its paragraphs, as in BooksCorpus and Project Gutenberg.
     hold_out
         Share of the documents kept for evaluation, chosen by a hash of their text; at least ten of a hundred or more.
@@ -183,8 +185,27 @@ def prepare(
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
     _print_removed(report)
-    size = _size_for(tokenizer, bool(second))
-    print_next("firth", "pretrain", "--model", size, "--corpus", out, "--out", "runs/a", "--minutes", "30")
+    if report.tokens < _LITTLE_TEXT and not second:
+        _print_little(report.tokens)
+    size = _size_without_plan(tokenizer, bool(second))
+    if size is None:
+        print_next("firth", "plan", out, "--minutes", "30")
+    else:
+        print_next("firth", "pretrain", "--model", size, "--corpus", out, "--out", "runs/a", "--minutes", "30")
+
+
+def _print_little(n_tokens: int) -> None:
+    """Say what so little text can teach, beside a recorded run."""
+    from firth.plan import CURVE
+    from firth.pretraining.length import MOST_EPOCHS
+
+    millions, _, accuracy = CURVE[0]
+    print(
+        f"  warning: a text of {counted(n_tokens, 'token')} is little to pre-train on: {MOST_EPOCHS:g} epochs, more "
+        f"gain little, read {format_count(MOST_EPOCHS * n_tokens)}, and firth-mini-en had read "
+        f"{format_count(1e6 * millions)} when it filled {accuracy:.0%} of its masks: add text, or start from a trained "
+        "model (firth models)"
+    )
 
 
 def _print_removed(report: "PrepareReport") -> None:
@@ -228,15 +249,15 @@ def _bytes(flag: str, text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def _size_for(tokenizer: Path, translations: bool) -> str:
-    """A small model that can be trained on such a corpus: BERT requires a WordPiece vocabulary."""
+def _size_without_plan(tokenizer: Path, translations: bool) -> str | None:
+    """A small model for a corpus that ``firth plan`` does not plan for; None for one of WordPiece, where it does."""
     from firth.text.published import load_tokenizer
     from firth.text.tokenizer import WORDPIECE, WORDS
 
     if translations:
         return "transformer-mini"
     kind = load_tokenizer(tokenizer).kind
-    return "bert-mini" if kind is WORDPIECE else "lstm-small" if kind is WORDS else "gpt-mini"
+    return None if kind is WORDPIECE else "lstm-small" if kind is WORDS else "gpt-mini"
 
 
 def _smoothed(texts: Sequence[str], exponent: float) -> dict[str, float]:

@@ -7,7 +7,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from firth.cli.labelled import NOT_GIVEN, LabelledFlags, settings_of
-from firth.cli.shared import AtLeastOne, JsonFlag, Others, load_model, on_interrupt, print_json, print_table, shell
+from firth.cli.shared import (
+    AtLeastOne,
+    JsonFlag,
+    OnFlag,
+    Others,
+    load_model,
+    on_interrupt,
+    print_json,
+    print_table,
+    shell,
+)
 from firth.config import read_toml
 from firth.errors import UsageError
 
@@ -23,6 +33,7 @@ def probe(
     out: Path,
     seeds: AtLeastOne = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    on: OnFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the layer of a frozen encoder, or the scalar mix of layers, that suits a task best.
@@ -49,15 +60,17 @@ def probe(
         Number of heads with different seeds; scores are means.
     settings
         Any other recipe key, such as --set head.network.words=mean; repeatable.
+    on
+        With --all: a Ray cluster whose nodes take a model each: ray, or ray://HOST:10001 (needs the cluster extra).
     as_json
         Print probe.json.
     """
-    if every or tags or others:
+    if every or tags or others or on:
         if not every:
-            raise UsageError("--tags and --with are for --all: give --all too, or --task and --data for one task")
+            raise UsageError("--tags, --with and --on are for --all: give --all too, or --task and --data for one task")
         if recipe is not None or seeds is not None:
             raise UsageError("--all takes --model, --with, --tags and --out: leave out RECIPE and --seeds")
-        _probe_all(labelled, others or [], tags or [], settings or [], out, as_json)
+        _probe_all(labelled, others or [], tags or [], settings or [], out, on or "", as_json)
         return
     labelled.check()
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
@@ -86,7 +99,7 @@ def probe(
 
 
 def _probe_all(
-    labelled: LabelledFlags, others: list[Path], tags: list[str], settings: list[str], out: Path, as_json: bool
+    labelled: LabelledFlags, others: list[Path], tags: list[str], settings: list[str], out: Path, on: str, as_json: bool
 ) -> None:
     given = {flag: value for flag, (_, value) in labelled.keys().items() if value is not None and flag != "--model"}
     if given:
@@ -105,7 +118,7 @@ def _probe_all(
     options = from_dict(LayerProbing, override({}, settings), "--set")
     models = [(str(path), load_model(path, "float32")) for path in (Path(labelled.model), *others)]
     with on_interrupt("nothing was written; run the same command again"):
-        result = probe_layers(models, data, out, options)
+        result = probe_layers(models, data, out, options, on=on)
     if as_json:
         print_json(result)
         return

@@ -39,7 +39,7 @@ def score(
     task
         A kind (classify, multilabel, regress, tag, answer, choose, translate), or a data set such as squad2.
     split
-        Of the data set.
+        Split of the data set to use.
     columns
         Which column of --gold is what, such as text=2,label=0.
     header

@@ -60,6 +60,8 @@ def score_text(
     n_texts = 0
     for score in loaded.score_stream(source) if texts else _each(loaded, source):
         n_texts += 1
+        if n_texts == 1 and not as_json:
+            _say_columns(score)
         for kind, scored in _directions(score):
             total = totals.setdefault(kind, [0.0, 0.0])
             total[0] += sum(token.log_probability for token in scored)
@@ -74,6 +76,13 @@ def score_text(
 
 
 _NAMES = {"masked": "pseudo-perplexity", "forward": "perplexity", "backward": "backward perplexity"}
+_WIDTH = max(map(len, _NAMES.values()))
+
+
+def _say_columns(score: "TextScore") -> None:
+    """Name the columns on stderr, so that stdout has one line a text."""
+    names = ["log-probability", *(_NAMES[kind] for kind, _ in _directions(score))]
+    say("  ".join([*(f"{name:>{_WIDTH}}" for name in names), "text"]))
 
 
 def _each(model: "Model", lines: Iterable[str]) -> Iterator["TextScore"]:
@@ -100,8 +109,8 @@ def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
             found["backward"] = [asdict(token) for token in score.backward]
         print_json(found)
         return
-    columns = [f"{score.log_probability:10.2f}", f"{score.perplexity:10,.2f}"]
-    columns += [f"{score.backward_perplexity:10,.2f}"] if score.backward else []
+    columns = [f"{score.log_probability:{_WIDTH}.2f}", f"{score.perplexity:{_WIDTH},.2f}"]
+    columns += [f"{score.backward_perplexity:{_WIDTH},.2f}"] if score.backward else []
     print("  ".join([*columns, score.text]), flush=True)
     if tokens:
         for kind, scored in _directions(score):

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,21 @@ class Calls:
         """Ask all that run to save and end."""
         stop(list(self._running), self.cluster)
         self._running.clear()
+
+    def values(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
+        """Run calls by name; yields name and value of each as it ends. The first error stops the others, as Ctrl-C."""
+        try:
+            for name, call in calls.items():
+                self.start(name, call)
+            for _ in calls:
+                name, found = self.next()
+                if found.problem is not None:
+                    raise TrainingError(f"{name}: {found.problem}") if found.lost else found.problem
+                yield name, found.value
+        except BaseException as error:
+            if not (isinstance(error, TrainingError) and self.cluster.lost):
+                self.stop()
+            raise
 
 
 def wait_until_free(folder: Path) -> None:

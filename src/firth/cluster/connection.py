@@ -81,6 +81,11 @@ class Cluster:
             raise TrainingError(f"the head of the Ray cluster at {self.address} no longer answers")
 
 
+def connect_to(on: str, out: Path, tell: Callable[[str], None]) -> contextlib.AbstractContextManager[Cluster | None]:
+    """``connect``, or None where ``on`` names no cluster: the work is then done here."""
+    return connect(on, out, tell) if on else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster]:
     """Connect to the cluster that ``--on`` names, for work whose results are in the folder ``out``.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from firth.config import read_whole
-from firth.convert.huggingface import Findings
+from firth.convert.hf_mapping import Findings
 from firth.convert.weights import FILES, read_pickle
 from firth.errors import CheckpointError
 from firth.models.config import AwdLstmConfig

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from firth.config import from_dict
-from firth.convert.huggingface import Findings, HuggingFace
+from firth.convert.hf_mapping import Findings, HuggingFace
 from firth.convert.renames import Rename, Turned
 from firth.data.batch import Objective
 from firth.errors import CheckpointError

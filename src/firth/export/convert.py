@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from firth.convert.huggingface import Findings
+from firth.convert.hf_mapping import Findings
 from firth.errors import ConfigError
 from firth.export.onnx import Int8, check_exportable, write_onnx
 from firth.files import check_new, make_folder

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from firth.config import to_dict
 from firth.convert import hf_bert
-from firth.convert.huggingface import Findings
+from firth.convert.hf_mapping import Findings
 from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text

@@ -28,7 +28,7 @@ from firth.pretraining.several import Processes
 from firth.systems import SYSTEMS
 from firth.text.corpus import find_files
 from firth.text.records import Choice, Question, Record, Text
-from firth.training.distributed import World
+from firth.training.collectives import World
 
 FOLDER, DONE = "adapted", "done.json"
 # Where the recipe gives no length: so many epochs, and no longer than so many minutes.

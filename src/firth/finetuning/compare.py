@@ -2,21 +2,24 @@
 
 out/
 ├── identity.json    hashes of data and options: the same command resumes, other data is refused
-├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning folder) and cell.json
+├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning folder), cell.json, and cell.log if a node did it
 ├── compare.json     every number of the report
 ├── report.html
 └── model/           the winner, a model folder
 
 The most informative cells for their time run first: the baseline at every number of labels, then all models from few
-labels to all. A cell runs only if its estimated time, taken from the previous cell of its way, fits the budget.
+labels to all. A cell runs only if its estimated time, taken from the previous cell of its way, fits the budget. On Ray
+the cells of one number of labels run at once.
 """
 
 import contextlib
 import dataclasses
 import hashlib
+import io
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,11 @@ import numpy as np
 
 from firth.baseline.config import TfidfConfig
 from firth.baseline.folder import read_baseline
+from firth.cluster.calls import Call, Calls
+from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json
 from firth.errors import ConfigError, FirthError
-from firth.files import file_sha256, lock, remove_folder, write_folder, write_json
+from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.finetune import IDENTITY, resume, run_resolved
@@ -46,6 +51,8 @@ from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 
 RESULTS = "compare.json"
+# What a fit on a node of a cluster says.
+CELL_LOG = "cell.log"
 BASELINE = {"classify": "tfidf", "multilabel": "tfidf", "regress": "tfidf", "tag": "commonest-tag"}
 KINDS = tuple(BASELINE)
 # Numbers of labels on the curve, up to the size of the data; all labels come last.
@@ -56,6 +63,8 @@ _LEAST_S = 20.0
 _DOUBT = 1.2
 # Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
+# Scores shown beside each other, whichever of them ranks: accuracy alone hides labels that are never predicted.
+_BESIDE = {"classify": ("accuracy", "macro_f1"), "multilabel": ("micro_f1", "macro_f1")}
 # Total number of resampled examples over all bootstrap samples.
 _RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
 
@@ -90,12 +99,14 @@ def compare(
     sizes: Sequence[int] = SIZES,
     settings: Mapping[str, Any] | None = None,
     verbose: bool = False,
+    on: str = "",
     tell: Callable[[str], None] = say,
 ) -> Comparison:
     """Compare ways to learn ``task`` in folder ``out``, or resume the comparison there.
 
-    ``settings``: further recipe keys of the fine-tunings. ``verbose``: also prints the messages of each. Wrong data or
-    options raise ConfigError or InputError before anything is written.
+    ``settings``: further recipe keys of the fine-tunings. ``verbose``: also prints the messages of each. ``on``: a Ray
+    cluster whose nodes share the fits, as ``connect`` reads it. Wrong data or options raise ConfigError or InputError
+    before anything is written.
     """
     kind = kind_of_task(task)
     if kind not in KINDS:
@@ -111,9 +122,34 @@ def compare(
     work = _Comparing(
         task, data, labelled, Path(out), ways_of(kind, models), minutes * 60, sizes, settings or {}, verbose, tell
     )
-    with lock(Path(out)):
+    with lock(Path(out)), connect_to(on, Path(out), tell) as cluster:
         work.claim()
-        return work.run()
+        return work.run(cluster)
+
+
+def fit_on_node(
+    *,
+    task: str,
+    data: dict[str, Any],
+    out: str,
+    models: Sequence[str],
+    sizes: Sequence[int],
+    settings: dict[str, Any],
+    way: str,
+    n: int,
+) -> dict[str, Any]:
+    """What a node of a cluster does: one fit, with all that it says in ``cell.log`` of its folder."""
+    config = LabelledConfig(**data)
+    labelled = read_labelled(task, config, {})
+    ways = ways_of(labelled.kind, models)
+    work = _Comparing(task, config, labelled, Path(out), ways, 0.0, sizes, settings, True, say)
+    folder = work.folder(way, n)
+    with (
+        lock(folder),
+        io.TextIOWrapper(append_to(folder / CELL_LOG), "utf-8", write_through=True) as log,
+        contextlib.redirect_stderr(log),
+    ):
+        return work.fit(next(one for one in ways if one.folder == way), n)
 
 
 def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
@@ -122,8 +158,9 @@ def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
     Tags are learned by the baseline and by fine-tuning alone.
     """
     ways = [Way("baseline", "baseline", BASELINE[kind], baseline=True)]
+    short = Counter(Path(model).name for model in models)
     for number, model in enumerate(models, start=1):
-        name = Path(model).name or model
+        name = Path(model).name if short[Path(model).name] == 1 else model
         if kind != "tag":
             ways.append(Way(f"frozen {name}", f"frozen-{number}", model, frozen=True))
         ways.append(Way(f"fine-tuned {name}", f"fine-tuned-{number}", model))
@@ -157,6 +194,8 @@ class _Comparing:
         self.sizes = [*(n for n in sorted(set(sizes)) if n < self.n_all), self.n_all]
         self.skipped: list[str] = []
         self.spent_s = 0.0
+        # Of fits: how many there are, and how many were begun here.
+        self.n_fits = self.number = 0
 
     def tell(self, text: str) -> None:
         """Say something for good: the line on what is being done makes room."""
@@ -189,7 +228,12 @@ class _Comparing:
             raise ConfigError(f"{self.out} exists already and is not a comparison: choose another --out")
         write_json(file, mine)
 
-    def run(self) -> Comparison:
+    def folder(self, way: str, n: int) -> Path:
+        """The folder of one fit."""
+        return self.out / "cells" / way / str(n)
+
+    def run(self, cluster: Cluster | None = None) -> Comparison:
+        """Do all fits that the time allows, here or on a cluster, and keep the winner."""
         for note in self.labelled.notes:
             self.tell(note)
         self.tell(
@@ -197,17 +241,29 @@ class _Comparing:
             f"{len(self.ways)} ways, up to {format_duration(self.budget_s)}"
         )
         cells: dict[str, dict[int, dict[str, Any]]] = {way.folder: {} for way in self.ways}
-        # The baseline is cheap at all sizes. All models are fitted to few labels before any is fitted to many.
-        plan = [(self.ways[0], n) for n in self.sizes] + [(way, n) for n in self.sizes for way in self.ways[1:]]
+        stages = self._stages()
+        self.n_fits = sum(map(len, stages))
+        if cluster is None:
+            stages = [[fit] for stage in stages for fit in stage]
         given_up = set[str]()
-        for number, (way, n) in enumerate(plan, start=1):
-            if way.folder in given_up:
-                continue
-            cell = self._cell(way, n, cells, f"fit {number} of {len(plan)}: {way.name}, {n:,} labels")
-            if cell is None:
-                given_up.add(way.folder)
-            else:
+        for stage in stages:
+            todo, seconds = list[tuple[Way, int]](), 0.0
+            for way, n in stage:
+                file = self.folder(way.folder, n) / "cell.json"
+                if file.is_file():
+                    cells[way.folder][n] = read_json(file)
+                    seconds = max(seconds, cells[way.folder][n]["seconds"])
+                elif way.folder not in given_up and self._fits(way, n, cells):
+                    todo.append((way, n))
+                else:
+                    given_up.add(way.folder)
+            started_at_s = time.monotonic()
+            for way, n, cell in self._here(todo) if cluster is None else self._on(cluster, todo):
                 cells[way.folder][n] = cell
+                score = f"{self.metric} {cell['scores'][self.metric]:.4f}"
+                self.tell(f"{way.name}, {n:,} labels: {score} in {cell['seconds']:.0f} s")
+            # What ran at once counts once.
+            self.spent_s += max(seconds, time.monotonic() - started_at_s if todo else 0.0)
         self.status.clear()
         results = self._results(cells)
         self._keep(results["winner"], cells)
@@ -218,49 +274,92 @@ class _Comparing:
             self.tell(f"no report.html: {error}")
         return Comparison(self.out, results)
 
-    def _cell(
-        self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]], what: str
-    ) -> dict[str, Any] | None:
-        """Run one fit; None if there is no time for it, which skips all larger ones of its way too.
+    def _stages(self) -> list[list[tuple[Way, int]]]:
+        """All fits in order; those of a stage need none of each other.
 
-        ``what``: the fit in words.
+        The baseline is cheap at all numbers of labels. All models are fitted to few labels before any is to many.
         """
-        folder = self.out / "cells" / way.folder / str(n)
-        if (folder / "cell.json").is_file():
-            cell = read_json(folder / "cell.json")
-            self.spent_s += cell["seconds"]
-            return cell
+        baseline, *models = self.ways
+        stages = [[(baseline, n) for n in self.sizes]]
+        for n in self.sizes:
+            stages += [[(way, n) for way in models if way.joint == joint] for joint in (False, True)]
+        return stages
+
+    def _fits(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> bool:
+        """Whether there is time for a fit; says why not, which is true of all larger ones of its way too."""
         done = cells[way.folder]
         missing = self._missing(way, n, cells)
         left_s = self.budget_s - self.spent_s
         expected_s = cells["baseline"][n]["seconds"] if way.joint and not missing else _expected_s(way, n, done)
         # The baseline's first fit always runs: without it there is nothing to compare with.
-        if missing or (expected_s > left_s and not (way.baseline and not done)):
-            larger = [size for size in self.sizes if size >= n]
-            sizes = ", ".join(f"{size:,}" for size in larger)
-            why = missing or (
-                f"about {format_duration(expected_s)} for the first of them, {format_duration(left_s)} left"
+        if not missing and (expected_s <= left_s or (way.baseline and not done)):
+            return True
+        sizes = ", ".join(f"{size:,}" for size in self.sizes if size >= n)
+        why = missing or f"about {format_duration(expected_s)} for the first of them, {format_duration(left_s)} left"
+        self.skipped.append(f"{way.name} with {sizes} labels: {why}")
+        self.tell(f"skipped: {self.skipped[-1]}")
+        return False
+
+    def _here(self, fits: Sequence[tuple[Way, int]]) -> Iterator[tuple[Way, int, dict[str, Any]]]:
+        """Do fits one after the other; yields each with its cell."""
+        for way, n in fits:
+            self.number += 1
+            what = f"fit {self.number} of {self.n_fits}: {way.name}, {n:,} labels"
+            started_at_s = time.monotonic()
+
+            def show(line: str, what: str = what, started_at_s: float = started_at_s) -> None:
+                left_s = max(self.budget_s - self.spent_s - (time.monotonic() - started_at_s), 0.0)
+                self.status.show(f"{what}  at most {format_duration(left_s)} left  {line}")
+
+            try:
+                with contextlib.nullcontext() if self.verbose else part_of(show):
+                    cell = self.fit(way, n)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(self._to_resume()) from None
+            yield way, n, cell
+
+    def _on(self, cluster: Cluster, fits: Sequence[tuple[Way, int]]) -> Iterator[tuple[Way, int, dict[str, Any]]]:
+        """Do fits as tasks of a cluster; yields each with its cell as it ends."""
+        if not fits:
+            return
+        # Each takes its share of the processors.
+        cpus = min(max(cluster.cpus // len(fits), 1), max(node.cpus for node in cluster.nodes()))
+        common = {
+            "task": self.task,
+            "data": dataclasses.asdict(self.data),
+            "out": str(self.out),
+            "models": list(dict.fromkeys(way.model for way in self.ways[1:])),
+            "sizes": self.sizes,
+            "settings": self.settings,
+        }
+        by_name = {f"{way.name}, {n:,} labels": (way, n) for way, n in fits}
+        calls = {
+            name: Call(
+                function=f"{__name__}:{fit_on_node.__name__}",
+                arguments={**common, "way": way.folder, "n": n},
+                folder=self.folder(way.folder, n),
+                cpus=cpus,
+                gpus=int(cluster.gpus > 0 and not way.baseline and not way.joint),
             )
-            self.skipped.append(f"{way.name} with {sizes} labels: {why}")
-            self.tell(f"skipped: {self.skipped[-1]}")
-            return None
-        started_at_s = time.monotonic()
-
-        def show(line: str) -> None:
-            left_s = max(self.budget_s - self.spent_s - (time.monotonic() - started_at_s), 0.0)
-            self.status.show(f"{what}  at most {format_duration(left_s)} left  {line}")
-
+            for name, (way, n) in by_name.items()
+        }
         try:
-            with contextlib.nullcontext() if self.verbose else part_of(show):
-                self._fit(way, n, folder / "run")
-                cell = self._scored(folder / "run")
+            for name, cell in Calls(cluster, self.tell).values(calls):
+                yield *by_name[name], cell
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"finished fits are kept: the same command resumes in {self.out}") from None
-        seconds = time.monotonic() - started_at_s
-        cell |= {"way": way.name, "labels": n, "seconds": seconds}
-        self.spent_s += seconds
+            raise KeyboardInterrupt(self._to_resume()) from None
+
+    def _to_resume(self) -> str:
+        return f"finished fits are kept: the same command resumes in {self.out}"
+
+    def fit(self, way: Way, n: int) -> dict[str, Any]:
+        """Do one fit, score it on the dev examples, and store its cell."""
+        folder = self.folder(way.folder, n)
+        started_at_s = time.monotonic()
+        self._fit(way, n, folder / "run")
+        cell = self._scored(folder / "run")
+        cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
         write_json(folder / "cell.json", cell)
-        self.tell(f"{way.name}, {n:,} labels: {self.metric} {cell['scores'][self.metric]:.4f} in {seconds:.0f} s")
         return cell
 
     def _missing(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> str:
@@ -274,7 +373,7 @@ class _Comparing:
     def _encoders(self, way: Way, n: int) -> list[Path]:
         """The finished runs of a joint model's encoder with so many labels."""
         like = [other for other in self.ways if other.model == way.model and not other.joint and not other.baseline]
-        runs = [self.out / "cells" / other.folder / str(n) / "run" for other in like]
+        runs = [self.folder(other.folder, n) / "run" for other in like]
         return [run for run in runs if (run.parent / "cell.json").is_file()]
 
     def _fit(self, way: Way, n: int, run: Path) -> None:
@@ -298,7 +397,7 @@ class _Comparing:
 
     def _fit_joint(self, way: Way, n: int, run: Path, recipe: dict[str, Any]) -> None:
         data = LabelledConfig(**recipe["data"])
-        baseline = self.out / "cells" / "baseline" / str(n) / "run"
+        baseline = self.folder("baseline", n) / "run"
         fitted = fit_joint(baseline, self._encoders(way, n), read_labelled(self.task, data, {}))
         members = {"baseline": baseline, "encoder": fitted.encoder}
         origin = {name: str(path.relative_to(self.out)) for name, path in members.items()}
@@ -347,23 +446,48 @@ class _Comparing:
             }
         # A way that is not reliably better than the baseline is not worth its cost.
         winner = best if rows[best]["over_baseline_interval"][0] > 0 else "baseline"
-        curve = {names[name]: [[n, c["scores"][self.metric]] for n, c in some.items()] for name, some in cells.items()}
+        curve = {
+            names[name]: [[n, c["scores"][self.metric]] for n, c in sorted(some.items())]
+            for name, some in cells.items()
+        }
         results = {
             "task": self.task,
             "kind": self.labelled.kind,
             "metric": self.metric,
+            "beside": [name for name in _BESIDE.get(self.labelled.kind, ()) if name != self.metric],
             "split": self.split,
             "examples": {"train": self.n_all, self.split: len(self.dev)},
             "ways": rows,
             "best": best,
             "winner": winner,
             "names": names,
+            "majority": self._majority(),
+            "equal_labels": equal_labels(
+                {way: {n: cell["scores"][self.metric] for n, cell in cells[way].items()} for way in last}
+            ),
             "curve": curve,
             "skipped": self.skipped,
             "notes": self.labelled.notes,
             "draws": len(draws),
         }
         return results | {"recommendation": recommendation(results)} | self._labels()
+
+    def _majority(self) -> dict[str, Any] | None:
+        """Scores of always giving the commonest answer; None for values, and for tags, whose baseline is that one."""
+        labels = self.labelled.options.get("labels", ())
+        constant: Labelled | MultiLabelled
+        if self.labelled.kind == "classify":
+            counts = Counter(record.label for record in self.dev)
+            answer = max(labels, key=lambda label: counts[label])
+            constant = Labelled(answer, 1.0, {})
+        elif self.labelled.kind == "multilabel":
+            commonest = Counter(frozenset(record.label) for record in self.dev).most_common(1)[0][0]
+            answer = ", ".join(sorted(commonest)) or "no label"
+            constant = MultiLabelled(tuple(sorted(commonest)), {})
+        else:
+            return None
+        scores = TASKS[self.labelled.kind].score(self.dev, [constant] * len(self.dev), labels)
+        return {"answer": answer, "scores": scores}
 
     def _draws(self, answers: Sequence[Sequence[Any]]) -> np.ndarray:
         """Scores of every way on resampled dev examples."""
@@ -389,7 +513,7 @@ class _Comparing:
         return {"suspects": suspects, "conflicts": [dataclasses.asdict(c) for c in label_conflicts(every)]}
 
     def _keep(self, winner: str, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> None:
-        source = self.out / "cells" / winner / str(max(cells[winner])) / "run" / "model"
+        source = self.folder(winner, max(cells[winner])) / "run" / "model"
 
         def copy(new: Path) -> None:
             shutil.copytree(source, new, dirs_exist_ok=True)
@@ -429,8 +553,46 @@ def _answer(found: Any) -> Any:
     return Valued(found) if isinstance(found, float) else TaggedText(tuple(found), (), ())
 
 
+def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
+    """The score of every way at the largest number of labels that all were fitted to; None if all were to as many.
+
+    ``curve``: of each way the scores by number of labels.
+    """
+    last = {max(scores) for scores in curve.values()}
+    n = min(last)
+    return {"labels": n, "scores": {way: scores[n] for way, scores in curve.items()}} if len(last) > 1 else None
+
+
 def recommendation(results: Mapping[str, Any]) -> str:
-    """Recommend in two sentences what to use, and why."""
+    """Recommend in two sentences what to use, and why.
+
+    A third one says if the time ended before all ways had as many labels, with the scores at an equal number; a last
+    one if nothing is better than the commonest answer.
+    """
+    sentences = [_recommended(results), _at_equal_labels(results), _of_majority(results)]
+    return " ".join(filter(None, sentences))
+
+
+def _at_equal_labels(results: Mapping[str, Any]) -> str:
+    equal, ways, names = results["equal_labels"], results["ways"], results["names"]
+    if equal is None:
+        return ""
+    fitted = ", ".join(f"{names[way]} {row['labels']:,}" for way, row in ways.items())
+    scores = ", ".join(f"{names[way]} {score:.4f}" for way, score in equal["scores"].items())
+    return (
+        f"The time ended before all had the same labels ({fitted}): with {equal['labels']:,} labels each, "
+        f"{results['metric']} is {scores}; more --minutes fits all of them to {results['examples']['train']:,}."
+    )
+
+
+def _of_majority(results: Mapping[str, Any]) -> str:
+    majority, metric = results["majority"], results["metric"]
+    if majority is None or max(row["score"] for row in results["ways"].values()) > majority["scores"][metric]:
+        return ""
+    return f"Nothing is better than always {majority['answer']} ({metric} {majority['scores'][metric]:.4f})."
+
+
+def _recommended(results: Mapping[str, Any]) -> str:
     ways, best, winner, names = results["ways"], results["best"], results["winner"], results["names"]
     metric, n = results["metric"], results["examples"]["train"]
     base = ways["baseline"]
@@ -452,9 +614,11 @@ def recommendation(results: Mapping[str, Any]) -> str:
             f"{base['megabytes']:.1f} MB."
         )
     verdict = "worse" if high < 0 else "not reliably better"
+    fewer = f" with {row['labels']:,} labels" if row["labels"] < base["labels"] else ""
+    more = f" with {base['labels']:,} labels" if fewer else ""
     return (
-        f"Use the baseline ({metric} {base['score']:.4f}): {row['way']} is {verdict}, {margin}. The baseline "
-        f"takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
+        f"Use the baseline ({metric} {base['score']:.4f}{more}): {row['way']}{fewer} is {verdict}, {margin}. The "
+        f"baseline takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
         f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
     )
 

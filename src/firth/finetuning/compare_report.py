@@ -1,6 +1,6 @@
 """``report.html`` of a comparison: recommendation, scores and costs, learning curve, labels that may be wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,19 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
         f"{results['split']}. Intervals cover 95 % of {results['draws']:,} bootstrap samples."
     )
     report.heading("Scores and costs")
-    rows = [_row(results["names"][name], row) for name, row in results["ways"].items()]
+    beside = results["beside"]
+    rows = [_row(results["names"][name], row, beside) for name, row in results["ways"].items()]
+    if majority := results["majority"]:
+        shown = {name: f"{majority['scores'][name]:.4f}" for name in (metric, *beside)}
+        constant = ["", shown[metric], "", *(shown[name] for name in beside), "", "", "", "", "", ""]
+        rows.append([f"majority baseline: always {majority['answer']}", *constant])
     report.table(
         [
             "way",
             "labels",
             metric,
             "95 % interval",
+            *beside,
             "over the baseline",
             "its interval",
             "calibration error",
@@ -50,7 +56,7 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     return path
 
 
-def _row(name: str, row: Mapping[str, Any]) -> list[Any]:
+def _row(name: str, row: Mapping[str, Any], beside: Sequence[str]) -> list[Any]:
     low, high = row["interval"]
     error = row["calibration_error"]
     is_baseline = name == "baseline"
@@ -60,6 +66,7 @@ def _row(name: str, row: Mapping[str, Any]) -> list[Any]:
         row["labels"],
         f"{row['score']:.4f}",
         f"{low:.4f} – {high:.4f}",
+        *(f"{row['scores'][other]:.4f}" for other in beside),
         "" if is_baseline else f"{row['over_baseline']:+.4f}",
         "" if is_baseline else f"{below:+.4f} to {above:+.4f}",
         "" if error is None else f"{error:.4f}",

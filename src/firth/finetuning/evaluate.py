@@ -27,7 +27,7 @@ from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
-from firth.tasks.published_text import recover_published
+from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files
 from firth.text.tokenizer import Tokenizer

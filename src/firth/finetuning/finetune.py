@@ -30,9 +30,9 @@ import torch
 
 from firth.baseline.model import Baseline
 from firth.cluster.calls import Call, Calls
-from firth.cluster.connection import Cluster, connect
+from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
-from firth.errors import CheckpointError, ConfigError, FirthError, TrainingError
+from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import append_to, check_new, file_sha256, lock, nearest, recover, write_json, write_text
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
@@ -62,7 +62,7 @@ from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
 from firth.tasks.rows import unknown_share
 from firth.text.open_words import OpenWords
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.processes import start_group
 
 WORKER = "firth.finetuning.worker"
@@ -152,7 +152,7 @@ def run_resolved(
     out = Path(out)
     # A folder without a recipe comes from a start that was killed; it holds nothing of value.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
-    with lock(out), _cluster(on, out, tell) as cluster, deterministic():
+    with lock(out), connect_to(on, out, tell) as cluster, deterministic():
         work = _Finetuning(resolved, out, tell, cluster)
         work.check(processes)
         # The recipe is written last: its presence means that the fine-tuning can resume.
@@ -182,7 +182,7 @@ def resume(
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
     resolved = _resolve_stored(out)
-    with lock(out), _cluster(on, out, tell) as cluster, deterministic():
+    with lock(out), connect_to(on, out, tell) as cluster, deterministic():
         work = _Finetuning(resolved, out, tell, cluster)
         now = work.identity(plain)
         found = read_json(out / IDENTITY)
@@ -192,11 +192,6 @@ def resume(
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
         work.check(processes)
         return work.run()
-
-
-def _cluster(on: str, out: Path, tell: Callable[[str], None]) -> contextlib.AbstractContextManager[Cluster | None]:
-    """A connection to the cluster that shares the runs, if one is named."""
-    return connect(on, out, tell) if on else contextlib.nullcontext()
 
 
 def _resolve_stored(out: Path) -> Resolved:
@@ -398,31 +393,24 @@ class _Finetuning:
         todo = {
             str(self.folder(*place).name): place for place in places if not (self.folder(*place) / RESULT).is_file()
         }
-        calls, started_at_s = Calls(cluster, self.tell), time.monotonic()
+        calls = {
+            name: Call(
+                function=f"{__name__}:{tune_on_node.__name__}",
+                arguments={"out": str(self.out), "number": number, "seed": seed, "processes": self.processes},
+                folder=self.folder(number, seed),
+                cpus=self.processes,
+                gpus=int(cluster.gpus > 0),
+            )
+            for name, (number, seed) in todo.items()
+        }
+        started_at_s = time.monotonic()
         try:
-            for name, (number, seed) in todo.items():
-                arguments = {"out": str(self.out), "number": number, "seed": seed, "processes": self.processes}
-                call = Call(
-                    function=f"{__name__}:{tune_on_node.__name__}",
-                    arguments=arguments,
-                    folder=self.folder(number, seed),
-                    cpus=self.processes,
-                    gpus=int(cluster.gpus > 0),
-                )
-                calls.start(name, call)
-            for n in range(1, len(todo) + 1):
-                name, found = calls.next()
-                if found.problem is not None:
-                    raise TrainingError(f"{name}: {found.problem}") if found.lost else found.problem
-                score = f"{self.recipe.metric} {found.value['best']:.4f} in {found.value['elapsed_s']:.0f} s"
+            for n, (name, result) in enumerate(Calls(cluster, self.tell).values(calls), start=1):
+                score = f"{self.recipe.metric} {result['best']:.4f} in {result['elapsed_s']:.0f} s"
                 left_s = (time.monotonic() - started_at_s) / n * (len(todo) - n)
                 self.tell(f"[{n}/{len(todo)}] {name}: {score}; about {format_duration(left_s)} left")
-        except BaseException as error:
-            if not (isinstance(error, TrainingError) and cluster.lost):
-                calls.stop()
-            if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
-            raise
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
 
     def tune(self, number: int, seed: int) -> dict[str, Any]:
         folder = self.folder(number, seed)

@@ -60,6 +60,8 @@ _MOST_TAGS = 100
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
+# Key of a model's provenance: whether it learnt from pairs of texts (True) or from single ones (False).
+PAIRS = "pairs"
 _TEXT_KINDS = ("classify", "multilabel", "regress")
 
 
@@ -141,6 +143,15 @@ def learnt_columns(provenance: Mapping[str, Any]) -> str:
     data = recipe.get("data") if isinstance(recipe, Mapping) else None
     columns = data.get("columns") if isinstance(data, Mapping) else None
     return columns if isinstance(columns, str) else ""
+
+
+def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
+    """Whether a model has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
+    found = provenance.get(PAIRS)
+    if isinstance(found, bool):
+        return found
+    columns = learnt_columns(provenance)  # folders of earlier versions say no more
+    return parse_columns(columns).second is not None if columns else None
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:

@@ -4,6 +4,7 @@ For each layer a logistic regression learns each task from the frozen vectors, w
 their tokens. Sources: Conneau et al. 2018 (sentence length, word content), Hewitt and Liang 2019 (control tasks).
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from firth.cluster.calls import Call, Calls
+from firth.cluster.connection import Cluster, connect_to
 from firth.config import COUNT, check_bounds, option
 from firth.data.hashing import below, draw, seed_of
 from firth.errors import ConfigError, FirthError, InputError
@@ -20,7 +23,7 @@ from firth.files import check_new, new_folder, write_json
 from firth.finetuning.labelled import read_labelled
 from firth.finetuning.layer_probes_report import write_probe_report
 from firth.finetuning.recipe import LabelledConfig
-from firth.inference.model import Model
+from firth.inference.model import Model, load
 from firth.progress import Progress, say
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.reading import splits_in
@@ -84,13 +87,15 @@ def probe_layers(
     out: Path,
     options: LayerProbing,
     *,
+    on: str = "",
     tell: Callable[[str], None] = say,
 ) -> dict[str, Any]:
     """Probe every layer of models, by name, on data sets of tags, given as (name, folder), in the new folder ``out``.
 
     A data set of entities is probed for the type of words in an entity, another one for all tags. Sentence length and
-    word content are of the sentences of the first. Returns what ``out/probe.json`` says. ConfigError for a task that
-    has no tags, for layers of different widths, and for two models of one name.
+    word content are of the sentences of the first. ``on``: a Ray cluster, as ``connect`` reads it, whose nodes take a
+    model each and load it by its name. Returns what ``out/probe.json`` says. ConfigError for a task that has no tags,
+    for layers of different widths, and for two models of one name.
     """
     check_new(out)
     if not data:
@@ -103,7 +108,12 @@ def probe_layers(
     read = [(task, *_records(task, folder, options)) for task, folder in data]
     for task, train, test in read:
         tell(f"{task}: {len(train):,} training and {len(test):,} test sentences")
-    result: dict[str, Any] = {"models": [_probe_model(name, model, read, options) for name, model in models]}
+    with connect_to(on, out, tell) as cluster:
+        if cluster is None:
+            found = [_probe_model(name, model, read, options) for name, model in models]
+        else:
+            found = _probe_on(cluster, [name for name, _ in models], data, out, options, tell)
+    result: dict[str, Any] = {"models": found}
     with new_folder(out) as folder:
         write_json(folder / "probe.json", result)
         try:
@@ -111,6 +121,39 @@ def probe_layers(
         except FirthError as error:
             tell(f"no report.html: {error}")
     return result
+
+
+def _probe_on(
+    cluster: Cluster,
+    models: Sequence[str],
+    data: Sequence[tuple[str, Path]],
+    out: Path,
+    options: LayerProbing,
+    tell: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Probe each model as a task of a cluster; the results are in the order of the models."""
+    folders = [(task, str(folder)) for task, folder in data]
+    calls = {
+        name: Call(
+            function=f"{__name__}:{probe_on_node.__name__}",
+            arguments={"model": name, "data": folders, "options": dataclasses.asdict(options)},
+            folder=out,
+            gpus=int(cluster.gpus > 0),
+        )
+        for name in models
+    }
+    found = dict[str, dict[str, Any]]()
+    for name, result in Calls(cluster, tell).values(calls):
+        found[name] = result
+        tell(f"[{len(found)}/{len(models)}] {name}")
+    return [found[name] for name in models]
+
+
+def probe_on_node(*, model: str, data: Sequence[tuple[str, str]], options: dict[str, Any]) -> dict[str, Any]:
+    """What a node of a cluster does: probe one model."""
+    given = LayerProbing(**options)
+    read = [(task, *_records(task, Path(folder), given)) for task, folder in data]
+    return _probe_model(model, load(model), read, given)
 
 
 def _probe_model(

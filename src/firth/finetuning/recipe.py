@@ -100,7 +100,7 @@ class TuneConfig:
     )
     batch_examples: int = option(32, "examples per update", COUNT)
     batch_tokens: int = option(4096, "maximum tokens per micro-batch; bounds memory", COUNT)
-    micro_batches: int = option(0, "parts of an update, for as many processes; 0: no more than memory asks for", AMOUNT)
+    micro_batches: int = option(0, "micro-batches per step, over all processes; 0: as few as memory allows", AMOUNT)
     seed: int = option(1, "seed of the first run: head weights, order of examples, dropout; the next run has 2", AMOUNT)
     seeds: int = option(1, "number of runs that differ only in the seed", COUNT)
     precision: Literal["auto", "float32", "bfloat16"] = option(

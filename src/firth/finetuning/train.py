@@ -16,6 +16,7 @@ from firth.files import remove_folder, write_folder, write_json
 from firth.finetuning.base import Base, FirstVectors, freeze, gradually, make_model, rate_scales
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.features import store_features
+from firth.finetuning.labelled import PAIRS
 from firth.finetuning.recipe import Finetune, count_updates
 from firth.folder import Loaded, read_weights, tensor_names, write_model
 from firth.inference.outputs import row_outputs
@@ -25,10 +26,10 @@ from firth.systems import SYSTEMS
 from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
-from firth.text.records import Record
+from firth.text.records import Record, Text
 from firth.training.checkpoint import list_checkpoints
+from firth.training.collectives import World
 from firth.training.config import TrainConfig
-from firth.training.distributed import World
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 
@@ -116,6 +117,8 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         # The trainer's "dev" score is the held-out score here, not that of the dev file.
         origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
         origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
+        if (pairs := reads_pairs(run.held.records)) is not None:
+            origin[PAIRS] = pairs
         write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin, weights=weights)
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,6 +217,12 @@ def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: M
         write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, provenance)
 
     write_folder(folder, fill)
+
+
+def reads_pairs(records: Sequence[Any]) -> bool | None:
+    """Whether examples are pairs of texts (True) or single texts (False); None if both, or no texts."""
+    found = {record.second is not None if isinstance(record, Text) else None for record in records}
+    return found.pop() if len(found) == 1 else None
 
 
 def split_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> EncodedSplit:

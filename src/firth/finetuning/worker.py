@@ -8,7 +8,7 @@ import torch
 
 from firth.finetuning.finetune import train_beside
 from firth.machine import reuse_memory
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.processes import Group, join_group
 
 

@@ -14,7 +14,7 @@ from firth.convert import google_bert
 from firth.convert.cove import read_mtlstm
 from firth.convert.elmo import find_parts, read_elmo, read_vocabulary, spaced_words
 from firth.convert.fastai import find_words, read_fastai, read_words_file
-from firth.convert.huggingface import Findings, HuggingFace
+from firth.convert.hf_mapping import Findings, HuggingFace
 from firth.convert.openai_gpt import read_openai
 from firth.convert.renames import expand, to_ours
 from firth.convert.sentence_transformers import read_sentence_model

@@ -15,8 +15,8 @@ from firth.config import read_whole
 from firth.convert.cove import is_mtlstm
 from firth.convert.elmo import find_parts, missing_half
 from firth.convert.fastai import find_fastai, missing_words
+from firth.convert.hf_mapping import Findings
 from firth.convert.hub import fetch_model
-from firth.convert.huggingface import Findings
 from firth.convert.openai_gpt import SHAPES
 from firth.convert.sentence_transformers import MODULES
 from firth.convert.tf_bundle import bundle_prefix

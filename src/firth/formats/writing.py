@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from firth.convert import elmo, google_bert
-from firth.convert.huggingface import Findings
+from firth.convert.hf_mapping import Findings
 from firth.convert.openai_gpt import read_openai, write_openai
 from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle

@@ -4,7 +4,7 @@ The first needs only the tokenizer; the caller runs the model and chooses the ba
 or those that pre-training would set in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,9 @@ from firth.data.config import MaskingConfig
 from firth.data.masking import Masker
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
-from firth.folder import Loaded
+from firth.folder import PRETRAINING, Loaded
 from firth.objectives.masked_lm import MaskedLM
+from firth.systems import has_weights
 
 MASK = "[MASK]"
 
@@ -64,7 +65,10 @@ class Guess:
 def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
     """The masked-LM objective of a model; ConfigError if it has none, and for a wrong ``top_k``."""
     if loaded.system.predict != "masked" or not isinstance(loaded.objective, MaskedLM):
-        raise ConfigError(f"a {loaded.system_name} model for {loaded.task} cannot fill masks")
+        raise ConfigError(
+            f"a {loaded.system_name} model for {loaded.task} cannot fill masks: that takes a pre-trained BERT with its "
+            f"masked-LM head, such as firth fill-mask {_masked_base(loaded)} TEXT"
+        )
     if "mlm" in loaded.untrained:
         raise ConfigError(
             "this model was published without a masked-LM head: it cannot fill masks until "
@@ -73,6 +77,15 @@ def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
     if not 1 <= top_k <= loaded.tokenizer.size:
         raise ConfigError(f"top_k={top_k}: expected 1 to {loaded.tokenizer.size}, the size of the vocabulary")
     return loaded.objective
+
+
+def _masked_base(loaded: Loaded) -> str:
+    """The pre-trained model that a fine-tuned one comes from, if its folder says so; else one that is shipped."""
+    recipe = loaded.provenance.get("recipe")
+    base = recipe.get("model") if isinstance(recipe, Mapping) and loaded.task != PRETRAINING else None
+    return (
+        base if isinstance(base, str) and loaded.system.predict == "masked" and has_weights(base) else "firth-mini-en"
+    )
 
 
 def masked_row(loaded: Loaded, text: str) -> MaskedRow:

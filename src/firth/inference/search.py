@@ -102,7 +102,7 @@ class Index:
         if not (self.folder / ABOUT).is_file():
             if hint := "" if self.folder.exists() else nearest(self.folder):
                 raise ConfigError(f"{folder}: no such index; {hint}")
-            raise ConfigError(f"{folder} is not an index: firth search {folder} --texts FILE --model MODEL makes one")
+            raise ConfigError(_no_index(self.folder))
         about = read_json(self.folder / ABOUT)
         if about.get("format") != FORMAT or about.get("version") != VERSION:
             raise CheckpointError(f"{folder} is not an index of this version: build it again")
@@ -154,3 +154,14 @@ class Index:
     def embed(self, model: Model, text: str) -> Float[np.ndarray, " H"]:
         """Embed a query as the texts were."""
         return model.embed(text, self.layer, self.pool)
+
+
+def _no_index(path: Path) -> str:
+    """What to type where a path is no index: a command whose index is a new folder."""
+    new = path
+    if path.exists():
+        names = (f"{path.stem}-index{number}" for number in ("", *range(2, 100)))
+        new = next(place for name in names if not (place := path.with_name(name)).exists())
+    of_embed = path.suffix == ".npy" and path.is_file()
+    what = "holds vectors without their texts and their model, and is no index" if of_embed else "is not an index"
+    return f"{path} {what}: firth search {new} --texts FILE --model MODEL makes one"

@@ -1,4 +1,4 @@
-"""The bidirectional language model of ELMo, in the order of the paper's §3.1 and §3.4.
+"""ELMo's encoder, in the order of the paper's §3.1 and §3.4; its pre-training losses are in ``objectives/bilm.py``.
 
 Source: Peters et al. 2018, and allenai/bilm-tf model.py, training.py.
 """

@@ -31,8 +31,8 @@ class InitConfig:
     neighbour_gain: float = option(1.0, "scale of their queries and keys: higher is sharper", AMOUNT)
     trained_positions: int = option(
         0,
-        "how many positions the model to continue was trained with, if that is not all: the later ones start as the "
-        "continuation of these",
+        "number of leading positions that the base model was trained on; the later ones start extrapolated from them; "
+        "0: it was trained on all",
         AMOUNT,
     )
 

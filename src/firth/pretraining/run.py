@@ -18,7 +18,7 @@ from firth.data.batch import Batch, Objective
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus, Split
-from firth.errors import ConfigError, FirthError
+from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, lock, nearest, remove_folder, write_text
 from firth.folder import PRETRAINING, Loaded, read_model, read_weights, tensor_names, write_model
 from firth.formats.table import open_model
@@ -46,7 +46,7 @@ from firth.systems import has_weights
 from firth.tasks.config import EmbeddingConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
-from firth.training.distributed import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
+from firth.training.collectives import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
 from firth.training.layer_rates import layer_scales
 from firth.training.processes import start_group
 from firth.training.schedules import rate_of
@@ -84,7 +84,14 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Pretrain
     if not folder:
         raise ConfigError(f"{where}: data.corpus is missing: give --corpus, a folder made by firth prepare")
     corpus = Corpus(str(folder))
-    return read_recipe(data, settings, where, vocab_size=corpus.tokenizer.size)
+    recipe = read_recipe(data, settings, where, vocab_size=corpus.tokenizer.size)
+    n_tokens = sum(info.tokens for info in corpus.shards("train"))
+    if n_tokens < recipe.data.length and not corpus.is_parallel:
+        raise InputError(
+            f"{corpus.folder} has {n_tokens:,} tokens of training text, and one sequence reads "
+            f"{recipe.data.length:,} (data.length): nothing can be learned from so few; prepare more text"
+        )
+    return recipe
 
 
 def pretrain(

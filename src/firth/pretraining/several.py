@@ -18,7 +18,7 @@ from firth.memory import Memory, estimate_memory
 from firth.pretraining.length import MOST_EPOCHS
 from firth.pretraining.recipe import Pretrain
 from firth.training.checkpoint import list_checkpoints
-from firth.training.distributed import World, any_rank
+from firth.training.collectives import World, any_rank
 
 Processes = int | Literal["auto"]
 Sharding = Literal["auto", "none", "full"]

@@ -7,7 +7,7 @@ from typing import Any
 from firth.machine import reuse_memory
 from firth.pretraining.recipe import read_resolved_recipe
 from firth.pretraining.run import sized, train
-from firth.training.distributed import World
+from firth.training.collectives import World
 from firth.training.processes import Group, join_group
 
 

@@ -97,6 +97,12 @@ class Context:
         self.characters += sum(map(len, value))
         return list(value)
 
+    def check_pairs(self, hosted: Hosted, how: str) -> None:
+        """RefusalError for a pair of texts where the model learnt from single ones; ``how`` several are written."""
+        if hosted.pairs is False:
+            message = f"inputs: a pair of texts, and {hosted.name} reads single texts; write two texts as {how}"
+            raise RefusalError(422, "pair", message, "inputs")
+
     def check_number(self, n: int, name: str = "inputs") -> None:
         """RefusalError for no inputs, and for more than the server takes in one request."""
         limits = self.state.limits

@@ -1,4 +1,4 @@
-"""The engine: one thread that owns all models, and what stands between it and the routes.
+"""The engine: one thread that runs the batches of all models, and what stands between it and the routes.
 
 A question is tokenised in one of two threads, queued, computed row by row in batches that it may share with others, and
 answered by the tokenizer threads again; with a short body, the event loop's thread does what is theirs. A search

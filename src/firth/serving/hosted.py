@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from firth.baseline.config import JointConfig, TfidfConfig
 from firth.baseline.model import Baseline
 from firth.errors import CheckpointError, ConfigError
 from firth.serving.cost import CostModel
@@ -117,10 +118,13 @@ class Hosted:
     words: "WordTable | None" = field(init=False)
     # What can be asked of it: the names of ``ABILITY_ROUTES``.
     abilities: frozenset[str] = field(init=False)
+    # Whether it learnt from pairs of texts (True) or from single ones (False); None where its folder does not say.
+    pairs: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.words = _words(self.predictor)
         self.abilities = _abilities(self.predictor) | ({"find-nearest"} if self.words is not None else set())
+        self.pairs = _pairs(self.predictor)
 
     @property
     def task(self) -> str:
@@ -397,6 +401,21 @@ def _words(predictor: "Model | Baseline") -> "WordTable | None":
         return table_of(predictor.loaded)
     except ConfigError:
         return None
+
+
+def _pairs(predictor: "Model | Baseline") -> bool | None:
+    """Whether a model learnt from pairs of texts, or from single ones; None where its folder does not say."""
+    if not isinstance(predictor, Baseline):
+        from firth.finetuning.labelled import learnt_pairs
+
+        return learnt_pairs(predictor.provenance)
+    config = predictor.method.config
+    if isinstance(config, JointConfig):
+        from firth.inference.joint import Joint
+
+        assert isinstance(predictor.method, Joint)
+        config = predictor.method.tfidf.config
+    return config.pairs if isinstance(config, TfidfConfig) else None
 
 
 def _abilities(predictor: "Model | Baseline") -> frozenset[str]:

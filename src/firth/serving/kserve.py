@@ -168,6 +168,7 @@ def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> l
         items = [validated(CHOICE_INPUTS, parse_json(text.encode()), "item") for text in tensors["item"]]
         return choice_items(context, items)
     if "second" in tensors:
+        context.check_pairs(hosted, "two elements of the tensor text, without the tensor second")
         return list(zip(tensors["text"], tensors["second"], strict=True))
     return list(tensors["text"])
 

@@ -135,6 +135,8 @@ async def predict(context: Context, body: PredictBody) -> Any:
     several = isinstance(inputs, list) and bool(inputs) and isinstance(inputs[0], list)
     rows: list[Any] = inputs if several else [inputs]  # type: ignore[assignment]  # lists of texts
     items = [_item(row) for row in rows]
+    if any(isinstance(item, tuple) for item in items):
+        context.check_pairs(hosted, '{"inputs": [["first text"], ["second text"]]}')
     context.texts([item[0] if isinstance(item, tuple) else item for item in items])
     context.texts([item[1] for item in items if isinstance(item, tuple)] or [""])
     found = [label_scores(hosted, answer) for _, answer in await context.ask(hosted.predict(items))]
@@ -157,7 +159,8 @@ def _item(row: str | list[str]) -> str | tuple[str, str]:
 
 async def rerank(context: Context, body: RerankBody) -> Any:
     hosted = context.hosted("predict")
-    if hosted.task != "regress" and (hosted.task != "classify" or len(hosted.predictor.labels) != 2):
+    ranks = hosted.task == "regress" or (hosted.task == "classify" and len(hosted.predictor.labels) == 2)
+    if not ranks or hosted.pairs is False:
         message = f"{hosted.name} does not rank: expected a model for pairs, of values or of two labels"
         raise RefusalError(400, "task", message)
     refuse_other("raw_scores", body.raw_scores, False)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from firth.cluster.calls import Call, Calls
-from firth.cluster.connection import connect
+from firth.cluster.connection import connect_to
 from firth.config import read_json, with_old_names
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import append_to, lock, write_json
@@ -91,7 +91,7 @@ def run_cells(
     What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
     other options, or on another of what it needs: its folder is of another study.
     """
-    with lock(out), connect(on, out, tell) if on else contextlib.nullcontext() as cluster:
+    with lock(out), connect_to(on, out, tell) as cluster:
         ready = done(cells, out)
         todo = [cell for cell in cells if cell.name not in ready]
         cpus = cpu_count() if cluster is None else cluster.cpus

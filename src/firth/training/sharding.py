@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from firth.data.batch import Batch, Step
 from firth.errors import ConfigError
 from firth.packed import Carry, Encoder
+from firth.training.collectives import World, sum_over_ranks
 from firth.training.config import OptimConfig
-from firth.training.distributed import World, sum_over_ranks
 from firth.training.optim import check_state, load_state, make_optimizer, state_tensors
 
 _FLOAT_BYTES = 4
@@ -48,7 +48,7 @@ class BucketUpdate:
     def clear(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def sum(self) -> Tensor:
+    def sum_and_clip(self) -> Tensor:
         return nn.utils.clip_grad_norm_(self._named.values(), self._most)
 
     def step(self) -> None:
@@ -121,7 +121,7 @@ class ShardedUpdate:
             p.grad = None
 
     @torch.no_grad()
-    def sum(self) -> Tensor:
+    def sum_and_clip(self) -> Tensor:
         squares = 0.0
         for name, mine in self._mine.items():
             grad = self._named[name].grad

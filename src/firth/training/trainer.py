@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from firth.config import read_json, with_new_names
+from firth.config import with_new_names
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
-from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError, UsageError
+from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError
 from firth.files import recover, write_folder
 from firth.packed import Carry
 from firth.progress import Progress, format_count
@@ -37,9 +37,7 @@ from firth.training.checkpoint import (
     save_share,
     staged_checkpoint,
 )
-from firth.training.compiled_blocks import compile_regions, recompute_regions
-from firth.training.config import OptimConfig, TrainConfig
-from firth.training.distributed import (
+from firth.training.collectives import (
     World,
     any_rank,
     barrier,
@@ -48,15 +46,18 @@ from firth.training.distributed import (
     sum_over_ranks,
     text_of_leader,
 )
+from firth.training.compiled_blocks import compile_regions, recompute_regions
+from firth.training.config import OptimConfig, TrainConfig
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
+from firth.training.meter import Meter
 from firth.training.optim import AveragedSgd, keeps_state
+from firth.training.state import OF_ANOTHER, State, read_state
 from firth.training.update import make_update
 from firth.training.writer import BackgroundWriter, copies, room_for_copies
 
 _Result = TypeVar("_Result")
 
-_OF_ANOTHER = "is not what this run writes"
 # Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
 _ROUNDING = 1 - 1e-9
 
@@ -67,51 +68,6 @@ class Source(Protocol):
     def steps(
         self, start: Place, *, step: int, rank: int, world: int
     ) -> Generator[tuple[list[Batch], Place], None, None]: ...
-
-
-@dataclass
-class State:
-    """Everything that resuming needs besides weights, optimiser state and carry."""
-
-    step: int = 0
-    place: str = str(Place())
-    log_offset: int = 0
-    elapsed_s: float = 0.0
-    best: float | None = None
-    best_step: int = 0
-    looks_since_best: int = 0
-    scores: list[float] = field(default_factory=list)
-    plateaus: int = 0
-    identity: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-# A check for each field of a stored state.
-_STATE: Mapping[str, Callable[[Any], bool]] = {
-    "step": _is_count,
-    "place": lambda value: isinstance(value, str),
-    "log_offset": _is_count,
-    "elapsed_s": _is_number,
-    "best": lambda value: value is None or _is_number(value),
-    "best_step": _is_count,
-    "looks_since_best": _is_count,
-    "scores": lambda value: isinstance(value, list) and all(map(_is_number, value)),
-    "plateaus": _is_count,
-    "identity": lambda value: isinstance(value, dict),
-    "environment": lambda value: isinstance(value, dict),
-    "pending": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-}
-# Fields that runs of earlier versions did not write.
-_LATER = ("plateaus", "environment", "pending")
 
 
 @dataclass(kw_only=True)
@@ -242,7 +198,7 @@ class Trainer:
         self, steps: Iterator[tuple[list[Batch], Place]], log: Log, stop: StopRequest, progress: Progress
     ) -> bool:
         started_at_s, before_s = time.monotonic(), self.state.elapsed_s
-        meter = _Meter()
+        meter = Meter()
         self._asked = lambda: stop.asked
         while made := self._next(steps, stop):
             if self._writer is not None:
@@ -346,7 +302,7 @@ class Trainer:
                 raise TrainingError(self._not_finite("the loss is not a number", join_texts(bad, self.world)))
             self.carries = carries
             return None
-        norm = self.update.sum()
+        norm = self.update.sum_and_clip()
         if not torch.isfinite(norm):
             places = join_texts([batch.place for batch in batches], self.world)
             raise TrainingError(self._not_finite("the gradient is not finite", places))
@@ -369,7 +325,7 @@ class Trainer:
         if carry is None or number not in self._unproven:
             return self._forward(batch, carry, self.update.model)
         self._unproven.discard(number)
-        wrong = CheckpointError(f"{self.run / 'checkpoints'}: the recurrent state of its newest one {_OF_ANOTHER}")
+        wrong = CheckpointError(f"{self.run / 'checkpoints'}: the recurrent state of its newest one {OF_ANOTHER}")
         try:
             step = self._forward(batch, carry, self.update.model)
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
@@ -555,7 +511,7 @@ class Trainer:
             self._writer = None
         self.tell("too little memory to copy the state: training waits while checkpoints are written")
 
-    def _log_training(self, log: Log, meter: "_Meter") -> None:
+    def _log_training(self, log: Log, meter: Meter) -> None:
         means = self._means(self.state.pending)
         self.state.pending = {}
         rates = meter.read(self.world)
@@ -681,7 +637,7 @@ class Trainer:
             raise CheckpointError(
                 f"{self.run} has no undamaged checkpoint; {advice if left else 'delete it, and start the run again'}"
             )
-        found = _read_state(path / "train" / "state.json")
+        found = read_state(path / "train" / "state.json")
         began = {key: self.defaults.get(key) for key in self.identity} | with_new_names(found.identity)
         other = [key for key in sorted(began | self.identity) if began.get(key) != self.identity.get(key)]
         if other:
@@ -706,11 +662,11 @@ class Trainer:
                 raise ValueError("it has no tensors")
             self.update.load(optimizer)
         except ValueError as error:
-            raise CheckpointError(f"{train / 'optimizer.safetensors'} {_OF_ANOTHER}: {error}") from None
+            raise CheckpointError(f"{train / 'optimizer.safetensors'} {OF_ANOTHER}: {error}") from None
         try:
             self._load_carries(load_tensors(carry))
         except ValueError as error:
-            raise CheckpointError(f"{carry} {_OF_ANOTHER}: {error}") from None
+            raise CheckpointError(f"{carry} {OF_ANOTHER}: {error}") from None
 
     def _load_carries(self, tensors: dict[str, Tensor]) -> None:
         """Load the recurrent state of this process's micro-batches, however many processes saved it."""
@@ -756,24 +712,6 @@ class _AbandonedError(Exception):
     """Ends a checkpoint that will not be whole."""
 
 
-def _read_state(path: Path) -> State:
-    """Read a checkpoint's state; CheckpointError for an invalid one."""
-    try:
-        plain = read_json(path)
-        for name, value in plain.items():
-            if name not in _STATE or not _STATE[name](value):
-                raise ConfigError(f"{name[:60]} = {str(value)[:60]}")
-        if lacking := _STATE.keys() - plain.keys() - set(_LATER):
-            raise ConfigError(f"it lacks {', '.join(sorted(lacking))}")
-        folder = path.parent.parent.name
-        if folder != f"step-{plain['step']}":
-            raise ConfigError(f"step = {plain['step']} in the folder {folder}")
-        Place.parse(plain["place"])
-    except UsageError as error:
-        raise CheckpointError(f"{path} {_OF_ANOTHER}: {error}") from None
-    return State(**plain)
-
-
 def _shapes(carry: Carry) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in carry.items()}
 
@@ -790,25 +728,3 @@ def _counts(objective: Objective, batches: list[Batch]) -> dict[str, float]:
         for term in objective.weights:
             counts[f"{term}_count"] += found.get(term, 0)
     return counts
-
-
-class _Meter:
-    """Counts tokens and floating-point operations of all processes since the last reading."""
-
-    def __init__(self) -> None:
-        self.note = ""
-        self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
-
-    def add(self, batches: list[Batch], flops: Callable[[Batch], float]) -> None:
-        self._tokens += sum(batch.n_tokens for batch in batches)
-        self._flops += sum(flops(batch) for batch in batches)
-
-    def read(self, world: World) -> dict[str, float]:
-        done = sum_over_ranks({"tokens": self._tokens, "flops": self._flops}, world)
-        elapsed_s = max(time.monotonic() - self._at_s, 1e-9)
-        rates = {
-            "tokens_per_s": round(done["tokens"] / elapsed_s, 1),
-            "flops_per_s": round(done["flops"] / elapsed_s),
-        }
-        self._tokens, self._flops, self._at_s = 0, 0.0, time.monotonic()
-        return rates

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
+from firth.training.collectives import World, barrier, gather_tensors, sum_over_ranks
 from firth.training.config import OptimConfig
-from firth.training.distributed import World, barrier, gather_tensors, sum_over_ranks
 from firth.training.optim import GptAdam, check_state, load_state, make_optimizer, state_tensors, whole_costs
 
 # Shares start at multiples of this many elements, to align with cache lines and the kernels' vectors.
@@ -41,7 +41,7 @@ class Update(Protocol):
     def clear(self) -> None:
         """Clear the gradients of the previous step."""
 
-    def sum(self) -> Tensor:
+    def sum_and_clip(self) -> Tensor:
         """Sum gradients over all processes and clip them; returns the norm before clipping."""
 
     def step(self) -> None:
@@ -100,7 +100,7 @@ class WholeUpdate(Undivided):
     def clear(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def sum(self) -> Tensor:
+    def sum_and_clip(self) -> Tensor:
         return nn.utils.clip_grad_norm_(self._named.values(), self._most)
 
     def step(self) -> None:
@@ -166,7 +166,7 @@ class SharedUpdate(Undivided):
             p.grad = None
 
     @torch.no_grad()
-    def sum(self) -> Tensor:
+    def sum_and_clip(self) -> Tensor:
         rank, found = self._world.rank, bytearray()
         for p, start, parts in zip(self._named.values(), self._places, self._parts, strict=True):
             found.append(p.grad is not None)

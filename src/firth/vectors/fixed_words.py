@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth.convert.huggingface import Findings
+from firth.convert.hf_mapping import Findings
 from firth.convert.word_vectors import VectorFile, distinct
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded

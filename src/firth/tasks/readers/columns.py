@@ -105,7 +105,8 @@ def guess_columns(
     if label is not None:
         first = "the first " if len(read) == _ROWS else ""
         n_rows = len(label.values) + (not has_header)
-        why += f", column {label.number} has {label.n_labels:,} different values in {first}{n_rows:,} rows"
+        after = " after the header" if has_header else ""
+        why += f", column {label.number} has {label.n_labels:,} different values in {first}{n_rows:,} rows{after}"
     return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), text.number, why, has_header)
 
 

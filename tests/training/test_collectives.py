@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firth.training import distributed
-from firth.training.distributed import World, join_world, sum_over_ranks
+from firth.training.collectives import World, join_world, sum_over_ranks
 
 
 @pytest.mark.parametrize(
@@ -45,8 +44,8 @@ def test_sums_are_made_where_the_backend_can(monkeypatch: pytest.MonkeyPatch) ->
         return tensor
 
     monkeypatch.setattr(torch.Tensor, "cuda", to_gpu)
-    monkeypatch.setattr(distributed.dist, "all_reduce", lambda total: total.mul_(2))
+    monkeypatch.setattr(dist, "all_reduce", lambda total: total.mul_(2))
     for backend, n_moved in (("gloo", 0), ("nccl", 1)):
-        monkeypatch.setattr(distributed.dist, "get_backend", lambda backend=backend: backend)
+        monkeypatch.setattr(dist, "get_backend", lambda backend=backend: backend)
         assert sum_over_ranks({"b": 1.0, "a": 0.5}, World(0, 2)) == {"a": 1.0, "b": 2.0}
         assert len(moved) == n_moved

@@ -4,7 +4,7 @@ import pytest
 
 from firth.errors import ConfigError
 from firth.tasks.predictions import Answered, Span
-from firth.tasks.published_text import find_in_words, recover_published
+from firth.tasks.published_answers import find_in_words, recover_published
 from firth.text.records import Question
 from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
 
