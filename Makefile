@@ -74,7 +74,7 @@ bench:
 
 torture:
 	@scripts/setup report,dev
-	.venv/bin/python tests/torture/campaign.py $(if $(PARTS),--parts $(PARTS))
+	.venv/bin/python tests/torture/campaign.py $(if $(PARTS),--parts $(PARTS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 audit:
 	@scripts/setup report,dev

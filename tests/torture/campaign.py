@@ -2,17 +2,21 @@
 
     python tests/torture/campaign.py --out runs/torture [--parts kills,mutations] [--mutations 250]
 
-Every case has a name; what came of it is a line of results.jsonl, and a case with a line there is not run again.
+Every case has a name; what came of it is a line of results.jsonl, with the commit, and a case with a line there is not
+run again. A part that was not run whole again keeps the row of when it was.
 """
 
 import argparse
 import json
 import random
+import re
+import subprocess
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import torture
@@ -65,7 +69,33 @@ def cases(part: str, workplace: Workplace, server: Server, folder: Path, n_mutat
     return torture.commands_work(part, workplace, server, [*COMMANDS, *ASKS])
 
 
-def read_results(path: Path) -> dict[tuple[str, str], str]:
+@dataclass(frozen=True)
+class Outcome:
+    """What was wrong after a case, or nothing, and the commit that it was run at."""
+
+    problem: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the page says of a part; ``commits``: at which it was run."""
+
+    part: str
+    cases: int
+    run: int
+    held: int
+    commits: str
+
+    @property
+    def is_whole(self) -> bool:
+        return self.run >= max(self.cases, 1)
+
+
+Results = dict[tuple[str, str], Outcome]
+
+
+def read_results(path: Path) -> Results:
     """What came of each case so far; a line that a kill cut short is left out."""
     found = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
@@ -73,39 +103,67 @@ def read_results(path: Path) -> dict[tuple[str, str], str]:
             one = json.loads(line)
         except ValueError:
             continue
-        found[one["part"], one["case"]] = one["problem"]
+        found[one["part"], one["case"]] = Outcome(one["problem"], one["commit"])
     return found
 
 
-def page(results: dict[tuple[str, str], str], planned: dict[str, int]) -> str:
-    """The recorded campaign as Markdown; ``planned``: how many cases each part has."""
-    tries, held = Counter(part for part, _ in results), Counter(part for (part, _), bad in results.items() if not bad)
-    rows = [
-        f"| {PROMISES[part]} | {planned.get(part, 0):,} | {tries[part]:,} | {held[part]:,} | "
-        f"`make torture PARTS={part}` |"
-        for part in PROMISES
+def this_commit() -> str:
+    """The commit of the working tree; with a + where it has changes that are not committed."""
+    command = ("git", "describe", "--always", "--exclude", "*", "--dirty=+")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def read_rows(page: str) -> list[Row]:
+    """The rows of a page."""
+    row = re.compile(r"\| .* \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| (.*) \| `make torture PARTS=(\w+)` \|")
+    return [
+        Row(found[5], *(int(found[i].replace(",", "")) for i in (1, 2, 3)), found[4])
+        for found in map(row.fullmatch, page.splitlines())
+        if found
     ]
-    bad = [f"- {part}, {case}: {problem}" for (part, case), problem in sorted(results.items()) if problem]
-    if bad:
+
+
+def rows_of(results: Results, planned: Mapping[str, int], before: Sequence[Row]) -> list[Row]:
+    """A row for each part: of its results, and unless these are whole, of when it was last run whole."""
+    rows = []
+    for part in PROMISES:
+        found = [outcome for (of, _), outcome in results.items() if of == part]
+        commits = ", ".join(dict.fromkeys(one.commit for one in found))  # in the order of the runs
+        now = Row(part, planned.get(part, 0), len(found), sum(not one.problem for one in found), commits)
+        earlier = [] if now.is_whole else [row for row in before if row.part == part and row.is_whole]
+        rows += [*earlier, *([now] if found or not earlier else [])]
+    return rows
+
+
+def page(results: Results, planned: Mapping[str, int], before: str = "") -> str:
+    """The recorded campaign as Markdown; ``planned``: how many cases each part has; ``before``: the page as it was."""
+    rows = rows_of(results, planned, read_rows(before))
+    bad = [f"- {part}, {case}: {one.problem}" for (part, case), one in sorted(results.items()) if one.problem]
+    if bad or any(row.held < row.run for row in rows):
         outcome = ["What did not hold:", "", *bad]
-    elif all(tries[part] >= planned.get(part, 1) for part in PROMISES):
-        outcome = ["The campaign ran whole. Everything held."]
+    elif {row.part for row in rows if row.is_whole} == set(PROMISES):
+        once = len({row.commits for row in rows}) == 1
+        outcome = ["The campaign ran whole. Everything held." if once else "Each part ran whole. Everything held."]
     else:
         outcome = ["Everything that was tried held. The cases that were not run are unknown, not passed."]
     return "\n".join(
         [
             "# Robustness",
             "",
-            "What is promised, how many cases the campaign has, how many of them were run, and how many held.",
-            "`make torture` runs it and writes this page; a case is a real command in a process of its own. Cases run",
-            "in a shuffled order, so that a part of them is a sample of the whole. A seeded slice of each part is part",
-            "of `make test`.",
+            "What is promised, how many cases the campaign has, how many of them were run, how many held, and at which",
+            "commit. `make torture` runs it and writes this page; a case is a real command in a process of its own.",
+            "Cases run in a shuffled order, so that a part of them is a sample of the whole. A part that was not run",
+            "whole again keeps the row of when it was. A seeded slice of each part is part of `make test`.",
             "",
             *textwrap.wrap(_described(), 120),
             "",
-            "| promise | cases | run | held | command |",
-            "| --- | ---: | ---: | ---: | --- |",
-            *rows,
+            "| promise | cases | run | held | commit | command |",
+            "| --- | ---: | ---: | ---: | --- | --- |",
+            *(
+                f"| {PROMISES[row.part]} | {row.cases:,} | {row.run:,} | {row.held:,} | {row.commits} | "
+                f"`make torture PARTS={row.part}` |"
+                for row in rows
+            ),
             "",
             *outcome,
             "",
@@ -138,7 +196,7 @@ def main() -> int:
     parts = options.parts.split(",")
     if unknown := [part for part in parts if part not in PROMISES]:
         parser.error(f"unknown parts {', '.join(unknown)}: expected {', '.join(PROMISES)}")
-    out, until = options.out.resolve(), time.monotonic() + 60 * options.minutes
+    out, until, commit = options.out.resolve(), time.monotonic() + 60 * options.minutes, this_commit()
     out.mkdir(parents=True, exist_ok=True)
     results = read_results(out / "results.jsonl")
     planned = read_json(out / PLANNED) if (out / PLANNED).is_file() else {}
@@ -163,14 +221,17 @@ def main() -> int:
             for case in todo:
                 if time.monotonic() > until:
                     break
-                problem = results[case.part, case.name] = case.run(out / "work" / "case")
-                log.write(json.dumps({"part": case.part, "case": case.name, "problem": problem}).encode() + b"\n")
+                problem = case.run(out / "work" / "case")
+                results[case.part, case.name] = Outcome(problem, commit)
+                line = {"part": case.part, "case": case.name, "problem": problem, "commit": commit}
+                log.write(json.dumps(line).encode() + b"\n")
                 log.flush()
                 if problem:
                     progress.message(f"{case.part}, {case.name}: {problem}")
                 progress.advance(1)
-    write_text(options.page, page(results, planned))
-    return 1 if any(results.values()) else 0
+    before = options.page.read_text("utf-8") if options.page.is_file() else ""
+    write_text(options.page, page(results, planned, before))
+    return 1 if any(outcome.problem for outcome in results.values()) else 0
 
 
 if __name__ == "__main__":

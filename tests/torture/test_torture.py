@@ -7,9 +7,11 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import campaign
 import pytest
 import torture
 import torture_inputs
+from campaign import Outcome, Row
 from torture import Case
 from torture_harness import KILLED, Server, Workplace
 from torture_inputs import COMMANDS, READS
@@ -89,3 +91,21 @@ def test_the_harness_notices_what_it_is_for(server: Server, workplace: Workplace
     assert ran.wrong == "it connects, in code that is not Python"
     (ran,) = server.run((*command.words[:-1], str(tmp_path / "elsewhere")), root=root)
     assert "it writes elsewhere" in ran.wrong
+
+
+def test_a_part_that_was_not_run_whole_again_keeps_the_row_of_when_it_was() -> None:
+    planned = dict.fromkeys(campaign.PROMISES, 2)
+    every = {(part, case): Outcome("", "a1") for part in planned for case in "xy"}
+    whole = campaign.page(every, planned)
+    assert whole.endswith("The campaign ran whole. Everything held.\n")
+    assert campaign.read_rows(whole) == [Row(part, 2, 2, 2, "a1") for part in planned]
+    again = {("kills", "x"): Outcome("", "b2"), ("kills", "y"): Outcome("", "b2+")}
+    part_of_it = campaign.page(again, {"kills": 3}, whole)
+    earlier, now, *others = campaign.read_rows(part_of_it)
+    assert (earlier, now) == (Row("kills", 2, 2, 2, "a1"), Row("kills", 3, 2, 2, "b2, b2+")) and len(others) == 10
+    assert part_of_it.endswith("Each part ran whole. Everything held.\n")
+    all_of_it = campaign.page(again, {"kills": 2}, part_of_it)
+    assert campaign.read_rows(all_of_it) == [Row("kills", 2, 2, 2, "b2, b2+"), *others]
+    bad = campaign.page({("kills", "x"): Outcome("stuck", "b2")}, planned, whole)
+    assert bad.endswith("What did not hold:\n\n- kills, x: stuck\n")
+    assert "unknown, not passed" in campaign.page(again, {"kills": 2})

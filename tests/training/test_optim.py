@@ -13,11 +13,7 @@ from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.training.config import OptimConfig
-from firth.training.optim import (
-    decays,
-    make_optimizer,
-    orthogonalized,
-)
+from firth.training.optim import AveragedSgd, decays, make_optimizer, orthogonalized
 
 CONFIG = {"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "decay": 0.05}
 
@@ -163,6 +159,43 @@ def test_state_there_and_back_goes_on_bit_for_bit(kind: Any) -> None:
     walk(second, after, steps[3:])
     assert torch.equal(second.weight, whole.weight)
     assert torch.equal(second.bias, whole.bias)
+
+
+KINDS: list[Any] = ["bert_adam", "gpt_adam", "adamw", "adagrad", "muon", "sgd"]
+
+
+def trained(kind: Any, n_updates: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A small encoder with a parameter that never gets a gradient, and one whose gradients are zeros."""
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=20, width=8, n_layers=1, n_heads=2, feed_forward_width=16, max_positions=8)
+    module = MaskedLM(Bert(config), MaskedLMConfig(next_sentence=False))
+    optimizer = make_optimizer(module, OptimConfig(kind=kind, accumulated=0.1, decay=0.0))
+    if isinstance(optimizer, AveragedSgd):
+        optimizer.begin_averaging()
+    for _ in range(n_updates):
+        for number, p in enumerate(module.parameters()):
+            p.grad = None if number == 0 else torch.zeros_like(p) if number == 1 else torch.randn_like(p)
+        optimizer.step()
+    return module, optimizer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_updates", [0, 1, 3])
+def test_no_state_that_updates_leave_is_taken_for_damaged(kind: Any, n_updates: int) -> None:
+    module, optimizer = trained(kind, n_updates)
+    tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(module, optimizer).items()}
+    load_optimizer_tensors(module, make_optimizer(module, OptimConfig(kind=kind, accumulated=0.1, decay=0.0)), tensors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_zeros_is_damaged(kind: Any) -> None:
+    """As a disk gives for what it has lost, before the checksum was made."""
+    module, optimizer = trained(kind, 3)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in optimizer_tensors(module, optimizer).items()}
+    with pytest.raises(ValueError, match="damaged"):
+        load_optimizer_tensors(
+            module, make_optimizer(module, OptimConfig(kind=kind, accumulated=0.1, decay=0.0)), zeros
+        )
 
 
 def test_the_count_of_updates_stays_on_the_host() -> None:

@@ -1,6 +1,7 @@
 """Word vectors trained by gensim: what is learnt, what is written, and that a run can be made again."""
 
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -117,3 +118,23 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match=r"pip install 'firth\[vectors\]'"):
         train_vectors([text], tmp_path / "m", training(), VectorOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.txt", "there"]
+
+
+_WITHOUT_SOCKETS = """
+import sys
+made = []
+sys.addaudithook(lambda event, _: made.append(event) if event.startswith("socket.") else None)
+import socket
+from firth.vectors.train import _gensim
+had = socket.has_ipv6
+_gensim()
+print(made, socket.has_ipv6 == had)
+connection = sys.modules.get("urllib3.util.connection")
+print(connection is None or connection.HAS_IPV6 == had)
+"""
+
+
+@pytest.mark.slow
+def test_gensim_is_imported_without_a_socket() -> None:
+    ran = subprocess.run([sys.executable, "-c", _WITHOUT_SOCKETS], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["[]", "True", "True"]

@@ -288,18 +288,42 @@ def keeps_state(optimizer: torch.optim.Optimizer) -> bool:
 def check_state(
     params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Raise ValueError for a state tensor of no parameter or optimiser."""
+    """Raise ValueError for a state tensor of no parameter or optimiser, or with values that no update leaves.
+
+    Such as zeros, which a disk gives for what it has lost; a checksum that was made of them fits.
+    """
     entries: dict[str, set[str]] = {}
+    averages = list[bool]()
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
         shape = torch.Size(()) if entry in _COUNTS else params[name].shape if name in params else None
         if name not in params or tensor.shape != shape or tensor.is_floating_point() != (entry != _UPDATES):
             raise ValueError(f"{key[:60]!r} of shape {tuple(tensor.shape)} belongs to no parameter of the model")
+        if _is_impossible(optimizer, entry, tensor):
+            raise ValueError(f"{key} has values that no update leaves, such as zeros: it is damaged")
+        if entry == _AVERAGE:
+            averages.append(bool(tensor.any()))
         entries.setdefault(name, set()).add(entry)
+    if averages and not any(averages):
+        raise ValueError("all averages of the weights are zeros: they are damaged")
     needed = _ENTRIES.get(type(optimizer), frozenset())
     for name, found in entries.items():
         if needed - found:
             raise ValueError(f"{name} lacks {', '.join(sorted(needed - found))}")
+
+
+def _is_impossible(optimizer: torch.optim.Optimizer, entry: str, tensor: Tensor) -> bool:
+    """Whether a state entry has a value that no update leaves.
+
+    Adam's state of a parameter begins with its first update, Adagrad's before it, from where its sums only grow.
+    Moments and momentum are no evidence: of a parameter whose gradients are zeros they are zeros.
+    """
+    if isinstance(optimizer, torch.optim.Adagrad):
+        least = torch.full_like(tensor, optimizer.defaults["initial_accumulator_value"])
+        return entry == "sum" and not bool((tensor >= least).all())
+    if entry == "step" or (entry == _UPDATES and isinstance(optimizer, GptAdam)):
+        return not tensor.item() >= 1
+    return False
 
 
 def load_state(

@@ -1,5 +1,7 @@
 """Text -> word vectors, by gensim -> a model folder of the system ``vectors``."""
 
+import socket
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,10 +75,21 @@ def train_vectors(
 
 
 def _gensim() -> Any:
+    """The package ``gensim.models``, imported without a socket.
+
+    Its reader of addresses imports urllib3 where that is installed, which binds a socket to find out whether there is
+    IPv6. It is told no meanwhile, and afterwards that there may be.
+    """
+    found, asked = socket.has_ipv6, "urllib3.util.connection" in sys.modules
+    socket.has_ipv6 = False
     try:
         import gensim.models
     except ImportError:
         raise ConfigError("word vectors are trained by gensim: pip install 'firth[vectors]'") from None
+    finally:
+        socket.has_ipv6 = found
+        if not asked and (connection := sys.modules.get("urllib3.util.connection")) is not None:
+            connection.HAS_IPV6 = found  # type: ignore[attr-defined]  # a module that is not imported here
     return gensim.models
 
 
