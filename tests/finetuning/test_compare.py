@@ -13,8 +13,9 @@ from firth.config import read_json
 from firth.errors import ConfigError, InputError
 from firth.finetuning import baseline, finetune
 from firth.finetuning import compare as module
-from firth.finetuning.compare import Way, compare, recommendation
+from firth.finetuning.compare import Way, compare
 from firth.finetuning.recipe import LabelledConfig
+from firth.finetuning.recommendation import recommendation
 
 VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
 THINGS = ("file", "folder", "path", "disk", "letter", "page", "table", "door", "river", "garden")
@@ -276,3 +277,10 @@ def test_other_kinds_of_labels_are_compared_four_ways(
     assert main(["evaluate", str(run), "--data", data.dev, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]
     assert scores[metric] == pytest.approx(results["ways"]["joint-1"]["score"])
+
+
+def test_a_model_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    config = LabelledConfig(train="t.tsv", dev="d.tsv")
+    with pytest.raises(ConfigError, match="runs/a is given twice: give each model once"):
+        compare("classify", config, tmp_path / "out", models=["runs/a", "runs/b", "runs/a"])
+    assert not (tmp_path / "out").exists()

@@ -40,6 +40,7 @@ from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.label_check import label_conflicts, label_suspects
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
+from firth.finetuning.recommendation import equal_labels, recommendation
 from firth.finetuning.resolve import resolve
 from firth.inference.loading import load
 from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
@@ -113,15 +114,15 @@ def compare(
         raise ConfigError(f"compare supports {', '.join(KINDS)}, not {kind}: use firth finetune and evaluate")
     if not 0 < minutes < float("inf"):
         raise ConfigError(f"--minutes {minutes}: expected more than 0")
+    if twice := [model for model, n in Counter(models).items() if n > 1]:
+        raise ConfigError(f"{twice[0]} is given twice: give each model once")
     if not data.dev and not data.folder:
         raise ConfigError("--dev is missing: the file of labelled examples that all ways are scored on")
     labelled = read_labelled(task, data, {})
     data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
         raise ConfigError(f"{data.folder} has no dev file of {task}: compare needs one")
-    work = _Comparing(
-        task, data, labelled, Path(out), ways_of(kind, models), minutes * 60, sizes, settings or {}, verbose, tell
-    )
+    work = _Comparing(task, data, labelled, Path(out), models, minutes * 60, sizes, settings or {}, verbose, tell)
     with lock(Path(out)), connect_to(on, Path(out), tell) as cluster:
         work.claim()
         return work.run(cluster)
@@ -141,15 +142,14 @@ def fit_on_node(
     """What a node of a cluster does: one fit, with all that it says in ``cell.log`` of its folder."""
     config = LabelledConfig(**data)
     labelled = read_labelled(task, config, {})
-    ways = ways_of(labelled.kind, models)
-    work = _Comparing(task, config, labelled, Path(out), ways, 0.0, sizes, settings, True, say)
+    work = _Comparing(task, config, labelled, Path(out), models, 0.0, sizes, settings, True, say)
     folder = work.folder(way, n)
     with (
         lock(folder),
         io.TextIOWrapper(append_to(folder / CELL_LOG), "utf-8", write_through=True) as log,
         contextlib.redirect_stderr(log),
     ):
-        return work.fit(next(one for one in ways if one.folder == way), n)
+        return work.fit(next(one for one in work.ways if one.folder == way), n)
 
 
 def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
@@ -178,14 +178,15 @@ class _Comparing:
         data: LabelledConfig,
         labelled: LabelledData,
         out: Path,
-        ways: list[Way],
+        models: Sequence[str],
         budget_s: float,
         sizes: Sequence[int],
         settings: Mapping[str, Any],
         verbose: bool,
         tell: Callable[[str], None],
     ):
-        self.task, self.data, self.labelled, self.out, self.ways = task, data, labelled, out, ways
+        self.task, self.data, self.labelled, self.out = task, data, labelled, out
+        self.models, self.ways = list(models), ways_of(labelled.kind, models)
         self.budget_s, self.settings, self.verbose = budget_s, dict(settings), verbose
         self.status, self._tell = Status(), tell
         self.metric = labelled.metrics[0]
@@ -328,7 +329,7 @@ class _Comparing:
             "task": self.task,
             "data": dataclasses.asdict(self.data),
             "out": str(self.out),
-            "models": list(dict.fromkeys(way.model for way in self.ways[1:])),
+            "models": self.models,
             "sizes": self.sizes,
             "settings": self.settings,
         }
@@ -551,76 +552,6 @@ def _answer(found: Any) -> Any:
     if isinstance(found, dict):
         return MultiLabelled(tuple(found["labels"]), {})
     return Valued(found) if isinstance(found, float) else TaggedText(tuple(found), (), ())
-
-
-def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
-    """The score of every way at the largest number of labels that all were fitted to; None if all were to as many.
-
-    ``curve``: of each way the scores by number of labels.
-    """
-    last = {max(scores) for scores in curve.values()}
-    n = min(last)
-    return {"labels": n, "scores": {way: scores[n] for way, scores in curve.items()}} if len(last) > 1 else None
-
-
-def recommendation(results: Mapping[str, Any]) -> str:
-    """Recommend in two sentences what to use, and why.
-
-    A third one says if the time ended before all ways had as many labels, with the scores at an equal number; a last
-    one if nothing is better than the commonest answer.
-    """
-    sentences = [_recommended(results), _at_equal_labels(results), _of_majority(results)]
-    return " ".join(filter(None, sentences))
-
-
-def _at_equal_labels(results: Mapping[str, Any]) -> str:
-    equal, ways, names = results["equal_labels"], results["ways"], results["names"]
-    if equal is None:
-        return ""
-    fitted = ", ".join(f"{names[way]} {row['labels']:,}" for way, row in ways.items())
-    scores = ", ".join(f"{names[way]} {score:.4f}" for way, score in equal["scores"].items())
-    return (
-        f"The time ended before all had the same labels ({fitted}): with {equal['labels']:,} labels each, "
-        f"{results['metric']} is {scores}; more --minutes fits all of them to {results['examples']['train']:,}."
-    )
-
-
-def _of_majority(results: Mapping[str, Any]) -> str:
-    majority, metric = results["majority"], results["metric"]
-    if majority is None or max(row["score"] for row in results["ways"].values()) > majority["scores"][metric]:
-        return ""
-    return f"Nothing is better than always {majority['answer']} ({metric} {majority['scores'][metric]:.4f})."
-
-
-def _recommended(results: Mapping[str, Any]) -> str:
-    ways, best, winner, names = results["ways"], results["best"], results["winner"], results["names"]
-    metric, n = results["metric"], results["examples"]["train"]
-    base = ways["baseline"]
-    if len(ways) == 1:
-        wanted = "more --minutes" if len(names) > 1 else "--models, and enough --minutes for them,"
-        return (
-            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give {wanted} to measure what "
-            "pre-training adds here."
-        )
-    others = [name for name in ways if name != "baseline"]
-    row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
-    low, high = (100 * bound for bound in row["over_baseline_interval"])
-    margin = f"{100 * row['over_baseline']:+.1f} points over the baseline (95 % interval {low:+.1f} to {high:+.1f})"
-    if winner != "baseline":
-        fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
-        return (
-            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. It takes {row['predict_ms']:.1f} ms "
-            f"per example and {row['megabytes']:.1f} MB, the baseline {base['predict_ms']:.1f} ms and "
-            f"{base['megabytes']:.1f} MB."
-        )
-    verdict = "worse" if high < 0 else "not reliably better"
-    fewer = f" with {row['labels']:,} labels" if row["labels"] < base["labels"] else ""
-    more = f" with {base['labels']:,} labels" if fewer else ""
-    return (
-        f"Use the baseline ({metric} {base['score']:.4f}{more}): {row['way']}{fewer} is {verdict}, {margin}. The "
-        f"baseline takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
-        f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
-    )
 
 
 def _silent(text: str) -> None:

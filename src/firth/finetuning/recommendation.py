@@ -1,0 +1,74 @@
+"""What a comparison recommends: two sentences on which model to use and why, and what to know besides."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
+    """The score of every way at the largest number of labels that all were fitted to; None if all were to as many.
+
+    ``curve``: of each way the scores by number of labels.
+    """
+    last = {max(scores) for scores in curve.values()}
+    n = min(last)
+    return {"labels": n, "scores": {way: scores[n] for way, scores in curve.items()}} if len(last) > 1 else None
+
+
+def recommendation(results: Mapping[str, Any]) -> str:
+    """Recommend in two sentences what to use, and why.
+
+    A third one says if the time ended before all ways had as many labels, with the scores at an equal number; a last
+    one if nothing is better than the commonest answer.
+    """
+    sentences = [_recommended(results), _at_equal_labels(results), _of_majority(results)]
+    return " ".join(filter(None, sentences))
+
+
+def _at_equal_labels(results: Mapping[str, Any]) -> str:
+    equal, ways, names = results["equal_labels"], results["ways"], results["names"]
+    if equal is None:
+        return ""
+    fitted = ", ".join(f"{names[way]} {row['labels']:,}" for way, row in ways.items())
+    scores = ", ".join(f"{names[way]} {score:.4f}" for way, score in equal["scores"].items())
+    return (
+        f"The time ended before all had the same labels ({fitted}): with {equal['labels']:,} labels each, "
+        f"{results['metric']} is {scores}; more --minutes fits all of them to {results['examples']['train']:,}."
+    )
+
+
+def _of_majority(results: Mapping[str, Any]) -> str:
+    majority, metric = results["majority"], results["metric"]
+    if majority is None or max(row["score"] for row in results["ways"].values()) > majority["scores"][metric]:
+        return ""
+    return f"Nothing is better than always {majority['answer']} ({metric} {majority['scores'][metric]:.4f})."
+
+
+def _recommended(results: Mapping[str, Any]) -> str:
+    ways, best, winner, names = results["ways"], results["best"], results["winner"], results["names"]
+    metric, n = results["metric"], results["examples"]["train"]
+    base = ways["baseline"]
+    if len(ways) == 1:
+        wanted = "more --minutes" if len(names) > 1 else "--models, and enough --minutes for them,"
+        return (
+            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give {wanted} to measure what "
+            "pre-training adds here."
+        )
+    others = [name for name in ways if name != "baseline"]
+    row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
+    low, high = (100 * bound for bound in row["over_baseline_interval"])
+    margin = f"{100 * row['over_baseline']:+.1f} points over the baseline (95 % interval {low:+.1f} to {high:+.1f})"
+    if winner != "baseline":
+        fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
+        return (
+            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. It takes {row['predict_ms']:.1f} ms "
+            f"per example and {row['megabytes']:.1f} MB, the baseline {base['predict_ms']:.1f} ms and "
+            f"{base['megabytes']:.1f} MB."
+        )
+    verdict = "worse" if high < 0 else "not reliably better"
+    fewer = f" with {row['labels']:,} labels" if row["labels"] < base["labels"] else ""
+    more = f" with {base['labels']:,} labels" if fewer else ""
+    return (
+        f"Use the baseline ({metric} {base['score']:.4f}{more}): {row['way']}{fewer} is {verdict}, {margin}. The "
+        f"baseline takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
+        f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
+    )
