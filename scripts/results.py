@@ -366,6 +366,7 @@ if __name__ == "__main__":
         run_section("Its second run: longer sequences and lower case", "firth-mini-en-long"),
         run_section("The shipped Korean model, firth-mini-ko", "firth-mini-ko"),
         run_section("Its second run: longer sequences, in Korean", "firth-mini-ko-long"),
+        run_section("Its third run, in Korean", "firth-mini-ko-third"),
         demo_section(),
         study_section(),
     ]
