@@ -99,7 +99,7 @@ def test_the_kept_model_and_its_score_are_of_the_averages(tmp_path: Path, monkey
     trainer = run_of(tmp_path / "run", OptimConfig(kind="sgd", decay=0.0, clip_norm=0.0, averaged_after=1), steps=30)
     trainer.rate = lambda step: 0.99  # (1 - 2·0.99) of the distance is left, on the other side
     kept: list[float] = []
-    trainer.save_model = lambda folder, facts, weights: kept.append(float(weights["numbers"][0]))
+    trainer.saver.save_model = lambda folder, facts, weights: kept.append(float(weights["numbers"][0]))
     scored: list[float] = []
 
     def evaluate(self: Trainer) -> dict[str, float]:

@@ -27,7 +27,7 @@ def saving(run: Path, **config: Any) -> Trainer:
     trainer = trainer_of(
         run, [batch_of([0, 1], 2)], rate=lambda step: 0.1, config={"save_every": 1, "keep_checkpoints": 9, **config}
     )
-    trainer.save_model = lambda folder, facts, weights: save_tensors(folder / "model.safetensors", weights)
+    trainer.saver.save_model = lambda folder, facts, weights: save_tensors(folder / "model.safetensors", weights)
     return trainer
 
 
@@ -40,7 +40,7 @@ def saved(run: Path) -> dict[int, bytes]:
 def test_training_goes_on_while_the_state_is_written(tmp_path: Path) -> None:
     trainer = saving(tmp_path / "run", steps=3, save_every=2)
     beyond, step = threading.Event(), trainer.train_step
-    write, waited = trainer.save_model, list[bool]()
+    write, waited = trainer.saver.save_model, list[bool]()
 
     def slow(folder: Path, facts: dict[str, Any], weights: Any) -> None:
         if facts["step"] == 2:
@@ -52,7 +52,7 @@ def test_training_goes_on_while_the_state_is_written(tmp_path: Path) -> None:
             beyond.set()
         return step(batches)
 
-    trainer.save_model, trainer.train_step = slow, counted  # type: ignore[method-assign]
+    trainer.saver.save_model, trainer.train_step = slow, counted  # type: ignore[method-assign]
     assert trainer.fit()
     assert waited == [True]
     assert [n for n, _ in list_checkpoints(tmp_path / "run" / "checkpoints")] == [2, 3]
@@ -62,13 +62,13 @@ def test_a_checkpoint_is_of_its_own_step_however_late_it_is_written(
     tmp_path: Path,
 ) -> None:
     late = saving(tmp_path / "late")
-    gate, write = threading.Event(), late.save_model
+    gate, write = threading.Event(), late.saver.save_model
 
     def wait(folder: Path, facts: dict[str, Any], weights: Any) -> None:
         assert gate.wait(TIMEOUT_S)
         write(folder, facts, weights)
 
-    late.save_model, step = wait, late.train_step
+    late.saver.save_model, step = wait, late.train_step
 
     def opens(batches: Any) -> Any:
         if late.state.step == 2:
@@ -79,8 +79,8 @@ def test_a_checkpoint_is_of_its_own_step_however_late_it_is_written(
     assert late.fit()
     heard: list[str] = []
     at_once = saving(tmp_path / "once")
-    at_once.tell = heard.append
-    at_once.free = lambda: 10.0
+    at_once.saver.tell = heard.append
+    at_once.saver.free = lambda: 10.0
     assert at_once.fit()
     assert heard == ["too little memory to copy the state: training waits while checkpoints are written"]
     found = saved(tmp_path / "late" / "checkpoints")
@@ -91,14 +91,14 @@ def test_a_checkpoint_is_of_its_own_step_however_late_it_is_written(
 @pytest.mark.parametrize("broken", [2, 4])
 def test_a_failing_disk_stops_the_run_with_one_line(broken: int, tmp_path: Path) -> None:
     trainer = saving(tmp_path / "run")
-    write = trainer.save_model
+    write = trainer.saver.save_model
 
     def full(folder: Path, facts: dict[str, Any], weights: Any) -> None:
         if facts["step"] == broken:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(folder, facts, weights)
 
-    trainer.save_model = full
+    trainer.saver.save_model = full
     with pytest.raises(CheckpointError, match="disk is full"):
         trainer.fit()
     left = list_checkpoints(tmp_path / "run" / "checkpoints")
@@ -112,13 +112,13 @@ import sys
 from pathlib import Path
 from test_writer import saving
 trainer = saving(Path(sys.argv[1]))
-write = trainer.save_model
+write = trainer.saver.save_model
 def stuck(folder, facts, weights):
     write(folder, facts, weights)
     if facts["step"] == 3:
         print("writing", flush=True)
         sys.stdin.read()
-trainer.save_model = stuck
+trainer.saver.save_model = stuck
 trainer.fit()
 """
 

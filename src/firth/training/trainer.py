@@ -8,13 +8,11 @@ uninterrupted one.
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,19 +21,15 @@ from firth.config import with_new_names
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
-from firth.errors import CheckpointError, ConfigError, SaveError, TrainingError
-from firth.files import recover, write_folder
+from firth.errors import CheckpointError, ConfigError, TrainingError
+from firth.files import recover
 from firth.packed import Carry
 from firth.progress import Progress, format_count
 from firth.training.checkpoint import (
-    fill_checkpoint,
     load_optimizer,
     load_tensors,
     newest_checkpoint,
     recover_checkpoints,
-    save_checkpoint,
-    save_share,
-    staged_checkpoint,
 )
 from firth.training.collectives import (
     World,
@@ -44,7 +38,6 @@ from firth.training.collectives import (
     gather_tensors,
     join_texts,
     sum_over_ranks,
-    text_of_leader,
 )
 from firth.training.compiled_blocks import compile_regions, recompute_regions
 from firth.training.config import OptimConfig, TrainConfig
@@ -52,11 +45,9 @@ from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.meter import Meter
 from firth.training.optim import AveragedSgd, keeps_state
+from firth.training.saver import Saver
 from firth.training.state import OF_ANOTHER, State, read_state
 from firth.training.update import make_update
-from firth.training.writer import BackgroundWriter, copies, room_for_copies
-
-_Result = TypeVar("_Result")
 
 # Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
 _ROUNDING = 1 - 1e-9
@@ -132,8 +123,14 @@ class Trainer:
         self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
-        self._writer: BackgroundWriter | None = None
-        self._shares: _Shares | None = None
+        self.saver = Saver(
+            run=self.run,
+            save_model=self.save_model,
+            keep=self.config.keep_checkpoints,
+            free=self.free,
+            world=self.world,
+            tell=self.tell,
+        )
 
     def fit(self) -> bool:
         """Train to the last step. Returns False if asked to stop before (everything is saved then)."""
@@ -144,42 +141,12 @@ class Trainer:
         self.objective.train()
         with (
             contextlib.closing(steps),
-            self._writing(),
+            self.saver.writing(),
             contextlib.closing(self._open_log()) as log,
             StopRequest() as stop,
             Progress("training", self.config.steps, "steps", done=self.state.step) as progress,
         ):
             return self._loop(steps, log, stop, progress)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A context in which a thread writes checkpoints and models; at its end all are written."""
-        writer = self._writer = BackgroundWriter()
-        try:
-            yield
-            self._complete(wait=True)
-        except BaseException:
-            # The first error counts.
-            with contextlib.suppress(Exception):
-                writer.close()
-            if self._shares is not None:
-                self._shares.abandon()
-                self._shares = None
-            raise
-        else:
-            writer.close()
-            # Whoever resumes the run at once, in these processes, must find the same checkpoint in each.
-            barrier(self.world)
-        finally:
-            self._writer = None
-
-    def _write(self, job: Callable[[], _Result]) -> Future[_Result]:
-        """Write in the thread, or at once outside of ``fit``."""
-        if self._writer is not None:
-            return self._writer.submit(job)
-        done = Future[_Result]()
-        done.set_result(job())
-        return done
 
     def _open_log(self) -> Log:
         """Open the run's log, truncated to the checkpoint; only the leading process writes one."""
@@ -201,9 +168,7 @@ class Trainer:
         meter = Meter()
         self._asked = lambda: stop.asked
         while made := self._next(steps, stop):
-            if self._writer is not None:
-                self._writer.check()
-            self._complete(wait=False)
+            self.saver.proceed()
             batches, following = made
             sums = self.train_step(batches)
             if sums is None:
@@ -437,9 +402,7 @@ class Trainer:
             if beats or equals:
                 self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
                 weights = self.update.weights(self.saved or self.objective)
-                if self.world.leads:
-                    fill, _ = self._model_writer(scores, weights, {})
-                    self._write(lambda: write_folder(self.run / "model", fill))
+                self.saver.save_best(weights, {"step": self.state.step, "dev": scores})
         if scores:
             self._adapt(scores[self.judged_by], progress)
         barrier(self.world)
@@ -489,28 +452,6 @@ class Trainer:
             return True
         return score > best if self.judge else score < best
 
-    def _model_writer(
-        self, scores: dict[str, float], weights: dict[str, Tensor], others: dict[str, Tensor]
-    ) -> tuple[Callable[[Path], None], dict[str, Tensor]]:
-        """What writes the model of this moment to a folder, whenever it is called, and ``others`` as they are now.
-
-        Without memory for copies of all that, earlier writing is finished and the tensors themselves are returned:
-        what is written must be written before the next step.
-        """
-        facts = {"step": self.state.step, "dev": scores}
-        if self._writer is not None and room_for_copies([*weights.values(), *others.values()], self.free()):
-            weights, others = copies(weights), copies(others)
-        elif self._writer is not None:
-            self._write_at_once()
-        return lambda folder: self.save_model(folder, facts, weights), others
-
-    def _write_at_once(self) -> None:
-        """From here on training waits while something is written."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self.tell("too little memory to copy the state: training waits while checkpoints are written")
-
     def _log_training(self, log: Log, meter: Meter) -> None:
         means = self._means(self.state.pending)
         self.state.pending = {}
@@ -536,7 +477,8 @@ class Trainer:
             self._save(log)
 
     def _save(self, log: Log) -> None:
-        self._complete(wait=True)
+        """Save a checkpoint of this moment, with all processes."""
+        self.saver.complete()
         size = self.world.size
         mine = {f"{i}/{k}": v for i, carry in self.carries.items() for k, v in carry.items()}
         by_rank = gather_tensors(mine, self.world)
@@ -551,75 +493,9 @@ class Trainer:
             for rank, tensors in enumerate(by_rank)
             for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
         }
-        if self.update.divided:
-            self._save_shares(weights, optimizer, carry)
-        elif self.world.leads:
-            fill, optimizer = self._model_writer({}, weights, optimizer)
-            step, state, path = self.state.step, dataclasses.asdict(self.state), self.run / "checkpoints"
-
-            def job() -> None:
-                save_checkpoint(
-                    path,
-                    step,
-                    save_model=fill,
-                    state=state,
-                    optimizer=optimizer,
-                    carry=carry,
-                    keep=self.config.keep_checkpoints,
-                )
-
-            self._write(job)
+        save = self.saver.save_shares if self.update.divided else self.saver.save_whole
+        save(dataclasses.asdict(self.state), weights, optimizer, carry)
         barrier(self.world)
-
-    def _save_shares(self, weights: dict[str, Tensor], shares: dict[str, Tensor], carry: dict[str, Tensor]) -> None:
-        """Begin a checkpoint to which each process writes its shares; ``_complete`` gives it its name."""
-        free = self.free()
-        if free is not None:
-            free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        crowded = self._writer is None or not room_for_copies([*weights.values(), *shares.values()], free)
-        at_once = any_rank(crowded, self.world)
-        if not at_once:
-            weights, shares = copies(weights), copies(shares)
-        elif self._writer is not None:
-            self._write_at_once()
-        rank, size, staged = self.world.rank, self.world.size, contextlib.ExitStack()
-        folder: Path | None = None
-        if self.world.leads:
-            path, keep = self.run / "checkpoints", self.config.keep_checkpoints
-            folder = staged.enter_context(staged_checkpoint(path, self.state.step, keep))
-        train = Path(text_of_leader("" if folder is None else str((folder / "train").absolute())))
-        facts, state = {"step": self.state.step, "dev": {}}, dataclasses.asdict(self.state)
-
-        def job() -> str:
-            try:
-                save_share(train, shares, rank, size)
-                if folder is not None:
-                    fill_checkpoint(
-                        folder, save_model=lambda to: self.save_model(to, facts, weights), state=state, carry=carry
-                    )
-            except OSError as error:
-                return error.strerror or str(error)
-            return ""
-
-        self._shares = _Shares(train, staged, self._write(job))
-        if at_once:
-            self._complete(wait=True)
-
-    def _complete(self, *, wait: bool) -> None:
-        """Give a checkpoint of shares its name, once each process has written its own; ``wait``: until they have."""
-        shares = self._shares
-        if shares is None or not (wait or not any_rank(not shares.written.done(), self.world)):
-            return
-        error = shares.written.result()
-        if not any_rank(bool(error), self.world):
-            self._shares = None
-            self._write(shares.staged.close)
-            return
-        why = f"{error}; all processes need the same disk" if error else "see the message of another process"
-        rank, size = self.world.rank + 1, self.world.size
-        shares.abandon()
-        self._shares = None
-        raise SaveError(f"{shares.train.parent.parent}: process {rank} of {size} could not finish it: {why}")
 
     def resume(self, load_model: Callable[[Path], dict[str, Tensor]]) -> None:
         """Resume from the newest undamaged checkpoint.
@@ -689,27 +565,6 @@ class Trainer:
             "compiled": self.compiled,
             "processes": self.world.size,
         } | ({"sharding": "full"} if self.world.sharded else {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """A checkpoint that all processes are writing: into ``train`` of a folder that the leading one has ``staged``.
-
-    ``written``: what went wrong in this process; empty if nothing did.
-    """
-
-    train: Path
-    staged: contextlib.ExitStack
-    written: Future[str]
-
-    def abandon(self) -> None:
-        """Remove what was written."""
-        with contextlib.suppress(_AbandonedError), self.staged:
-            raise _AbandonedError
-
-
-class _AbandonedError(Exception):
-    """Ends a checkpoint that will not be whole."""
 
 
 def _shapes(carry: Carry) -> dict[str, torch.Size]:
