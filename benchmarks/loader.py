@@ -16,8 +16,8 @@ import torch
 from firth.bench.measure import in_turn
 from firth.corpus.prepare import prepare
 from firth.data.shards import Corpus
+from firth.pretraining.assembly import make_loader
 from firth.pretraining.recipe import read_recipe
-from firth.pretraining.run import make_loader
 
 # A row's name, the model whose batches they are, and its settings.
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -26,9 +26,9 @@ from firth.corpus.prepare import prepare
 from firth.data.batch import Batch
 from firth.data.loader import Place
 from firth.data.shards import Corpus
-from firth.machine import find_machine, has_fast_bfloat16
+from firth.machine import deterministic, find_machine, has_fast_bfloat16
+from firth.pretraining.assembly import assemble, make_loader
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import assemble, deterministic, make_loader
 from firth.training.collectives import World
 from firth.training.trainer import Trainer
 

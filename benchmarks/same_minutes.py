@@ -29,9 +29,10 @@ from firth.corpus.prepare import prepare
 from firth.data.shards import Corpus, Split
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.resolve import resolve as resolve_finetuning
-from firth.machine import find_machine, has_fast_bfloat16
+from firth.machine import deterministic, find_machine, has_fast_bfloat16
+from firth.pretraining.assembly import assemble
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import assemble, deterministic, pretrain
+from firth.pretraining.run import pretrain
 from firth.training.collectives import World
 from firth.training.log import read_log
 

@@ -22,7 +22,7 @@ import torch
 from firth.data.loader import Place
 from firth.bench.run import bench_recipe
 from firth.memory import estimate_memory
-from firth.pretraining.run import assemble
+from firth.pretraining.assembly import assemble
 from firth.bench.synthetic import plain_corpus, plain_tokenizer
 from firth.machine import find_machine, reuse_memory
 from firth.training.collectives import World

@@ -24,8 +24,9 @@ import firth
 from firth.config import read_json
 from firth.data.shards import Corpus
 from firth.files import write_json
+from firth.pretraining.assembly import make_dev_loader
 from firth.pretraining.recipe import Pretrain
-from firth.pretraining.run import make_dev_loader, recipe_of
+from firth.pretraining.run import recipe_of
 from firth.studies.learning import PAIRS, preferred
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log

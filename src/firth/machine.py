@@ -80,6 +80,21 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
     return Machine(device, dtype, f"{name}, {str(dtype).removeprefix('torch.')}")
 
 
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """A context with deterministic CPU algorithms, without filling uninitialised memory."""
+    options: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), options.fill_uninitialized_memory
+    if not torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True)
+        options.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        options.fill_uninitialized_memory = before[1]
+
+
 def reuse_memory() -> None:
     """Let this process keep freed memory for reuse.
 

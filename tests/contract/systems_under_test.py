@@ -8,8 +8,8 @@ from torch import nn
 from firth.data.batch import Batch
 from firth.data.loader import Loader
 from firth.data.shards import Corpus
+from firth.pretraining.assembly import make_loader, make_objective
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import make_loader, make_objective
 
 _BERT = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64}
 

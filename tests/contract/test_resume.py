@@ -22,7 +22,8 @@ from firth.corpus.prepare import prepare
 from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.files import _write_manifest, lock
 from firth.pretraining.recipe import Pretrain, identity
-from firth.pretraining.run import pretrain, replay, resume
+from firth.pretraining.replay import replay
+from firth.pretraining.run import pretrain, resume
 from firth.systems import SYSTEMS
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import TIME_FIELDS, read_log

@@ -16,7 +16,7 @@ from firth.data.shards import Corpus
 from firth.layers import attention
 from firth.layers.recurrent import BiRNN, one_rectangle, rectangles, run_over
 from firth.packed import Rows, plan_groups
-from firth.pretraining.run import make_loader, make_objective
+from firth.pretraining.assembly import make_loader, make_objective
 
 LENGTHS = [3, 7, 2, 7]
 

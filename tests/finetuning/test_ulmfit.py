@@ -29,7 +29,8 @@ from firth.models.awd_lstm import AwdLstm
 from firth.models.config import AwdLstmConfig
 from firth.objectives.awd_lm import AwdLM
 from firth.objectives.config import AwdLMConfig
-from firth.pretraining.run import make_loader, pretrain
+from firth.pretraining.assembly import make_loader
+from firth.pretraining.run import pretrain
 from firth.pretraining.run import resolve as resolve_pretraining
 from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_words, weights_for_words
 from firth.text.fastai_words import tokenizer_of_fastai

@@ -15,7 +15,8 @@ from firth.finetuning.finetune import run_resolved
 from firth.finetuning.resolve import Resolved
 from firth.finetuning.resolve import resolve as resolve_task
 from firth.folder import read_model
-from firth.pretraining.run import pretrain, replay, resolve
+from firth.pretraining.replay import replay
+from firth.pretraining.run import pretrain, resolve
 from firth.text.open_words import OpenWords
 from firth.training.log import read_log
 

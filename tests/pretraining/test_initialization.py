@@ -9,11 +9,11 @@ from firth.data.batch import Objective
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
 from firth.packed import Rows, Tokens
+from firth.pretraining.assembly import make_objective
 from firth.pretraining.config import InitConfig
 from firth.pretraining.cooccurrence import token_counts
 from firth.pretraining.initialization import extrapolate_positions, initialize
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import make_objective
 
 SIZES = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 32, "max_positions": 128}
 

@@ -20,9 +20,9 @@ from firth.data.shards import Corpus
 from firth.files import make_folder
 from firth.folder import PRETRAINING, write_model
 from firth.inference.model import Model, load
-from firth.machine import find_machine
+from firth.machine import deterministic, find_machine
+from firth.pretraining.assembly import assemble, make_loader, make_objective
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import assemble, deterministic, make_loader, make_objective
 from firth.progress import say
 from firth.systems import has_weights, resolve_model
 from firth.text.tokenizer import Tokenizer

@@ -214,9 +214,9 @@ def _resume(
 
 
 def _replay(run: Path, place: str) -> int:
-    from firth.pretraining import run as job
+    from firth.pretraining.replay import replay
 
-    print_json(job.replay(run, place))
+    print_json(replay(run, place))
     return 0
 
 

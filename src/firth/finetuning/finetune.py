@@ -50,10 +50,10 @@ from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, score_split
-from firth.machine import find_machine, reuse_memory, sizes_only
+from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
 from firth.memory import check_memory, estimate_memory
 from firth.metrics.bootstrap import mean_interval
-from firth.pretraining.run import RECIPE, deterministic
+from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
 from firth.progress import format_duration, say
 from firth.recipes import Settings, plain_of

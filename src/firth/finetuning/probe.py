@@ -23,9 +23,8 @@ from firth.folder import read_model
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, score_split
 from firth.layers.mixing import WeightedSum
-from firth.machine import find_machine
+from firth.machine import deterministic, find_machine
 from firth.page import Report
-from firth.pretraining.run import deterministic
 from firth.progress import say
 from firth.tasks.config import LinearConfig
 from firth.tasks.model import TaskModel

@@ -13,6 +13,7 @@ from typing import Any
 from firth.config import read_json
 from firth.errors import ConfigError
 from firth.pretraining import run as job
+from firth.pretraining.assembly import make_objective
 from firth.progress import say
 from firth.studies.cells import StudyCell, run_study
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
@@ -145,5 +146,5 @@ def pretrain_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) 
         "dev": about["provenance"]["dev"],
         "seconds": state["elapsed_s"],
         "steps": outcome.step,
-        "parameters": sum(p.numel() for p in job.make_objective(job.recipe_of(run)).parameters()),
+        "parameters": sum(p.numel() for p in make_objective(job.recipe_of(run)).parameters()),
     }

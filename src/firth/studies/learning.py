@@ -20,6 +20,7 @@ from firth.inference.model import load
 from firth.inference.text_scores import MinimalPair, pair_accuracies
 from firth.objectives.masked_lm import MaskedLM
 from firth.pretraining import run as job
+from firth.pretraining.assembly import make_dev_loader
 from firth.progress import say
 from firth.studies.cells import StudyCell, run_study
 from firth.tasks.readers.files import Problems, read_jsonl
@@ -172,7 +173,7 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
     objective = load(model).loaded.objective
     assert isinstance(objective, MaskedLM)
     loss, correct, count = 0.0, 0.0, 0
-    for batch in job.make_dev_loader(recipe, Corpus(recipe.data.corpus)).one_epoch(EVAL_BATCHES):
+    for batch in make_dev_loader(recipe, Corpus(recipe.data.corpus)).one_epoch(EVAL_BATCHES):
         target = batch.targets["mlm"]
         states = objective.encoder(batch.tokens).top.index_select(0, target.index)
         sums = objective.mlm.loss(states, objective.encoder.piece_embedding, target.label)
