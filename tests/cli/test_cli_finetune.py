@@ -16,8 +16,9 @@ import pytest
 from firth.cli import main
 from firth.cli.finetune import _report
 from firth.config import to_dict
-from firth.finetuning.finetune import Finetuned, identity
+from firth.finetuning.finetune import Finetuned
 from firth.finetuning.resolve import resolve
+from firth.finetuning.runs import identity
 from firth.training import trainer
 
 FAST = ["--set", "train.precision=float32", "--set", "train.batch_examples=8"]
@@ -498,7 +499,7 @@ def test_an_interruption_before_anything_is_written(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("firth.finetuning.finetune.split_of", interrupt)
+    monkeypatch.setattr("firth.finetuning.runs.split_of", interrupt)
     tokens = ["--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--out", tmp_path / "run"]
     result = firth("finetune", *tokens)
     assert result.code == 130 and result.complaint == "interrupted: nothing was written"

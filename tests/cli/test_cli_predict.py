@@ -50,7 +50,7 @@ def models(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """A model for each kind of task (folders of hardly trained ones), with its training file beside it."""
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("firth.finetuning.finetune.write_finetune_report", lambda out, recipe, results: out)
+        patch.setattr("firth.finetuning.runs.write_finetune_report", lambda out, recipe, results: out)
         for kind, (name, text) in (FILES | {"pairs": PAIRS}).items():
             (folder / name).write_text(text, "utf-8")
             task = "classify" if kind == "pairs" else kind

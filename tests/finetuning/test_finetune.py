@@ -19,7 +19,7 @@ from network_options import network_of
 from firth.config import read_json, read_toml, to_toml
 from firth.errors import CheckpointError, ConfigError
 from firth.files import file_sha256, write_json
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning import train
 from firth.finetuning.base import (
     Base,
@@ -30,16 +30,11 @@ from firth.finetuning.base import (
     transferred,
 )
 from firth.finetuning.evaluate import evaluate
-from firth.finetuning.finetune import (
-    Finetuned,
-    collapsed,
-    resume,
-    run_resolved,
-    summary,
-)
+from firth.finetuning.finetune import Finetuned, resume, run_resolved
 from firth.finetuning.labelled import learnt_pairs
 from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
 from firth.finetuning.resolve import Resolved, balanced, resolve
+from firth.finetuning.results import collapsed, summary
 from firth.finetuning.train import (
     Run,
     reads_pairs,
@@ -340,9 +335,9 @@ def test_a_stop_before_anything_is_known_leaves_nothing(
     def interrupt(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    for first_unwritten in ("identity", "to_toml"):
+    for first_unwritten in ("runs.identity", "finetune.to_toml"):
         with monkeypatch.context() as patch:
-            patch.setattr(job, first_unwritten, interrupt)
+            patch.setattr(f"firth.finetuning.{first_unwritten}", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(plain, tmp_path / "out")
         assert not (tmp_path / "out").exists()
@@ -493,7 +488,7 @@ def test_the_share_of_unknown_tokens_is_said(plain: dict[str, Any], tmp_path: Pa
     dev.write_text("text\tlabel\nꙮ ꙮ\triver\n. .\twinter\n", "utf-8")
     recipe, base, labelled = resolve({**plain, "data": {**plain["data"], "dev": str(dev)}}, SETTINGS, "t")
     heard: list[str] = []
-    job._Finetuning(Resolved(recipe, base, labelled), tmp_path / "out", heard.append)._examples_for(recipe)
+    job.Runs(Resolved(recipe, base, labelled), tmp_path / "out", heard.append)._examples_for(recipe)
     (told,) = [text for text in heard if "[UNK]" in text]
     # Of [CLS] ꙮ ꙮ [SEP] [CLS] . . [SEP] those that the texts have.
     assert told.startswith("dev, 50.0% of the tokens are [UNK]")

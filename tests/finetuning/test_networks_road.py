@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from firth.errors import ConfigError, InputError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.probe import _settings, probe

@@ -7,7 +7,7 @@ import pytest
 import firth
 from firth.config import read_json, read_toml, to_toml
 from firth.errors import ConfigError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.resolve import resolve
 from firth.pretraining.run import recipe_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import firth.training.trainer as trainer_module
 from firth.errors import ConfigError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
 from firth.finetuning.resolve import resolve
 from firth.finetuning.several import count_processes

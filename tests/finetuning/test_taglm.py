@@ -11,7 +11,7 @@ from network_options import network_of
 from firth.config import read_json, read_toml, to_dict
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.base import find_vectors, make_model
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.resolve import check_own, resolve

@@ -17,7 +17,7 @@ from firth.data.batch import Objective
 from firth.data.loader import Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.base import gradually, make_model
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.recipe import with_defaults

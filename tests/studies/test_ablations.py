@@ -10,7 +10,7 @@ import pytest
 from tiny_language_models import tiny_language_model
 
 from firth.errors import ConfigError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load

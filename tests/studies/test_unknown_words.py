@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from firth.errors import ConfigError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import read_model
 from firth.studies.unknown_words import RULES, VECTORS, rule_cell, rule_cells, study, vector_cell, vector_cells

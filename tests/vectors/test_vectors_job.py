@@ -11,7 +11,7 @@ import torch
 from vector_files import ngram_mean_of, write_fasttext, write_text, write_word2vec
 
 from firth.errors import ConfigError, InputError
-from firth.finetuning import finetune as job
+from firth.finetuning import runs as job
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.resolve import Resolved, resolve
 from firth.folder import read_model

@@ -26,9 +26,10 @@ from firth.errors import ConfigError, FirthError
 from firth.files import file_sha256, make_folder, new_folder, write_json, write_text
 from firth.finetuning.baseline_report import write_baseline_report
 from firth.finetuning.calibrate import tempered
-from firth.finetuning.finetune import RESULTS, Finetuned, summary
+from firth.finetuning.finetune import Finetuned
 from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
 from firth.finetuning.recipe import LabelledConfig, data_config
+from firth.finetuning.results import RESULTS, summary
 from firth.inference.score import Scored, score_outputs, score_records
 from firth.pretraining.run import RECIPE
 from firth.progress import say

@@ -35,13 +35,14 @@ from firth.errors import ConfigError, FirthError
 from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
-from firth.finetuning.finetune import IDENTITY, resume, run_resolved
+from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.label_check import label_conflicts, label_suspects
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.recommendation import equal_labels, recommendation
 from firth.finetuning.resolve import resolve
+from firth.finetuning.runs import IDENTITY
 from firth.inference.loading import load
 from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
 from firth.metrics.calibration import expected_calibration_error

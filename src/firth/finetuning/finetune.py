@@ -13,68 +13,27 @@ out/
 └── report.html
 """
 
-import contextlib
-import dataclasses
-import hashlib
-import io
-import json
-import math
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from firth.baseline.model import Baseline
-from firth.cluster.calls import Call, Calls
-from firth.cluster.connection import Cluster, connect_to
-from firth.config import read_json, read_toml, to_dict, to_toml, with_new_names
-from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import append_to, check_new, file_sha256, lock, nearest, recover, write_json, write_text
-from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
-from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
-from firth.finetuning.calibrate import calibrate
-from firth.finetuning.labelled import LabelledData
-from firth.finetuning.mistakes import find_mistakes
-from firth.finetuning.recipe import Finetune, combinations, count_sequences, count_updates, own_word_width, varied
-from firth.finetuning.report import write_finetune_report
+from firth.cluster.connection import connect_to
+from firth.config import read_json, read_toml, to_dict, to_toml
+from firth.errors import CheckpointError, ConfigError
+from firth.files import check_new, lock, nearest, write_json, write_text
+from firth.finetuning.recipe import Finetune
 from firth.finetuning.resolve import Resolved, resolve
-from firth.finetuning.several import count_processes, for_processes
-from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
-from firth.folder import Loaded, read_model
-from firth.inference.answering import answer_records
+from firth.finetuning.results import RESULTS
+from firth.finetuning.runs import IDENTITY, Runs, resolve_stored
 from firth.inference.loading import load
 from firth.inference.model import Model
-from firth.inference.outputs import row_outputs
-from firth.inference.score import EncodedSplit, score_split
-from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
-from firth.memory import check_memory, estimate_memory
-from firth.metrics.bootstrap import mean_interval
+from firth.machine import deterministic
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
-from firth.progress import format_duration, say
+from firth.progress import say
 from firth.recipes import Settings, plain_of
-from firth.systems import SYSTEMS
-from firth.tasks.model import TaskModel
-from firth.tasks.old_options import with_network
-from firth.tasks.rows import unknown_share
-from firth.text.open_words import OpenWords
-from firth.training.collectives import World
-from firth.training.processes import start_group
-
-WORKER = "firth.finetuning.worker"
-RESULTS, IDENTITY = "results.json", "identity.json"
-# What a run on a node of a cluster says.
-RUN_LOG = "run.log"
-# A run has collapsed if its held-out score is this far below the median of the other seeds.
-_COLLAPSE = 0.15
-# Fewer updates than this leave the new layer half taught.
-_FEW_UPDATES = 100
-# A share of unknown tokens from which on it is said.
-_MUCH_UNKNOWN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +112,7 @@ def run_resolved(
     # A folder without a recipe comes from a start that was killed; it holds nothing of value.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
     with lock(out), connect_to(on, out, tell) as cluster, deterministic():
-        work = _Finetuning(resolved, out, tell, cluster)
+        work = Runs(resolved, out, tell, cluster)
         work.check(processes)
         # The recipe is written last: its presence means that the fine-tuning can resume.
         try:
@@ -164,7 +123,7 @@ def run_resolved(
             if not (out / RECIPE).is_file():
                 (out / IDENTITY).unlink(missing_ok=True)
             raise
-        return work.run()
+        return Finetuned(out, work.run())
 
 
 def resume(
@@ -181,9 +140,9 @@ def resume(
             raise ConfigError(f"{out} is a pre-training run: resume it with firth pretrain --resume {out}")
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
-    resolved = _resolve_stored(out)
+    resolved = resolve_stored(out)
     with lock(out), connect_to(on, out, tell) as cluster, deterministic():
-        work = _Finetuning(resolved, out, tell, cluster)
+        work = Runs(resolved, out, tell, cluster)
         now = work.identity(plain)
         found = read_json(out / IDENTITY)
         # Folders of earlier versions may lack some hashes, and their recipes some options.
@@ -191,408 +150,4 @@ def resume(
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
         work.check(processes)
-        return work.run()
-
-
-def _resolve_stored(out: Path) -> Resolved:
-    """What a fine-tuning's folder says of its recipe, as a recipe of today."""
-    today = with_new_names(read_toml(out / RECIPE))
-    return resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
-
-
-def train_beside(out: Path, number: int, seed: int, world: World) -> None:
-    """What the other processes of a run do: train it with the leading one. KeyboardInterrupt if asked to stop."""
-    with deterministic():
-        work = _Finetuning(_resolve_stored(out), out, _silent)
-        work.start_from_adapted()
-        tune(work.run_of(number, seed), work.folder(number, seed), _silent, world)
-
-
-def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[str, Any]:
-    """What a node of a cluster does: one run, with all that it says in ``run.log`` of its folder."""
-    work = _Finetuning(_resolve_stored(Path(out)), Path(out), say)
-    folder = work.folder(number, seed)
-    with (
-        lock(folder),
-        io.TextIOWrapper(append_to(folder / RUN_LOG), "utf-8", write_through=True) as log,
-        contextlib.redirect_stderr(log),
-        deterministic(),
-    ):
-        work.start_from_adapted()
-        work.processes = processes
-        # Runs of other nodes write theirs at the same time.
-        work.features /= folder.name
-        return work.tune(number, seed)
-
-
-def _silent(text: str) -> None:
-    """Only the leading process speaks."""
-
-
-def identity(
-    recipe: dict[str, Any], base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
-) -> dict[str, str]:
-    """Hash the inputs of a fine-tuning: options, examples, initial weights and word vectors.
-
-    ``recipe``: as stored in its file.
-    """
-    examples = hashlib.sha256()
-    for records in (labelled.train, labelled.held, *labelled.dev.values()):
-        for record in records:
-            examples.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
-    weights = hashlib.sha256(base.tokenizer.fingerprint.encode())
-    for name, tensor in sorted((base.weights or {}).items()):
-        weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    options = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    found = {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
-    if not vectors:
-        return found
-    words = hashlib.sha256()
-    for some in vectors:
-        words.update(repr(some.rows.shape).encode() + some.numbers.numpy().tobytes() + some.rows.numpy().tobytes())
-    return found | {"the word vectors": words.hexdigest()}
-
-
-class _Finetuning:
-    """One fine-tuning in its folder: a run per seed and combination of settings, then the selection."""
-
-    def __init__(self, resolved: Resolved, out: Path, tell: Callable[[str], None], cluster: Cluster | None = None):
-        recipe, self.base, self.labelled = resolved
-        self.recipe, self.out, self.tell, self.cluster = recipe, out, tell, cluster
-        self.features = out / "features"
-        self.machine = find_machine(recipe.train.precision)
-        reuse_memory()
-        self.processes = 1
-        self.asked: Processes = "auto"
-        self.settings = list(combinations(recipe.grid))
-        self.seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
-        # Sequences by split, for the most recent way of reading texts.
-        self._examples: dict[str, dict[str, EncodedSplit]] = {}
-        # Word vectors by path and width.
-        self._vectors: dict[tuple[str, int], FirstVectors] = {}
-
-    def check(self, processes: Processes) -> None:
-        """Build what all runs need, so that errors come before anything is written."""
-        self.asked = processes
-        if self.cluster is not None and processes == "auto":
-            processes = 1  # the runs themselves fill the cluster
-        check_adaptation(self.recipe, self.base)
-        self._describe()
-        self._check_memory()
-        encoder = self.base.encoder(self.recipe.train.seed, None)
-        fitting = []
-        for settings in self.settings:
-            recipe = varied(self.recipe, settings)
-            self.base.config_with(recipe.adapt.dropout)  # raises if it cannot be set
-            model = recipe.row.model(encoder, recipe.head)
-            freeze(model, recipe.adapt)
-            transferred(encoder, recipe.adapt.transferred_groups)
-            self._vectors_for(recipe)
-            rows = (row for example in self._examples_for(recipe)["train"].examples for row in example.rows)
-            n_tokens = recipe.train.epochs * sum(len(row.ids) for row in rows)
-            fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes))
-        self.processes = min(fitting)
-        self.recipe = for_processes(self.recipe, self.processes)
-        # With stored features the encoder needs no activation memory.
-        if self.recipe.adapt.frozen_groups != -1:
-            train, row = self.recipe.train, SYSTEMS[self.base.system_name]
-            need = estimate_memory(
-                model,
-                row,
-                self.base.config,
-                self.machine.dtype,
-                train.batch_tokens,
-                recompute=train.recompute,
-                processes=self.processes,
-            )
-            self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
-
-    def _check_memory(self) -> None:
-        """ConfigError where one process has no room for the model, before any of it is made."""
-        train, row = self.recipe.train, SYSTEMS[self.base.system_name]
-        # With stored features nothing is kept of the encoder.
-        if self.recipe.adapt.frozen_groups == -1:
-            return
-        with sizes_only():
-            model = self.recipe.row.model(row.encoder(self.base.config), self.recipe.head)
-        freeze(model, self.recipe.adapt)
-        need = estimate_memory(
-            model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
-        )
-        check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute)
-
-    def identity(self, plain: dict[str, Any]) -> dict[str, str]:
-        """Hash the inputs; ``plain``: the recipe as stored in its file."""
-        found = identity(plain, self.base, self.labelled, self.first_vectors())
-        if not self.recipe.adapt.text:
-            return found
-        texts = hashlib.sha256(json.dumps(text_hashes(self.recipe)).encode()).hexdigest()
-        return found | {"the text of adapt.text": texts}
-
-    def start_from_adapted(self) -> None:
-        """Begin with the weights of the finished pre-training on ``adapt.text``, if the recipe names any."""
-        if self.recipe.adapt.text:
-            self.base = adapted_base(self.base, self.out)
-
-    def run(self) -> Finetuned:
-        if self.recipe.adapt.text:
-            try:
-                adapt(self.recipe, self.base, self.labelled, self.out, self.tell, self.asked)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
-            self.start_from_adapted()
-        places = [(number, seed) for number in range(len(self.settings)) for seed in self.seeds]
-        try:
-            if self.cluster is not None:
-                self._tune_on(self.cluster, places)
-            runs = [self.tune(number, seed) for number, seed in places]
-        finally:
-            shutil.rmtree(self.features, ignore_errors=True)
-        by_setting = [runs[i : i + len(self.seeds)] for i in range(0, len(runs), len(self.seeds))]
-        chosen = max(range(len(by_setting)), key=lambda i: _mean([run["best"] for run in by_setting[i]]))
-        scored = [self._score(chosen, run) for run in by_setting[chosen]]
-        best = max(scored, key=lambda run: (run["best"], -run["seed"]))
-        self._keep(chosen, best)
-        results = self._results(by_setting, chosen, scored, best)
-        write_json(self.out / RESULTS, results)
-        try:
-            write_finetune_report(self.out, self.recipe, results)
-        except (FirthError, OSError) as error:
-            self.tell(f"no report.html: {error}")
-        return Finetuned(self.out, results)
-
-    def _describe(self) -> None:
-        data, recipe = self.labelled, self.recipe
-        for note in data.notes:
-            self.tell(note)
-        splits = ", ".join(f"{len(records):,} {name}" for name, records in data.dev.items()) or "no dev file"
-        where = "the dev file" if recipe.data.choose_on == "dev" else f"{len(data.held):,} held out"
-        start = "random initialisation" if self.base.weights is None else "pre-trained weights"
-        if self.base.untrained:
-            start += f" except {', '.join(self.base.untrained)}, missing from the checkpoint"
-        self.tell(
-            f"{recipe.task}: {len(data.train):,} training examples, {where} for selection, {splits}; {start}; "
-            f"{self.machine.path}"
-        )
-        n = count_sequences(len(data.train), data.has_documents)
-        n_updates = count_updates(n, recipe.train.batch_examples, recipe.train.epochs)
-        if n_updates < _FEW_UPDATES:
-            enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / n)
-            self.tell(
-                f"{n_updates} update{'' if n_updates == 1 else 's'} of the weights in all, which is few: of so few "
-                f"examples a model learns more in more epochs, such as --epochs {enough}"
-            )
-
-    def folder(self, number: int, seed: int) -> Path:
-        """The folder of one run."""
-        setting = f"setting-{number + 1}-" if len(self.settings) > 1 else ""
-        return self.out / "runs" / f"{setting}seed-{seed}"
-
-    def _tune_on(self, cluster: Cluster, places: Sequence[tuple[int, int]]) -> None:
-        """Do the runs that are not done yet as tasks of a cluster; the first error stops the others."""
-        todo = {
-            str(self.folder(*place).name): place for place in places if not (self.folder(*place) / RESULT).is_file()
-        }
-        calls = {
-            name: Call(
-                function=f"{__name__}:{tune_on_node.__name__}",
-                arguments={"out": str(self.out), "number": number, "seed": seed, "processes": self.processes},
-                folder=self.folder(number, seed),
-                cpus=self.processes,
-                gpus=int(cluster.gpus > 0),
-            )
-            for name, (number, seed) in todo.items()
-        }
-        started_at_s = time.monotonic()
-        try:
-            for n, (name, result) in enumerate(Calls(cluster, self.tell).values(calls), start=1):
-                score = f"{self.recipe.metric} {result['best']:.4f} in {result['elapsed_s']:.0f} s"
-                left_s = (time.monotonic() - started_at_s) / n * (len(todo) - n)
-                self.tell(f"[{n}/{len(todo)}] {name}: {score}; about {format_duration(left_s)} left")
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
-
-    def tune(self, number: int, seed: int) -> dict[str, Any]:
-        folder = self.folder(number, seed)
-        n_runs = len(self.settings) * len(self.seeds)
-        if n_runs > 1 and not (folder / RESULT).is_file():
-            name = ", ".join([*self.settings[number], f"seed {seed}"])
-            self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
-        n = 1 if (folder / RESULT).is_file() else self.processes
-        threads = torch.get_num_threads()
-        each = max(threads // n, 1)
-        message = {"out": str(self.out), "number": number, "seed": seed, "threads": each}
-        try:
-            torch.set_num_threads(each)
-            with start_group(n, WORKER, message) as group:
-                result = tune(self.run_of(number, seed), folder, self.tell, World.of(group))
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None
-        finally:
-            torch.set_num_threads(threads)
-        return result | {"settings": list(self.settings[number]), "folder": str(folder.relative_to(self.out))}
-
-    def run_of(self, number: int, seed: int) -> Run:
-        """One run of the settings with this number."""
-        recipe = varied(self.recipe, self.settings[number])
-        rows = self._examples_for(recipe)
-        return Run(
-            self.base,
-            recipe,
-            seed,
-            rows["train"].examples,
-            rows["held out"],
-            self.machine,
-            self.features,
-            self._vectors_for(recipe),
-        )
-
-    def _examples_for(self, recipe: Finetune) -> dict[str, EncodedSplit]:
-        """The sequences of all examples by split, built once for all runs that read texts alike."""
-        # Networks of one kind read the same sequences; only some need characters.
-        network = recipe.head.network
-        reads = network.kind, getattr(network, "own_characters", "none") != "none"
-        head = to_dict(dataclasses.replace(recipe.head, network=type(network)()))
-        key = json.dumps([reads, head], sort_keys=True)
-        if key not in self._examples:
-            made = {}
-            splits = {"train": self.labelled.train, "held out": self.labelled.held, **self.labelled.dev}
-            for name, records in splits.items():
-                made[name] = split_of(self.base, recipe, records)
-                for what, n in made[name].noted.items():
-                    self.tell(f"{name}, {what}: {n:,}")
-                if told := self._unknown_tokens(made[name]):
-                    self.tell(f"{name}, {told}")
-            self._examples = {key: made}
-        return self._examples[key]
-
-    def _unknown_tokens(self, split: EncodedSplit) -> str:
-        """How many tokens of some examples the tokenizer does not know, where that may harm; else empty."""
-        tokenizer = self.base.tokenizer
-        if isinstance(tokenizer, OpenWords):  # reads any word by its characters
-            return ""
-        share = unknown_share(split.examples, tokenizer)
-        if share < _MUCH_UNKNOWN:
-            return ""
-        return (
-            f"{share:.1%} of the tokens are {tokenizer.kind.unk}, of which the model sees nothing: take one whose "
-            "vocabulary has the words of this text, or extend it (firth extend)"
-        )
-
-    def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:
-        """The initial vectors of the head's own words, read once."""
-        path, width = recipe.adapt.vectors, own_word_width(recipe.head)
-        if not path:
-            return None
-        if (path, width) not in self._vectors:
-            found = self._vectors[path, width] = find_vectors(path, self.base.tokenizer, width)
-            self.tell(found.told)
-        return self._vectors[path, width]
-
-    def first_vectors(self) -> list[FirstVectors]:
-        """The word vectors of all settings, ordered by path and width."""
-        for settings in self.settings:
-            self._vectors_for(varied(self.recipe, settings))
-        return [self._vectors[key] for key in sorted(self._vectors)]
-
-    def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
-        """Calibrate after training, and score the dev files once."""
-        folder = self.folder(number, run["seed"])
-        done = folder / "scores.json"
-        if done.is_file():
-            return run | read_json(done)
-        recipe = varied(self.recipe, self.settings[number])
-        recover(folder / "model")  # a stop may have interrupted the rewriting of its options
-        loaded = read_model(folder / "model")
-        model = loaded.objective
-        assert isinstance(model, TaskModel)
-        model.to(self.machine.device)
-        rows = self._examples_for(recipe)
-        held = rows["held out"]
-        outputs = row_outputs(model, held.examples, budget_tokens=recipe.train.batch_tokens)
-        options, calibration = calibrate(recipe.kind, model.config, held, outputs)
-        if options != model.config:
-            rewrite_model(folder / "model", loaded, options=options)
-        of_held = score_split(recipe.task, held, outputs, options)
-        scores: dict[str, Any] = {
-            "calibration": calibration,
-            "dev": {},
-            "held_out": of_held.scores,
-            "breakdown": {"held_out": of_held.breakdown.to_dict()},
-        }
-        for name in self.labelled.dev:
-            outputs = row_outputs(model, rows[name].examples, budget_tokens=recipe.train.batch_tokens)
-            scored = score_split(recipe.task, rows[name], outputs, options)
-            scores["dev"][name], scores["breakdown"][name] = scored.scores, scored.breakdown.to_dict()
-        if recipe.kind == "classify":
-            split = next(iter(self.labelled.dev), "held out")
-            scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
-        write_json(done, scores)
-        return run | scores
-
-    def _mistakes(self, loaded: Loaded, split: EncodedSplit) -> list[dict[str, Any]]:
-        """The most confident mistakes of a classifier, as plain data."""
-        answers, _ = answer_records(loaded, split.records)
-        return [found.to_dict() for found in find_mistakes(loaded, split.records, answers)]
-
-    def _keep(self, number: int, best: dict[str, Any]) -> None:
-        """Copy the best run's model to the top, with its scores; runs keep their scores and curves."""
-        kept, model = self.out / "model", self.folder(number, best["seed"]) / "model"
-        recover(kept)
-        # The copy is atomic; a stop may leave parts of the run's model behind, but a resume selects the same run.
-        if not kept.exists():
-            rewrite_model(kept, read_model(model), facts={HELD_OUT: best["held_out"], "dev": best["dev"]})
-        for folder in (self.out / "runs").glob("*/model"):
-            shutil.rmtree(folder)
-
-    def _results(
-        self, by_setting: list[list[dict[str, Any]]], chosen: int, scored: list[dict[str, Any]], best: dict[str, Any]
-    ) -> dict[str, Any]:
-        dev = {
-            name: {metric: summary([run["dev"][name][metric] for run in scored]) for metric in scored[0]["dev"][name]}
-            for name in self.labelled.dev
-        }
-        held = {metric: summary([run["held_out"][metric] for run in scored]) for metric in scored[0]["held_out"]}
-        return {
-            "task": self.recipe.task,
-            "kind": self.recipe.kind,
-            "metric": self.recipe.metric,
-            "metrics": list(self.labelled.metrics),
-            "chosen_on": "the dev file" if self.recipe.data.choose_on == "dev" else "held-out training examples",
-            "examples": {
-                "train": len(self.labelled.train),
-                "held_out": len(self.labelled.held),
-                **{name: len(records) for name, records in self.labelled.dev.items()},
-            },
-            "settings": [list(settings) for settings in self.settings],
-            "chosen": chosen,
-            "held_out": held,
-            "dev": dev,
-            "best_seed": best["seed"],
-            "calibration": best["calibration"],
-            # Runs scored by an earlier version have none.
-            "breakdown": best.get("breakdown", {}),
-            "mistakes": best.get("mistakes", {}),
-            "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
-            "scored": [
-                {key: value for key, value in run.items() if key not in ("breakdown", "mistakes")} for run in scored
-            ],
-            "notes": self.labelled.notes,
-            "model": file_sha256(self.out / "model" / "model.safetensors"),
-        }
-
-
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation and 95 % interval of a score over seeds, the best, and all values."""
-    mean, deviation, half_width = mean_interval(values)
-    return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
-
-
-def collapsed(run: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a run scored far below the others, which differ only in the seed."""
-    scores = sorted(other["best"] for other in like)
-    return len(scores) > 2 and run["best"] < scores[len(scores) // 2] - _COLLAPSE
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+        return Finetuned(out, work.run())

@@ -14,10 +14,10 @@ from firth.config import to_dict
 from firth.errors import ConfigError, FirthError
 from firth.files import check_new, new_folder, write_json
 from firth.finetuning.base import Base
-from firth.finetuning.finetune import summary
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune, build, plain_recipe
 from firth.finetuning.resolve import resolve
+from firth.finetuning.results import summary
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
 from firth.inference.outputs import row_outputs

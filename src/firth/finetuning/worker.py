@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from firth.finetuning.finetune import train_beside
+from firth.finetuning.runs import train_beside
 from firth.machine import reuse_memory
 from firth.training.collectives import World
 from firth.training.processes import Group, join_group

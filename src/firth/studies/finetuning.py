@@ -26,10 +26,11 @@ from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
 from firth.files import MANIFEST, write_text
 from firth.finetuning.adaptation import texts_of
-from firth.finetuning.finetune import IDENTITY, resume, run_resolved
+from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
 from firth.finetuning.resolve import resolve
+from firth.finetuning.runs import IDENTITY
 from firth.folder import read_model
 from firth.inference.score import score_outputs
 from firth.pretraining.run import RECIPE, pretrain

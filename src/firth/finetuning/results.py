@@ -1,0 +1,72 @@
+"""What ``results.json`` of a fine-tuning holds: every score by split, over seeds and settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firth.finetuning.labelled import LabelledData
+from firth.finetuning.recipe import Finetune
+from firth.metrics.bootstrap import mean_interval
+
+RESULTS = "results.json"
+# A run has collapsed if its held-out score is this far below the median of the other seeds.
+_COLLAPSE = 0.15
+
+
+def best_of(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the highest held-out score; of equal ones that of the first seed."""
+    return max(scored, key=lambda run: (run["best"], -run["seed"]))
+
+
+def results_of(
+    recipe: Finetune,
+    labelled: LabelledData,
+    settings: Sequence[tuple[str, ...]],
+    chosen: int,
+    by_setting: Sequence[Sequence[dict[str, Any]]],
+    scored: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """The results of all runs. ``by_setting``: the runs of each combination; ``scored``: those of the chosen one."""
+    dev = {
+        name: {metric: summary([run["dev"][name][metric] for run in scored]) for metric in scored[0]["dev"][name]}
+        for name in labelled.dev
+    }
+    held = {metric: summary([run["held_out"][metric] for run in scored]) for metric in scored[0]["held_out"]}
+    best = best_of(scored)
+    return {
+        "task": recipe.task,
+        "kind": recipe.kind,
+        "metric": recipe.metric,
+        "metrics": list(labelled.metrics),
+        "chosen_on": "the dev file" if recipe.data.choose_on == "dev" else "held-out training examples",
+        "examples": {
+            "train": len(labelled.train),
+            "held_out": len(labelled.held),
+            **{name: len(records) for name, records in labelled.dev.items()},
+        },
+        "settings": [list(one) for one in settings],
+        "chosen": chosen,
+        "held_out": held,
+        "dev": dev,
+        "best_seed": best["seed"],
+        "calibration": best["calibration"],
+        # Runs scored by an earlier version have none.
+        "breakdown": best.get("breakdown", {}),
+        "mistakes": best.get("mistakes", {}),
+        "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
+        "scored": [
+            {key: value for key, value in run.items() if key not in ("breakdown", "mistakes")} for run in scored
+        ],
+        "notes": labelled.notes,
+    }
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation and 95 % interval of a score over seeds, the best, and all values."""
+    mean, deviation, half_width = mean_interval(values)
+    return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
+
+
+def collapsed(run: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run scored far below the others, which differ only in the seed."""
+    scores = sorted(other["best"] for other in like)
+    return len(scores) > 2 and run["best"] < scores[len(scores) // 2] - _COLLAPSE
