@@ -70,9 +70,9 @@ def test_a_stop_lets_cells_save(tmp_path: Path, on: str) -> None:
 def test_a_fine_tuning_on_nodes_is_that_of_one_machine(
     tmp_path: Path, tiny_run: Path, on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from firth.finetuning import finetune
+    from firth.finetuning import finetune, runs
 
-    monkeypatch.setattr(finetune, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+    monkeypatch.setattr(runs, "write_finetune_report", lambda out, recipe, results: out / "report.html")
     lines = [
         f"{who} {does}\t{label}"
         for who in ("the baker", "our teacher", "the queen", "a child")

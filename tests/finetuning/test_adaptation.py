@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from firth.config import read_json
-from firth.errors import CheckpointError, ConfigError
-from firth.finetuning import adaptation, finetune
+from firth.errors import CheckpointError, ConfigError, FirthError
+from firth.finetuning import adaptation, runs
 from firth.finetuning.adaptation import adapted_base, texts_of
 from firth.finetuning.base import read_base
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
@@ -35,7 +35,7 @@ SETTINGS = [
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation, "_MEASURE_S", 0.0)
     monkeypatch.setattr(adaptation, "_STEP_TOKENS", 256)
-    monkeypatch.setattr(finetune, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+    monkeypatch.setattr(runs, "write_finetune_report", lambda out, recipe, results: out / "report.html")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_what_cannot_be_adapted_is_known_before_anything_is_written(plain: dict[
         (("adapt.text=[]",), "require a text"),
     ]
     for settings, message in cases:
-        with pytest.raises((ConfigError, finetune.FirthError), match=message):
+        with pytest.raises(FirthError, match=message):
             run(plain, tmp_path / "out", *settings)
         assert not (tmp_path / "out" / "recipe.toml").exists()
     tuned = run(plain, tmp_path / "tuned", "adapt.text=[]", "adapt.text_epochs=0")

@@ -11,7 +11,7 @@ import firth
 from firth.cli import main
 from firth.config import read_json
 from firth.errors import ConfigError, InputError
-from firth.finetuning import baseline, finetune
+from firth.finetuning import baseline, runs
 from firth.finetuning import compare as module
 from firth.finetuning.compare import Way, compare
 from firth.finetuning.recipe import LabelledConfig
@@ -30,7 +30,7 @@ def rows(things: tuple[str, ...]) -> list[str]:
 def no_reports_of_cells() -> Iterator[None]:
     """Drawing them takes longer than fitting here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetune, "write_finetune_report", lambda out, recipe, results: out / "report.html")
+        patch.setattr(runs, "write_finetune_report", lambda out, recipe, results: out / "report.html")
         patch.setattr(baseline, "write_baseline_report", lambda *arguments, **options: None)
         yield
 

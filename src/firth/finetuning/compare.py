@@ -24,10 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from firth.baseline.config import TfidfConfig
-from firth.baseline.folder import read_baseline
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json
@@ -35,22 +31,16 @@ from firth.errors import ConfigError, FirthError
 from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
+from firth.finetuning.compare_results import compare_fits, score_fit
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.joint import fit_joint, keep_joint
-from firth.finetuning.label_check import label_conflicts, label_suspects
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
-from firth.finetuning.recommendation import equal_labels, recommendation
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
-from firth.inference.loading import load
-from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
-from firth.metrics.calibration import expected_calibration_error
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say
-from firth.systems import TASKS
 from firth.tasks.kinds import kind_of_task
-from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 
 RESULTS = "compare.json"
 # What a fit on a node of a cluster says.
@@ -65,10 +55,6 @@ _LEAST_S = 20.0
 _DOUBT = 1.2
 # Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
-# Scores shown beside each other, whichever of them ranks: accuracy alone hides labels that are never predicted.
-_BESIDE = {"classify": ("accuracy", "macro_f1"), "multilabel": ("micro_f1", "macro_f1")}
-# Total number of resampled examples over all bootstrap samples.
-_RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +253,9 @@ class _Comparing:
             # What ran at once counts once.
             self.spent_s += max(seconds, time.monotonic() - started_at_s if todo else 0.0)
         self.status.clear()
-        results = self._results(cells)
+        names = {way.folder: way.name for way in self.ways}
+        largest = self.folder("baseline", max(cells["baseline"])) / "run"
+        results = compare_fits(self.task, self.labelled, names, cells, self.skipped, largest)
         self._keep(results["winner"], cells)
         write_json(self.out / RESULTS, results)
         try:
@@ -359,7 +347,7 @@ class _Comparing:
         folder = self.folder(way.folder, n)
         started_at_s = time.monotonic()
         self._fit(way, n, folder / "run")
-        cell = self._scored(folder / "run")
+        cell = score_fit(folder / "run", self.labelled.kind, self.dev)
         cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
         write_json(folder / "cell.json", cell)
         return cell
@@ -405,115 +393,6 @@ class _Comparing:
         origin = {name: str(path.relative_to(self.out)) for name, path in members.items()}
         keep_joint(run / "model", fitted, baseline, {"recipe": recipe, "members": origin})
 
-    def _scored(self, run: Path) -> dict[str, Any]:
-        """Predict the dev examples; record all scores, calibration, time and size."""
-        model = load(run)
-        started_at_s = time.monotonic()
-        answers = [answer for _, answer in model.answer_stream(self.dev)]
-        predict_s = time.monotonic() - started_at_s
-        labels = model.labels
-        size = sum(path.stat().st_size for path in (run / "model").rglob("*") if path.is_file())
-        return {
-            "scores": TASKS[self.labelled.kind].score(self.dev, answers, labels),
-            "calibration_error": self._calibration_error(answers, labels),
-            "answers": [_stored(answer) for answer in answers],
-            "predict_ms": 1000 * predict_s / len(self.dev),
-            "megabytes": size / 1e6,
-        }
-
-    def _calibration_error(self, answers: Sequence[Any], labels: Sequence[str]) -> float | None:
-        if self.labelled.kind != "classify":
-            return None
-        shares = np.array([[answer.probabilities[label] for label in labels] for answer in answers])
-        gold = np.array([labels.index(str(record.label)) for record in self.dev])
-        return expected_calibration_error(shares / shares.sum(1, keepdims=True), gold)
-
-    def _results(self, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> dict[str, Any]:
-        last = {way.folder: cells[way.folder][max(cells[way.folder])] for way in self.ways if cells[way.folder]}
-        names = {way.folder: way.name for way in self.ways}
-        draws = self._draws([cell["answers"] for cell in last.values()])
-        best = max(last, key=lambda name: last[name]["scores"][self.metric])
-        columns = dict(zip(last, draws.T, strict=True))
-        rows = {}
-        for name, cell in last.items():
-            low, high = percentile_interval(columns[name])
-            behind = columns[name] - columns["baseline"]
-            rows[name] = {
-                **{key: value for key, value in cell.items() if key != "answers"},
-                "score": cell["scores"][self.metric],
-                "interval": [low, high],
-                "over_baseline": cell["scores"][self.metric] - last["baseline"]["scores"][self.metric],
-                "over_baseline_interval": list(percentile_interval(behind)),
-                "not_better_share": float(np.mean(behind <= 0)),
-            }
-        # A way that is not reliably better than the baseline is not worth its cost.
-        winner = best if rows[best]["over_baseline_interval"][0] > 0 else "baseline"
-        curve = {
-            names[name]: [[n, c["scores"][self.metric]] for n, c in sorted(some.items())]
-            for name, some in cells.items()
-        }
-        results = {
-            "task": self.task,
-            "kind": self.labelled.kind,
-            "metric": self.metric,
-            "beside": [name for name in _BESIDE.get(self.labelled.kind, ()) if name != self.metric],
-            "split": self.split,
-            "examples": {"train": self.n_all, self.split: len(self.dev)},
-            "ways": rows,
-            "best": best,
-            "winner": winner,
-            "names": names,
-            "majority": self._majority(),
-            "equal_labels": equal_labels(
-                {way: {n: cell["scores"][self.metric] for n, cell in cells[way].items()} for way in last}
-            ),
-            "curve": curve,
-            "skipped": self.skipped,
-            "notes": self.labelled.notes,
-            "draws": len(draws),
-        }
-        return results | {"recommendation": recommendation(results)} | self._labels()
-
-    def _majority(self) -> dict[str, Any] | None:
-        """Scores of always giving the commonest answer; None for values, and for tags, whose baseline is that one."""
-        labels = self.labelled.options.get("labels", ())
-        constant: Labelled | MultiLabelled
-        if self.labelled.kind == "classify":
-            counts = Counter(record.label for record in self.dev)
-            answer = max(labels, key=lambda label: counts[label])
-            constant = Labelled(answer, 1.0, {})
-        elif self.labelled.kind == "multilabel":
-            commonest = Counter(frozenset(record.label) for record in self.dev).most_common(1)[0][0]
-            answer = ", ".join(sorted(commonest)) or "no label"
-            constant = MultiLabelled(tuple(sorted(commonest)), {})
-        else:
-            return None
-        scores = TASKS[self.labelled.kind].score(self.dev, [constant] * len(self.dev), labels)
-        return {"answer": answer, "scores": scores}
-
-    def _draws(self, answers: Sequence[Sequence[Any]]) -> np.ndarray:
-        """Scores of every way on resampled dev examples."""
-        score, labels = TASKS[self.labelled.kind].score, self.labelled.options.get("labels", ())
-        made = [[_answer(a) for a in some] for some in answers]
-
-        def scores(numbers: np.ndarray) -> list[float]:
-            records = [self.dev[i] for i in numbers]
-            return [score(records, [some[i] for i in numbers], labels)[self.metric] for some in made]
-
-        draws = min(max(_RESAMPLED // (len(self.dev) * len(made)), _FEWEST_DRAWS), _MOST_DRAWS)
-        return paired_bootstrap(scores, len(self.dev), seed=0, draws=draws)
-
-    def _labels(self) -> dict[str, Any]:
-        """Training labels that may be wrong."""
-        if self.labelled.kind != "classify":
-            return {"suspects": [], "conflicts": []}
-        every = [*self.labelled.train, *self.labelled.held]
-        runs = sorted((self.out / "cells" / "baseline").iterdir(), key=lambda path: int(path.name))
-        options = read_baseline(runs[-1] / "run").method.config
-        assert isinstance(options, TfidfConfig)
-        suspects = [dataclasses.asdict(suspect) for suspect in label_suspects(every, options)]
-        return {"suspects": suspects, "conflicts": [dataclasses.asdict(c) for c in label_conflicts(every)]}
-
     def _keep(self, winner: str, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> None:
         source = self.folder(winner, max(cells[winner])) / "run" / "model"
 
@@ -535,24 +414,6 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
 def _examples_read(n: int) -> float:
     """Examples read by a fine-tuning on ``n`` labels, over all epochs."""
     return epochs_for(n) * n
-
-
-def _stored(answer: Any) -> Any:
-    """What the scorers read of an answer, as plain data."""
-    if isinstance(answer, Labelled):
-        return answer.label
-    if isinstance(answer, MultiLabelled):
-        return {"labels": list(answer.labels)}
-    return answer.value if isinstance(answer, Valued) else list(answer.tags)
-
-
-def _answer(found: Any) -> Any:
-    """The answer again."""
-    if isinstance(found, str):
-        return Labelled(found, 1.0, {})
-    if isinstance(found, dict):
-        return MultiLabelled(tuple(found["labels"]), {})
-    return Valued(found) if isinstance(found, float) else TaggedText(tuple(found), (), ())
 
 
 def _silent(text: str) -> None:
