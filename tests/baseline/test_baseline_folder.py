@@ -110,6 +110,8 @@ def test_a_baseline_has_no_precision_and_no_encoder(folders: dict[str, Path]) ->
 def test_items_of_another_task_are_refused(folders: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="expected a text, a pair of texts"):
         firth.load(folders["classify"]).predict(3)
+    with pytest.raises(InputError, match="a pair of texts"):
+        firth.load(folders["classify"]).predict(("open it", "shut it"))
 
 
 def change_about(folder: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from systems_under_test import tiny_recipe
 
+import firth.training.saver as saver
 import firth.training.trainer as trainer_module
 from firth.config import to_toml
 from firth.corpus.prepare import prepare
@@ -195,7 +196,7 @@ def test_a_run_that_was_stopped_in_its_first_checkpoint_starts_from_its_recipe(
     """By --resume; a new start says so. What was logged before counts for nothing."""
     recipe = tiny_recipe("bert", tiny_corpus)
     pretrain(recipe, tmp_path / "whole", silent)
-    monkeypatch.setattr(trainer_module, "save_checkpoint", stopped)
+    monkeypatch.setattr(saver, "save_checkpoint", stopped)
     with pytest.raises(Killed):
         pretrain(recipe, tmp_path / "cut", silent)
     monkeypatch.undo()
@@ -351,7 +352,7 @@ def test_a_run_from_before_an_option_was_there_goes_on(
     run = tmp_path / "run"
     with monkeypatch.context() as before:
         before.setattr(
-            "firth.pretraining.run.identity",
+            "firth.pretraining.assembly.identity",
             lambda recipe: {k: v for k, v in identity(recipe).items() if k != "optim.schedule"},
         )
         pretrain(tiny_recipe("bert", tiny_corpus), run, silent)

@@ -17,7 +17,7 @@ import torch
 from network_options import network_of
 
 from firth.config import read_json, read_toml, to_toml
-from firth.errors import CheckpointError, ConfigError
+from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import file_sha256, write_json
 from firth.finetuning import runs as job
 from firth.finetuning import train
@@ -31,7 +31,6 @@ from firth.finetuning.base import (
 )
 from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
-from firth.finetuning.labelled import learnt_pairs
 from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
 from firth.finetuning.resolve import Resolved, balanced, resolve
 from firth.finetuning.results import collapsed, summary
@@ -49,6 +48,7 @@ from firth.machine import find_machine
 from firth.models.config import VectorsConfig
 from firth.systems import SIZES, SYSTEMS, TASKS
 from firth.tasks.config import TagConfig
+from firth.tasks.learnt import learnt_pairs
 from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
 from firth.text.records import Tagged, Text
@@ -143,7 +143,9 @@ def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, An
         out = tmp_path / name
         scores = run(plain, out, *settings).scores
         found = read_model(out).provenance
-        assert learnt_pairs(found) is False, "the server refuses pairs for it"
+        assert learnt_pairs(found) is False
+        with pytest.raises(InputError, match="a pair of texts"):
+            load(out).predict(("the queen wrote", "before winter"))
         assert (found["held_out"], found["dev"]) == (scores["held_out"], {"dev": scores["dev"]})
         assert found["dev"]["dev"] == evaluate(out, dev)["scores"]
         assert scores["dev"]["accuracy"] < scores["held_out"]["accuracy"]

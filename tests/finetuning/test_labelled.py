@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firth.errors import ConfigError, InputError
-from firth.finetuning.labelled import LabelledData, check_metric, iter_file, learnt_pairs, read_labelled
+from firth.finetuning.labelled import LabelledData, check_metric, iter_file, read_labelled
 from firth.finetuning.recipe import LabelledConfig
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.readers.files import Problems
@@ -252,16 +252,6 @@ def test_columns_that_were_found_hold_when_the_recipe_is_read_again(tmp_path: Pa
         for data in (first, again):
             assert list(data.options["labels"]) == ["a", "b"] and len(data.dev["dev"]) == 20
             assert {record.text for record in data.dev["dev"]} == {text for _, text in rows}
-
-
-def test_what_a_model_learnt_from_is_said_by_itself_or_by_its_columns() -> None:
-    def of_columns(columns: str) -> dict[str, Any]:
-        return {"recipe": {"data": {"columns": columns}}}
-
-    assert learnt_pairs({"pairs": True}) is True and learnt_pairs({"pairs": False}) is False
-    assert learnt_pairs(of_columns("text=1,label=0")) is False
-    assert learnt_pairs(of_columns("text=1,second=2,label=0")) is True
-    assert learnt_pairs(of_columns("")) is None and learnt_pairs({}) is None
 
 
 def test_a_header_is_no_example_where_columns_are_given_by_number(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from firth.baseline.config import CommonestTagConfig, JointConfig, TfidfConfig
 from firth.tasks.items import AT_ONCE, check_items, chunks, record_of
+from firth.tasks.learnt import check_pair
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
 
@@ -27,6 +28,8 @@ class Method(Protocol):
     def labels(self) -> tuple[str, ...]: ...
     @property
     def unit(self) -> str: ...
+    @property
+    def pairs(self) -> bool | None: ...
     def answers(self, records: Sequence[Any], /) -> Sequence[Any]: ...
 
 
@@ -44,6 +47,10 @@ class Predictor(Protocol):
     @property
     def provenance(self) -> dict[str, Any]:
         """Where the model comes from."""
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether it has learnt from pairs of texts (True) or from single ones (False); None if unknown."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -86,9 +93,14 @@ class Baseline:
         """The labels or tags, in the order of the outputs; none for values."""
         return self.method.labels
 
+    @property
+    def pairs(self) -> bool | None:
+        """Whether it has learnt from pairs of texts (True) or from single ones (False); None for words."""
+        return self.method.pairs
+
     def record(self, item: Any) -> Record:
         """An item as a record of the task; ``firth.tasks.items.record_of`` says what may be passed in."""
-        return record_of(self.task, item, self.method.unit)
+        return check_pair(record_of(self.task, item, self.method.unit), self.pairs)
 
     def predict(self, items: Any) -> Any:
         """The prediction for one item, or for each of a list of items, in order."""

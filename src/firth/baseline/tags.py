@@ -33,6 +33,10 @@ class CommonestTag:
     def unit(self) -> str:
         return self.config.unit
 
+    @property
+    def pairs(self) -> None:
+        return None
+
     def answers(self, records: Sequence[Tagged]) -> list[TaggedText]:
         """The predictions, in order."""
         return [self._answer(record) for record in records]

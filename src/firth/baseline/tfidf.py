@@ -91,6 +91,10 @@ class Tfidf:
     def unit(self) -> str:
         return "word"
 
+    @property
+    def pairs(self) -> bool:
+        return self.config.pairs
+
     def outputs(self, texts: Sequence[Text]) -> Float[np.ndarray, "n K"]:
         """A logit for each label, or the value, before temperature and bounds."""
         return linear_outputs(self.reader.read(texts), self.weight, self.bias, self.config.kind)

@@ -288,9 +288,10 @@ def _file_records(
     problems: "Problems",
 ) -> Iterable["Record"]:
     """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
-    from firth.finetuning.labelled import iter_file, learnt_columns, with_columns
+    from firth.finetuning.labelled import iter_file, with_columns
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
+    from firth.tasks.learnt import learnt_columns
 
     assert file is not None
     data_set = DATASETS.get(_TEST_OF.get(published, published))
@@ -313,9 +314,7 @@ def _some(records: Iterable["Record"], file: Path | None) -> Iterator["Record"]:
 
 def _of_one_text(model: "Predictor", records: Iterable["Record"]) -> Iterator["Record"]:
     """The records; InputError for a pair of texts where the model learnt from single ones: half of it would be lost."""
-    from firth.finetuning.labelled import pairs_of
-
-    single = pairs_of(model) is False
+    single = model.pairs is False
     for record in records:
         if single and getattr(record, "second", None) is not None:
             raise InputError(

@@ -13,7 +13,7 @@ from firth.baseline.model import Baseline
 from firth.errors import ConfigError
 from firth.files import file_sha256
 from firth.finetuning.baseline import score_method
-from firth.finetuning.labelled import learnt_columns, read_file, with_columns
+from firth.finetuning.labelled import read_file, with_columns
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS
 from firth.formats.table import open_model
@@ -27,6 +27,7 @@ from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
+from firth.tasks.learnt import learnt_columns
 from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files

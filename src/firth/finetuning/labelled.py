@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.baseline.config import JointConfig, TfidfConfig
-from firth.baseline.model import Baseline, Predictor
 from firth.errors import ConfigError, InputError
 from firth.finetuning.recipe import LabelledConfig
 from firth.metrics.tagging import KLUE_NER_TAGS
@@ -62,8 +60,6 @@ _MOST_TAGS = 100
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
-# Key of a model's provenance: whether it learnt from pairs of texts (True) or from single ones (False).
-PAIRS = "pairs"
 _TEXT_KINDS = ("classify", "multilabel", "regress")
 
 
@@ -137,36 +133,6 @@ def with_columns(
         return config
     problems.note(f"{file}: columns found by content: --columns {guess.columns} ({guess.why})")
     return dataclasses.replace(config, columns=guess.columns)
-
-
-def learnt_columns(provenance: Mapping[str, Any]) -> str:
-    """The columns of the data that a model has learnt from; empty where nothing says them."""
-    recipe = provenance.get("recipe")
-    data = recipe.get("data") if isinstance(recipe, Mapping) else None
-    columns = data.get("columns") if isinstance(data, Mapping) else None
-    return columns if isinstance(columns, str) else ""
-
-
-def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
-    """Whether a model has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
-    found = provenance.get(PAIRS)
-    if isinstance(found, bool):
-        return found
-    columns = learnt_columns(provenance)  # folders of earlier versions say no more
-    return parse_columns(columns).second is not None if columns else None
-
-
-def pairs_of(predictor: Predictor) -> bool | None:
-    """Whether a model learnt from pairs of texts, or from single ones; None where its folder does not say."""
-    if not isinstance(predictor, Baseline):
-        return learnt_pairs(predictor.provenance)
-    config = predictor.method.config
-    if isinstance(config, JointConfig):
-        from firth.inference.joint import Joint  # imports PyTorch
-
-        assert isinstance(predictor.method, Joint)
-        config = predictor.method.tfidf.config
-    return config.pairs if isinstance(config, TfidfConfig) else None
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:

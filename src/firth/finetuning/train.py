@@ -16,7 +16,6 @@ from firth.files import remove_folder, write_folder, write_json
 from firth.finetuning.base import Base, FirstVectors, freeze, gradually, make_model, rate_scales
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.features import store_features
-from firth.finetuning.labelled import PAIRS
 from firth.finetuning.recipe import Finetune, count_updates
 from firth.folder import Loaded, read_weights, tensor_names, write_model
 from firth.inference.outputs import row_outputs
@@ -24,6 +23,7 @@ from firth.inference.score import EncodedSplit, read_split, score_split
 from firth.machine import Machine, free_memory
 from firth.systems import SYSTEMS
 from firth.tasks.example_source import ExampleSource
+from firth.tasks.learnt import PAIRS
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
 from firth.text.records import Record, Text

@@ -54,6 +54,10 @@ class Joint:
     def unit(self) -> str:
         return "word"
 
+    @property
+    def pairs(self) -> bool:
+        return self.tfidf.pairs
+
     def answers(self, texts: Sequence[Text]) -> list[TextAnswer]:
         """The predictions, in order."""
         if not texts:

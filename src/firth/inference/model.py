@@ -43,6 +43,7 @@ from firth.objectives.translation import Translation
 from firth.packed import Hidden, Tokens
 from firth.progress import Progress
 from firth.tasks.items import AT_ONCE, record_of
+from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
 from firth.text.layouts import target_layout
 from firth.text.records import Record
@@ -90,6 +91,11 @@ class Model:
     def provenance(self) -> dict[str, Any]:
         """Origin of the model: recipe, data hashes, metrics."""
         return self.loaded.provenance
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether it has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
+        return learnt_pairs(self.provenance)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -457,7 +463,8 @@ class Model:
 
     def record(self, item: Any) -> Record:
         """Convert an item to a record of the model's task."""
-        return record_of(self.loaded.task, item, getattr(task_model(self.loaded).config, "unit", "word"))
+        record = record_of(self.loaded.task, item, getattr(task_model(self.loaded).config, "unit", "word"))
+        return check_pair(record, self.pairs)
 
     @torch.inference_mode()
     def _encode(self, tokens: Tokens, keep: tuple[int, ...]) -> Hidden:

@@ -15,7 +15,6 @@ import numpy as np
 
 from firth.baseline.model import Baseline
 from firth.errors import CheckpointError, ConfigError
-from firth.finetuning.labelled import pairs_of
 from firth.serving.cost import CostModel
 from firth.serving.scheduler import QueuedRow
 
@@ -124,7 +123,7 @@ class Hosted:
     def __post_init__(self) -> None:
         self.words = _words(self.predictor)
         self.abilities = _abilities(self.predictor) | ({"find-nearest"} if self.words is not None else set())
-        self.pairs = pairs_of(self.predictor)
+        self.pairs = self.predictor.pairs
 
     @property
     def task(self) -> str:

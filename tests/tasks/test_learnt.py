@@ -1,0 +1,27 @@
+"""What a model's folder says of the data that it has learnt from."""
+
+import pytest
+
+from firth.errors import InputError
+from firth.tasks.learnt import check_pair, learnt_columns, learnt_pairs
+from firth.text.records import Tagged, Text
+
+
+def test_pairs_are_known_from_the_folder_or_from_the_columns_of_earlier_ones() -> None:
+    def of_columns(columns: str) -> dict[str, object]:
+        return {"recipe": {"data": {"columns": columns}}}
+
+    assert learnt_columns(of_columns("text=1,label=0")) == "text=1,label=0"
+    assert learnt_columns({"recipe": "an old one"}) == ""
+    assert learnt_pairs({"pairs": True}) is True and learnt_pairs({"pairs": False}) is False
+    assert learnt_pairs(of_columns("text=1,label=0")) is False
+    assert learnt_pairs(of_columns("text=1,second=2,label=0")) is True
+    assert learnt_pairs(of_columns("")) is None and learnt_pairs({}) is None
+
+
+def test_a_pair_is_refused_only_where_single_texts_were_learnt() -> None:
+    one, pair, words = Text("a"), Text("a", second="b"), Tagged("a b", ((0, 1), (2, 3)))
+    with pytest.raises(InputError, match="a pair of texts, and the model has learnt from single texts"):
+        check_pair(pair, False)
+    assert [check_pair(record, False) for record in (one, words)] == [one, words]
+    assert check_pair(pair, True) is check_pair(pair, None) is pair
