@@ -4,7 +4,8 @@ Only the encoder uses the lower precision and returns float32, so that heads, po
 results differ only by the encoder's rounding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,11 @@ Precision = Literal["float32", "bfloat16", "int8", "auto"]
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 63
 # oneDNN's names of activations that it applies with a product.
 _FUSED = {ACTIVATIONS["gelu"]: ("gelu", "none"), ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh")}
+# The same, over their input.
+_IN_PLACE: Mapping[Any, Any] = {
+    ACTIVATIONS["gelu"]: torch.ops.aten.gelu_,
+    ACTIVATIONS["gelu_tanh"]: partial(torch.ops.aten.gelu_, approximate="tanh"),
+}
 # The unsigned number that stands for an input of 0.
 _ZERO = 64
 # Products of so many rows are not rounded up; others to a multiple of this many at least. A row costs a sentence by
@@ -99,16 +105,19 @@ class Int8Linear(nn.Module):
     def forward(self, x: Float[Tensor, "T width_in"]) -> Float[Tensor, "T width_out"]:
         # Not of abs(), which would be as large as the input.
         largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True)).clamp_(min=_SMALLEST)
-        # oneDNN multiplies unsigned inputs with signed weights: -63 to 63 become 1 to 127.
-        rounded = (x * (_INPUT_LEVELS / largest)).round_().to(torch.int8).add_(_ZERO).view(torch.uint8)
         n = x.shape[0]
         # As PackedLinear does; compiled code is to take any number of rows.
-        if not torch.compiler.is_compiling() and (missing := -n % row_step(n)):
-            rounded = F.pad(rounded, (0, 0, 0, missing), value=_ZERO)
+        missing = 0 if torch.compiler.is_compiling() else -n % row_step(n)
+        rounded = torch.empty(n + missing, x.shape[1], dtype=torch.int8)
+        rounded[:n] = (x * (_INPUT_LEVELS / largest)).round_()
+        rounded[n:] = 0
+        # oneDNN multiplies unsigned inputs with signed weights: -63 to 63 become 1 to 127.
+        rounded = rounded.add_(_ZERO).view(torch.uint8)
         sums = torch.ops.onednn.qlinear_pointwise(
             rounded, 1.0, _ZERO, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return torch.addcmul(self.bias, sums[:n], largest)
+        # In place, here and in the activation: new memory costs a long batch more than the arithmetic.
+        return torch.addcmul(self.bias, sums[:n], largest, out=sums[:n])
 
 
 class PackedLinear(nn.Module):
@@ -177,6 +186,9 @@ def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> t
     machine = find_machine("float32" if precision == "int8" else precision, "precision", device)
     if precision == "int8":
         _replace(linears)
+        for block in encoder.modules():
+            if isinstance(block, PostNormBlock):
+                block.activate = _IN_PLACE.get(block.activate, block.activate)
         return FastEncoder(encoder, torch.float32), machine.path.replace("float32", "int8")
     if machine.dtype == torch.float32:
         return encoder, machine.path
