@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 LANGUAGES = {"firth-mini-en": "en", "firth-mini-ko": "ko"}
 EXAMPLES = {
     "firth-mini-en": "The capital of France is [MASK].",
-    "firth-mini-ko": "대한민국의 수도는 [MASK]이다.",
+    "firth-mini-ko": "한강은 서울을 [MASK] 강이다.",
 }
 # A point of the curve for every so many of the run's evaluations.
 CURVE_POINTS = 10
@@ -100,7 +100,7 @@ def card(
         scores(name, ROOT / "docs" / "results" / "finetuning.json"),
         "## Limits",
         "It has four layers of 256 dimensions and has read little text by today's measure: it knows the common words "
-        "and grammar of encyclopedia articles, not the world. It repeats the biases of that text. A fine-tuned model "
+        "and grammar of that text, and is no source of facts. It repeats the biases of that text. A fine-tuned model "
         "should be compared with a baseline on your own labels first: `firth compare`.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -144,6 +144,17 @@ def test_plain_tags_have_no_entities_to_score(tmp_path: Path) -> None:
     assert data.metrics == ("tag_accuracy",)
 
 
+def test_a_file_of_klue_needs_no_format(tmp_path: Path) -> None:
+    header = "## 컬럼명 : CHAR\tNE_TAG\n"
+    sentences = "".join(f"## id_{i}\t<서울:LC>에 {i}\n서\tB-LC\n울\tI-LC\n에\tO\n \tO\n{i}\tO\n\n" for i in range(3))
+    for text in (header + sentences, sentences):
+        data = read("tag", train=write(tmp_path / "t.tsv", text))
+        assert data.options == {"unit": "character", "scheme": "BIO", "labels": ["O", "B-LC", "I-LC"]}
+        assert {record.text for record in data.train + data.held} == {"서울에 0", "서울에 1", "서울에 2"}
+    words = read("tag", train=write(tmp_path / "w.tsv", "".join(f"##\tO\nSeoul\tB-LC\n{i}\tO\n\n" for i in range(3))))
+    assert words.options["unit"] == "word"
+
+
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 def test_scores_of_klue_are_for_its_entities_alone(tmp_path: Path, scheme: str) -> None:
     for entity, known in (("PS", True), ("CITY", False)):

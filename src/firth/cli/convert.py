@@ -95,7 +95,7 @@ def convert(
     header
         Whether the first line of --data names the columns; found out if not given.
     form
-        Of --data, such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+        Of --data, such as tsv, csv, jsonl, conll, conllu, klue, squad; by the file's name if not given.
     as_json
         Print what was found as one JSON object.
     """

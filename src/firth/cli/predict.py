@@ -83,7 +83,7 @@ def predict(
     file
         Input file instead of stdin; labels in it are ignored.
     form
-        lines, jsonl, or with --input tsv, csv, conll, conllu, squad …; by file name if not given.
+        lines, jsonl, or with --input tsv, csv, conll, conllu, klue, squad …; by file name if not given.
     columns
         Columns of --input by number or name, such as text=2 or text=sentence1,second=sentence2.
     header

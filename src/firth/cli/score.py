@@ -45,7 +45,7 @@ def score(
     header
         Whether the first line of --gold names the columns; detected automatically if not given.
     form
-        Of --gold, such as tsv, csv, jsonl, conll, conllu, squad; by the file's name if not given.
+        Of --gold, such as tsv, csv, jsonl, conll, conllu, klue, squad; by the file's name if not given.
     skip_bad
         Leave bad lines of --gold out and list them; without it, the first one is an error.
     na_prob_file

@@ -115,7 +115,7 @@ def print_fill_mask_next(model: str | Path) -> None:
     from firth.text.tokenizer import Tokenizer
 
     korean = is_korean(Tokenizer.load(find_model(model)))
-    text = "대한민국의 수도는 [MASK]이다." if korean else "The capital of France is [MASK]."
+    text = "한강은 서울을 [MASK] 강이다." if korean else "The capital of France is [MASK]."
     print_next("firth", "fill-mask", model, text)
 
 

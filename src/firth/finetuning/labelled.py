@@ -18,6 +18,7 @@ from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
     in_bio,
+    is_klue_ner,
     read_conll,
     read_conllu,
     read_klue_ner,
@@ -350,6 +351,8 @@ def iter_file(
         fitting = [known for known, (_, suffixes) in formats.items() if suffix in suffixes]
         if labelled and fitting == ["lines"]:  # plain lines have no tags, so a labelled .txt file has columns
             fitting = ["conll"]
+        if fitting == ["conll"] and path.is_file() and is_klue_ner(path):
+            fitting = ["klue"]
         if not fitting:
             raise ConfigError(
                 f"{path}: cannot detect the format from its name: give --format, one of {', '.join(formats)}"

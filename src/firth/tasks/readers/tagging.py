@@ -324,6 +324,11 @@ def _entities(row: dict[str, Any], text: str, where: str) -> list[tuple[int, int
 # -- characters and plain text ------------------------------------------------------------------------------
 
 
+def is_klue_ner(path: Path) -> bool:
+    """Whether a file begins as those of KLUE-NER do; the suffix does not tell them from CoNLL."""
+    return next((line.startswith(f"{_KLUE_HEADER} ") for _, line in read_lines(path)), False)
+
+
 def read_klue_ner(
     path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
 ) -> Iterator[Tagged]:
