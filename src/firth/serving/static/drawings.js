@@ -187,7 +187,8 @@ export function layers(events) {
   const keys = key(series.map(({ name }) => name));
   if (!best) return [picture, keys];
   const share = (100 * points[best.best].accuracy).toFixed(0), interval = best.best_interval.map(Math.round).join("–");
-  const found = make("p", {}, `${say("best")}: `, make("b", {}, String(best.best)), ` (${share} %); ${say("interval")}: ${interval}`);
+  const found = make("p", {}, `${say("best")}: `, make("b", {}, String(best.best)), ` (${share} %); `,
+    make("span", { class: "whole" }, `${say("interval")}: ${interval}`));
   return [found, picture, keys];
 }
 
@@ -251,6 +252,8 @@ function attention_of(rows, columns, [n_layers, n_heads], base64) {
         buttons.push(button);
         return make("td", {}, button);
       }))));
+  // Small maps of few heads, and as small as they must be of many.
+  table.style.maxWidth = `${1.5 + 3.6 * n_heads}rem`;
   buttons[0].click();
   return [table, picture];
 }
@@ -361,11 +364,12 @@ export function hidden(found, fields) {
     const within = token.start > 0 && /[\p{L}\p{N}]/u.test(characters[token.text_number][token.start - 1]);
     return rest.toLowerCase() === word && !within ? [i] : [];
   });
-  const layer = make("input", { type: "range", min: 0, max: vectors.length - 1, value: vectors.length - 1, "aria-label": say("layer") });
+  const last = vectors.length - 1;
+  const layer = make("input", { type: "range", min: 0, max: last, value: last, "aria-label": say("layer") });
   const number = make("output"), picture = make("div");
   const draw = () => {
     const at = Number(layer.value), [x, y] = axes[at];
-    number.textContent = ` ${at} / ${vectors.length - 1}`;
+    number.textContent = ` ${at} / ${last}`;
     const points = all.map((token, i) => {
       const own = marked.includes(i);
       return { x: x.places[i], y: y.places[i], own, kind: `point text${token.text_number % 5}`,
