@@ -11,7 +11,7 @@ const NUMBERS = {
 };
 // Fields that are called as others are.
 const LABELS = { mask: "text", named: "text", sentences: "texts", next: "second" };
-const ROWS = { texts: 3, sentences: 3, examples: 8, choices: 3 };
+const ROWS = { texts: 3, sentences: 4, examples: 8, choices: 3 };
 
 const byId = (id) => document.getElementById(id);
 

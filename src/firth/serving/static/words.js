@@ -89,8 +89,11 @@ export const EXAMPLES = {
   en: {
     text: "The old farmer sat on the bank of the river.", mask: "He was the first [MASK] of the United States.", second: "", target: "",
     question: "Where did the farmer sit?", texts: "He opened an account at the bank.\nThe water was cold.",
-    sentences: "He sat on the bank of the river.\nThe bank lent him money.\nShe works at a bank.", word: "bank",
-    named: "Marie Curie was born in Warsaw and worked in Paris.", alone: "river", next: "He was very tired.", choices: "On the bank of the river.\nIn the kitchen.\nIn a boat.",
+    sentences: [
+      "He sat on the bank of the river.", "The bank of the lake was steep.", "The bank lent him money.",
+      "The bank raised its interest rates.",
+    ].join("\n"),
+    word: "bank", named: "Marie Curie was born in Warsaw and worked in Paris.", alone: "river", next: "He was very tired.", choices: "On the bank of the river.\nIn the kitchen.\nIn a boat.",
     examples: [
       "music: She plays the violin in an orchestra.", "music: The band recorded its first album in London.",
       "music: He is a pianist and composer.", "music: The song reached the top of the charts.",
