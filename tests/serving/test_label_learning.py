@@ -11,7 +11,7 @@ from served import Client, Serve
 
 from firth.serving import learning
 from firth.serving.engine import Caller
-from firth.serving.learning import MOST_TEXTS, curve, layer_accuracies
+from firth.serving.learning import MOST_TEXTS, curve, layer_accuracies, wilson_interval
 from firth.text.records import Text
 
 ANIMALS, RIVERS = ("a dog barks", "a cat sleeps", "the horse runs"), ("a cold river", "the deep lake", "a wide sea")
@@ -45,7 +45,7 @@ def test_the_best_layer_is_the_one_that_tells_the_labels(monkeypatch: pytest.Mon
     layers = [vectors_of(right=False), vectors_of(right=False)[:, :5], vectors_of(right=True)]
     *points, last = layer_accuracies(layers, RECORDS, threading.Event())
     assert [point["layer"] for point in points] == [0, 1, 2]
-    assert points[2]["accuracy"] == 1.0 and points[2]["interval"] == [1.0, 1.0]
+    assert points[2]["accuracy"] == 1.0 and points[2]["interval"] == pytest.approx([0.926, 1.0], abs=1e-3)
     for point in points[:2]:
         low, high = point["interval"]
         assert low < point["accuracy"] < high and point["accuracy"] < 0.75
@@ -55,6 +55,15 @@ def test_the_best_layer_is_the_one_that_tells_the_labels(monkeypatch: pytest.Mon
     blind = [np.random.default_rng(seed).normal(size=(len(RECORDS), 8)) for seed in range(6)]
     low, high = list(layer_accuracies(blind, RECORDS, threading.Event()))[-1]["best_interval"]
     assert low + 2 <= high
+    # Nor where all tell them.
+    *_, last = layer_accuracies([vectors_of(right=True)] * 4, RECORDS, threading.Event())
+    assert last == {"best": 0, "best_interval": [0.0, 3.0]}
+
+
+def test_intervals_are_wilsons() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, table I: method 3.
+    for right, n, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611))):
+        assert wilson_interval(right, n) == pytest.approx(expected, abs=1e-4)
 
 
 def test_no_label_is_missing_from_what_a_layer_learns_from(monkeypatch: pytest.MonkeyPatch) -> None:
