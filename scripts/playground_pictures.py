@@ -1,7 +1,7 @@
 """Write the pictures of docs/playground.md: docs/images/playground/*.png.
 
-.venv/bin/python scripts/playground_pictures.py topics=runs/topics names=runs/names answer=runs/answer mt=runs/mt \
-    gpt=runs/gpt words=runs/words
+.venv/bin/python scripts/playground_pictures.py topics=runs/topics names=runs/names names-ko=runs/names-ko \
+    answer=runs/answer mt=runs/mt gpt=runs/gpt words=runs/words
 
 docs/playground.md says how the models are trained; firth-mini-en and firth-mini-ko are served beside them as en and ko.
 With --every FOLDER each panel of each model is written there instead, wide and narrow, in both languages. Needs the
@@ -31,7 +31,7 @@ ENGLISH = {
     "gpt": ("write",),
     "words": ("nearest", "hidden"),
 }
-KOREAN = {"ko": ("masks", "attention", "hidden")}
+KOREAN = {"ko": ("masks", "attention", "hidden"), "names-ko": ("entities",)}
 # Where two pictures would have one name.
 SUFFIXES = {("words", "hidden"): "-words"}
 # Of the letters' greys and the few colours of the page.
