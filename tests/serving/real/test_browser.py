@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import Server
+from running import Server, serving
 from visiting import NARROW, PATIENCE_MS, WIDE, Visit, opened_browser
 
 from firth.inference.model import Model
@@ -202,3 +202,17 @@ def test_a_refusal_is_shown_in_its_panel(browser: Any, server: Server) -> None:
     assert "[MASK]" in panel.locator(".wrong").inner_text()
     assert visit.violations() == []
     visit.context.close()
+
+
+def test_a_key_is_typed_in_the_page(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRTH_API_KEY", "a-key-of-sixteen-letters")
+    with serving("ko=firth-mini-ko") as locked:
+        page = browser.new_page()
+        page.goto(locked.address + "/")
+        page.wait_for_function("document.getElementById('about').textContent.includes('type it above')")
+        assert not page.locator("section").count()
+        page.fill("#key", "a-key-of-sixteen-letters")
+        page.keyboard.press("Tab")
+        page.locator("section[data-panel=masks] button[type=submit]").click()
+        page.locator("section[data-panel=masks] meter").first.wait_for()
+        page.close()

@@ -20,18 +20,23 @@ function headers() {
   return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
 }
 
+// What the server refuses, in the words of its protocol; a key is typed here, not sent as a header by hand.
+async function refusal(response) {
+  const found = await response.json();
+  return new Error(response.status === 401 ? say("locked") : found.error?.message ?? found.error);
+}
+
 async function ask(path, body) {
   const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
   const response = await fetch(path, { ...options, headers: headers() });
-  const found = await response.json();
-  if (!response.ok) throw new Error(found.error?.message ?? found.error);
-  return found;
+  if (!response.ok) throw await refusal(response);
+  return response.json();
 }
 
 // The events of an answer that comes in parts: `heard` is called with all that are there, after each.
 async function listen(path, body, heard) {
   const response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: headers() });
-  if (!response.ok) throw new Error((await response.json()).error);
+  if (!response.ok) throw await refusal(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(), events = [];
   let rest = "";
   for (;;) {

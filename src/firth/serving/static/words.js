@@ -4,7 +4,8 @@ const WORDS = {
   en: {
     model: "Model", key: "API key", run: "Run", text: "Text", second: "Second text", question: "Question",
     context: "Context", texts: "Texts, one per line", layer: "Layer", head: "Head", curl: "The same with curl",
-    none: "nothing found", other: "한국어", failed: "No answer from the server", share: "Share", seed: "Seed",
+    none: "nothing found", other: "한국어", failed: "No answer from the server",
+    locked: "This server answers with a key alone: type it above.", share: "Share", seed: "Seed",
     mask: "masked", random: "replaced", kept: "kept", word: "Word to compare", correct: "correct on held-out texts",
     cosine: "Cosines of the word's vectors, by text", once: "The word does not occur twice.",
     accuracy: "Correct predictions", token: "token", segment: "+ segment", position: "+ position", follows: "it follows",
@@ -23,7 +24,8 @@ const WORDS = {
   ko: {
     model: "모델", key: "API 키", run: "실행", text: "텍스트", second: "둘째 텍스트", question: "질문",
     context: "지문", texts: "텍스트(한 줄에 하나)", layer: "층", head: "헤드", curl: "curl로 같은 요청",
-    none: "결과 없음", other: "English", failed: "서버가 응답하지 않습니다", share: "비율", seed: "시드",
+    none: "결과 없음", other: "English", failed: "서버가 응답하지 않습니다",
+    locked: "이 서버는 API 키가 있어야 응답합니다. 위에 키를 입력하세요.", share: "비율", seed: "시드",
     mask: "마스크", random: "무작위 교체", kept: "유지", word: "비교할 단어", correct: "평가용 텍스트 정확도",
     cosine: "텍스트별 단어 벡터의 코사인 유사도", once: "단어가 두 번 이상 나오지 않습니다.",
     accuracy: "맞힌 예측", token: "토큰", segment: "+ 세그먼트", position: "+ 위치", follows: "이어짐",
