@@ -1,8 +1,8 @@
-"""The learning curve of a few labels: its points, what it refuses, and that there is one at a time."""
+"""A few labels: the points of the curve and of the layers, what is refused, and one answer at a time."""
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 from served import Client, Serve
 
 from firth.serving import learning
-from firth.serving.learning import MOST_TEXTS, curve
+from firth.serving.engine import Caller
+from firth.serving.learning import MOST_TEXTS, curve, layer_accuracies, wilson_interval
 from firth.text.records import Text
 
 ANIMALS, RIVERS = ("a dog barks", "a cat sleeps", "the horse runs"), ("a cold river", "the deep lake", "a wide sea")
@@ -38,17 +39,73 @@ def test_a_curve_says_what_each_way_learns_from(monkeypatch: pytest.MonkeyPatch)
     assert blind[-1]["encoder"] < 0.75 and blind[-1]["tfidf"] == points[-1]["tfidf"]
 
 
-def test_whoever_leaves_ends_it() -> None:
+def test_the_best_layer_is_the_one_that_tells_the_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MOST_S", 600.0)
+    # Layers may differ in their numbers of components.
+    layers = [vectors_of(right=False), vectors_of(right=False)[:, :5], vectors_of(right=True)]
+    *points, last = layer_accuracies(layers, RECORDS, threading.Event())
+    assert [point["layer"] for point in points] == [0, 1, 2]
+    assert points[2]["accuracy"] == 1.0 and points[2]["interval"] == pytest.approx([0.926, 1.0], abs=1e-3)
+    for point in points[:2]:
+        low, high = point["interval"]
+        assert low < point["accuracy"] < high and point["accuracy"] < 0.75
+    assert all(point["majority"] == 0.5 for point in points)
+    assert last == {"best": 2, "best_interval": [2.0, 2.0]}
+    # Where no layer tells them, nothing says which is the best.
+    blind = [np.random.default_rng(seed).normal(size=(len(RECORDS), 8)) for seed in range(6)]
+    low, high = list(layer_accuracies(blind, RECORDS, threading.Event()))[-1]["best_interval"]
+    assert low + 2 <= high
+    # Nor where all tell them.
+    *_, last = layer_accuracies([vectors_of(right=True)] * 4, RECORDS, threading.Event())
+    assert last == {"best": 0, "best_interval": [0.0, 3.0]}
+
+
+def test_intervals_are_wilsons() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, table I: method 3.
+    for right, n, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611))):
+        assert wilson_interval(right, n) == pytest.approx(expected, abs=1e-4)
+
+
+def test_no_label_is_missing_from_what_a_layer_learns_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MOST_S", 600.0)
+    seen = list[set[Any]]()
+    fit = learning.fit_linear
+
+    def heard(config: Any, features: Any, records: Any) -> Any:
+        seen.append({record.label for record in records})
+        return fit(config, features, records)
+
+    monkeypatch.setattr(learning, "fit_linear", heard)
+    rare = [Text(f"text {n}", "rare" if n < 2 else "usual" if n < 19 else "other") for n in range(23)]
+    for records in (rare, rare[:4] + rare[19:], [*rare[:2], *rare[3:5]]):
+        seen.clear()
+        list(layer_accuracies([np.random.default_rng(0).normal(size=(len(records), 4))], records, threading.Event()))
+        assert len(seen) == min(5, len(records)) and {len(some) for some in seen} == {len({r.label for r in records})}
+
+
+def layers_points(left: threading.Event) -> Iterator[Any]:
+    return layer_accuracies([vectors_of(right=True)] * 3, RECORDS, left)
+
+
+def curve_points(left: threading.Event) -> Iterator[Any]:
+    return curve(vectors_of(right=True), RECORDS, left)
+
+
+@pytest.mark.parametrize("points_of", [curve_points, layers_points])
+def test_whoever_leaves_ends_it(points_of: Callable[[threading.Event], Iterator[Any]]) -> None:
     left = threading.Event()
-    points = curve(vectors_of(right=True), RECORDS, left)
+    points = points_of(left)
     next(points)
     left.set()
     assert list(points) == []
 
 
-def test_it_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("points_of", [curve_points, layers_points])
+def test_it_ends_after_its_time(
+    points_of: Callable[[threading.Event], Iterator[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(learning, "MOST_S", -1.0)
-    assert list(curve(vectors_of(right=True), RECORDS, threading.Event())) == []
+    assert list(points_of(threading.Event())) == []
 
 
 def events_of(text: str) -> list[Any]:
@@ -60,21 +117,38 @@ def events_of(text: str) -> list[Any]:
 def test_points_are_sent_as_events_and_the_next_one_may_ask(serve: Serve) -> None:
     async def work(client: Client) -> Any:
         found = []
-        for _ in range(2):
-            answer = await client.post("/learn", {"texts": TEXTS, "labels": LABELS})
+        for path in ("/learn", "/probe") * 2:
+            answer = await client.post(path, {"texts": TEXTS, "labels": LABELS})
             assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
             found.append(events_of(answer.text))
         assert not client.state.learning
         return found
 
-    first, again = serve(work, "classify")
-    assert first == again and [point["examples"] for point in first] == [2, 4, 8, 16, 32, 36]
+    curve_points, layers, *again = serve(work, "classify")
+    assert again == [curve_points, layers]
+    assert [point["examples"] for point in curve_points] == [2, 4, 8, 16, 32, 36]
+    assert [point.get("layer") for point in layers] == [0, 1, 2, None]
 
 
-def test_one_at_a_time(serve: Serve) -> None:
+def test_layers_are_read_as_they_are_embedded(serve: Serve, predictors: dict[str, Any]) -> None:
+    # More texts than in one request, one of them longer than the model reads at once.
+    texts = [*TEXTS, "the river " * 200]
+
+    async def work(client: Client) -> Any:
+        hosted = client.state.model("classify")
+        return await client.state.engine.ask(hosted.layer_means(texts), Caller("one", 1e12))
+
+    found, model = serve(work, "classify"), predictors["classify"]
+    for number in range(3):
+        expected = model.embed(texts, layer=number, pool="mean")
+        np.testing.assert_allclose(np.stack([layers[number] for layers in found]), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["/learn", "/probe"])
+def test_one_at_a_time(serve: Serve, path: str) -> None:
     async def work(client: Client) -> Any:
         client.state.learning = True
-        return await client.post("/learn", {"texts": TEXTS, "labels": LABELS})
+        return await client.post(path, {"texts": TEXTS, "labels": LABELS})
 
     answer = serve(work, "classify")
     assert answer.status_code == 429 and answer.headers["retry-after"] == "20"
@@ -100,9 +174,9 @@ def body(change: Callable[[list[str], list[str]], tuple[list[str], list[str]]]) 
 )
 def test_what_cannot_be_learnt_from_is_refused(serve: Serve, asked: Any, status: int, words: str) -> None:
     async def work(client: Client) -> Any:
-        answer = await client.post("/learn", asked)
+        answers = [await client.post(path, asked) for path in ("/learn", "/probe")]
         assert not client.state.learning
-        return answer
+        return answers
 
-    answer = serve(work, "classify")
-    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    for answer in serve(work, "classify"):
+        assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text

@@ -16,6 +16,8 @@ from firth.serving.playground import MOST_TOKENS, PAGE
 
 STATIC = files("firth.serving") / "static"
 SCRIPT = (STATIC / "playground.js").read_text("utf-8")
+DRAWINGS = (STATIC / "drawings.js").read_text("utf-8")
+WORDS = (STATIC / "words.js").read_text("utf-8")
 
 
 def test_the_page_comes_from_the_server_and_needs_no_key(serve: Serve) -> None:
@@ -44,16 +46,20 @@ def test_no_part_names_another_host() -> None:
 def test_it_asks_for_routes_that_there_are() -> None:
     known = {route.path for route in ROUTES}
     paths = re.findall(r'path: "([^"]+)"', SCRIPT)
-    assert len(paths) == 15
+    assert len(paths) == 18
     assert {f"/models/{{model}}{path}" for path in paths} <= known
     assert {"/v1/models", "/models/{model}/info"} <= known
 
 
 def test_both_languages_have_the_same_words() -> None:
-    english, korean = re.findall(r"^  (?:en|ko): \{(.*?)^  \},", SCRIPT, flags=re.MULTILINE | re.DOTALL)[:2]
-    assert re.findall(r"(\w+): \"", english) == re.findall(r"(\w+): \"", korean)
-    used = set(re.findall(r'say\("(\w+)"\)', SCRIPT)) | set(re.findall(r'name: "(\w+)"', SCRIPT))
-    assert used <= set(re.findall(r"(\w+): \"", english))
+    tables = re.findall(r"^  (?:en|ko): \{(.*?)^  \},", WORDS, flags=re.MULTILINE | re.DOTALL)
+    english, korean, hints, hints_korean, examples, examples_korean = [
+        re.findall(r"(?:^|[ ,])(\w+): [\"\[]", table, flags=re.MULTILINE) for table in tables
+    ]
+    assert (english, hints) == (korean, hints_korean) and sorted(examples) == sorted(examples_korean)
+    panels = set(re.findall(r'name: "(\w+)"', SCRIPT))
+    assert set(hints) == panels
+    assert panels | set(re.findall(r'say\("(\w+)"\)', SCRIPT + DRAWINGS)) <= set(english)
 
 
 TEXT = "The old farmer walked to the river in the morning."

@@ -75,6 +75,18 @@ def pooled_rows(
 
 
 @torch.inference_mode()
+def pooled_layer_rows(
+    loaded: Loaded, rows: Sequence[list[int]], pool: Pool, device: torch.device
+) -> list[list[Float[Tensor, " width"]]]:
+    """The vector of each sequence from every layer, 0 (embeddings) first, all in one batch; float32 on the host."""
+    encoder = loaded.objective.encoder
+    numbers = tuple(range(len(encoder.widths)))
+    hidden = encoder(pack_words(rows, loaded.tokenizer).to(device), keep=numbers)
+    layers = [_pool(hidden, hidden.layers[number], pool) for number in numbers]
+    return [list(vectors) for vectors in zip(*layers, strict=True)]
+
+
+@torch.inference_mode()
 def token_rows(
     loaded: Loaded, rows: Sequence[list[int]], layer: int, device: torch.device
 ) -> list[Float[np.ndarray, "T H"]]:

@@ -20,7 +20,7 @@ from firth.serving.refusals import RefusalError
 # What each task's routes are, for a model that was asked for something else.
 ABILITY_ROUTES = {
     "predict": "POST /predict",
-    "embed": "POST /embed, /v1/embeddings, /feature-extraction, /sentence-similarity, /hidden_states, /learn",
+    "embed": "POST /embed, /v1/embeddings, /feature-extraction, /sentence-similarity, /hidden_states, /learn, /probe",
     "fill-mask": "POST /fill-mask, /masking",
     "generate": "POST /v1/completions, /text-generation",
     "translate": "POST /translation",

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from firth.inference.word_table import WordTable
 
 What = Literal[
-    "predict", "embed", "embed_all", "layers", "fill-mask", "masking", "attention", "follow", "nearest", "step"
+    "predict",
+    "embed",
+    "embed_all",
+    "layers",
+    "layer_means",
+    "fill-mask",
+    "masking",
+    "attention",
+    "follow",
+    "nearest",
+    "step",
 ]
 # Rows whose work is a function, which is called alone: what it takes says nothing of a batch of tokens.
 CALLED = frozenset({"attention", "follow", "nearest", "step"})
@@ -68,11 +78,12 @@ class Forward:
 
             (top_k,) = self.options
             return list(guess_rows(model.loaded, works, top_k, model.device))
-        from firth.inference.embedding import layer_rows, pooled_rows, token_rows
+        from firth.inference.embedding import layer_rows, pooled_layer_rows, pooled_rows, token_rows
 
         if self.what == "layers":
             return list(layer_rows(model.loaded, works, model.device))
-
+        if self.what == "layer_means":
+            return list(pooled_layer_rows(model.loaded, works, "mean", model.device))
         if self.what == "embed":
             layer, pool = self.options
             return list(pooled_rows(model.loaded, works, layer, pool, model.device))
@@ -305,6 +316,26 @@ class Hosted:
             return Prepared(_rows(by_text), answers, _windows(by_text))
 
         return Job(Forward(self, "layers"), prepare)
+
+    def layer_means(self, texts: Sequence[str]) -> Job:
+        """For each text the mean (H) of its tokens' vectors in every layer, as ``embed`` pools one."""
+        from firth.inference.embedding import join_windows
+
+        def prepare() -> Prepared:
+            by_text, _ = self._rows(texts, "no")
+
+            def answers(found: list[Any]) -> list[list[np.ndarray]]:
+                outputs, joined = iter(found), list[list[np.ndarray]]()
+                for windows in by_text:
+                    lengths = [len(row) for row in windows]
+                    layers = zip(*[next(outputs) for _ in windows], strict=True)
+                    joined.append([join_windows(layer, lengths, "mean", False) for layer in layers])
+                _check_finite([vector for layers in joined for vector in layers])
+                return joined
+
+            return Prepared(_rows(by_text), answers, _windows(by_text))
+
+        return Job(Forward(self, "layer_means"), prepare)
 
     def attention(self, text: str, second: str | None) -> Job:
         """The attention weights of a text or pair."""

@@ -1,13 +1,14 @@
-"""A few labels in the browser: how well a model's vectors learn them beside TF-IDF, with more and more of them.
+"""A few labels in the browser: how well a model's vectors learn them beside TF-IDF, and which of its layers does best.
 
-Both are read by the same logistic regression. One curve is computed at a time, for seconds, beside all other requests.
+The same logistic regression reads all of them. One answer is computed at a time, for seconds, beside other requests.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from firth.baseline.fit import GRAMS, fit_linear
 from firth.baseline.tfidf import fit_vectorizer, linear_outputs
 from firth.data.hashing import permutation, seed_of
 from firth.serving.asking import Context, Route, request_body
+from firth.serving.hosted import Hosted, Job
 from firth.serving.refusals import RefusalError
 from firth.text.records import Text
 
@@ -27,6 +29,8 @@ MOST_TEXTS, MOST_LABELS, MOST_CHARACTERS = 256, 16, 100_000
 MOST_S = 20.0
 # Splits that a point is the mean of, and the share of the texts that each holds out.
 _SPLITS, _HELD_OUT = 10, 0.25
+# Parts of the cross-validation of layers, each predicted from all others, and percentiles of its intervals.
+_FOLDS, _INTERVAL = 5, (2.5, 97.5)
 # C of the logistic regressions: of TF-IDF, and of vectors with components of variance 1/H.
 _TFIDF_STRENGTH, _VECTOR_STRENGTH = 3.0, 10.0
 
@@ -40,25 +44,46 @@ class LearnBody:
 
 
 async def learn(context: Context, body: LearnBody) -> Any:
+    def points(vectors: list[np.ndarray], records: list[Text], left: threading.Event) -> Iterator[dict[str, Any]]:
+        return curve(np.stack(vectors), records, left)
+
+    return await _streamed(context, body, Hosted.embed, points)
+
+
+async def probe(context: Context, body: LearnBody) -> Any:
+    def points(vectors: list[list[np.ndarray]], records: list[Text], left: threading.Event) -> Iterator[dict[str, Any]]:
+        return layer_accuracies([np.stack(layer) for layer in zip(*vectors, strict=True)], records, left)
+
+    return await _streamed(context, body, Hosted.layer_means, points)
+
+
+async def _streamed(
+    context: Context,
+    body: LearnBody,
+    read: Callable[[Hosted, list[str]], Job],
+    points_of: Callable[[list[Any], list[Text], threading.Event], Iterator[dict[str, Any]]],
+) -> StreamingResponse:
+    """The points of what is learned from the texts as ``read`` has them: one such answer at a time."""
     hosted, state = context.hosted("embed"), context.state
     _check(context, body)
     if state.learning:
-        message = f"another curve is computed: try again in {MOST_S:g} s"
+        message = f"other labels are being learned: try again in {MOST_S:g} s"
         raise RefusalError(429, "learning", message, headers={"Retry-After": str(round(MOST_S))})
     state.learning = True
     try:
         at_once = state.limits.inputs
         parts = [body.texts[start : start + at_once] for start in range(0, len(body.texts), at_once)]
-        found = [await context.ask(hosted.embed(part)) for part in parts]
+        found = [await context.ask(read(hosted, part)) for part in parts]
     except BaseException:
         state.learning = False
         raise
-    vectors = np.stack([vector for part in found for vector in part])
     records = [
         Text(text, label, where=f"texts.{number}")
         for number, (text, label) in enumerate(zip(body.texts, body.labels, strict=True))
     ]
-    return StreamingResponse(_events(context, vectors, records), media_type="text/event-stream")
+    left = threading.Event()
+    points = points_of([vector for part in found for vector in part], records, left)
+    return StreamingResponse(_events(context, points, left), media_type="text/event-stream")
 
 
 def _check(context: Context, body: LearnBody) -> None:
@@ -82,13 +107,9 @@ def _check(context: Context, body: LearnBody) -> None:
         raise RefusalError(422, "empty", f"texts.{empty[0]} is empty", "texts")
 
 
-async def _events(
-    context: Context, vectors: Float[np.ndarray, "n H"], records: Sequence[Text]
-) -> AsyncGenerator[bytes]:
-    """Server-sent events: a point of the curve each, then [DONE]. Whoever leaves ends the work after a point."""
+async def _events(context: Context, points: Iterator[dict[str, Any]], left: threading.Event) -> AsyncGenerator[bytes]:
+    """Server-sent events: a point each, then [DONE]. Whoever leaves ends the work after a point."""
     state, loop = context.state, asyncio.get_running_loop()
-    left = threading.Event()
-    points = curve(vectors, records, left)
     try:
         while (point := await loop.run_in_executor(state.engine.searches, next, points, None)) is not None:
             yield b"data: " + orjson.dumps(point) + b"\n\n"
@@ -108,8 +129,7 @@ def curve(
     """
     ends_s = time.monotonic() + MOST_S
     labels = tuple(sorted({str(record.label) for record in records}))
-    spread = vectors - vectors.mean(0)
-    scaled = spread / (np.maximum(spread.std(0), 1e-6) * np.sqrt(vectors.shape[1]))
+    scaled = _scaled(vectors)
     orders = [_mixed(records, split) for split in range(_SPLITS)]
     held = max(len(labels), round(_HELD_OUT * len(records)))
     sizes = [len(labels)]
@@ -124,6 +144,57 @@ def curve(
             for way, share in _split(scaled, records, labels, order[held:][:n], order[:held]).items():
                 right[way].append(share)
         yield {"examples": n, "held_out": held, **{way: float(np.mean(shares)) for way, shares in right.items()}}
+
+
+def layer_accuracies(
+    layers: Sequence[Float[np.ndarray, "n width"]], records: Sequence[Text], left: threading.Event
+) -> Iterator[dict[str, Any]]:
+    """Which layer the labels are best read from, 0 (embeddings) first: of each its accuracy, then the best one.
+
+    Cross-validation: the logistic regression predicts each text once, from the vectors of other texts. A layer's point
+    has ``layer``, ``accuracy``, its ``interval`` and ``majority``, the share of the most frequent label; the last point
+    has ``best`` and ``best_interval``, layers both. Intervals are of 95 %: Wilson's of accuracies, and a bootstrap over
+    the texts for the best layer. Ends early, without the last point, after ``MOST_S`` seconds.
+    """
+    from firth.finetuning.layer_probes import resampled_accuracies
+
+    ends_s = time.monotonic() + MOST_S
+    labels = tuple(sorted({str(record.label) for record in records}))
+    gold = np.array([labels.index(str(record.label)) for record in records])
+    majority = float(np.bincount(gold).max() / len(gold))
+    # Runs of the order have the labels in their shares, so that none is missing where a fold is left out.
+    folds = np.array_split(np.array(_mixed(records, 0)), min(_FOLDS, len(records)))
+    correct = np.zeros((len(layers), len(records)), bool)
+    for number, vectors in enumerate(layers):
+        scaled = _scaled(vectors)
+        for ask in folds:
+            if left.is_set() or time.monotonic() > ends_s:
+                return
+            fit = np.setdiff1d(np.arange(len(records)), ask).tolist()
+            correct[number, ask] = _predict_vectors(scaled, records, labels, fit, ask.tolist()) == gold[ask]
+        yield {
+            "layer": number,
+            "accuracy": float(correct[number].mean()),
+            "interval": wilson_interval(int(correct[number].sum()), len(records)),
+            "majority": majority,
+        }
+    samples = resampled_accuracies(correct, np.arange(len(records)), seed=0)
+    # Of few texts several layers are often equally good: a draw decides, or the lowest would seem better than it is.
+    best = (samples + 1e-9 * np.random.default_rng(0).random(samples.shape)).argmax(0)
+    yield {"best": int(correct.mean(1).argmax()), "best_interval": np.percentile(best, _INTERVAL).tolist()}
+
+
+def wilson_interval(right: int, n: int) -> list[float]:
+    """The 95 % interval of a share (Wilson 1927). Unlike a bootstrap's it has a width where all of a few are right."""
+    z = 1.96
+    middle, half = right + z**2 / 2, z * math.sqrt(right * (n - right) / n + z**2 / 4)
+    return [max(0.0, (middle - half) / (n + z**2)), min(1.0, (middle + half) / (n + z**2))]
+
+
+def _scaled(vectors: Float[np.ndarray, "n H"]) -> Float[np.ndarray, "n H"]:
+    """Components of mean 0 and variance 1/H."""
+    spread = vectors - vectors.mean(0)
+    return spread / (np.maximum(spread.std(0), 1e-6) * np.sqrt(vectors.shape[1]))
 
 
 def _mixed(records: Sequence[Text], split: int) -> list[int]:
@@ -142,25 +213,40 @@ def _mixed(records: Sequence[Text], split: int) -> list[int]:
 def _split(
     vectors: Float[np.ndarray, "n H"], records: Sequence[Text], labels: tuple[str, ...], fit: list[int], ask: list[int]
 ) -> dict[str, float]:
-    from scipy.sparse import csr_matrix
-
     known, asked = [records[i] for i in fit], [records[i] for i in ask]
     gold = np.array([labels.index(str(record.label)) for record in asked])
     reader = fit_vectorizer(known, GRAMS[0])
-    both = {
-        "encoder": (_VECTOR_STRENGTH, csr_matrix(vectors[fit]), csr_matrix(vectors[ask])),
-        "tfidf": (_TFIDF_STRENGTH, reader.read(known), reader.read(asked)),
-    }
-    found = {}
-    for way, (strength, given, wanted) in both.items():
-        config = TfidfConfig(labels=labels, strength=strength)
-        outputs = linear_outputs(wanted, *fit_linear(config, given, known), "classify")
-        found[way] = float(np.mean(outputs.argmax(1) == gold))
+    counted = _predict(_TFIDF_STRENGTH, labels, known, reader.read(known), reader.read(asked))
     commonest = Counter(str(record.label) for record in known).most_common(1)[0][0]
-    return {**found, "majority": float(np.mean(gold == labels.index(commonest)))}
+    return {
+        "encoder": float(np.mean(_predict_vectors(vectors, records, labels, fit, ask) == gold)),
+        "tfidf": float(np.mean(counted == gold)),
+        "majority": float(np.mean(gold == labels.index(commonest))),
+    }
 
 
+def _predict_vectors(
+    vectors: Float[np.ndarray, "n H"], records: Sequence[Text], labels: tuple[str, ...], fit: list[int], ask: list[int]
+) -> np.ndarray:
+    """The numbers of the labels of the texts ``ask``, from the vectors of the texts ``fit``."""
+    from scipy.sparse import csr_matrix
+
+    known = [records[i] for i in fit]
+    return _predict(_VECTOR_STRENGTH, labels, known, csr_matrix(vectors[fit]), csr_matrix(vectors[ask]))
+
+
+def _predict(strength: float, labels: tuple[str, ...], known: Sequence[Text], given: Any, wanted: Any) -> np.ndarray:
+    """Logistic regression of features: numbers of labels."""
+    config = TfidfConfig(labels=labels, strength=strength)
+    return np.asarray(linear_outputs(wanted, *fit_linear(config, given, known), "classify").argmax(1))
+
+
+_LEARNED: tuple[tuple[str, Any, str], ...] = (
+    ("/learn", learn, "The learning curve of a few labels"),
+    ("/probe", probe, "The layer that a few labels are best read from"),
+)
 ROUTES = tuple(
-    Route("POST", f"{prefix}/learn", learn, LearnBody, "The learning curve of a few labels", "text/event-stream")
+    Route("POST", prefix + path, answer, LearnBody, summary, "text/event-stream")
+    for path, answer, summary in _LEARNED
     for prefix in ("", "/models/{model}")
 )

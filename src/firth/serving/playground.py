@@ -184,6 +184,8 @@ PAGE = {
     "icon.svg": "image/svg+xml",
     "playground.css": "text/css; charset=utf-8",
     "playground.js": "text/javascript; charset=utf-8",
+    "drawings.js": "text/javascript; charset=utf-8",
+    "words.js": "text/javascript; charset=utf-8",
 }
 
 

@@ -37,9 +37,9 @@ def served_folders(
 
 @pytest.fixture(scope="session")
 def server(served_folders: dict[str, Path]) -> Iterator[Server]:
-    """A server of ``en``, which is firth-mini-en and the default, and of each model of ``predictors``."""
+    """A server of ``en``, which is firth-mini-en and the default, of ``ko``, firth-mini-ko, and of ``predictors``."""
     models = [f"{name}={folder}" for name, folder in served_folders.items()]
-    with serving("en=firth-mini-en", *models, *PATIENT) as running:
+    with serving("en=firth-mini-en", "ko=firth-mini-ko", *models, *PATIENT) as running:
         yield running
 
 

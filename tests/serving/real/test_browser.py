@@ -1,127 +1,39 @@
-"""The playground in a browser: every panel answers, in both languages, on wide and narrow screens, for everybody.
+"""The playground in a browser: every panel answers, in both languages, on wide and narrow screens, for everybody."""
 
-With FIRTH_SCREENSHOTS=1 the picture of the documentation is written anew.
-"""
-
-import os
+import re
 import shlex
 import shutil
 import subprocess
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
-from running import Server
+from running import Server, serving
+from visiting import NARROW, PATIENCE_MS, WIDE, Visit, opened_browser
 
 from firth.inference.model import Model
 
-PICTURE = Path(__file__).resolve().parents[3] / "docs" / "images" / "playground.png"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 # Each model with the panels that are used on its page; together they are all that there are.
 PANELS = {
-    "en": ("tokens", "input", "masks", "masking", "attention", "hidden", "similar", "learn"),
+    "en": ("tokens", "input", "masks", "masking", "attention", "hidden", "learn", "layers", "similar"),
     "masked": ("next",),
     "gpt": ("write",),
     "classify": ("labels",),
+    "regress": ("value",),
     "tag": ("entities",),
     "answer": ("answer",),
+    "choose": ("choose",),
     "mt": ("cross",),
     "words": ("nearest",),
 }
-WIDE, NARROW = 1280, 390
-PATIENCE_MS = 120_000
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, as the system has it."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test-serve")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed: apt-get install chromium fonts-noto-cjk")
-    with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=found, args=list(FLAGS))
+    with opened_browser() as opened:
         yield opened
-        opened.close()
-
-
-class Visit:
-    """A page of the playground, and what it did that it must not."""
-
-    def __init__(self, browser: Any, server: Server, width: int, scheme: str = "light"):
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.context.set_default_timeout(PATIENCE_MS)
-        self.complaints: list[str] = []
-        self.context.route("**/*", self._route)
-        self.page = self.context.new_page()
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.goto(server.address + "/")
-        self.page.wait_for_selector("section")
-
-    def _route(self, route: Any) -> None:
-        url = route.request.url
-        if urlsplit(url).hostname == "127.0.0.1":
-            route.continue_()
-        else:
-            self.complaints.append(f"a request to {url}")
-            route.abort()
-
-    def _heard(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(f"{message.type}: {message.text}")
-
-    def korean(self) -> None:
-        self.page.click("#language")
-        self.page.wait_for_function("document.documentElement.lang === 'ko' && document.querySelector('section')")
-
-    def choose(self, model: str) -> None:
-        """The page of a model; its panels are other elements than those before."""
-        if self.page.input_value("#model") == model:
-            return
-        old = self.page.query_selector("section")
-        self.page.select_option("#model", model)
-        self.page.wait_for_function("old => !old.isConnected", arg=old)
-
-    def panel(self, name: str) -> Any:
-        return self.page.locator(f"section[data-panel='{name}']")
-
-    def run(self, name: str) -> str:
-        """Use a panel with the texts that it proposes; its answer's text."""
-        panel = self.panel(name)
-        panel.locator("button[type=submit]").click()
-        panel.locator(".answer[aria-busy=false]").wait_for(state="attached")
-        assert not panel.locator(".wrong").count(), f"{name}: {panel.locator('.wrong').inner_text()}"
-        return str(panel.locator(".answer").inner_text())
-
-    def overflow(self) -> int:
-        """Pixels by which the page is wider than the window."""
-        return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
-
-    def violations(self) -> list[str]:
-        """What axe-core finds that is serious or critical."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe: make test-serve")
-        found = axe.Axe().run(self.page).response["violations"]
-        return [
-            f"{one['id']}: {one['help']}: {node['html'][:200]} {node['any'][:1] and node['any'][0]['message']}"
-            for one in found
-            if one["impact"] in ("serious", "critical")
-            for node in one["nodes"]
-        ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +41,7 @@ class Visit:
     [("en", WIDE, "light"), ("en", NARROW, "dark"), ("ko", WIDE, "dark"), ("ko", NARROW, "light")],
 )
 def test_every_panel_answers(browser: Any, server: Server, language: str, width: int, scheme: str) -> None:
-    visit = Visit(browser, server, width, scheme)
+    visit = Visit(browser, server.address, width, scheme)
     if language == "ko":
         visit.korean()
     faults = []
@@ -137,6 +49,7 @@ def test_every_panel_answers(browser: Any, server: Server, language: str, width:
         visit.choose(model)
         for name in names:
             assert visit.run(name).strip() or visit.panel(name).locator(".answer svg").count(), name
+            assert visit.panel(name).locator("h2 + .note").inner_text().strip(), f"{name} is not explained"
             for details in visit.panel(name).locator("details:not([open]) > summary").all():
                 details.click()
         faults += [f"{model}: {one}" for one in visit.violations()]
@@ -147,17 +60,17 @@ def test_every_panel_answers(browser: Any, server: Server, language: str, width:
 
 
 def test_these_are_all_panels(browser: Any, server: Server, served_folders: dict[str, Path]) -> None:
-    visit, found = Visit(browser, server, WIDE), set()
+    visit, found = Visit(browser, server.address, WIDE), set()
     for model in ("en", *served_folders):
         visit.choose(model)
-        found |= {one.get_attribute("data-panel") for one in visit.page.locator("section").all()}
+        found |= set(visit.panels())
     assert found == {name for names in PANELS.values() for name in names}
     visit.context.close()
 
 
 def test_the_answers_are_the_librarys(browser: Any, server: Server, mini: Model, predictors: dict[str, Any]) -> None:
-    visit = Visit(browser, server, WIDE)
-    (blank,) = mini.fill_mask("The capital of France is [MASK].", top_k=5)
+    visit = Visit(browser, server.address, WIDE)
+    (blank,) = mini.fill_mask(visit.panel("masks").locator("textarea").input_value(), top_k=5)
     shown = visit.run("masks").split("\n")
     assert [line for line in shown if line][::2] == [one.token for one in blank.candidates]
     text = visit.panel("tokens").locator("textarea").input_value()
@@ -172,10 +85,83 @@ def test_the_answers_are_the_librarys(browser: Any, server: Server, mini: Model,
     visit.context.close()
 
 
+def test_a_head_is_chosen_on_the_map_of_all(browser: Any, server: Server, mini: Model) -> None:
+    visit = Visit(browser, server.address, WIDE)
+    panel, text = visit.panel("attention"), visit.panel("attention").locator("textarea").first.input_value()
+    visit.run("attention")
+    weights = mini.attention(text).weights
+    n_layers, n_heads = weights.shape[:2]
+    heads = panel.locator(".heads button")
+    assert heads.count() == n_layers * n_heads
+    for layer, head in ((0, 0), (1, 2), (n_layers - 1, n_heads - 1)):
+        button = panel.get_by_role("button", name=f"Layer {layer + 1}, Head {head + 1}")
+        button.click()
+        assert panel.locator(".heads button[aria-pressed=true]").count() == 1
+        assert button.get_attribute("aria-pressed") == "true"
+        # A line for each weight that can be seen, and a map of all.
+        assert panel.locator("svg line").count() == int((np.round(weights[layer, head] * 255) >= 5).sum())
+        opaque = button.locator("canvas").evaluate(
+            """map => [...map.getContext('2d').getImageData(0, 0, map.width, map.height).data]
+                .filter((_, i) => i % 4 === 3)"""
+        )
+        np.testing.assert_allclose(opaque, 255 * weights[layer, head].ravel(), atol=1)
+    visit.context.close()
+
+
+def test_names_of_points_do_not_cover_one_another(browser: Any, server: Server) -> None:
+    for model in ("en", "ko", "words"):
+        for width in (WIDE, NARROW):
+            visit = Visit(browser, server.address, width)
+            visit.choose(model)
+            visit.run("hidden")
+            assert visit.panel("hidden").locator("svg text.own").count() == (3 if model == "ko" else 4)
+            covered = (
+                visit.panel("hidden")
+                .locator("svg")
+                .evaluate(
+                    """svg => {
+                  const boxes = [...svg.querySelectorAll('text.point')].map((text) => text.getBBox());
+                  const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width
+                    && a.y + 3 < b.y + b.height - 3 && b.y + 3 < a.y + a.height - 3;
+                  return boxes.flatMap((a, i) => boxes.slice(0, i).filter((b) => meet(a, b))).length;
+                }"""
+                )
+            )
+            assert covered == 0, model
+            visit.context.close()
+
+
+def test_examples_are_in_a_language_that_the_model_knows(browser: Any, server: Server) -> None:
+    visit = Visit(browser, server.address, WIDE)
+    text = visit.panel("tokens").locator("textarea")
+    for korean in (False, True):
+        if korean:
+            visit.korean()
+        for model, word in (("en", "farmer"), ("words", "river"), ("ko", "농부가")):
+            visit.choose(model)
+            assert word in text.input_value(), (model, korean)
+    assert "[UNK]" not in visit.run("tokens")
+    visit.choose("en")
+    text.fill("강가에")
+    assert "1 / 3: 어휘에 없음" in visit.run("tokens")
+    visit.context.close()
+
+
+def test_the_best_layer_is_named(browser: Any, server: Server) -> None:
+    visit = Visit(browser, server.address, WIDE)
+    shown = visit.run("layers")
+    assert re.search(r"Best layer: [0-4] \(\d+ %\); 95 % interval: [0-4]–[0-4]", shown), shown
+    assert visit.panel("layers").locator("circle").count() == 5
+    # One layer is no choice.
+    visit.choose("words")
+    assert "layers" not in visit.panels() and "hidden" in visit.panels()
+    visit.context.close()
+
+
 def test_the_curl_commands_are_answered(browser: Any, server: Server) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    visit = Visit(browser, server, WIDE)
+    visit = Visit(browser, server.address, WIDE)
     visit.korean()
     for model in PANELS:
         visit.choose(model)
@@ -187,10 +173,11 @@ def test_the_curl_commands_are_answered(browser: Any, server: Server) -> None:
 
 
 def test_it_is_used_without_a_mouse(browser: Any, server: Server) -> None:
-    visit = Visit(browser, server, WIDE)
+    visit = Visit(browser, server.address, WIDE)
+    old = visit.page.query_selector("section")
     visit.page.locator("#language").focus()
     visit.page.keyboard.press("Enter")
-    visit.page.wait_for_function("document.documentElement.lang === 'ko'")
+    visit.page.wait_for_function("old => document.documentElement.lang === 'ko' && !old.isConnected", arg=old)
     panel = visit.panel("masks")
     panel.locator("textarea").focus()
     visit.page.keyboard.press("Tab")
@@ -207,7 +194,7 @@ def test_it_is_used_without_a_mouse(browser: Any, server: Server) -> None:
 
 
 def test_a_refusal_is_shown_in_its_panel(browser: Any, server: Server) -> None:
-    visit = Visit(browser, server, WIDE)
+    visit = Visit(browser, server.address, WIDE)
     panel = visit.panel("masks")
     panel.locator("textarea").fill("no mask")
     panel.locator("button[type=submit]").click()
@@ -217,11 +204,15 @@ def test_a_refusal_is_shown_in_its_panel(browser: Any, server: Server) -> None:
     visit.context.close()
 
 
-@pytest.mark.skipif(not os.environ.get("FIRTH_SCREENSHOTS"), reason="FIRTH_SCREENSHOTS=1 writes the picture")
-def test_the_picture_of_the_documentation(browser: Any, server: Server) -> None:
-    visit = Visit(browser, server, WIDE)
-    for name in ("masks", "masking", "attention", "hidden"):
-        visit.run(name)
-    visit.panel("attention").evaluate("panel => panel.scrollIntoView({ block: 'start' })")
-    visit.page.screenshot(path=PICTURE)
-    visit.context.close()
+def test_a_key_is_typed_in_the_page(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRTH_API_KEY", "a-key-of-sixteen-letters")
+    with serving("ko=firth-mini-ko") as locked:
+        page = browser.new_page()
+        page.goto(locked.address + "/")
+        page.wait_for_function("document.getElementById('about').textContent.includes('type it above')")
+        assert not page.locator("section").count()
+        page.fill("#key", "a-key-of-sixteen-letters")
+        page.keyboard.press("Tab")
+        page.locator("section[data-panel=masks] button[type=submit]").click()
+        page.locator("section[data-panel=masks] meter").first.wait_for()
+        page.close()
