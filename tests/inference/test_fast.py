@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.inference.fast import FastEncoder, Int8Linear, PackedLinear, Precision, make_fast, pack_linears, row_step
+from firth.inference.fast import (
+    FastEncoder,
+    Int8Linear,
+    PackedLinear,
+    Precision,
+    make_fast,
+    pack_linears,
+    row_step,
+    sequence_step,
+)
 from firth.inference.model import Model, load
 from firth.packed import Encoder, Hidden, Tokens
 from firth.systems import SYSTEMS
@@ -405,3 +414,17 @@ def test_numbers_of_rows_are_rounded_up_to_few_and_by_little() -> None:
     rounded = {n: n + -n % row_step(n) for n in range(1, 5000)}
     assert [rounded[n] for n in (1, 7, 8, 9, 300)] == [1, 7, 8, 12, 304] and len(set(rounded.values())) < 125
     assert all(n <= up <= max(1.07 * n, n + 3) for n, up in rounded.items())
+
+
+def test_numbers_of_sequences_are_rounded_up_to_fewer(tiny_run: Path) -> None:
+    """Without a kernel for each number of sequences in a batch; they change no answer."""
+    rounded = {n: n + -n % sequence_step(n) for n in range(1, 1025)}
+    assert [rounded[n] for n in (1, 7, 8, 9, 300, 512)] == [1, 7, 8, 16, 512, 512] and len(set(rounded.values())) == 15
+    pooler = load(tiny_run, device="cpu").loaded.objective.encoder.pooler
+    if isinstance(pooler, PackedLinear):
+        assert pooler.step is sequence_step
+        x = torch.randn(19, len(pooler.bias))
+        with torch.inference_mode():
+            rows = pooler(x)
+            pooler.step = row_step
+            assert torch.equal(rows, pooler(x))

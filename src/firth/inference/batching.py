@@ -8,17 +8,28 @@ from firth.machine import bound_growth
 def in_batches(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
     """Yield sequence indices in batches of at most ``budget_tokens`` tokens, longest first.
 
-    Sequences of similar length share a batch; one longer than the budget is alone in its batch. Between batches freed
-    memory is given back where the process has grown.
+    Sequences of similar length share a batch; one longer than the budget is alone in its batch. Batches are about
+    equally large: beside full ones a rest would need kernels for each size of rest, and what these take of the heap
+    leaves gaps. Between batches freed memory is given back where the process has grown.
     """
-    batch, size = list[int](), 0
-    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and size + lengths[number] > budget_tokens:
-            yield batch
-            bound_growth()
-            batch, size = [], 0
-        batch.append(number)
-        size += lengths[number]
-    if batch:
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    n_full = sum(1 for _ in _cut(order, lengths, budget_tokens, 1))
+    for batch in _cut(order, lengths, budget_tokens, n_full):
         yield batch
         bound_growth()
+
+
+def _cut(order: Sequence[int], lengths: Sequence[int], budget: int, n_batches: int) -> Iterator[list[int]]:
+    """Cut ``order`` into about ``n_batches`` equal batches, or into more where the budget is full."""
+    left = sum(lengths)
+    batch, size = list[int](), 0
+    for number in order:
+        length = lengths[number]
+        if batch and (size + length > budget or size + length / 2 > left / max(n_batches, 1)):
+            yield batch
+            left, n_batches = left - size, n_batches - 1
+            batch, size = [], 0
+        batch.append(number)
+        size += length
+    if batch:
+        yield batch

@@ -4,7 +4,7 @@ Only the encoder uses the lower precision and returns float32, so that heads, po
 results differ only by the encoder's rounding.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -84,6 +84,19 @@ class FastEncoder(Encoder):
         return top.float(), past
 
 
+def row_step(n: int) -> int:
+    """What ``n`` rows are rounded up to a multiple of: a 32nd to a 16th of ``n``, at least 4; 1 up to 8 rows."""
+    return 1 if n <= _FEW_ROWS else max(_LEAST_STEP, 1 << max(n.bit_length() - 5, 0))
+
+
+def sequence_step(n: int) -> int:
+    """The same for rows that are one a sequence, which the pooler has: up to 8 as they are, else the next power of 2.
+
+    Every batch has another number of sequences, and a pooler's row is a small part of what its sequence takes.
+    """
+    return 1 if n <= _FEW_ROWS else 1 << (n - 1).bit_length()
+
+
 class Int8Linear(nn.Module):
     """A linear layer in integers: 8-bit weights scaled per output, 7-bit inputs scaled per token; float32 in and out.
 
@@ -92,8 +105,10 @@ class Int8Linear(nn.Module):
     VNNI: with 7 bits scores are the same on all.
     """
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, linear: nn.Linear, step: Callable[[int], int] = row_step):
+        """``step``: of numbers of rows, as in ``PackedLinear``."""
         super().__init__()
+        self.step = step
         weight = linear.weight.detach().float()
         largest = weight.abs().amax(1).clamp(min=_SMALLEST)
         rounded = (weight / largest[:, None] * _WEIGHT_LEVELS).round().to(torch.int8)
@@ -107,7 +122,7 @@ class Int8Linear(nn.Module):
         largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True)).clamp_(min=_SMALLEST)
         n = x.shape[0]
         # As PackedLinear does; compiled code is to take any number of rows.
-        missing = 0 if torch.compiler.is_compiling() else -n % row_step(n)
+        missing = 0 if torch.compiler.is_compiling() else -n % self.step(n)
         rounded = torch.empty(n + missing, x.shape[1], dtype=torch.int8)
         rounded[:n] = (x * (_INPUT_LEVELS / largest)).round_()
         rounded[n:] = 0
@@ -127,22 +142,27 @@ class PackedLinear(nn.Module):
     are rounded up (``row_step``): oneDNN compiles a kernel of half a megabyte for each.
     """
 
-    def __init__(self, linear: nn.Linear, activation: str = "none", form: str = ""):
-        """``activation`` and its ``form``: what oneDNN applies to the outputs, by its names."""
+    def __init__(
+        self, linear: nn.Linear, activation: str = "none", form: str = "", step: Callable[[int], int] = row_step
+    ):
+        """``activation`` and its ``form``: what oneDNN applies to the outputs, by its names.
+
+        ``step``: what a number of rows is rounded up to a multiple of.
+        """
         super().__init__()
+        self.step = step
         self.dtype, self.bias, self.activation, self.form = linear.weight.dtype, linear.bias, activation, form
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
 
     def forward(self, x: Float[Tensor, "T width_in"]) -> Float[Tensor, "T width_out"]:
         x, n = x.to(self.dtype), x.shape[0]
-        if missing := -n % row_step(n):
+        if missing := -n % self.step(n):
             x = F.pad(x, (0, 0, 0, missing))
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.activation, [], self.form)[:n]
 
 
-def row_step(n: int) -> int:
-    """What ``n`` rows are rounded up to a multiple of: a 32nd to a 16th of ``n``, at least 4; 1 up to 8 rows."""
-    return 1 if n <= _FEW_ROWS else max(_LEAST_STEP, 1 << max(n.bit_length() - 5, 0))
+# Of layers by name; others have rows of tokens.
+_STEPS = {"pooler": sequence_step}
 
 
 def pack_linears(encoder: Encoder, device: torch.device) -> None:
@@ -160,7 +180,7 @@ def pack_linears(encoder: Encoder, device: torch.device) -> None:
             block.activate = ACTIVATIONS["linear"]
     for owner, name, linear in list(_linears(encoder)):
         if _is_packable(linear):
-            setattr(owner, name, PackedLinear(linear))
+            setattr(owner, name, PackedLinear(linear, step=_STEPS.get(name, row_step)))
 
 
 def _is_packable(linear: nn.Module) -> bool:
@@ -210,7 +230,7 @@ def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
 def _replace(linears: list[tuple[nn.Module, str, nn.Linear]]) -> None:
     try:
         for owner, name, linear in linears:
-            setattr(owner, name, Int8Linear(linear))
+            setattr(owner, name, Int8Linear(linear, _STEPS.get(name, row_step)))
     except (AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"precision='int8': this PyTorch has no 8-bit layers ({reason}); use 'bfloat16'") from None
