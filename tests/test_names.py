@@ -73,6 +73,7 @@ def test_a_shipped_model_has_a_name(
         ("runs/spma", "did you mean runs/spam?"),
         ("run/spam", "did you mean runs/spam?"),
         ("firth-mini-em", "did you mean firth-mini-en?"),
+        ("firth-mini", "did you mean firth-mini-ko or firth-mini-en?"),
     ],
 )
 def test_what_may_be_meant(here: Path, name: str, said: str) -> None:

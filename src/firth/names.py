@@ -102,11 +102,12 @@ def _near(text: str, sizes: Collection[str]) -> str:
     parents = [path.parent] if path.parent.is_dir() else _folders(path.parent.parent)
     beside = [str(other) for parent in parents for other in _folders(parent)]
     names = [*beside, *SHIPPED, *PUBLISHED, *PUBLISHED.values(), *sizes]
-    found = difflib.get_close_matches(text, names, n=1, cutoff=0.75)
-    if not found:
-        return ""
-    full = PUBLISHED.get(found[0], found[0])
-    return f"{HUB}{full}" if full in PUBLISHED.values() else full
+    found = difflib.get_close_matches(text, names, n=len(SHIPPED), cutoff=0.75)
+    ratios = [difflib.SequenceMatcher(None, name, text).ratio() for name in found]
+    # firth-mini is as near to one shipped model as to the other.
+    equal = [name for name, ratio in zip(found, ratios, strict=True) if ratio == max(ratios)]
+    full = [PUBLISHED.get(name, name) for name in equal]
+    return " or ".join(f"{HUB}{name}" if name in PUBLISHED.values() else name for name in full)
 
 
 def _folders(place: Path) -> list[Path]:

@@ -189,7 +189,7 @@ def prepare(
         _print_little(report.tokens)
     size = _size_without_plan(tokenizer, bool(second))
     if size is None:
-        print_next("firth", "plan", out, "--minutes", "30")
+        print_next("firth", "plan", out, "--minutes", "30", why="names a size, and the command that pre-trains it")
     else:
         print_next("firth", "pretrain", "--model", size, "--corpus", out, "--out", "runs/a", "--minutes", "30")
 

@@ -103,9 +103,9 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
         print(f"  {name:{width}}  {value}")
 
 
-def print_next(*command: str | Path) -> None:
-    """Print the command that usually comes next."""
-    print(f"next: {shell(*command)}")
+def print_next(*command: str | Path, why: str = "") -> None:
+    """Print the command that usually comes next, with ``why`` as the shell's comment."""
+    print(f"next: {shell(*command)}{f'  # {why}' if why else ''}")
 
 
 def print_fill_mask_next(model: str | Path) -> None:

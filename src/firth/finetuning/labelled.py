@@ -429,7 +429,8 @@ def _tag_options(unit: str, train: Sequence[Tagged], head: dict[str, Any], usual
         if len(tags) > max(_MOST_TAGS, len(words)):
             raise InputError(
                 f"{train[0].where}: {len(tags):,} different tags and {len(words):,} different words: words and tags "
-                "are swapped; give --columns word=COLUMN,tag=COLUMN the other way round"
+                "are swapped; give --columns word=COLUMN,tag=COLUMN the other way round. (A table of texts with labels "
+                "is for --task classify.)"
             )
         return {"unit": unit, "scheme": scheme, "labels": sorted(tags)}
     entities = sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
