@@ -148,7 +148,7 @@ def study_section() -> str:
     facts = record["facts"]
     header, tasks = task_table(facts)
     features: list[str] = []
-    if rows := feature_table(facts):
+    if len(rows := feature_table(facts)) > 1:  # the last is fine-tuned, to compare with
         features = [
             "\n### Named entities: frozen features and fine-tuning\n",
             *earlier(record),
