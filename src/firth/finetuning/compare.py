@@ -299,8 +299,8 @@ class _Comparing:
 
             def show(line: str, what: str = what, started_at_s: float = started_at_s) -> None:
                 left_s = max(self.budget_s - self.spent_s - (time.monotonic() - started_at_s), 0.0)
-                time_left = f"at most {format_duration(left_s)} left" if left_s else "over time, the last of its way"
-                self.status.show(f"{what}  {time_left}  {line}")
+                left = f"at most {format_duration(left_s)} left" if left_s else "time is up, this fit is finished"
+                self.status.show(f"{what}  {left}  {line}")
 
             try:
                 with contextlib.nullcontext() if self.verbose else part_of(show):
