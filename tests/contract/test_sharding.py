@@ -30,7 +30,7 @@ from firth.errors import SaveError
 from firth.pretraining import several
 from firth.pretraining.run import pretrain, resume
 from firth.pretraining.recipe import read_resolved_recipe
-from firth.training import trainer
+from firth.training import saver
 from firth.training.collectives import join_world
 from firth.training.trainer import Trainer
 
@@ -43,7 +43,7 @@ class Traffic(TorchDispatchMode):
             self.n_bytes += max(sizes, default=0)
         return op(*args, **(kwargs or {}))
 
-save, free_memory = trainer.save_share, several.free_memory
+save, free_memory = saver.save_share, several.free_memory
 def saved(train, state, rank, size):
     # After the first checkpoint, of step 0, in the process that is not the leading one.
     if rank and "step-0" not in str(train):
@@ -52,7 +52,7 @@ def saved(train, state, rank, size):
         if "full" in job:
             raise OSError(errno.ENOSPC, "No space left on device")
     save(train, state, rank, size)
-trainer.save_share = saved
+saver.save_share = saved
 
 step, found = Trainer.train_step, {}
 def watched(self, batches):

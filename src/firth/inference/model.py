@@ -42,11 +42,11 @@ from firth.inference.word_table import Neighbour, table_of
 from firth.objectives.translation import Translation
 from firth.packed import Hidden, Tokens
 from firth.progress import Progress
-from firth.tasks.items import AT_ONCE, record_of
+from firth.tasks.items import AT_ONCE, RECORDS, record_of
 from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
 from firth.text.layouts import target_layout
-from firth.text.records import Record
+from firth.text.records import Record, Text
 from firth.training.compiled_blocks import compile_regions
 
 
@@ -95,7 +95,7 @@ class Model:
     @property
     def pairs(self) -> bool | None:
         """Whether it has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
-        return learnt_pairs(self.provenance)
+        return learnt_pairs(self.provenance) if RECORDS.get(self.task) is Text else None
 
     @property
     def labels(self) -> tuple[str, ...]:
