@@ -23,7 +23,7 @@ Precision = Literal["float32", "bfloat16", "int8", "auto"]
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 63
 # oneDNN's names of activations that it applies with a product.
 _FUSED = {ACTIVATIONS["gelu"]: ("gelu", "none"), ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh")}
-# The same, over their input.
+# Activations, and the same written over their input.
 _IN_PLACE: Mapping[Any, Any] = {
     ACTIVATIONS["gelu"]: torch.ops.aten.gelu_,
     ACTIVATIONS["gelu_tanh"]: partial(torch.ops.aten.gelu_, approximate="tanh"),
