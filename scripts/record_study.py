@@ -3,7 +3,7 @@
     .venv/bin/python scripts/record_study.py finetuning runs/study
     .venv/bin/python scripts/record_study.py directionality runs/directionality
 
-and so on for representations, senses and unknown-words.
+and so on for ablations, representations, senses and unknown-words.
 
 Cells that the folder lacks stay as they were recorded before, and so do remarks (what the numbers say), which are
 written by hand.

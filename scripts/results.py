@@ -9,6 +9,8 @@ from typing import Any
 
 from firth.config import with_new_names
 from firth.studies import directionality, representations, unknown_words
+from firth.studies.ablations import ABLATIONS
+from firth.studies.ablations_report import ablation_table, model_table
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning_report import baselines, feature_table, label_table, task_table
 from firth.studies.representations_report import cost_table, layer_table
@@ -270,6 +272,25 @@ def representations_section() -> str:
     return "\n".join([*lines, ""])
 
 
+def ablations_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "ablations.json").read_text("utf-8"))
+    facts, remarks = record["facts"], record["remarks"]
+    lines = [
+        "## Ablations of the models before BERT\n",
+        "```\nfirth study ablations --data ../shared/data --out runs/ablations\n```\n",
+        "One part left out at a time, three seeds. Scores on dev files in percent, mean ± standard deviation; the "
+        "paper's columns are of its own models and data, so only the order of the rows compares. Every choice was made "
+        f"on a tenth of the training examples. {len(facts)} cells, {record['hours']:.1f} hours of one core, on "
+        f"{machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
+    ]
+    for name, ablation in ABLATIONS.items():
+        header, rows = ablation_table(facts, name)
+        if rows:
+            lines += [f"### {name}\n", *markdown(header, rows), f"\nPaper: {ablation.source}.\n"]
+            lines += [*remarks.get(name, []), ""]
+    return "\n".join([*lines, "### Their pre-training\n", *markdown(*model_table(facts)), ""])
+
+
 def unknown_words_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "unknown-words.json").read_text("utf-8"))
     scores = [facts["dev"]["dev"][facts["metric"]] for name, facts in record["facts"].items() if "rules/" in name]
@@ -375,6 +396,7 @@ if __name__ == "__main__":
         "directionality": directionality_section,
         "translation": translation_section,
         "representations": representations_section,
+        "ablations": ablations_section,
         "unknown-words": unknown_words_section,
         "senses": senses_section,
     }

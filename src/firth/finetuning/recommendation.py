@@ -56,7 +56,8 @@ def _recommended(results: Mapping[str, Any]) -> str:
     others = [name for name in ways if name != "baseline"]
     row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
     low, high = (100 * bound for bound in row["over_baseline_interval"])
-    margin = f"{100 * row['over_baseline']:+.1f} points over the baseline (95 % interval {low:+.1f} to {high:+.1f})"
+    points, side = 100 * abs(row["over_baseline"]), "above" if row["over_baseline"] >= 0 else "below"
+    margin = f"{points:.1f} points {side} the baseline (95 % interval of the difference {low:+.1f} to {high:+.1f})"
     if winner != "baseline":
         fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
         return (
