@@ -17,7 +17,7 @@ from firth.inference.model import Model
 from firth.serving.access import Access, host_name, make_access, read_keys
 from firth.serving.config import Limits
 from firth.serving.engine import Caller
-from firth.serving.hosted import Forward, Job, Prepared
+from firth.serving.forward import Forward, Job, Prepared
 from firth.serving.scheduler import QueuedRow
 from firth.serving.server import listen, named_models
 from firth.serving.strict_json import parse_json

@@ -9,7 +9,8 @@ from starlette.responses import PlainTextResponse
 
 from firth.errors import ConfigError, FirthError
 from firth.serving.asking import Context, Route, ServerState, request_body
-from firth.serving.hosted import Hosted, Job, load_hosted
+from firth.serving.forward import Job
+from firth.serving.hosted import Hosted, load_hosted
 from firth.serving.refusals import RefusalError
 
 _Made = TypeVar("_Made")

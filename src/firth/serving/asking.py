@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from firth.serving.config import Limits
 from firth.serving.engine import Caller, Engine
-from firth.serving.hosted import Hosted, Job
+from firth.serving.forward import Job
+from firth.serving.hosted import Hosted
 from firth.serving.labels import entropy
 from firth.serving.refusals import RefusalError
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from firth.serving.config import Limits
-from firth.serving.hosted import CALLED, Forward, Hosted, Job, Prepared, cost_of
+from firth.serving.forward import CALLED, Forward, Job, Prepared, cost_of
+from firth.serving.hosted import Hosted
 from firth.serving.metrics import Metrics
 from firth.serving.refusals import RefusalError
 from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after

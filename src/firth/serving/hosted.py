@@ -1,11 +1,9 @@
-"""A model that is served: what it can do, and each question to it as rows, a forward pass, and answers.
+"""A model that is served: each question to it as rows, a forward pass, and answers.
 
-Rows and answers are made by the tokenizer threads; ``Forward.run`` is called by the engine thread alone, which owns all
-modules. No answer depends on what shares its batch, but for rounding: models whose layers look at a whole batch (ELMo's
-layer normalisation does) get each sequence by itself.
+Rows and answers are made by the tokenizer threads, forward passes (``firth.serving.forward``) by the engine thread.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +13,9 @@ import numpy as np
 
 from firth.baseline.model import Baseline
 from firth.errors import CheckpointError, ConfigError
+from firth.serving.abilities import abilities_of, words_of
 from firth.serving.cost import CostModel
+from firth.serving.forward import Forward, Job, Prepared
 from firth.serving.scheduler import QueuedRow
 
 if TYPE_CHECKING:
@@ -23,95 +23,8 @@ if TYPE_CHECKING:
     from firth.inference.model import Model
     from firth.inference.word_table import WordTable
 
-What = Literal[
-    "predict",
-    "embed",
-    "embed_all",
-    "layers",
-    "layer_means",
-    "fill-mask",
-    "masking",
-    "attention",
-    "follow",
-    "nearest",
-    "step",
-]
-# Rows whose work is a function, which is called alone: what it takes says nothing of a batch of tokens.
-CALLED = frozenset({"attention", "follow", "nearest", "step"})
 # A baseline counts characters as tokens.
 _CHARACTERS_A_TOKEN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """What a batch runs: rows of equal ``Forward`` may share one. ``options`` change what is computed."""
-
-    hosted: "Hosted"
-    what: What
-    options: tuple[Any, ...] = ()
-
-    def run(self, works: Sequence[Any]) -> list[Any]:
-        """The outputs of some rows' works, in order."""
-        if self.what in CALLED:
-            return [work() for work in works]
-        if self.hosted.batch_matters and len(works) > 1:
-            return [one for work in works for one in self._run([work])]
-        return self._run(works)
-
-    def _run(self, works: Sequence[Any]) -> list[Any]:
-        hosted = self.hosted
-        if isinstance(hosted.predictor, Baseline):
-            return list(hosted.predictor.method.answers(works))
-        model = hosted.predictor
-        if self.what == "predict":
-            from firth.inference.answering import task_model
-            from firth.inference.outputs import part_outputs
-
-            return list(part_outputs(task_model(model.loaded), works))
-        if self.what == "fill-mask":
-            from firth.inference.masks import fill_rows
-
-            (top_k,) = self.options
-            return list(fill_rows(model.loaded, works, top_k, model.device))
-        if self.what == "masking":
-            from firth.inference.masks import guess_rows
-
-            (top_k,) = self.options
-            return list(guess_rows(model.loaded, works, top_k, model.device))
-        from firth.inference.embedding import layer_rows, pooled_layer_rows, pooled_rows, token_rows
-
-        if self.what == "layers":
-            return list(layer_rows(model.loaded, works, model.device))
-        if self.what == "layer_means":
-            return list(pooled_layer_rows(model.loaded, works, "mean", model.device))
-        if self.what == "embed":
-            layer, pool = self.options
-            return list(pooled_rows(model.loaded, works, layer, pool, model.device))
-        (layer,) = self.options
-        return list(token_rows(model.loaded, works, layer, model.device))
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A question as rows, and what makes answers of their outputs.
-
-    ``cut``: texts of which a part is not read. ``unknown``: tokens of the rows that the vocabulary lacks.
-    """
-
-    rows: Sequence[QueuedRow]
-    answers: Callable[[list[Any]], Any]
-    windows: int = 1
-    cut: bool = False
-    unknown: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A question to a model. ``prepare`` needs the tokenizer alone. ``alone``: it shares no batch, and comes last."""
-
-    forward: Forward
-    prepare: Callable[[], Prepared]
-    alone: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -132,8 +45,8 @@ class Hosted:
     pairs: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.words = _words(self.predictor)
-        self.abilities = _abilities(self.predictor) | ({"find-nearest"} if self.words is not None else set())
+        self.words = words_of(self.predictor)
+        self.abilities = abilities_of(self.predictor) | ({"find-nearest"} if self.words is not None else set())
         self.pairs = self.predictor.pairs
 
     @property
@@ -421,53 +334,6 @@ class Hosted:
         return probability < self.threshold
 
 
-def _words(predictor: "Model | Baseline") -> "WordTable | None":
-    """The vectors of a model's words; None if it reads no whole words."""
-    if isinstance(predictor, Baseline):
-        return None
-    from firth.inference.word_table import table_of
-
-    try:
-        return table_of(predictor.loaded)
-    except ConfigError:
-        return None
-
-
-def _abilities(predictor: "Model | Baseline") -> frozenset[str]:
-    """What a model can be asked for."""
-    if isinstance(predictor, Baseline):
-        return frozenset({"predict"})
-    from firth.folder import PRETRAINING
-    from firth.inference.attention_maps import attention_layers
-    from firth.inference.masks import check_masked
-    from firth.inference.next_sentence import next_sentence_model
-    from firth.inference.translating import translates
-    from firth.objectives.next_token import TiedLM
-    from firth.objectives.translation import Translation
-
-    loaded = predictor.loaded
-    found = {"embed"} if loaded.task == PRETRAINING else {"embed", "predict"}
-    try:
-        check_masked(loaded, 1)
-        found.add("fill-mask")
-    except ConfigError:
-        pass
-    if isinstance(loaded.objective, TiedLM):
-        found.add("generate")
-    if translates(loaded):
-        found.add("translate")
-    if attention_layers(loaded.objective.encoder):
-        found.add("attention")
-    if isinstance(loaded.objective, Translation):
-        found.add("cross-attention")
-    try:
-        next_sentence_model(loaded)
-        found.add("follow")
-    except ConfigError:
-        pass
-    return frozenset(found)
-
-
 def _rows(by_text: list[list[list[int]]]) -> list[QueuedRow]:
     return [QueuedRow(len(row), row) for windows in by_text for row in windows]
 
@@ -492,12 +358,6 @@ def _check_finite(arrays: Sequence[np.ndarray]) -> None:
 
     if not all(np.isfinite(array).all() for array in arrays):
         raise CheckpointError(NOT_FINITE)
-
-
-def cost_of(kind: Hashable) -> CostModel:
-    """The cost model of what a batch runs: one for each model."""
-    assert isinstance(kind, Forward)
-    return kind.hosted.cost
 
 
 def load_hosted(name: str, path: Path, precision: str, threshold: float) -> Hosted:

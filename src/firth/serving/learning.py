@@ -21,7 +21,8 @@ from firth.baseline.fit import GRAMS, fit_linear
 from firth.baseline.tfidf import fit_vectorizer, linear_outputs
 from firth.data.hashing import permutation, seed_of
 from firth.serving.asking import Context, Route, request_body
-from firth.serving.hosted import Hosted, Job
+from firth.serving.forward import Job
+from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
 from firth.text.records import Text
 
