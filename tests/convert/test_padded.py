@@ -67,6 +67,7 @@ MODELS: dict[str, Objective] = {
     "mean of a weighted sum": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=MIXED)),
     "max": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="max"))),
     "first": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="first", layers=(1,)))),
+    "attention": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="attention"))),
     "last": fine_tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="last"))),
     "left to right": left_to_right(ClassifyConfig(labels=LABELS)),
     "left to right, mean": left_to_right(ClassifyConfig(labels=LABELS, network=network_of(pool="mean"))),

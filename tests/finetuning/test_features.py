@@ -177,6 +177,8 @@ def test_summaries_that_are_wider_than_the_layers(hidden_width: int, tmp_path: P
         ("row", {"pool": "max"}, 6),
         # The maximum can only be taken when layers are mixed.
         ("row", {"pool": "max", "layers": (1, 2), "mix": "scalar"}, 49),
+        # Scores of tokens are learnt.
+        ("row", {"pool": "attention"}, 49),
         ("row", {"pool": "mean", "lstm_layers": 1}, 49),
         ("token", {}, 49),
         # Asked words, and with an LSTM those around them.

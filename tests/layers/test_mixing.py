@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from firth.errors import ConfigError
-from firth.layers.mixing import MixKind, PoolKind, WeightedSum, make_mix, pool_rows, pool_words
+from firth.layers.mixing import MixKind, PoolKind, WeightedSum, attend_runs, make_mix, pool_rows, pool_words
 from firth.packed import Rows
 
 LAYERS = {0: torch.tensor([[9.0, 9.0]]), 1: torch.tensor([[1.0, 2.0]]), 2: torch.tensor([[3.0, 6.0]])}
@@ -169,6 +169,28 @@ def test_pooling_is_that_of_each_row_alone(lengths: list[int], how: str) -> None
     alone = {"first": lambda p: p[0], "last": lambda p: p[-1], "mean": lambda p: p.mean(0), "max": lambda p: p.amax(0)}
     expected = torch.stack([alone[how](part) for part in x.split(lengths)])
     torch.testing.assert_close(pool_rows(x, rows, how), expected, rtol=0, atol=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from([1.0, 300.0]))
+def test_attention_pooling_is_that_of_each_row_alone(lengths: list[int], scale: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(sum(lengths), 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    scores = (scale * torch.randn(sum(lengths), generator=generator, dtype=torch.float64)).requires_grad_()
+    parts = zip(x.split(lengths), scores.split(lengths), strict=True)
+    expected = torch.stack([score.softmax(0) @ part for part, score in parts])
+    found = attend_runs(x, scores, torch.tensor(lengths))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for mine, theirs in zip(
+        *(torch.autograd.grad(y.square().sum(), (x, scores)) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_attention_pooling_of_equal_scores_is_the_mean_rounded_once() -> None:
+    x = torch.tensor([[256.0], [4.0], [1.0]], dtype=torch.bfloat16)
+    mean = attend_runs(x, torch.zeros(3), torch.tensor([3]))
+    assert mean.dtype == torch.bfloat16 and mean.item() == 87
 
 
 def test_gradients_pass_through_pooling() -> None:

@@ -91,6 +91,14 @@ def padded_pool(x: Float[Tensor, "B S H"], mask: Int[Tensor, "B S"], how: str) -
     return x.masked_fill(~real, torch.finfo(x.dtype).min).amax(1)
 
 
+def padded_attention_pool(
+    x: Float[Tensor, "B S H"], mask: Int[Tensor, "B S"], scores: Float[Tensor, "B S 1"]
+) -> Float[Tensor, "B H"]:
+    """The mean of each row's real tokens, weighted by the softmax of their scores."""
+    weights = scores.masked_fill(mask.eq(0)[:, :, None], torch.finfo(x.dtype).min).softmax(1)
+    return (x * weights).sum(1)
+
+
 class PaddedPretrained(nn.Module):
     """A pre-trained model: the top layer, and where they have been trained its summary and scores of pieces."""
 
@@ -120,6 +128,7 @@ class PaddedTask(nn.Module):
         super().__init__()
         assert isinstance(model.encoder, Bert)
         self.bert, self.mix, self.head = PaddedBert(model.encoder), model.features.mix, model.head
+        self.scorer = model.features.scorer
         self.pool = model.features.pool if model.unit == "row" else None
         self.named = naming(model)
 
@@ -129,7 +138,9 @@ class PaddedTask(nn.Module):
             # The mixes read tokens one below the other.
             mixed = self.mix({number: layer.flatten(0, 1) for number, layer in enumerate(layers)})
             x = mixed.unflatten(0, ids.shape)
-            if self.pool is not None:
+            if self.scorer is not None:
+                x = padded_attention_pool(x, mask, self.scorer(x))
+            elif self.pool is not None:
                 x = padded_pool(x, mask, self.pool)
         return self.named(self.head(x))
 

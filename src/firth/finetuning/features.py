@@ -144,8 +144,8 @@ def _kept(model: TaskModel) -> Unit:
         return "word"
     # Max pooling before layers are mixed, or mean pooling before a norm over tokens, would change the result.
     late = config.layer_norm or (model.features.pool == "max" and config.mix in ("sum", "scalar"))
-    # The head's own embeddings are not known yet.
-    late = late or isinstance(model.features, BiLstmFeatures)
+    # The head's own embeddings and scores are not known yet.
+    late = late or isinstance(model.features, BiLstmFeatures) or model.features.scorer is not None
     return "token" if model.features.unit == "token" or late else "row"
 
 

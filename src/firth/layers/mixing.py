@@ -159,6 +159,22 @@ def pool_runs(x: Float[Tensor, "N H"], counts: Int[Tensor, " R"], how: str) -> F
     return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
 
 
+def attend_runs(
+    x: Float[Tensor, "N H"], scores: Float[Tensor, " N"], counts: Int[Tensor, " R"]
+) -> Float[Tensor, "R H"]:
+    """The mean of each of R consecutive runs of vectors, weighted by the softmax of its scores.
+
+    Source: Yang et al. 2016, §2.2, with a score that is linear in the vector. Computed in at least float32.
+    """
+    fine = torch.promote_types(x.dtype, torch.float32)
+    owner = torch.arange(counts.numel(), device=x.device).repeat_interleave(counts, output_size=x.shape[0])
+    highest = scores.new_full((counts.numel(),), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
+    weights = (scores - highest.index_select(0, owner)).to(fine).exp()
+    totals = weights.new_zeros(counts.numel()).index_add(0, owner, weights)
+    weights = weights / totals.index_select(0, owner)
+    return pool_runs(x.to(fine) * weights[:, None], counts, "sum").to(x.dtype)
+
+
 def _normalised(layer: Float[Tensor, "T H"]) -> Float[Tensor, "T H"]:
     variance, mean = torch.var_mean(layer, correction=0)
     return (layer - mean) * (variance + NORM_EPSILON).rsqrt()

@@ -61,13 +61,14 @@ class WindowConfig:
 
 
 MixKind = Literal["one", "sum", "scalar", "concat"]
-TextPool = Literal["mean", "max", "first", "last"]
+TextPool = Literal["mean", "max", "first", "last", "attention"]
 _KINDS = (
     "linear, bilstm (TagLM, ELMo), biattentive (CoVe's BCN), or towers (Sentence-BERT: two texts encoded separately)"
 )
 _LAYERS = "which layers of the encoder the head reads: 0 is the embedding output, -1 the top"
 _MIX = "how several layers are combined; scalar: ELMo's scalar mix, softmax-normalised weights times a learned scale"
 _WORDS = "taggers only: which tokens of a word represent it"
+_ATTENTION = "; attention: their mean, weighted by a learned score of each"
 _LAYER_NORM = "True: normalise each layer over the whole batch before the scalar mix (ELMo)"
 _MIX_L2 = "L2 penalty on the scalar mix weights, which keeps them close to each other (ELMo: 0.001)"
 
@@ -82,8 +83,8 @@ class LinearConfig:
     layer_norm: bool = option(False, _LAYER_NORM)
     mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
     words: Literal["first", "mean", "last"] = option("first", _WORDS)
-    pool: Literal["summary", "mean", "max", "first", "last"] = option(
-        "summary", "texts only: the system's own summary vector, or how token vectors are pooled"
+    pool: Literal["summary", "mean", "max", "first", "last", "attention"] = option(
+        "summary", "texts only: the system's own summary vector, or how token vectors are pooled" + _ATTENTION
     )
     hidden_width: int = option(0, "size of a hidden layer between batch norms (ULMFiT: 50); 0: none", OPTIONAL_WIDTH)
     dropout: float = option(0.1, "dropout on the input of the layer", RATE)
@@ -111,7 +112,7 @@ class BiLstmConfig:
     layer_norm: bool = option(False, _LAYER_NORM)
     mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
     words: Literal["first", "mean", "last"] = option("first", _WORDS)
-    pool: TextPool = option("mean", "texts only: how token outputs are pooled")
+    pool: TextPool = option("mean", "texts only: how token outputs are pooled" + _ATTENTION)
     lstm_layers: int = option(
         2, "RNN layers; 0: only concatenate the head's own word vectors to the encoder's output", AMOUNT
     )
@@ -188,7 +189,7 @@ class TowersConfig:
     mix: MixKind = option("one", _MIX)
     layer_norm: bool = option(False, _LAYER_NORM)
     mix_l2: float = option(0.0, _MIX_L2, AMOUNT)
-    pool: TextPool = option("mean", "how the token vectors of a text are pooled")
+    pool: TextPool = option("mean", "how the token vectors of a text are pooled" + _ATTENTION)
     compare: Literal["cosine", "features"] = option(
         "features",
         "input of the linear layer; features: u, v, |u - v|, u * v and the cosine; cosine: the cosine alone",

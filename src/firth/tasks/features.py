@@ -10,7 +10,7 @@ from firth.errors import ConfigError
 from firth.layers.charcnn import CharacterCNN, each_once
 from firth.layers.chargru import CharacterGRU
 from firth.layers.dropout import Dropout
-from firth.layers.mixing import LayerMix, WeightedSum, make_mix, pool_rows, pool_words
+from firth.layers.mixing import LayerMix, WeightedSum, attend_runs, make_mix, pool_rows, pool_words
 from firth.layers.recurrent import BiRNN
 from firth.packed import Encoder, Hidden, Rows, Tokens, kept_layers
 from firth.tasks.config import AnyNetwork, BiattentiveConfig, BiLstmConfig, LinearConfig, reads_apart
@@ -45,12 +45,21 @@ class Features(nn.Module):
         self.keep: tuple[int, ...] = self.numbers if reads_layers else ()
         mixed = 0 if self.mix is None else self.mix.width
         self.width: int = encoder.summary_width if self.summary else mixed
+        self.scorer = self._scorer()
         # A network with layers of its own applies dropout inside them.
         inside = reads_apart(config) or (isinstance(config, LinearConfig) and config.hidden_width)
         self.dropout = Dropout(0.0 if inside else config.dropout)
 
     def _mix(self, encoder: Encoder) -> LayerMix:
         return make_mix(self.config.mix, self.numbers, encoder.widths, layer_norm=self.config.layer_norm)
+
+    def _scorer(self) -> nn.Linear | None:
+        """What scores tokens for attention pooling. It starts at zero: with the mean."""
+        if self.unit != "row" or self.pool != "attention":
+            return None
+        scorer = nn.Linear(self.width, 1, bias=False)
+        nn.init.zeros_(scorer.weight)
+        return scorer
 
     def forward(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "N width"]:
         """``hidden``: at least the layers ``keep`` of ``tokens``. ``dropout`` is for the caller to apply."""
@@ -61,7 +70,11 @@ class Features(nn.Module):
         if self.unit == "word":
             return self._of_words(own, hidden, tokens)
         x = self.between(own, hidden.layers, tokens.rows)
-        return pool_rows(x, tokens.rows, self.pool) if self.unit == "row" else x
+        if self.unit != "row":
+            return x
+        if self.scorer is not None:
+            return attend_runs(x, self.scorer(x)[:, 0], tokens.rows.lengths)
+        return pool_rows(x, tokens.rows, self.pool)
 
     def _of_words(self, own: Tensor | None, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "M width"]:
         """Select word vectors before mixing layers, so that a normalised mix sees words only, as with stored features.
@@ -163,6 +176,7 @@ class BiLstmFeatures(Features):
             self.second = self._mix(encoder)
             width += self.second.width
         self.width = width
+        self.scorer = self._scorer()
         self.dropout = Dropout(config.dropout if config.output_dropout else 0.0)
 
     def between(self, own: Tensor | None, layers: dict[int, Tensor], rows: Rows) -> Float[Tensor, "N width"]:
