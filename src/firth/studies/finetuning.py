@@ -82,7 +82,11 @@ _TAGS: dict[str, dict[str, Any]] = {
     "train": {"epochs": 5.0},
 }
 _TOWERS: dict[str, dict[str, Any]] = {
-    "head": {"windows": {"long": "cut"}, "network": {"kind": "towers", "compare": "cosine"}},
+    # Scores of the embeddings' tokens weigh rare words more, as TF-IDF does: docs/learning.md.
+    "head": {
+        "windows": {"long": "cut"},
+        "network": {"kind": "towers", "compare": "cosine", "pool": "attention", "layers": [0, -1], "mix": "concat"},
+    },
     "optim": {"learning_rate": 3e-4},
     "train": {"epochs": 10.0},
 }
