@@ -21,6 +21,16 @@ def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
     assert [d.paragraphs for d in CorpusReader([path])] == [d.paragraphs for d in CorpusReader([plain])]
 
 
+def test_a_frame_with_the_largest_window_is_read(tmp_path: Path) -> None:
+    """As zstd --long=31 packs dumps. The frame is written by hand: packing one takes gigabytes."""
+    data = b"A line.\n"
+    window, size = bytes([(31 - 10) << 3]), len(data).to_bytes(4, "little")
+    block = (len(data) << 3 | 1).to_bytes(3, "little") + data  # the last one, not compressed
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x80" + window + size + block)
+    assert list(read_text_lines(path)) == ["A line."]
+
+
 @pytest.mark.parametrize("cut", [1, 1000, -3])
 def test_a_frame_that_is_cut_off(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "a.txt.zst"
