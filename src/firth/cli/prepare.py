@@ -99,7 +99,7 @@ def prepare(
     language
         Keep only documents in these languages, such as en or ko.
     against
-        Evaluation files to search for in the text (contamination): lines, .tsv, .csv, JSON.
+        Evaluation files or folders to search for in the text (contamination): lines, .tsv, .csv, JSON.
     remove_overlap
         Remove the paragraphs where texts of --against are found.
     weight

@@ -27,6 +27,7 @@ from firth.config import from_dict, to_dict
 from firth.corpus.card import NAME as CARD
 from firth.corpus.card import CorpusFacts, licences_of, write_card
 from firth.corpus.clean import Cleaning
+from firth.corpus.contamination import SUFFIXES as EVALUATION
 from firth.corpus.contamination import Found
 from firth.corpus.selection import DocumentReader, Selection, document_hash, weights_of
 from firth.corpus.survey import Verdict, survey
@@ -151,7 +152,7 @@ def prepare(
         raise ConfigError(f"lowercase={lowercase}: {tokenizer} lower-cases all text already")
     share = 0.0 if dev else float(hold_out)
     if cleaning.against:
-        cleaning = replace(cleaning, against=tuple(find_files(cleaning.against)))
+        cleaning = replace(cleaning, against=tuple(find_files(cleaning.against, EVALUATION)))
     factors = weights_of(reader.files, weights or {})
     named = licences_of(reader.files, licences or {})
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
