@@ -23,12 +23,12 @@ def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
 
 def test_a_frame_with_the_largest_window_is_read(tmp_path: Path) -> None:
     """As zstd --long=31 packs dumps. The frame is written by hand: packing one takes gigabytes."""
-    data = b"A line.\n"
-    window, size = bytes([(31 - 10) << 3]), len(data).to_bytes(4, "little")
-    block = (len(data) << 3 | 1).to_bytes(3, "little") + data  # the last one, not compressed
+    n, repeated = 100_000, 0b010  # bytes of a block: one that is repeated
+    window, size = bytes([(31 - 10) << 3]), (2 * n).to_bytes(4, "little")
+    blocks = b"".join((n << 3 | repeated | last).to_bytes(3, "little") + b"a" for last in (0, 1))
     path = tmp_path / "a.txt.zst"
-    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x80" + window + size + block)
-    assert list(read_text_lines(path)) == ["A line."]
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x80" + window + size + blocks)
+    assert list(read_text_lines(path)) == ["a" * 2 * n]
 
 
 @pytest.mark.parametrize("cut", [1, 1000, -3])
