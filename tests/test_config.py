@@ -387,6 +387,11 @@ def test_broken_toml_is_named(tmp_path: Path, data: bytes, message: str) -> None
         read_toml(tmp_path / "r.toml")
 
 
+def test_a_byte_order_mark_before_toml_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_bytes(b"\xef\xbb\xbfsystem = 'bert'\n")
+    assert read_toml(tmp_path / "r.toml") == {"system": "bert"}
+
+
 def test_missing_recipes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such recipe file"):
         read_toml(tmp_path / "r.toml")

@@ -344,7 +344,10 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file as plain data; ConfigError names the file and line of a syntax error."""
+    """Read a TOML file as plain data, with or without a byte order mark.
+
+    ConfigError names the file and line of a syntax error.
+    """
     try:
         if is_open_stream(path):
             with path.open("rb") as file:
@@ -353,7 +356,7 @@ def read_toml(path: Path) -> dict[str, Any]:
                 raise ValueError(f"more than {_MOST_BYTES:,} bytes")
         else:
             data = read_whole(path)
-        return _parse_toml(data.decode().replace("\r\n", "\n"))
+        return _parse_toml(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe file") from None
     except IsADirectoryError:

@@ -269,6 +269,14 @@ def test_prepare_refuses_a_vocabulary_that_cannot_serve(
     assert not (tmp_path / "c").exists()
 
 
+def test_repeated_pairs_are_not_told_to_be_cleaned(firth, tiny_vocab: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text("The old farmer.\n" * 3 + "A mill.\n")
+    given = ("--tokenizer", tiny_vocab, "--workers", 1, "--out")
+    result = firth("prepare", tmp_path / "a", "--second", tmp_path / "b", *given, tmp_path / "c")
+    assert "note: 2 pairs equal to an earlier one\n" in result.out
+
+
 def test_mixed_newlines_make_the_same_corpus(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
     lines = tiny_text.read_bytes().split(b"\n")
     ends = [b"\n", b"\r\n", b"\r"]
@@ -329,7 +337,9 @@ def test_prepare_cleans_and_says_what_went(firth, tiny_text: Path, tiny_vocab: P
         (["--weight", "a"], "--weight a: expected PATTERN=VALUE"),
         (["--weight", "*=much"], "expected a number"),
         (["--licence", "nowhere=CC0"], "none of the text files"),
-        (["--memory", "lots"], "--memory lots: expected a size"),
+        (["--similarity", "0.9"], "--similarity says what --clean takes"),
+        (["--memory", "500MB"], "--memory bounds what --clean, --against"),
+        (["--language", "en", "--memory", "lots"], "--memory lots: expected a size"),
         (["--language", "klingon"], "no language called 'klingon'"),
         (["--against", "missing.tsv"], "missing.tsv"),
         (["--holdout", 0.1], "--hold-out"),

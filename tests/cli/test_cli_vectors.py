@@ -121,9 +121,13 @@ def test_an_analogy_of_three_words(firth, model: Path) -> None:
 
 
 def test_glove_is_trained(firth, tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("the cat saw the dog\n" * 20)
+    (tmp_path / "t.txt").write_bytes(b"the cat saw the dog\n" * 20 + b"\xff\n")
     given = ("vectors", "train", tmp_path / "t.txt", "--kind", "glove", "--width", 4)
     result = firth(*given, "--epochs", 2, "--set", "x_max=10", "--out", tmp_path / "m")
     assert result.code == 0 and "4 words, 4 dimensions" in result.out
+    assert (
+        f"warning: 1 place not UTF-8, replaced by U+FFFD and dropped: {tmp_path / 't.txt'} at byte 400;" in result.out
+    )
+    assert "has no n-grams" in firth(*given, "--unknown", "ngrams", "--out", tmp_path / "n").complaint
     assert "leave them out with --kind glove" in firth(*given, "--workers", 2, "--out", tmp_path / "n").complaint
     assert firth(*given, "--set", "negative=2", "--out", tmp_path / "n").code == 2

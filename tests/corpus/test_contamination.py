@@ -94,6 +94,27 @@ def test_kinds_of_files(tmp_path: Path, name: str, text: str, packed: bool) -> N
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'id,question\n1,"{}, or"\n'.format(LONG.replace("five six", "five\nsix")),
+        f"id;question\n1;{LONG}\n",
+        f'id,question\n1,"{LONG} {"x" * 200_000}"\n',
+    ],
+)
+def test_csv_as_data_sets_write_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    (found,), _ = search((tmp_path / "a.csv",), [[LONG]])
+    assert (found.examples, found.found) == (2, 1) and found.quotes[0][0].startswith("1 | one two")
+
+
+def test_quotes_can_be_written(tmp_path: Path) -> None:
+    """Half of a surrogate pair would be found out when the data card is written, at the end."""
+    (tmp_path / "a.json").write_text(json.dumps([f"{LONG} \ud83d"]))
+    (found,), _ = search((tmp_path / "a.json",), [[LONG]])
+    assert found.quotes == ((f"{LONG} \ufffd", "t.txt:0"),)
+
+
+@pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("a.txt", "too short\n", "no text of 8 words or more"),

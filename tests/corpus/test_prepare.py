@@ -65,6 +65,15 @@ def test_held_out_documents_are_chosen_by_their_text(tiny_text: Path, tiny_vocab
     assert report.documents + report.dev_documents == sum(1 for _ in CorpusReader([tiny_text]))
 
 
+def test_copies_and_repeated_documents_do_not_raise_the_number_held_out(tiny_vocab: Path, tmp_path: Path) -> None:
+    documents = [f"the old farmer number {i}" for i in range(12)]
+    (tmp_path / "ten.txt").write_text("\n\n".join(documents))
+    (tmp_path / "repeated.txt").write_text("\n\n".join(documents * 10))
+    ten = prepare([tmp_path / "ten.txt"], tiny_vocab, tmp_path / "a", weights={"ten*": 10}, workers=1)
+    repeated = prepare([tmp_path / "repeated.txt"], tiny_vocab, tmp_path / "b", workers=1)
+    assert (ten.dev_documents, repeated.dev_documents) == (1, 10), "one document of twelve, once and ten times"
+
+
 def test_other_text_for_evaluation(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("A quiet garden. The old farmer walked to the river.\n\nEvery Sunday.\n")

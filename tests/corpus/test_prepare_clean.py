@@ -116,6 +116,20 @@ def test_any_number_of_workers_makes_the_same_corpus(
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
+def test_evaluation_files_of_a_folder_are_those_that_can_be_searched_for(
+    tiny_text: Path, tiny_vocab: Path, tmp_path: Path
+) -> None:
+    text = "an example of more than eight words of which nothing is in the corpus"
+    (tmp_path / "dev").mkdir()
+    for name in ("a.tsv", "b.csv", "d.txt"):
+        (tmp_path / "dev" / name).write_text(f"{text}\n")
+    (tmp_path / "dev" / "c.json").write_text(json.dumps([text]))
+    (tmp_path / "dev" / "README.md").write_text("About this data set.\n")
+    cleaning = Cleaning(against=(tmp_path / "dev",))
+    report = prepare([tiny_text], tiny_vocab, tmp_path / "c", workers=1, cleaning=cleaning)
+    assert [Path(found.file).name for found in report.evaluation_texts] == ["a.tsv", "b.csv", "c.json", "d.txt"]
+
+
 @pytest.mark.parametrize("when", ["survey", "shards"])
 def test_a_run_that_is_stopped_resumes(
     dirty: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch, when: str

@@ -37,6 +37,20 @@ def test_the_corpus_has_the_smoothed_shares(texts: list[Path], tiny_vocab: Path,
     assert report.documents == pytest.approx(100, abs=15)
 
 
+def test_languages_may_have_files_of_one_name(
+    texts: list[Path], tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ko").mkdir()
+    texts[1].rename(tmp_path / "ko" / "train.txt")
+    texts[0].rename(tmp_path / "train.txt")
+    monkeypatch.chdir(tmp_path)
+    paths = ["ko/train.txt", "train.txt"]
+    weights = weights_by_file(smoothed_languages(paths, 0.0))
+    prepare(paths, tiny_vocab, tmp_path / "c", hold_out=0, workers=1, weights=weights)
+    card = (tmp_path / "c" / "README.md").read_text("utf-8")
+    assert [line.split(" | ")[6] for line in card.splitlines() if line.startswith("| `train.txt`")] == ["5", "0.555556"]
+
+
 def test_a_vocabulary_has_more_tokens_of_a_small_language(tmp_path: Path) -> None:
     large, small = tmp_path / "en.txt", tmp_path / "ko.txt"
     large.write_text("the old farmer walked to the river and the mill\n" * 400)

@@ -101,6 +101,13 @@ def test_limit_depends_on_the_seed_and_grows_by_adding() -> None:
         limit(records, 0, seed=1)
 
 
+def test_documents_of_one_size_are_not_held_out_by_their_names() -> None:
+    names = [f"{n:02}" for n in range(20)]
+    records = [Text(f"{name}{n}", group=name) for name in names for n in range(1 if name != "05" else 200)]
+    held = {record.group for record in hold_out(records, 0.05)[1]}
+    assert len(held) == 11 and held != set(names[:12]) - {"05"}
+
+
 def test_a_few_long_documents_leave_most_to_learn_from() -> None:
     """In the order of their hashes one of two long documents would be held out, whatever its length."""
     for long in "abcdefgh":

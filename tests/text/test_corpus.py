@@ -60,6 +60,26 @@ def test_find_files_names_what_leads_nowhere(tmp_path: Path) -> None:
         find_files([])
 
 
+def test_linked_folders_and_folders_of_a_pattern_are_read(tmp_path: Path) -> None:
+    for name in ("data/b/x.txt", "data/c.dat", "elsewhere/y.txt"):
+        write(tmp_path / name, "x")
+    os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "d")
+    os.symlink(tmp_path / "data" / "b", tmp_path / "data" / "a")  # a second name
+    os.symlink(tmp_path / "data", tmp_path / "elsewhere" / "back")  # a circle
+
+    def names(given: Path) -> list[str]:
+        return [str(path.relative_to(tmp_path / "data")) for path in find_files([given])]
+
+    assert names(tmp_path / "data") == ["b/x.txt", "d/y.txt"]
+    assert sorted(names(tmp_path / "data" / "*")) == ["a/x.txt", "c.dat", "d/y.txt"]
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    write(tmp_path / os.fsdecode(b"bad\xff.txt"), "x")
+    with pytest.raises(InputError, match="a name that is not UTF-8; rename it"):
+        find_files([tmp_path])
+
+
 def test_a_pipe_or_a_device_is_no_text(tmp_path: Path) -> None:
     """A named pipe waits for its writer, and text is read more than once."""
     os.mkfifo(tmp_path / "pipe.txt")
@@ -115,6 +135,35 @@ def test_broken_jsonl_names_file_and_line(tmp_path: Path, line: str, message: st
     with pytest.raises(InputError, match=message) as raised:
         list(CorpusReader([path]))
     assert str(raised.value).startswith(f"{path}:3: ") and "\n" not in str(raised.value)
+
+
+def test_jsonl_under_other_names(tmp_path: Path) -> None:
+    """As C4 is distributed; a plain .json in a folder is mostly no text."""
+    line = json.dumps({"text": "One.\nTwo."}) + "\n"
+    write(tmp_path / "a.json", f"\n{line}")
+    assert paragraphs(tmp_path / "a.json") == [("One.", "Two.")]
+    write(tmp_path / "b.json.gz", gzip.compress(line.encode()))
+    write(tmp_path / "c.ndjson", line * 2)
+    write(tmp_path / "package.json", '{\n "name": "x"\n}')
+    (tmp_path / "a.json").unlink()
+    assert paragraphs(tmp_path) == [("One.", "Two.")] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        (
+            json.dumps([{"text": "a"}]),
+            r"; write one object per line, such as by: jq -c '\.\[\]' \S*a.json > \S*a.jsonl$",
+        ),
+        (json.dumps({"text": "a"}, indent=1), "; write one object per line$"),
+        ("Plain text.\n", "; write one object per line$"),
+    ],
+)
+def test_a_json_document_is_no_text(tmp_path: Path, text: str, how: str) -> None:
+    path = write(tmp_path / "a.json", text)
+    with pytest.raises(InputError, match='expected JSON lines such as {"text": "..."}, .*' + how):
+        paragraphs(path)
 
 
 def test_half_a_surrogate_pair_in_jsonl(tmp_path: Path) -> None:

@@ -21,6 +21,16 @@ def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
     assert [d.paragraphs for d in CorpusReader([path])] == [d.paragraphs for d in CorpusReader([plain])]
 
 
+def test_a_frame_with_the_largest_window_is_read(tmp_path: Path) -> None:
+    """As zstd --long=31 packs dumps. The frame is written by hand: packing one takes gigabytes."""
+    n, repeated = 100_000, 0b010  # bytes of a block: one that is repeated
+    window, size = bytes([(31 - 10) << 3]), (2 * n).to_bytes(4, "little")
+    blocks = b"".join((n << 3 | repeated | last).to_bytes(3, "little") + b"a" for last in (0, 1))
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x80" + window + size + blocks)
+    assert list(read_text_lines(path)) == ["a" * 2 * n]
+
+
 @pytest.mark.parametrize("cut", [1, 1000, -3])
 def test_a_frame_that_is_cut_off(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "a.txt.zst"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import firth.vectors.train as train_module
 from firth.errors import ConfigError, InputError
 from firth.folder import read_model
 from firth.inference.word_table import open_table
@@ -105,6 +106,12 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "there" / "mine").mkdir(parents=True)
     with pytest.raises(ConfigError, match="exists already"):
         train_vectors([text], tmp_path / "there", training(), VectorOptions())
+    with monkeypatch.context() as unread:
+        unread.setattr(train_module, "write_words", None)  # refused before the text is read
+        with pytest.raises(ConfigError, match="word2vec has no n-grams for --unknown ngrams"):
+            train_vectors([text], tmp_path / "m", training(), VectorOptions(unknown="ngrams"))
+        with pytest.raises(ConfigError, match="n_buckets=9: vectors by hash"):
+            train_vectors([text], tmp_path / "m", training(), VectorOptions(n_buckets=9))
     with pytest.raises(ConfigError, match="width=0"):
         training(width=0)
     for n_buckets in (0, -5):

@@ -177,7 +177,8 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
     if rule == "ngrams":
         matrix = np.random.default_rng(2).normal(size=(2 + 20, 4)).astype(np.float32)
         source = write_fasttext(tmp_path / "f.bin", [b"the", b"cat"], matrix, n_buckets=20)
-    first = convert_vectors(source, tmp_path / "a", VectorOptions(split="blanks", unknown=rule, n_buckets=7))
+    n_buckets = 7 if rule == "hashed" else None
+    first = convert_vectors(source, tmp_path / "a", VectorOptions(split="blanks", unknown=rule, n_buckets=n_buckets))
     second = convert_vectors(tmp_path / "a", tmp_path / "b", VectorOptions(max_words=2))
     assert (first.split, second.split, second.unknown) == ("blanks", "blanks", rule)
     assert len(load(tmp_path / "b").tokenize("the cat, U.S.")) == 3
@@ -265,6 +266,10 @@ def test_what_cannot_be_converted(glove: Path, tmp_path: Path) -> None:
         convert_vectors(glove, tmp_path / "n")
     with pytest.raises(ConfigError, match="min_count=0"):
         VectorOptions(min_count=0)
+    with pytest.raises(ConfigError, match="min_count=2 counts words of texts: add --texts"):
+        VectorOptions(min_count=2)
+    with pytest.raises(ConfigError, match="n_buckets=9: vectors by hash: add --unknown hashed"):
+        convert_vectors(glove, tmp_path / "n", VectorOptions(n_buckets=9))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["glove.txt", "m", "t.txt"], "nothing is written half"
 
 
@@ -304,7 +309,8 @@ def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_taggers_and_classifiers_learn_on_them(
     glove: Path, tmp_path: Path, labelled: dict[str, str], unknown: str, frozen: bool
 ) -> None:
-    convert_vectors(glove, tmp_path / "m", VectorOptions(unknown=unknown, n_buckets=50))
+    n_buckets = 50 if unknown == "hashed" else None
+    convert_vectors(glove, tmp_path / "m", VectorOptions(unknown=unknown, n_buckets=n_buckets))
     before = read_model(tmp_path / "m").objective.encoder.state_dict()
     for task, settings in (
         ("tag", ['head.network={kind="bilstm", lstm_layers=1, lstm_width=8}', "head.crf=true"]),

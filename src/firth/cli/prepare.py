@@ -46,7 +46,7 @@ def prepare(
     dev_second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     clean: Flag = False,
     keep: Several = None,
-    similarity: float = 0.8,
+    similarity: Annotated[float | None, Parameter(show_default=False)] = None,
     script: Several = None,
     language: Several = None,
     against: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
@@ -55,7 +55,7 @@ def prepare(
     smooth: float | None = None,
     licence: Several = None,
     lowercase: float = 0.0,
-    memory: str = "1GB",
+    memory: Annotated[str | None, Parameter(show_default=False)] = None,
     errors: Errors = "replace",
     workers: AtLeastOne = None,
     as_json: JsonFlag = False,
@@ -93,13 +93,13 @@ def prepare(
     keep
         Of --clean, what stays: damaged, duplicates, near-duplicates, tables, numbers, symbols, lists, repeated.
     similarity
-        Share of five-word windows from which on two documents are near-duplicates.
+        Of --clean: share of five-word windows from which on two documents are near-duplicates (default 0.8).
     script
         Keep only documents mainly in these scripts, such as hangul or latin.
     language
         Keep only documents in these languages, such as en or ko.
     against
-        Evaluation files to search for in the text (contamination): lines, .tsv, .csv, JSON.
+        Evaluation files or folders to search for in the text (contamination): lines, .tsv, .csv, JSON.
     remove_overlap
         Remove the paragraphs where texts of --against are found.
     weight
@@ -113,7 +113,8 @@ def prepare(
         Share of the training documents to lower-case, so that a cased model also reads text without capitals, such as
         queries and chats.
     memory
-        Hashes and signatures held in memory before they move to disk.
+        Of --clean, --against, --script and --language: hashes and signatures held in memory before they move to disk
+        (default 1GB).
     errors
         Bytes that are not UTF-8 are replaced and reported, or are an error.
     workers
@@ -129,19 +130,27 @@ def prepare(
     for name in keep or ():
         if name not in OPTIONAL:
             raise ConfigError(f"--keep {name}: expected of {', '.join(OPTIONAL)}")
+    if similarity is not None and not clean:
+        raise ConfigError("--similarity says what --clean takes for a near-duplicate: give --clean as well")
+    if memory is not None and not (clean or against or script or language):
+        raise ConfigError(
+            "--memory bounds what --clean, --against, --script and --language hold: give one of them, or leave it out"
+        )
     cleaning = Cleaning(
         rules=tuple(name for name in OPTIONAL if name not in (keep or ())) if clean else (),
-        similarity=similarity,
+        similarity=0.8 if similarity is None else similarity,
         scripts=tuple(script or ()),
         languages=tuple(language or ()),
         against=tuple(against or ()),
         remove_overlap=remove_overlap,
-        memory=_bytes("--memory", memory),
+        memory=_bytes("--memory", memory or "1GB"),
     )
     if smooth is not None and (weight or second):
         raise ConfigError("--smooth computes the weights: leave out --weight and --second")
-    weights = {pattern: _number(f"--weight {pattern}", value) for pattern, value in _pairs("--weight", weight)}
-    if smooth is not None:
+    weights: dict[str, float] | dict[Path, float]
+    if smooth is None:
+        weights = {pattern: _number(f"--weight {pattern}", value) for pattern, value in _pairs("--weight", weight)}
+    else:
         weights = _smoothed(texts, smooth)
     with on_interrupt("what is finished is kept; the same command resumes"):
         report = make_corpus(
@@ -184,7 +193,7 @@ def prepare(
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if report.skipped_pairs:
         print(f"  left out: {counted(report.skipped_pairs, 'pair')} with nothing on one side")
-    _print_removed(report)
+    _print_removed(report, noun)
     if report.tokens < _LITTLE_TEXT and not second:
         _print_little(report.tokens)
     size = _size_without_plan(tokenizer, bool(second))
@@ -208,7 +217,7 @@ def _print_little(n_tokens: int) -> None:
     )
 
 
-def _print_removed(report: "PrepareReport") -> None:
+def _print_removed(report: "PrepareReport", noun: str) -> None:
     """What cleaning removed, and what else of the text a person should know."""
     for name, documents, paragraphs, characters in report.removed:
         parts = [counted(n, noun) for n, noun in ((documents, "document"), (paragraphs, "paragraph")) if n]
@@ -220,7 +229,9 @@ def _print_removed(report: "PrepareReport") -> None:
             f"({found.short:,} too short to compare)"
         )
     if report.repeated_documents:
-        print(f"  note: {counted(report.repeated_documents, 'document')} equal to an earlier one; --clean removes them")
+        repeated = f"{counted(report.repeated_documents, noun)} equal to an earlier one"
+        # Parallel text is not cleaned.
+        print(f"  note: {repeated}{'' if noun == 'pair' else '; --clean removes them'}")
 
 
 def _pairs(flag: str, given: Iterable[str] | None) -> list[tuple[str, str]]:
@@ -260,7 +271,7 @@ def _size_without_plan(tokenizer: Path, translations: bool) -> str | None:
     return None if kind is WORDPIECE else "lstm-small" if kind is WORDS else "gpt-mini"
 
 
-def _smoothed(texts: Sequence[str], exponent: float) -> dict[str, float]:
+def _smoothed(texts: Sequence[str], exponent: float) -> dict[Path, float]:
     """The weight of each file by the languages' shares, which are said."""
     from firth.corpus.smoothing import smoothed_languages, told, weights_by_file
 

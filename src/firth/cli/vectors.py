@@ -18,6 +18,7 @@ from firth.cli.shared import (
     print_json,
     print_next,
     print_table,
+    print_warnings,
 )
 from firth.config import from_dict, override
 from firth.errors import FirthError, InputError, UsageError
@@ -224,6 +225,7 @@ def _report(report: "VectorsReport", as_json: bool) -> None:
     if report.never_read:
         word = counted(report.never_read, "word")
         print(f"  warning: {word} of a form that text is never read as, such as {report.first_never_read!r}")
+    print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     print_next("firth", "vectors", "nearest", report.out, "WORD")
 
 

@@ -4,7 +4,6 @@ Source: Brown et al. 2020, appendix C: the length of the run is the 5th percenti
 and 13 words; a run that occurs in more than ten places of the corpus is a common phrase, not a leak.
 """
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +15,12 @@ import numpy as np
 from firth.corpus.duplicates import LONG, paragraph_key, split_key
 from firth.corpus.fingerprints import FingerprintBlock, fingerprint, inside, mix, ngrams
 from firth.errors import InputError
+from firth.tasks.readers.files import csv_rows
 from firth.text.corpus import bare_name, read_text_lines
+from firth.text.tokenizer import whole_text
 
+# Of the evaluation files in a folder.
+SUFFIXES = (".txt", ".text", ".tsv", ".csv", ".json", ".jsonl", ".ndjson")
 SHORTEST, LONGEST = 8, 13  # words
 COMMON = 10  # places
 _FILTER_BITS = 22
@@ -164,23 +167,21 @@ def _read(path: Path) -> _File:
     paragraphs = np.repeat(np.arange(len(sizes)), sizes)[: len(hashes)]
     owners = (np.searchsorted(block.paragraph_starts, paragraphs, "right") - 1)[keep]
     short = len(examples) - len(np.unique(owners))
-    return _File(path, n, [" | ".join(texts) for texts in examples], short, hashes[keep], owners)
+    return _File(path, n, [whole_text(" | ".join(texts)) for texts in examples], short, hashes[keep], owners)
 
 
 def _examples(path: Path) -> Iterator[list[str]]:
     """Yield the texts of each row of an evaluation file."""
     name = bare_name(path.name)
+    if name.endswith(".csv"):
+        yield from (row for _, row in csv_rows(path, read_text_lines(path)))
+        return
     lines = (line for line in read_text_lines(path) if line.strip())
     if name.endswith(".json"):
         yield from ([text] for text in _strings(_parsed("\n".join(lines), str(path))))
-    elif name.endswith(".jsonl"):
+    elif name.endswith((".jsonl", ".ndjson")):
         for number, line in enumerate(lines, start=1):
             yield list(_strings(_parsed(line, f"{path}:{number}"))) or [""]
-    elif name.endswith(".csv"):
-        try:
-            yield from (row for row in csv.reader(lines) if row)
-        except csv.Error as error:
-            raise InputError(f"{path}: not CSV ({error})") from None
     else:
         yield from (line.split("\t") for line in lines)
 

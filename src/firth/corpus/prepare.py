@@ -27,6 +27,7 @@ from firth.config import from_dict, to_dict
 from firth.corpus.card import NAME as CARD
 from firth.corpus.card import CorpusFacts, licences_of, write_card
 from firth.corpus.clean import Cleaning
+from firth.corpus.contamination import SUFFIXES as EVALUATION
 from firth.corpus.contamination import Found
 from firth.corpus.selection import DocumentReader, Selection, document_hash, weights_of
 from firth.corpus.survey import Verdict, survey
@@ -111,7 +112,7 @@ def prepare(
     second: Sequence[str | Path] = (),
     dev_second: Sequence[str | Path] = (),
     cleaning: Cleaning | None = None,
-    weights: Mapping[str, float] | None = None,
+    weights: Mapping[str, float] | Mapping[Path, float] | None = None,
     licences: Mapping[str, str] | None = None,
     lowercase: float = 0.0,
     errors: Literal["replace", "strict"] = "replace",
@@ -124,8 +125,8 @@ def prepare(
     a hash of their text; a few at least) held out for evaluation, unless ``dev`` files are given. ``second`` (and
     ``dev_second``) builds parallel text: line i there is the translation of line i of ``paths``, and each pair is a
     document of two sentences. ``weights``: how often to repeat the documents of a file, by patterns of its path or
-    name; ``licences``: for the data card, by the same patterns. ``lowercase``: share of the training documents (sampled
-    by a hash of their text) whose letters are lower-cased, so that a cased model can read such text too.
+    name, or by its Path; ``licences``: for the data card, by patterns. ``lowercase``: share of the training documents
+    (sampled by a hash of their text) whose letters are lower-cased, so that a cased model can read such text too.
     """
     out = Path(out)
     check_processors("workers", workers or 1, WORKERS_EACH)
@@ -151,7 +152,7 @@ def prepare(
         raise ConfigError(f"lowercase={lowercase}: {tokenizer} lower-cases all text already")
     share = 0.0 if dev else float(hold_out)
     if cleaning.against:
-        cleaning = replace(cleaning, against=tuple(find_files(cleaning.against)))
+        cleaning = replace(cleaning, against=tuple(find_files(cleaning.against, EVALUATION)))
     factors = weights_of(reader.files, weights or {})
     named = licences_of(reader.files, licences or {})
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
@@ -273,19 +274,28 @@ def _is_whole(out: Path, info: ShardInfo) -> bool:
 def _threshold(text: Selection, share: float) -> int:
     """The hash threshold below which documents are held out: a share of them, a few at least.
 
-    Text is read ahead until the share has given enough documents, so only small corpora are read to the end.
+    Equal documents count once. Text is read ahead until the share has given enough documents, so only small corpora
+    are read to the end.
     """
     if not share:
         return 0
     limit = int(share * 2**64)
     lowest: list[int] = []  # the smallest hashes, negated: a heap with the largest of them on top
     seen = set[int]()
-    n_documents = n_held = 0
-    for document, _ in text:
+    # Different documents, as many as matter, and those of them that the share holds out.
+    documents, held = set[int](), set[int]()
+    is_left = False
+    for document, copy in text:
+        if copy:  # copies follow all first readings
+            break
         hashed = document_hash(document.paragraphs)
-        n_documents += 1
-        n_held += hashed < limit
-        if n_held >= LEAST_HELD_OUT and n_documents > n_held:
+        if len(documents) < 10 * LEAST_HELD_OUT:
+            documents.add(hashed)
+        if hashed >= limit:
+            is_left = True
+        elif len(held) < LEAST_HELD_OUT:
+            held.add(hashed)
+        if len(held) == LEAST_HELD_OUT and is_left:
             return limit
         if hashed not in seen:
             seen.add(hashed)
@@ -295,7 +305,7 @@ def _threshold(text: Selection, share: float) -> int:
     hashes = sorted(-negated for negated in lowest)
     if len(hashes) < 2:
         return 0
-    least = min(LEAST_HELD_OUT, max(1, n_documents // 10), len(hashes) - 1)
+    least = min(LEAST_HELD_OUT, max(1, len(documents) // 10), len(hashes) - 1)
     limit = max(limit, hashes[least - 1] + 1)
     # Of a few documents, keep at least one to train on.
     return min(limit, hashes[-1]) if len(hashes) <= LEAST_HELD_OUT else limit

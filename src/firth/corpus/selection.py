@@ -65,8 +65,10 @@ def is_held_out(document: Document, share: float) -> bool:
     return document_hash(document.paragraphs) < share * 2**64
 
 
-def weights_of(files: Sequence[Path], given: Mapping[str, float]) -> list[float]:
+def weights_of(files: Sequence[Path], given: Mapping[str, float] | Mapping[Path, float]) -> list[float]:
     """The weight of each file, from the last pattern that matches its path or name; 1 if none does.
+
+    A Path instead of a pattern is of that file alone.
 
     ConfigError for a pattern that matches no file, and for invalid weights.
     """
@@ -74,7 +76,10 @@ def weights_of(files: Sequence[Path], given: Mapping[str, float]) -> list[float]
     for pattern, weight in given.items():
         if not 0 <= weight <= MOST:
             raise ConfigError(f"--weight {pattern}={weight:g}: expected 0 to {MOST:g}")
-        matching = matching_files(files, pattern)
+        if isinstance(pattern, Path):
+            matching = [number for number, file in enumerate(files) if file == pattern]
+        else:
+            matching = matching_files(files, pattern)
         if not matching:
             raise ConfigError(f"--weight {pattern}={weight:g}: none of the text files has such a path or name")
         for number in matching:

@@ -3,7 +3,6 @@
 Source: google-research/bert multilingual.md: each language's share of the text to the power 0.7, then normalised.
 """
 
-import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +72,6 @@ def told(languages: Sequence[Language], tell: Callable[[str], None]) -> None:
         tell(f"{one.given}: {one.share:.1%} of the text, {one.smoothed:.1%} sampled (weight {one.weight:.3g})")
 
 
-def weights_by_file(languages: Sequence[Language]) -> dict[str, float]:
-    """The weights as ``prepare`` takes them, by a pattern that only the file itself matches."""
-    return {glob.escape(str(file)): one.weight for one in languages for file in one.files}
+def weights_by_file(languages: Sequence[Language]) -> dict[Path, float]:
+    """The weight of each file's language, by its path."""
+    return {file: one.weight for one in languages for file in one.files}

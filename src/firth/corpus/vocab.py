@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from firth.corpus.smoothing import smoothed_languages, told
+from firth.corpus.smoothing import smoothed_languages, told, weights_by_file
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import new_folder, write_json
 from firth.progress import Progress, say
@@ -90,7 +90,7 @@ def build_vocab(
         if smooth is not None:
             languages = smoothed_languages(paths, smooth)
             told(languages, tell)
-            weights = {file: one.weight for one in languages for file in one.files}
+            weights = weights_by_file(languages)
         words = _count(reader, splitter, max_types, workers or cpu_count(), weights)
         if not words.counts:
             raise InputError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from firth.errors import InputError
-from firth.tasks.readers.tagging import WORD
+from firth.tasks.readers.tagging import word_spans
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 # Records predicted together: enough to find many of similar length.
@@ -90,8 +90,8 @@ def _string(value: Any) -> str:
 
 def words_of(text: str, unit: str) -> Tagged:
     """Split a raw text into words (runs of letters and digits, single marks), or into characters without spaces."""
-    spans = WORD.finditer(text) if unit == "word" else re.finditer(r"\S", text)
-    return Tagged(text, tuple(match.span() for match in spans))
+    spans = word_spans(text) if unit == "word" else [match.span() for match in re.finditer(r"\S", text)]
+    return Tagged(text, tuple(spans))
 
 
 def _joined(words: Sequence[Any]) -> Tagged:

@@ -38,7 +38,7 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
     if sum(sizes[key] for key in held) > max(2 * n, _MOST_HELD * len(records)):
         # A few long documents: the smallest ones leave more to learn from.
         held = set[str]()
-        for key in sorted(sizes, key=lambda key: (sizes[key], seed_of("hold out"), key)):
+        for key in sorted(sizes, key=lambda key: (sizes[key], seed_of("hold out", key), key)):
             if len(held) == len(sizes) - 1 or sum(sizes[one] for one in held) >= n:
                 break
             held.add(key)

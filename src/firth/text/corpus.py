@@ -1,7 +1,7 @@
 """Read documents from text files in constant memory: plain text, JSONL, Parquet, Wikipedia dumps; also compressed.
 
-Plain text: blank lines separate documents, every other line is one paragraph. JSONL: one document per
-line, an object whose "text" holds the paragraphs, one per line. Parquet: the same, one document per row
+Plain text: blank lines separate documents, every other line is one paragraph. JSONL (.jsonl, .ndjson, .json): one
+document per line, an object whose "text" holds the paragraphs, one per line. Parquet: the same, one document per row
 of the column "text". Wikipedia dumps (``pages-articles.xml``): one document per article.
 """
 
@@ -28,7 +28,7 @@ from firth.text.parquet import texts_of_parquet
 from firth.text.records import Document
 from firth.text.wikipedia import articles
 
-SUFFIXES = (".txt", ".jsonl", ".text", ".md", ".xml", ".parquet")
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".text", ".md", ".xml", ".parquet")
 PACKED = (".gz", ".xz", ".bz2", ".zst")
 
 LINE_LIMIT = 1_000_000  # characters of one paragraph
@@ -38,6 +38,7 @@ _BLOCK = 1 << 18  # bytes
 _PLACES = 5  # positions of invalid bytes to keep
 # The share of bytes of a file's first block that may be invalid, and how long the block must be to count them.
 _MOST_BAD, _ENOUGH = 0.2, 1000
+_JSONL = (".jsonl", ".ndjson", ".json")
 _TABLES = (".tsv", ".csv")
 _OTHER_PACKED = (".zip", ".7z", ".tar", ".lz4")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -61,22 +62,29 @@ class ReadReport:
     cut_documents: int = 0
 
 
-def find_files(paths: Sequence[str | Path]) -> list[Path]:
+def find_files(paths: Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
     """Expand files, folders and glob patterns, also at addresses such as s3://…, to text files, each once, in order.
 
-    Folders are searched recursively in sorted order; hidden names and other suffixes are skipped.
-    A file given by name may have any suffix. Raises InputError for a path or pattern that matches no file, and for a
-    pipe, which cannot be read twice.
+    Folders are searched recursively in sorted order, also behind links; hidden names are skipped, and other
+    ``suffixes``. A file given by name may have any suffix. Raises InputError for a path or pattern that matches no
+    file, for a name that is not UTF-8, and for a pipe, which cannot be read twice.
     """
     if not paths:
         raise InputError("no text files given; name at least one file, folder or glob pattern")
     found: dict[str, Path] = {}
     for given in paths:
-        for path in _files_of(str(given)):
+        for path in _files_of(str(given), suffixes):
+            _check_name(path)
             if not isinstance(path, RemotePath):
                 _check_regular(path)
             found.setdefault(os.path.realpath(path), path)
     return list(found.values())
+
+
+def _check_name(path: Path) -> None:
+    """InputError for a name of other bytes: no vocabulary or corpus could say where its text is from."""
+    if _SURROGATE.search(str(path)):
+        raise InputError(f"{path}: a name that is not UTF-8; rename it")
 
 
 def _check_regular(path: Path) -> None:
@@ -86,47 +94,59 @@ def _check_regular(path: Path) -> None:
         raise InputError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
-def _files_of(given: str) -> list[Path]:
+def _files_of(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     path = place_of(given)
     if isinstance(path, RemotePath):
-        return _files_at(path)
+        return _files_at(path, suffixes)
     if is_address(given):
         given = str(path)
     try:
         if path.is_dir():
-            return _files_in(path)
+            files = _files_in(path, suffixes)
+            if not files:
+                raise _no_text(path, "no text file in this folder", suffixes)
+            return files
         if path.exists():
             return [path]
     except (OSError, ValueError) as error:
         raise InputError(f"{given!r}: cannot be read: {_reason(error)}") from None
     if not glob.has_magic(given):
         raise InputError(f"{given}: no such file or folder; {nearest(path) or 'check the path'}")
-    files: list[Path] = []
+    files = []
     for match in sorted(glob.glob(given, recursive=True)):
-        if not os.path.isdir(match):
-            files.append(Path(match))
+        files += _files_in(Path(match), suffixes) if os.path.isdir(match) else [Path(match)]
     if not files:
         raise InputError(f"{given}: no file matches this pattern; check it or name the files")
     return files
 
 
-def _files_in(folder: Path) -> list[Path]:
+def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The text files of a folder, sorted. Each folder is read once, under its own name before that of a link to it."""
+
     def fail(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read: {_reason(error)}")
 
-    files: list[Path] = []
-    for root, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [Path(root, name) for name in names if _is_text_name(name)]
-    if not files:
-        raise InputError(
-            f"{folder}: no text file in this folder; expected names ending in {' '.join(SUFFIXES)}, "
-            f"plain or with {' or '.join(PACKED)}"
-        )
+    files, seen, starts = list[Path](), set[str](), [str(folder)]
+    for start in starts:
+        for root, folders, names in os.walk(start, onerror=fail):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            if (real := os.path.realpath(root)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            # os.walk does not follow links: they are read last.
+            starts += [link for name in folders if os.path.islink(link := os.path.join(root, name))]
+            files += [Path(root, name) for name in names if _is_text_name(name, suffixes)]
     return sorted(files)
 
 
-def _files_at(path: RemotePath) -> list[Path]:
+def _no_text(folder: Path, what: str, suffixes: tuple[str, ...]) -> InputError:
+    return InputError(
+        f"{folder}: {what}; expected names ending in {' '.join(suffixes)}, plain or with {' or '.join(PACKED)}"
+    )
+
+
+def _files_at(path: RemotePath, suffixes: tuple[str, ...]) -> list[Path]:
     """The text files of a remote file, folder or pattern."""
     if glob.has_magic(str(path)):
         found = path.matches()
@@ -137,17 +157,17 @@ def _files_at(path: RemotePath) -> list[Path]:
         return [path]
     depth = len(path.parts)
     inside = (file for file in path.files() if not any(part.startswith(".") for part in file.parts[depth:]))
-    files: list[Path] = [file for file in inside if _is_text_name(file.name)]
+    files: list[Path] = [file for file in inside if _is_text_name(file.name, suffixes)]
     if not files:
-        raise InputError(
-            f"{path}: no such file, and no folder with text files; expected names ending in {' '.join(SUFFIXES)}, "
-            f"plain or with {' or '.join(PACKED)}"
-        )
+        raise _no_text(path, "no such file, and no folder with text files", suffixes)
     return files
 
 
-def _is_text_name(name: str) -> bool:
-    return not name.startswith(".") and bare_name(name).endswith(SUFFIXES)
+def _is_text_name(name: str, suffixes: tuple[str, ...]) -> bool:
+    if name.startswith("."):
+        return False
+    # A plain .json in a folder mostly describes the others; C4 and its like are .json.gz.
+    return bare_name(name).endswith(suffixes) or name.lower().endswith(tuple(f".json{packed}" for packed in PACKED))
 
 
 def bare_name(name: str) -> str:
@@ -200,7 +220,7 @@ class CorpusReader:
 
         Call ``begin`` once, then this for each file in turn.
         """
-        if bare_name(path.name).endswith((".jsonl", ".xml", ".parquet")):
+        if bare_name(path.name).endswith((*_JSONL, ".xml", ".parquet")):
             raise InputError(f"{path}: expected plain text, one sentence per line, not JSONL, XML or Parquet")
         before = self.bytes_consumed
         self.report.files += 1
@@ -228,7 +248,7 @@ class CorpusReader:
     def _groups(self, path: Path) -> Iterator[tuple[int, Iterable[str]]]:
         """Read the documents of one file by its suffix: the number of the line, page or row, and the paragraphs."""
         name = bare_name(path.name)
-        if name.endswith(".jsonl"):
+        if name.endswith(_JSONL):
             return self._jsonl(path, self.raw_lines(path))
         if name.endswith(".parquet"):
             return self._texts_with_lines(path, texts_of_parquet(path, self._moved))
@@ -326,6 +346,7 @@ class CorpusReader:
     def _jsonl(self, path: Path, lines: Iterator[tuple[int, str, bool]]) -> Iterator[tuple[int, Iterable[str]]]:
         parts: list[str] = []
         size = 0
+        unsure = bare_name(path.name).endswith(".json")
         for number, part, ends in lines:
             parts.append(part)
             size += len(part)
@@ -336,6 +357,9 @@ class CorpusReader:
             if ends:
                 line, parts, size = "".join(parts), [], 0
                 if line.strip():
+                    if unsure:
+                        _check_is_jsonl(path, line)
+                        unsure = False
                     yield number, self._paragraphs_of_json(f"{path}:{number}", line)
 
     def _paragraphs_of_json(self, where: str, line: str) -> Iterator[str]:
@@ -412,6 +436,20 @@ def _size(path: Path) -> int:
 def _chain(first: str, rest: Iterable[str]) -> Iterator[str]:
     yield first
     yield from rest
+
+
+def _check_is_jsonl(path: Path, line: str) -> None:
+    """InputError unless the first line of a file named .json is a whole object, as in JSONL."""
+    try:
+        if isinstance(json.loads(line), dict):
+            return
+    except (ValueError, RecursionError):
+        pass  # the first line of a longer document, or no JSON at all
+    how = "write one object per line"
+    if line.lstrip().startswith("[") and path.suffix.lower() == ".json" and not isinstance(path, RemotePath):
+        lines = path.with_suffix(".jsonl")
+        how += f", such as by: jq -c '.[]' {shlex.quote(str(path))} > {shlex.quote(str(lines))}"
+    raise InputError(f'{path}: expected JSON lines such as {{"text": "..."}}, and its first line is no object; {how}')
 
 
 def _text_of_json(where: str, line: str) -> str:

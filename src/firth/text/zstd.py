@@ -6,6 +6,8 @@ from typing import Any, BinaryIO
 from firth.errors import InputError
 
 _READ = 1 << 17  # bytes
+# Dumps are packed with --long=31; by default the library reads windows of 128 MB at most.
+_LARGEST_WINDOW = 1 << 31  # bytes
 
 
 class _Unpacked(io.RawIOBase):
@@ -29,8 +31,10 @@ class _Unpacked(io.RawIOBase):
                 return 0
             if not self._packed:
                 self._packed = packed
-            self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
             try:
+                if self._frame is None:
+                    unpacker = self._zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+                    self._frame = unpacker.decompressobj()
                 self._ready = self._frame.decompress(self._packed)
             except self._zstandard.ZstdError as error:
                 raise EOFError(str(error)) from None

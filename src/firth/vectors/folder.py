@@ -30,7 +30,7 @@ from firth.objectives.cbow import Cbow
 from firth.objectives.config import CbowConfig
 from firth.progress import Progress
 from firth.tasks.config import EmbeddingConfig
-from firth.text.corpus import CorpusReader
+from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.shapes import SHAPES, shape_of
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.text.wordpiece import WordSplitter
@@ -77,6 +77,10 @@ class VectorOptions:
                 f"min_count={self.min_count}, max_words={self.max_words}, n_buckets={self.n_buckets}: expected at "
                 "least 1, 0 and 1"
             )
+        if self.min_count > 1 and not self.texts:
+            raise ConfigError(
+                f"min_count={self.min_count} counts words of texts: add --texts, or leave out --min-count"
+            )
 
 
 _PLAIN = VectorOptions()
@@ -87,7 +91,7 @@ class VectorsReport:
     """What a folder of word vectors was made of. ``left_out``: words of the file that were not wanted.
 
     ``never_read``: words that no text is read as (capitals where text is lower-cased, blanks or marks inside where it
-    is split), and the first of them.
+    is split), and the first of them. ``bad_*`` and ``cut_*``: as the reader found the text to train on.
     """
 
     source: str
@@ -104,6 +108,10 @@ class VectorsReport:
     n_unknown: int
     never_read: int
     first_never_read: str | None
+    bad_bytes: int
+    bad_places: tuple[tuple[str, int], ...]
+    cut_lines: int
+    cut_documents: int
 
 
 def convert_vectors(source: str | Path, out: str | Path, reading: VectorOptions = _PLAIN) -> VectorsReport:
@@ -156,18 +164,38 @@ def _as_the_folder(reading: VectorOptions, path: Path) -> tuple[VectorOptions, T
     return replace(reading, unknown=unknown), None if other else kept
 
 
+def rule_of(reading: VectorOptions, source: str, *, ngrams: bool) -> Unknown:
+    """What words outside the vocabulary get; ConfigError for a rule that ``source`` has nothing for.
+
+    ``ngrams``: whether it has vectors of them.
+    """
+    rule: Unknown = reading.unknown or ("ngrams" if ngrams else "one")
+    if rule == "ngrams" and not ngrams:
+        raise ConfigError(f"{source} has no n-grams for --unknown ngrams: only fastText has (of its files, the .bin)")
+    if rule != "hashed" and reading.n_buckets is not None:
+        raise ConfigError(
+            f"n_buckets={reading.n_buckets}: vectors by hash: add --unknown hashed, or leave out --buckets"
+        )
+    return rule
+
+
 def write_vectors(
-    file: VectorFile, out: str | Path, reading: VectorOptions, origin: dict[str, Any], kept: Tensor | None = None
+    file: VectorFile,
+    out: str | Path,
+    reading: VectorOptions,
+    origin: dict[str, Any],
+    kept: Tensor | None = None,
+    found: ReadReport | None = None,
 ) -> VectorsReport:
     """Word vectors, wherever they come from, as the new model folder ``out``.
 
-    ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are made.
+    ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are made. ``found``: of the text
+    that they were trained on.
     """
     out = Path(out)
     check_new(out)
-    unknown: Unknown = reading.unknown or ("ngrams" if file.subwords is not None else "one")
-    if unknown == "ngrams" and file.subwords is None:
-        raise ConfigError(f"{file.path}: {NAMES[file.format]} has no n-grams: only fastText's .bin has")
+    unknown = rule_of(reading, f"{file.path}: {NAMES[file.format]}", ngrams=file.subwords is not None)
+    found = found or ReadReport()
     split = reading.split or "words"
     reading = replace(reading, split=split)
     wanted = _words_of(reading)
@@ -204,6 +232,10 @@ def write_vectors(
                     n_unknown=0 if encoder.unknown is None else encoder.unknown.num_embeddings,
                     never_read=never_read,
                     first_never_read=first,
+                    bad_bytes=found.bad_bytes,
+                    bad_places=tuple(found.bad_places),
+                    cut_lines=found.cut_lines,
+                    cut_documents=found.cut_documents,
                 )
             )
 

@@ -18,7 +18,7 @@ from firth.convert.word_vectors import VectorBlock, VectorFile
 from firth.errors import InputError
 from firth.files import as_text, check_new, temporary_file
 from firth.progress import Progress
-from firth.vectors.folder import VectorOptions, VectorsReport, write_vectors
+from firth.vectors.folder import VectorOptions, VectorsReport, rule_of, write_vectors
 from firth.vectors.train import write_words
 
 _AT_ONCE = 4096  # words of a block
@@ -64,12 +64,13 @@ def train_glove(
 
     Memory holds the different pairs of words that meet, 16 bytes each. InputError where no word occurs often enough.
     """
+    rule_of(reading, "glove", ngrams=False)  # before training, not after it
     split = reading.split or "words"
     reading = replace(reading, lowercase=training.lowercase, split=split)
     check_new(Path(out))
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     with temporary_file(Path(f"{out}.words")) as file, as_text(file) as stream:
-        n_words = write_words(texts, training.lowercase, split, stream)
+        n_words, found = write_words(texts, training.lowercase, split, stream)
         stream.flush()
         words = _frequent(Path(file.name), training.min_count)
         if len(words) < 2:
@@ -86,7 +87,8 @@ def train_glove(
             yield words[at : at + _AT_ONCE], rows[at : at + _AT_ONCE]
 
     vectors = VectorFile(Path("GloVe"), "gensim", training.width, blocks, None)
-    return write_vectors(vectors, out, reading, {"texts": [str(t) for t in texts], "training": to_dict(training)})
+    origin = {"texts": [str(t) for t in texts], "training": to_dict(training)}
+    return write_vectors(vectors, out, reading, origin, found=found)
 
 
 def _frequent(path: Path, min_count: int) -> list[str]:

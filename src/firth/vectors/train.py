@@ -14,9 +14,9 @@ from firth.convert.word_vectors import Subwords, VectorBlock, VectorFile
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new, temporary_file
 from firth.progress import Progress
-from firth.text.corpus import CorpusReader
+from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
-from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, write_vectors
+from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, rule_of, write_vectors
 from firth.workers import cpu_count
 
 _AT_ONCE = 4096  # words of a block
@@ -59,6 +59,7 @@ def train_vectors(
 
     ``reading``: what words outside the vocabulary get; its ``lowercase`` is that of ``training``.
     """
+    rule_of(reading, training.kind, ngrams=training.kind == "fasttext")  # before an hour of training, not after it
     gensim = _gensim()
     split = reading.split or "words"
     reading = replace(reading, lowercase=training.lowercase, split=split)
@@ -66,12 +67,11 @@ def train_vectors(
     check_new(Path(out))
     place.mkdir(parents=True, exist_ok=True)
     with temporary_file(Path(f"{out}.words")) as file, as_text(file) as words:
-        n_words = write_words(texts, training.lowercase, split, words)
+        n_words, found = write_words(texts, training.lowercase, split, words)
         words.flush()
         vectors = _train(gensim, Path(file.name), n_words, training)
-    return write_vectors(
-        _as_file(vectors, training), out, reading, {"texts": [str(t) for t in texts], "training": to_dict(training)}
-    )
+    origin = {"texts": [str(t) for t in texts], "training": to_dict(training)}
+    return write_vectors(_as_file(vectors, training), out, reading, origin, found=found)
 
 
 def _gensim() -> Any:
@@ -93,8 +93,13 @@ def _gensim() -> Any:
     return gensim.models
 
 
-def write_words(texts: Sequence[str | Path], lowercase: bool, split: WordSplitting, file: Any) -> int:
-    """A line for each paragraph, its words between blanks, as a model will see them; returns their number."""
+def write_words(
+    texts: Sequence[str | Path], lowercase: bool, split: WordSplitting, file: Any
+) -> tuple[int, ReadReport]:
+    """A line for each paragraph, its words between blanks, as a model will see them.
+
+    Returns their number, and what was found in the text.
+    """
     normalizer = build_normalizer(lowercase=lowercase, keep_accents=lowercase, google=False)
     splitter, n_words = build_pre_tokenizer() if split == "words" else build_blank_splitter(), 0
     reader = CorpusReader(texts)
@@ -105,7 +110,7 @@ def write_words(texts: Sequence[str | Path], lowercase: bool, split: WordSplitti
                 n_words += len(words)
                 file.write(" ".join(words) + "\n")
             progress.advance(reader.bytes_consumed - progress.done)
-    return n_words
+    return n_words, reader.report
 
 
 def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> Any:

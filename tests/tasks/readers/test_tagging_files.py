@@ -18,6 +18,7 @@ from firth.tasks.readers.tagging import (
     read_klue_ner,
     read_tagged_jsonl,
     read_words,
+    word_spans,
 )
 from firth.text.records import Tagged
 
@@ -82,6 +83,19 @@ def test_conll_columns_separators_and_comments(tmp_path: Path) -> None:
     # "name = value" is a comment even where it has as many columns as a word line.
     path = file(tmp_path, "a x O\n\n# id = 7\n# newpar\nb x O\n")
     assert [r.words for r in read_conll(path, Problems())] == [("a",), ("b",)]
+
+
+def test_comments_of_multiconer_have_as_many_columns_as_words(tmp_path: Path) -> None:
+    text = "\n\n".join(f"# id {n}\tdomain=en\nthe _ _ O\nmill _ _ B-LOC" for n in range(2))
+    records = list(read_conll(file(tmp_path, text + "\n\n# 7\tdomain=en x\nriver _ _ O\n"), Problems()))
+    assert [r.words for r in records] == [("the", "mill"), ("the", "mill"), ("river",)]
+    path = file(tmp_path, "a O\n\n# newdoc\n# text\nb O\n\n# O\nc O\n")
+    assert [r.words for r in read_conll(path, Problems())] == [("a",), ("b",), ("#", "c")]
+
+
+def test_other_spaces_are_part_of_a_word(tmp_path: Path) -> None:
+    (record,) = read_conll(file(tmp_path, "10\u00a0000 O\n東京\u3000都  \t B-LOC \n"), Problems())
+    assert record.words == ("10\u00a0000", "東京\u3000都") and record.tags == ("O", "B-LOC")
 
 
 def test_conll_without_tags(tmp_path: Path) -> None:
@@ -169,7 +183,21 @@ def test_jsonl_of_entities_cuts_words_at_their_borders(tmp_path: Path) -> None:
     assert record.words[0] == "김철수는" and record.tags is None
 
 
-@given(st.data())
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("किताब, हिन्दी", "किताब , हिन्दी"),
+        ("ที่นี่.", "ที่นี่ ."),
+        ("كِتَابٌ!", "كِتَابٌ !"),
+        ("cafe\u0301s e\u0301te\u0301 x_1", "cafe\u0301s e\u0301te\u0301 x_1"),
+        ("!\u0301a \u0301 ❤\ufe0f", "!\u0301 a \u0301 ❤\ufe0f"),  # a mark on a sign, and one on nothing
+    ],
+)
+def test_marks_belong_to_the_word_they_stand_on(text: str, words: str) -> None:
+    assert [text[a:b] for a, b in word_spans(text)] == words.split(" ")
+
+
+@given(data=st.data())
 def test_entities_come_back_from_their_tags(data: st.DataObject) -> None:
     text = data.draw(st.text("ab가 .-", min_size=1, max_size=12))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))

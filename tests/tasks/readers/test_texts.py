@@ -105,6 +105,8 @@ def test_jsonl_keys(tmp_path: Path) -> None:
     assert read(path) == [Text("p", "no", f"{path}:1", "h", "7"), Text("p2", "yes", f"{path}:2")]
     path = file(tmp_path, "b.jsonl", '{"q": {"body": "deep"}, "gold": "x"}\n')
     assert read(path, "text=q.body,label=gold") == [Text("deep", "x", f"{path}:1")]
+    path = file(tmp_path, "d.jsonl", '{"text": "a", "meta.label": "x", "meta": {"label": "y"}}\n')
+    assert read(path, "text=text,label=meta.label") == [Text("a", "x", f"{path}:1")]
     path = file(tmp_path, "c.json", '[{"text": "a", "label": "x"}]')
     assert read(path) == [Text("a", "x", f"{path}: [0]")]
 
@@ -135,6 +137,7 @@ BAD_TABLES = [
     ("text\tx\na\tb\n", "", {}, r":1: no column of labels"),
     ("x\tlabel\na\tb\n", "", {}, r":1: no column of texts"),
     ("text\tsentence\tlabel\na\tb\tc\n", "", {}, r":1: found 'text' and 'sentence', expected one text"),
+    ("text\tlabel\tText\na\tb\tc\n", "", {}, r":1: found 2 columns 'text' in the header, expected one text"),
     ("a\tb\n", "text=0,label=2", {}, r":1: found 2 columns \(a \| b\), expected one with the number 2"),
     ("a\tb\n", "text=a,label=c", {}, r":1: found no column 'c' in the header"),
     ("a\ta\n", "text=a,label=a", {}, r":1: found 2 column 'a' in the header"),

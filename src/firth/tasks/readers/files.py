@@ -151,20 +151,24 @@ def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iter
 
 
 def read_csv(path: Path, problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield (first line number, fields) of a file; see ``csv_rows``."""
+    return csv_rows(path, (line for _, line in read_lines(path)), problems)
+
+
+def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines.
 
-    Where the first line has no comma but semicolons or tabs, as spreadsheets write in many countries, these separate
-    the fields, which ``problems`` is told.
+    ``lines``: those of the file, without their ends. Where the first has no comma but semicolons or tabs, as
+    spreadsheets write in many countries, these separate the fields, which ``problems`` is told.
     """
     csv.field_size_limit(_LONGEST)
-    lines = read_lines(path)
-    first = next(lines)
-    bare = _QUOTED.sub("", first[1])
+    first = next(lines, "")
+    bare = _QUOTED.sub("", first)
     separator = "," if "," in bare else next((mark for mark in ";\t" if mark in bare), ",")
     if problems is not None and separator != ",":
         problems.note(f"{path}: no commas in the first line: {'tabs' if separator != ';' else 'semicolons'} separate")
     # The csv reader needs the line ends inside quoted fields.
-    reader = csv.reader((line + "\n" for _, line in chain([first], lines)), strict=True, delimiter=separator)
+    reader = csv.reader((line + "\n" for line in chain([first], lines)), strict=True, delimiter=separator)
     try:
         while True:
             number = reader.line_num + 1

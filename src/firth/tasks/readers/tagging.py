@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from firth.errors import InputError
 from firth.tasks.readers.files import (
@@ -26,8 +27,11 @@ from firth.tasks.tag_schemes import OUTSIDE, find_violation, scheme_of, split_ta
 from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"
-# Words of a raw text: prediction must split them as training did.
-WORD = re.compile(r"\w+|[^\w\s]")
+_LETTERS_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+# A NBSP or an ideographic space belongs to its word.
+_BLANKS = re.compile("[ \t]+")
+# What tools write before a sentence, whatever the number of columns.
+_COMMENTS = ("# id ", "# sent_id", "# text", "# newdoc")
 _KLUE_HEADER = "##"
 
 
@@ -49,6 +53,28 @@ def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
         return replace(record, tags=to_bio(record.tags, scheme))
 
     return list(make_each(kept, make, problems))
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Split a raw text into words, for training and prediction alike: runs of letters and digits, and each other sign.
+
+    A combining mark (of Devanagari, Thai, vocalised Arabic, decomposed accents) belongs to what it stands on.
+    """
+    spans = list[tuple[int, int]]()
+    for match in _LETTERS_OR_SIGN.finditer(text):
+        start, end = match.span()
+        if spans and spans[-1][1] == start:
+            is_mark = category(text[start]).startswith("M")
+            # Letters directly behind a word of letters: a mark has come between.
+            if is_mark or (_is_letter(text[start]) and _is_letter(text[spans[-1][0]])):
+                start = spans.pop()[0]
+        spans.append((start, end))
+    return spans
+
+
+def _is_letter(character: str) -> bool:
+    """Whether the pattern above takes a character for a letter or digit."""
+    return character.isalnum() or character == "_"
 
 
 @dataclass(slots=True)
@@ -91,8 +117,8 @@ def read_conll(
 ) -> Iterator[Tagged]:
     """Read CoNLL: one word per line, a blank line after each sentence; tab-separated if the first line has a tab.
 
-    ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A ``-DOCSTART-`` line starts
-    a document. A comment precedes the first word of a sentence and starts with "# ".
+    Otherwise blanks and tabs separate. ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A
+    ``-DOCSTART-`` line starts a document. A comment precedes the first word of a sentence and starts with "# ".
     """
     places = (word, tag if labelled else word)
 
@@ -115,29 +141,37 @@ class _Columns:
 
 
 def _conll_sentences(path: Path) -> Iterator[_Columns]:
-    lines, group, width, separator = list[tuple[int, list[str]]](), "", 0, None
+    lines, group, width, by_tab = list[tuple[int, list[str]]](), "", 0, False
     for number, line in read_lines(path):
-        columns = line.split(separator)
         if not line.strip() or line.startswith(DOCUMENT_START):
             if lines:
                 yield _Columns(lines, width, group)
                 lines = []
             group = f"{path.name}:{number}" if line.strip() else group
-        elif not lines and _is_comment(line, len(columns), width):
+        elif not lines and _is_comment(line, width, by_tab):
             continue
         else:
-            if not width:
-                separator = "\t" if "\t" in line else None
-                columns = line.split(separator)
-                width = len(columns)
+            by_tab = by_tab if width else "\t" in line
+            columns = _split(line, by_tab)
+            width = width or len(columns)
             lines.append((number, columns))
     if lines:
         yield _Columns(lines, width, group)
 
 
-def _is_comment(line: str, n_columns: int, width: int) -> bool:
-    """Whether a line is a comment: not the word "#", which has the usual columns and no "name = value"."""
-    return line.startswith("# ") and (n_columns != width or " = " in line)
+def _split(line: str, by_tab: bool) -> list[str]:
+    return line.split("\t") if by_tab else _BLANKS.split(line.strip(" \t"))
+
+
+def _is_comment(line: str, width: int, by_tab: bool) -> bool:
+    """Whether a line is a comment: not the word "#", which has the usual columns and no "name = value".
+
+    Where blanks separate columns, a tab is of a comment, such as MultiCoNER's id and domain.
+    """
+    if not line.startswith("# "):
+        return False
+    named = " = " in line or line.startswith(_COMMENTS) or ("\t" in line and not by_tab)
+    return named or len(_split(line, by_tab)) != width
 
 
 def _conll_row(where: str, columns: list[str], width: int, places: tuple[int, int]) -> tuple[str, str, str]:
@@ -289,8 +323,8 @@ def _from_text(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
 def _words_of(text: str, borders: list[int]) -> tuple[tuple[int, int], ...]:
     """The words of a text, split further at ``borders``."""
     spans = []
-    for match in WORD.finditer(text):
-        cuts = [match.start(), *(b for b in borders if match.start() < b < match.end()), match.end()]
+    for start, end in word_spans(text):
+        cuts = [start, *(b for b in borders if start < b < end), end]
         spans += list(zip(cuts, cuts[1:], strict=False))
     return tuple(spans)
 

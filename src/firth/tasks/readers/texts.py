@@ -55,8 +55,8 @@ _FORMS: dict[str, Form] = {
 class Columns:
     """The column of each part of an example: its number from 0, its name in the header, or a JSON key.
 
-    A dotted key reads a nested object: ``labels.label``. If no column is given, all are detected by
-    ``KNOWN_NAMES``; otherwise parts that are None are not read.
+    A dotted key that no object has itself reads a nested object: ``labels.label``. If no column is given, all are
+    detected by ``KNOWN_NAMES``; otherwise parts that are None are not read.
     """
 
     text: Column | None = None
@@ -314,6 +314,12 @@ def _known_columns(names: list[str], has_header: bool, labelled: bool, where: st
         present = [name for name in known if name in lower]
         if labelled or part != "label":
             _check_one(part, present, where)
+            if present and lower.count(present[0]) > 1:
+                raise InputError(
+                    f"{where}: found {lower.count(present[0])} columns {present[0]!r} in the header, expected one "
+                    f"{part}; rename the others, or say which by numbers from 0, as in columns {part}="
+                    f"{lower.index(present[0])}"
+                )
         if present:
             columns[part] = lower.index(present[0])
     if "text" not in columns:
@@ -399,7 +405,9 @@ def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: 
 
 
 def _dotted(row: dict[str, Any], key: str) -> Any:
-    """The value under ``a`` or ``a.b``; None where there is none."""
+    """The value under ``a``, under ``a.b`` as one key, or under ``b`` in ``a``; None where there is none."""
+    if key in row:
+        return row[key]
     value: Any = row
     for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else None
