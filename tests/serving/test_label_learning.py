@@ -1,5 +1,7 @@
 """A few labels: the points of the curve and of the layers, what is refused, and one answer at a time."""
 
+import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ import pytest
 from served import Client, Serve
 
 from firth.serving import learning
-from firth.serving.engine import Caller
+from firth.serving.engine import Caller, Engine
 from firth.serving.learning import MOST_TEXTS, curve, layer_accuracies, wilson_interval
 from firth.text.records import Text
 
@@ -142,6 +144,47 @@ def test_layers_are_read_as_they_are_embedded(serve: Serve, predictors: dict[str
     for number in range(3):
         expected = model.embed(texts, layer=number, pool="mean")
         np.testing.assert_allclose(np.stack([layers[number] for layers in found]), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_whoever_leaves_as_the_answer_comes_lets_others_ask(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Before the answer begins, where the cancellation is lost, and between two of its parts."""
+    ask, sent = Engine.ask, json.dumps({"texts": TEXTS[:12], "labels": LABELS[:12]}).encode()
+
+    async def work(client: Client) -> Any:
+        body, left = [{"type": "http.request", "body": sent}], asyncio.Event()
+
+        async def asked(*given: Any) -> Any:
+            found = await ask(*given)
+            if not begun:
+                left.set()
+                # As ``asyncio.wait_for`` does in Python 3.11.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+            return found
+
+        async def receive() -> Any:
+            if not body:
+                await left.wait()
+                return {"type": "http.disconnect"}
+            return body.pop()
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                left.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(Engine, "ask", asked)
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": "/learn", "query_string": b"", "headers": headers}
+        await client.app({**scope, "client": ("10.0.0.1", 1)}, receive, send)
+        monkeypatch.setattr(Engine, "ask", ask)
+        in_flight = client.state.engine.in_flight
+        return in_flight, (await client.post("/learn", json.loads(sent))).status_code
+
+    assert serve(work, "classify") == (0, 200)
 
 
 @pytest.mark.parametrize("path", ["/learn", "/probe"])

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, dataclass_transform
 
@@ -68,7 +69,10 @@ class ServerState:
 
 @dataclass(eq=False)
 class Context:
-    """One request: its server, who asks, the raw request, and the model that answered."""
+    """One request: its server, who asks, the raw request, and the model that answered.
+
+    ``at_end``: closed once the request has ended, however it ends; a stream ends with its last part.
+    """
 
     state: ServerState
     caller: Caller
@@ -76,6 +80,7 @@ class Context:
     model_name: str = ""
     characters: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    at_end: ExitStack = field(default_factory=ExitStack)
 
     def hosted(self, ability: str, name: str | None = None) -> Hosted:
         """The model of the path, of ``name``, or the default; RefusalError 400 if it cannot do that."""
