@@ -209,6 +209,8 @@ def body(change: Callable[[list[str], list[str]], tuple[list[str], list[str]]]) 
         (body(lambda texts, labels: (texts, ["x"] * len(texts))), 422, "1 different labels: expected 2 to 16"),
         (body(lambda texts, labels: ([*texts, "more"], [*labels, "rare"])), 422, "'rare' has one text"),
         (body(lambda texts, labels: ([" ", *texts[1:]], labels)), 422, "texts.0 is empty"),
+        (body(lambda texts, labels: (["no colon", *texts[1:]], ["", *labels[1:]])), 422, "labels.0 is empty"),
+        (body(lambda texts, labels: (["no colon", *texts[1:]], ["", *labels[1:]])), 422, "for the text 'no colon'"),
         (body(lambda texts, labels: (texts * 6, labels * 6)), 422, f"expected at most {MOST_TEXTS}"),
         (body(lambda texts, labels: (["a" * 100_000, *texts[1:]], labels)), 422, "expected at most 100,000"),
         ({"texts": [], "labels": []}, 422, "0 different labels"),

@@ -215,8 +215,9 @@ async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | 
             # Before the body is read: with small models this thread has more to do than the engine.
             state.engine.check_in_flight()
         data = await _body(request, context)
-        value = _parsed(request, data) if adapter is not None else None
-        checked = None if adapter is None else validated(adapter, value)
+        checked = None
+        if adapter is not None:
+            checked = await state.engine.aside(context.caller, lambda: _read(request, data, adapter))
         found = await _unless_left(request, route.answer(context, checked))
         streams = isinstance(found, StreamingResponse)
         return found
@@ -259,6 +260,10 @@ def _parsed(request: Request, data: bytes) -> Any:
     if not data.strip():
         raise RefusalError(400, "empty", "the body is empty: expected a JSON object")
     return parse_json(data)
+
+
+def _read(request: Request, data: bytes, adapter: TypeAdapter[Any]) -> Any:
+    return validated(adapter, _parsed(request, data))
 
 
 async def _unless_left(request: Request, answer: Awaitable[Any]) -> Any:

@@ -20,7 +20,7 @@ from firth.baseline.config import TfidfConfig
 from firth.baseline.fit import GRAMS, fit_linear
 from firth.baseline.tfidf import fit_vectorizer, linear_outputs
 from firth.data.hashing import permutation, seed_of
-from firth.serving.asking import Context, Route, ServerState, request_body
+from firth.serving.asking import Context, Listed, Route, ServerState, request_body
 from firth.serving.forward import Job
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
@@ -40,8 +40,8 @@ _TFIDF_STRENGTH, _VECTOR_STRENGTH = 3.0, 10.0
 class LearnBody:
     """Texts, and the label of each."""
 
-    texts: list[str]
-    labels: list[str]
+    texts: Listed[str]
+    labels: Listed[str]
 
 
 async def learn(context: Context, body: LearnBody) -> Any:
@@ -96,6 +96,9 @@ def _check(context: Context, body: LearnBody) -> None:
         raise RefusalError(422, "body", message, "labels")
     if len(body.texts) > MOST_TEXTS:
         raise RefusalError(422, "inputs", f"{len(body.texts)} texts: expected at most {MOST_TEXTS}", "texts")
+    if unnamed := [number for number, label in enumerate(body.labels) if not label.strip()]:
+        message = f"labels.{unnamed[0]} is empty: expected a label for the text {body.texts[unnamed[0]][:60]!r}"
+        raise RefusalError(422, "empty", message, "labels")
     counts = Counter(body.labels)
     if not 2 <= len(counts) <= MOST_LABELS:
         message = f"{len(counts)} different labels: expected 2 to {MOST_LABELS}"
@@ -114,7 +117,7 @@ def _check(context: Context, body: LearnBody) -> None:
 async def _events(state: ServerState, points: Iterator[dict[str, Any]]) -> AsyncGenerator[bytes]:
     """Server-sent events: a point each, then [DONE]."""
     loop = asyncio.get_running_loop()
-    while (point := await loop.run_in_executor(state.engine.searches, next, points, None)) is not None:
+    while (point := await loop.run_in_executor(state.engine.learners, next, points, None)) is not None:
         yield b"data: " + orjson.dumps(point) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
