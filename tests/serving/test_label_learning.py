@@ -172,7 +172,7 @@ def test_whoever_leaves_as_the_answer_comes_lets_others_ask(
             return body.pop()
 
         async def send(message: Any) -> None:
-            if message.get("body"):
+            if message.get("more_body"):
                 left.set()
                 await asyncio.Event().wait()
 
