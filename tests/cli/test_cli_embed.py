@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
+from tiny_language_models import tiny_language_model
 
 import firth as package
+from firth.vectors.occurrences import nearest_in_context
 
 LINES = "The old farmer walked to the river.\n\nOur teacher looked at the river.\nThe old farmer walked to the river.\n"
 
@@ -106,6 +109,17 @@ def test_nearest_in_context(firth, tiny_run: Path, tiny_text: Path) -> None:
         number = [word.start for word in other.words].index(one["start"])
         b = other.word_layers[-1, number]
         assert cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-4)
+
+
+def test_the_same_word_may_be_written_in_composed_letters_or_not() -> None:
+    found = nearest_in_context(
+        tiny_language_model("bert"),
+        "농부",
+        "a1 농부",
+        [normalize("NFD", "b2 농부"), "b2 어부"],
+        same_word=True,
+    )
+    assert [normalize("NFC", one.word) for one in found] == ["농부"]
 
 
 def test_in_context_names_what_is_missing(firth, tiny_run: Path, tiny_text: Path) -> None:

@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -173,6 +174,17 @@ def test_cosines_of_one_word_in_two_contexts() -> None:
     a, b = found[0].word_layers[2, 1], found[1].word_layers[2, 1]
     assert top[0, 1] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5) and top[0, 1] < 0.999
     assert repeated_word(made.vectors(["apple b2", "Apple c3 c3"])) == "apple"
+
+
+def test_a_word_is_the_same_whether_its_letters_are_composed_or_not(tmp_path: Path) -> None:
+    made, apart = tiny_language_model("bert"), normalize("NFD", "농부")
+    texts = ["a1 농부", f"b2 {apart}"]
+    assert repeated_word(made.vectors(texts)) == "농부"
+    assert word_cosines(made, texts, apart) == pytest.approx(
+        word_cosines(made, ["a1 농부", "b2 농부"], "농부"), abs=1e-5
+    )
+    found, _ = page_of(made, texts, tmp_path / "a.html", word=apart)
+    assert any("농부" in normalize("NFC", heading) for heading in found)
 
 
 def test_one_word_in_several_models(tmp_path: Path) -> None:

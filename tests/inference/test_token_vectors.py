@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -83,6 +84,12 @@ def test_words_are_the_mean_of_their_tokens_at_their_places() -> None:
     assert found.word_at("the") == 0
     with pytest.raises(InputError, match="'dog' is not a word of .*: its words are The, cats"):
         found.word_at("dog")
+
+
+def test_a_word_is_found_whether_its_letters_are_composed_or_not() -> None:
+    for text, word in (("The 고양이가", "고양이가"), ("The Café", "café")):
+        forms = [(normalize(a, text), normalize(b, word)) for a in ("NFC", "NFD") for b in ("NFC", "NFD")]
+        assert [model("bert").vectors(text).word_at(word) for text, word in forms] == [1] * 4
 
 
 def test_a_text_longer_than_the_model_is_read_in_overlapping_windows() -> None:

@@ -11,10 +11,12 @@ import pytest
 from served import Client, Serve
 
 from firth.inference.model import Model
+from firth.serving import app, huggingface
 from firth.serving.config import Limits
 from firth.serving.cost import CostModel
 from firth.serving.engine import Caller
 from firth.serving.hosted import Hosted
+from firth.serving.scheduler import OverloadError
 from firth.text.tokenizer import Tokenizer
 
 
@@ -90,6 +92,121 @@ def test_long_bodies_are_not_tokenised_where_all_requests_arrive(
     monkeypatch.setattr(Tokenizer, "encode_many", noted)
     assert serve(work, "masked") == [200, 200 if path == "/tokenize" else 422]
     assert threads[0] == threading.current_thread().name and threads[-1].startswith("tokenizer")
+
+
+def test_long_bodies_are_not_read_where_all_requests_arrive(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, read, check = list[str](), app.parse_json, huggingface.validated
+
+    def noted(do: Any) -> Any:
+        def run(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return do(*given)
+
+        return run
+
+    monkeypatch.setattr(app, "parse_json", noted(read))
+    monkeypatch.setattr(huggingface, "validated", noted(check))
+
+    async def work(client: Client) -> Any:
+        return (await client.post("/models/masked/pipeline/fill-mask", {"inputs": ["[MASK]"] * 200 + [7]})).status_code
+
+    assert serve(work, "masked") == 422
+    assert threads[0].startswith("tokenizer") and threads[1].startswith("tokenizer")
+
+
+LATE = {"x-timeout-ms": "50"}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body"),
+    [
+        ("gpt", "/text-generation", {"inputs": "the old"}),
+        ("mt", "/translation", {"inputs": "the old"}),
+        ("masked", "/tokenize", {"inputs": "river " * 1000}),
+        ("masked", "/decode", {"ids": [5] * 1000}),
+    ],
+)
+def test_who_waits_for_a_thread_waits_until_the_deadline(serve: Serve, name: str, path: str, body: Any) -> None:
+    async def work(client: Client) -> Any:
+        engine, end = client.state.engine, threading.Event()
+        for pool in (engine.searches, engine.tokenizers):
+            for _ in range(pool._max_workers):
+                pool.submit(end.wait)
+        try:
+            return await asyncio.wait_for(client.post(path, body, headers=LATE), 60)
+        finally:
+            end.set()
+
+    answer = serve(work, name)
+    assert answer.status_code == 504 and "x-timeout-ms" in answer.json()["error"]
+
+
+def test_long_texts_to_tokenize_are_refused_in_an_overload(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any) -> None:
+        raise OverloadError("queue", 3.0)
+
+    async def work(client: Client) -> Any:
+        monkeypatch.setattr(client.state.engine.scheduler, "admit", full)
+        asked = [("/tokenize", {"inputs": "river " * n}) for n in (1, 1000)]
+        asked += [("/decode", {"ids": [5] * n}) for n in (1, 1000)]
+        return [(await client.post(path, body)).status_code for path, body in asked]
+
+    assert serve(work, "masked") == [200, 429, 200, 429]
+
+
+def test_a_client_takes_a_part_of_the_threads_for_searches(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        engine, hosted, end, begun = client.state.engine, client.state.models["gpt"], threading.Event(), list[str]()
+
+        async def search(name: str, *, wait: bool) -> str:
+            def run(through: Any) -> str:
+                begun.append(name)
+                return name if not wait or end.wait(60) else "not let go"
+
+            return await engine.search(Caller(name, 1e12), hosted, run)
+
+        greedy = [asyncio.ensure_future(search("greedy", wait=True)) for _ in range(20)]
+        try:
+            other = await asyncio.wait_for(search("other", wait=False), 60)
+            at_once = begun.count("greedy")
+        finally:
+            end.set()
+        return other, at_once, await asyncio.gather(*greedy), len(engine._turns)
+
+    assert serve(work, "gpt") == ("other", 4, ["greedy"] * 20, 0)
+
+
+def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
+    """Also while its step waits in the queue."""
+
+    async def work(client: Client) -> Any:
+        engine, hosted, end, ended = client.state.engine, client.state.models["gpt"], threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def run(step: Any) -> Any:
+            def through_all(through: Any) -> Any:
+                try:
+                    return through(step)
+                finally:
+                    loop.call_soon_threadsafe(ended.set)
+
+            return through_all
+
+        busy = asyncio.ensure_future(engine.search(Caller("busy", 1e9), hosted, run(end.wait)))
+        try:
+            while not engine._tickets or engine.waiting()[0]:
+                await asyncio.sleep(0.001)
+            left = asyncio.ensure_future(engine.search(Caller("left", 1e9), hosted, run(lambda: 1)))
+            while engine.waiting()[0] == 0:
+                await asyncio.sleep(0.001)
+            left.cancel()
+            await asyncio.wait_for(ended.wait(), 60)
+            return engine.waiting()
+        finally:
+            end.set()
+            await busy
+
+    assert serve(work, "gpt") == (0, 0)
 
 
 def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

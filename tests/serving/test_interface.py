@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 from served import Client, Serve
 
 from firth.serving.app import ROUTES
+from firth.serving.huggingface import _BODIES, _INPUTS, _PARAMETERS, CHOICE_INPUTS
+from firth.serving.tei import EmbedBody
 
 MODELS = ("classify", "masked", "gpt", "mt", "regress", "tag", "answer", "choose", "baseline")
 # Bodies a route. A few hundred requests in all: more are a matter of the seed.
@@ -129,6 +132,29 @@ def test_every_route_is_described_and_nothing_refers_elsewhere(document: dict[st
         assert operation["summary"]
     names = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(names) == len(set(names))
+
+
+def lists_of(schema: Any) -> Iterator[dict[str, Any]]:
+    """The lists in what pydantic makes of a type."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            yield schema
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from lists_of(inner)
+
+
+def test_of_a_list_of_wrong_elements_only_the_first_is_described() -> None:
+    adapters = [TypeAdapter(route.body) for route in ROUTES if route.body is not None]
+    adapters += [*_INPUTS.values(), *_PARAMETERS.values(), *_BODIES.values(), CHOICE_INPUTS]
+    found = [one for adapter in adapters for one in lists_of(adapter.core_schema)]
+    lists = [one for one in found if one.get("items_schema", {}).get("type") != "any"]
+    assert len(lists) > 20 and all(one.get("fail_fast") for one in lists)
+    for inputs in ([None] * 100, [[None] * 100] * 2):
+        with pytest.raises(ValidationError) as wrong:
+            TypeAdapter(EmbedBody).validate_python({"inputs": inputs})
+        assert wrong.value.error_count() <= 4  # the alternatives
 
 
 def examples(values: st.SearchStrategy[Any]) -> list[Any]:

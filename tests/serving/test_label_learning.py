@@ -1,5 +1,7 @@
 """A few labels: the points of the curve and of the layers, what is refused, and one answer at a time."""
 
+import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ import pytest
 from served import Client, Serve
 
 from firth.serving import learning
-from firth.serving.engine import Caller
+from firth.serving.engine import Caller, Engine
 from firth.serving.learning import MOST_TEXTS, curve, layer_accuracies, wilson_interval
 from firth.text.records import Text
 
@@ -144,6 +146,47 @@ def test_layers_are_read_as_they_are_embedded(serve: Serve, predictors: dict[str
         np.testing.assert_allclose(np.stack([layers[number] for layers in found]), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_whoever_leaves_as_the_answer_comes_lets_others_ask(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Before the answer begins, where the cancellation is lost, and between two of its parts."""
+    ask, sent = Engine.ask, json.dumps({"texts": TEXTS[:12], "labels": LABELS[:12]}).encode()
+
+    async def work(client: Client) -> Any:
+        body, left = [{"type": "http.request", "body": sent}], asyncio.Event()
+
+        async def asked(*given: Any) -> Any:
+            found = await ask(*given)
+            if not begun:
+                left.set()
+                # As ``asyncio.wait_for`` does in Python 3.11.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+            return found
+
+        async def receive() -> Any:
+            if not body:
+                await left.wait()
+                return {"type": "http.disconnect"}
+            return body.pop()
+
+        async def send(message: Any) -> None:
+            if message.get("more_body"):
+                left.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(Engine, "ask", asked)
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": "/learn", "query_string": b"", "headers": headers}
+        await client.app({**scope, "client": ("10.0.0.1", 1)}, receive, send)
+        monkeypatch.setattr(Engine, "ask", ask)
+        in_flight = client.state.engine.in_flight
+        return in_flight, (await client.post("/learn", json.loads(sent))).status_code
+
+    assert serve(work, "classify") == (0, 200)
+
+
 @pytest.mark.parametrize("path", ["/learn", "/probe"])
 def test_one_at_a_time(serve: Serve, path: str) -> None:
     async def work(client: Client) -> Any:
@@ -166,6 +209,8 @@ def body(change: Callable[[list[str], list[str]], tuple[list[str], list[str]]]) 
         (body(lambda texts, labels: (texts, ["x"] * len(texts))), 422, "1 different labels: expected 2 to 16"),
         (body(lambda texts, labels: ([*texts, "more"], [*labels, "rare"])), 422, "'rare' has one text"),
         (body(lambda texts, labels: ([" ", *texts[1:]], labels)), 422, "texts.0 is empty"),
+        (body(lambda texts, labels: (["no colon", *texts[1:]], ["", *labels[1:]])), 422, "labels.0 is empty"),
+        (body(lambda texts, labels: (["no colon", *texts[1:]], ["", *labels[1:]])), 422, "for the text 'no colon'"),
         (body(lambda texts, labels: (texts * 6, labels * 6)), 422, f"expected at most {MOST_TEXTS}"),
         (body(lambda texts, labels: (["a" * 100_000, *texts[1:]], labels)), 422, "expected at most 100,000"),
         ({"texts": [], "labels": []}, 422, "0 different labels"),

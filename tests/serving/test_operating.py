@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+import torch
 from served import Client, Serve
 
 from firth.cli import main
@@ -20,10 +21,11 @@ from firth.errors import ConfigError
 from firth.folder import read_model
 from firth.inference.loading import load
 from firth.inference.model import Model
+from firth.serving import admin
 from firth.serving.access import Access
 from firth.serving.admin import canary, renewed
 from firth.serving.hosted import Hosted
-from firth.serving.server import allow_many_files
+from firth.serving.server import _obey, allow_many_files
 
 KEY = "a-key-of-sixteen-letters"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
@@ -119,6 +121,33 @@ def test_reloading_swaps_a_model_and_keeps_the_old_one_on_failure(serve: Serve, 
     assert swapped.status_code == 200 and is_new
     assert failed.status_code == 409 and "old model goes on" in failed.json()["error"]
     assert kept and status == 200 and unknown.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.\nTried"), OSError("gone")]
+)
+def test_whatever_goes_wrong_the_old_model_goes_on(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    access = Access(keys=(hashlib.sha256(KEY.encode()).digest(),))
+
+    def fail(*given: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(admin, "load_hosted", fail)
+
+    async def work(client: Client) -> Any:
+        signals = iter([signal.SIGHUP, signal.SIGTERM])
+        await asyncio.to_thread(_obey, lambda: next(signals), client.state, asyncio.get_running_loop())
+        client.state.engine.draining = False
+        return await client.post("/admin/models/masked/reload", {}, headers=WITH_KEY)
+
+    answer = serve(work, "masked", access=access)
+    why = "OSError: gone" if isinstance(error, OSError) else "not enough memory"
+    assert answer.status_code == 409 and "the old model goes on: " in answer.json()["error"]
+    assert why in answer.json()["error"]
+    said, _ = capsys.readouterr().err.splitlines()
+    assert said.startswith("masked: the old model goes on: ") and why in said
 
 
 def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from firth.serving.engine import Caller
 from firth.serving.forward import Forward, Job, Prepared
 from firth.serving.scheduler import QueuedRow
 from firth.serving.server import listen, named_models
-from firth.serving.strict_json import parse_json
+from firth.serving.strict_json import _unique, parse_json
 
 KEY = "a-key-of-sixteen-letters"
 
@@ -74,6 +74,14 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             422,
             "typical_p=0.9",
         ),
+        (
+            "/models/gpt/pipeline/text-generation",
+            {"inputs": ["a"] * 11},
+            422,
+            "max_new_tokens=50 for each of 11 texts: this server generates at most 512",
+        ),
+        ("/text-classification", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "top_k=0: expected at least 1"),
+        ("/text-classification", {"inputs": "a", "parameters": {"top_k": -1}}, 422, "top_k=-1: expected at least 1"),
         ("/predict", {"inputs": [["a"]] * 33}, 422, "32 in one request"),
         ("/predict", {"inputs": "a" * 100_001}, 422, "100,000"),
         ("/models/choose/pipeline/multiple-choice", {"inputs": []}, 400, "at least one"),
@@ -91,6 +99,25 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             "32 in",
         ),
         ("/v2/models/choose/infer", {"inputs": [_tensor("item", '{"choice": ["a"]}')]}, 422, "item.choices"),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a") | {"shape": [10**20 - 1]}]},
+            422,
+            "shape [99999999999999999999], but 1 elements",
+        ),
+        ("/v2/models/masked/infer", {"inputs": [_tensor("text", "a") | {"shape": [-1, -1]}]}, 422, "negative"),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a") | {"shape": [2, 2], "data": [["a"], ["b", "c", "d"]]}]},
+            422,
+            "rows of other lengths",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a") | {"shape": [1, 1], "data": [[["a"]]]}]},
+            422,
+            "as deep as shape",
+        ),
         ("/v2/models/masked/infer", {"inputs": [_tensor("text", "a"), _tensor("second", "b")]}, 422, "named text"),
         ("/v2/models/masked/versions/2/infer", {"inputs": [_tensor("text", "a")]}, 404, "has no version '2'"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
@@ -108,6 +135,9 @@ def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, statu
 
 def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
     async def work(client: Client) -> list[Any]:
+        many = {"model": "gpt", "prompt": ["a", "b"], "n": 16, "max_tokens": 17}
+        too_many = [await client.post("/v1/completions", {**many, "stream": stream}) for stream in (False, True)]
+        assert [one.json()["error"]["param"] for one in too_many] == ["max_tokens"] * 2
         openai = await client.post("/v1/embeddings", {"model": "gpt-4", "input": "a"})
         stop = await client.post("/v1/completions", {"model": "gpt", "prompt": "the", "stop": "x", "stream": True})
         kserve = await client.post("/v2/models/classify/infer", {"inputs": []})
@@ -304,11 +334,12 @@ def test_keys_and_names(serve: Serve) -> None:
             client.get("/metrics"),
             client.post("/predict", {"inputs": "a"}, headers={**right, "host": "evil.example"}),
             client.post("/predict", {"inputs": "a"}, headers={**right, "origin": "http://evil.example"}),
+            client.post("/predict", {"inputs": "a"}, headers={**right, "origin": "http://["}),
             client.post("/predict", {"inputs": "a"}, headers={**right, "origin": "http://localhost"}),
         ]
         return [(await one).status_code for one in asked]
 
-    assert serve(work, "classify", access=access) == [401, 401, 200, 200, 401, 403, 403, 200]
+    assert serve(work, "classify", access=access) == [401, 401, 200, 200, 401, 403, 403, 403, 200]
 
 
 def test_administration_wants_a_key(serve: Serve) -> None:
@@ -372,6 +403,24 @@ def test_json_that_is_fine_is_read_as_it_is() -> None:
     assert parse_json('{"a": [1, -2.5, null, true, "강"]}'.encode()) == {"a": [1, -2.5, None, True, "강"]}
     with pytest.raises(InputError, match="digits"):
         parse_json(b"9" * 30)
+
+
+class Counted(str):
+    """A key that counts how often it is compared with another one."""
+
+    n_compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.n_compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_key_twice_is_found_without_comparing_all_with_all() -> None:
+    names = [Counted(n) for n in [*range(1000), 999]]
+    with pytest.raises(InputError, match="'999' twice"):
+        _unique([(name, None) for name in names])
+    assert Counted.n_compared < 10 * len(names)
 
 
 def test_limits_are_above_zero() -> None:

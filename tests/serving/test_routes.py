@@ -13,12 +13,14 @@ import orjson
 import pytest
 import torch
 from served import Client, Serve
+from tiny_language_models import LEFT_TO_RIGHT, tiny_language_model
 
 from firth.baseline.config import JointConfig
 from firth.baseline.model import Baseline
 from firth.inference.joint import Joint
 from firth.inference.masks import MASK
 from firth.inference.model import Model
+from firth.serving.config import Limits
 from firth.serving.hosted import Hosted
 from firth.serving.kserve import packed, unpack_strings
 
@@ -284,6 +286,49 @@ def test_generation_is_the_models_own_and_equal_requests_get_equal_texts(
     assert [part["finish_reason"] for part in parts] == [None] * (len(parts) - 1) + ["length"]
 
 
+@pytest.mark.parametrize("name", LEFT_TO_RIGHT)
+def test_all_that_the_verb_continues_is_continued_here(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    model = tiny_language_model(name)
+    monkeypatch.setitem(predictors, "lm", model)
+
+    async def work(client: Client) -> Any:
+        parameters = {"max_new_tokens": 6, "do_sample": False, "return_full_text": False}
+        whole = await client.post("/text-generation", {"inputs": "a1 b2", "parameters": parameters})
+        body = {"model": "lm", "prompt": "a1 b2", "max_tokens": 6, "temperature": 0, "stream": True}
+        return whole, await client.post("/v1/completions", body)
+
+    whole, stream = serve(work, "lm")
+    if name.endswith("backward"):
+        assert whole.status_code == stream.status_code == 400 and "lm cannot generate" in whole.json()["error"]
+        return
+    own = model.generate("a1 b2", how="greedy", max_new_tokens=6).text
+    assert whole.json() == [{"generated_text": own}]
+    events = [json.loads(line.removeprefix("data: ")) for line in stream.text.split("\n") if line.startswith("data: {")]
+    parts = [event["choices"][0]["text"] for event in events]
+    assert "".join(parts) == own and len(parts) > 2
+
+
+def test_a_model_without_its_head_does_not_generate(predictors: dict[str, Any]) -> None:
+    loaded = predictors["gpt"].loaded
+    headless = dataclasses.replace(predictors["gpt"], loaded=dataclasses.replace(loaded, untrained=("lm",)))
+    assert "generate" in Hosted("a", Path("a"), predictors["gpt"]).abilities
+    assert "generate" not in Hosted("a", Path("a"), headless).abilities
+
+
+def test_vectors_of_more_tokens_than_an_answer_has_room_for_are_refused(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        n = len((await client.post("/tokenize", {"inputs": "the river"})).json()[0])
+        client.state.limits = Limits(vector_numbers=n * 32)
+        answers = [await client.post("/embed_all", {"inputs": inputs}) for inputs in ("the river", ["the river"] * 2)]
+        return answers, client.state.engine.waiting()
+
+    (fits, refused), waiting = serve(work, "masked")
+    assert fits.status_code == 200 and refused.status_code == 422 and waiting == (0, 0)
+    assert "at most" in refused.json()["error"] and "shorter texts" in refused.json()["error"]
+
+
 def test_translation_is_the_models_own(serve: Serve, predictors: dict[str, Any]) -> None:
     async def work(client: Client) -> Any:
         return (await client.post("/translation", {"inputs": ["the river", "winter"]})).json()
@@ -320,6 +365,17 @@ def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: boo
         shares = np.reshape(found["outputs"][1]["data"], found["outputs"][1]["shape"])
     assert found["id"] == "7" and texts == [one.label for one in expected]
     np.testing.assert_allclose(shares, [list(one.probabilities.values()) for one in expected], atol=1e-5)
+
+
+def test_tensors_of_kserve_may_have_a_list_for_each_row(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        tensor = {"name": "text", "datatype": "BYTES"}
+        forms = [([2], ["a", "b"]), ([2, 1], ["a", "b"]), ([2, 1], [["a"], ["b"]]), ([1, 2], [["a", "b"]])]
+        asked = [{"inputs": [tensor | {"shape": shape, "data": data}]} for shape, data in forms]
+        return [(await client.post("/v2/models/classify/infer", body)).json()["outputs"] for body in asked]
+
+    first, *others = serve(work, "classify")
+    assert others == [first] * 3
 
 
 def test_a_bytes_tensor_is_lengths_and_texts() -> None:

@@ -14,6 +14,7 @@ from firth.inference.token_vectors import TextVectors
 from firth.inference.word_table import Neighbour, WordTable, table_of
 from firth.metrics.neighbours import unit_vectors
 from firth.page import Report
+from firth.text.words import folded_word
 
 
 def context_section(page: Report, model: Model, asked: Asked) -> str:
@@ -26,7 +27,7 @@ def context_section(page: Report, model: Model, asked: Asked) -> str:
         (number, i)
         for number, one in enumerate(found)
         for i, unit in enumerate(one.words)
-        if unit.text.casefold() == word.casefold()
+        if folded_word(unit.text) == folded_word(word)
     ]
     if asked.word and not places:
         raise InputError(f"--word {asked.word!r}: no text has this word")
@@ -109,11 +110,11 @@ def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, 
     NaN where there is no such pair.
     """
     found = model.vectors(texts)
-    spelled = [unit.text.casefold() for one in found for unit in one.words]
+    spelled = [folded_word(unit.text) for one in found for unit in one.words]
     x = unit_vectors(np.concatenate([one.of_words(one.layer(-1)) for one in found]))
     rows, columns = np.triu_indices(len(x), 1)
     same = np.array([spelled[i] == spelled[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)], bool)
-    asked = same & np.array([spelled[i] == word.casefold() for i in rows.tolist()], bool)
+    asked = same & np.array([spelled[i] == folded_word(word) for i in rows.tolist()], bool)
     cosines = (x[rows] * x[columns]).sum(1)
     means = [float(cosines[some].mean()) if some.any() else float("nan") for some in (asked, ~same)]
     return means[0], means[1]
@@ -121,7 +122,7 @@ def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, 
 
 def repeated_word(found: Sequence[TextVectors]) -> str | None:
     """The longest word that occurs twice or more; None if there is none of three letters, or of two ideographs."""
-    counts = Counter(unit.text.casefold() for one in found for unit in one.words)
+    counts = Counter(folded_word(unit.text) for one in found for unit in one.words)
     often = [word for word, n in counts.items() if n > 1 and len(word) > (2 if word.isascii() else 1)]
     return max(often, key=len, default=None)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from firth.folder import Loaded
 from firth.inference.batching import in_batches
 from firth.layers.mixing import PoolKind, WeightedSum
 from firth.packed import Hidden, Tokens
+from firth.text.words import folded_word
 
 MixName = Literal["sum", "mean", "concat", "scalar"]
 # Characters, and texts, whose vectors are in memory at a time.
@@ -168,14 +170,17 @@ class TextVectors:
         return (np.add.reduceat(x, firsts, 0, np.float32) / (lasts - firsts)[:, None]).astype(np.float32)
 
     def word_at(self, word: str) -> int:
-        """The index of the first word with this spelling, or else ignoring case; InputError if there is none."""
-        texts = [unit.text for unit in self.words]
+        """The index of the first word with this spelling, or else ignoring case; InputError if there is none.
+
+        Letters composed of several characters are equal to those of one.
+        """
+        texts, word = [normalize("NFC", unit.text) for unit in self.words], normalize("NFC", word)
         if word in texts:
             return texts.index(word)
-        folded = [text.casefold() for text in texts]
-        if word.casefold() not in folded:
+        folded = [folded_word(text) for text in texts]
+        if folded_word(word) not in folded:
             raise InputError(f"{word!r} is not a word of {self.text[:60]!r}: its words are {', '.join(texts[:20])}")
-        return folded.index(word.casefold())
+        return folded.index(folded_word(word))
 
 
 def vectors_stream(

@@ -28,10 +28,10 @@ def abilities_of(predictor: "Model | Baseline") -> frozenset[str]:
         return frozenset({"predict"})
     from firth.folder import PRETRAINING
     from firth.inference.attention_maps import attention_layers
+    from firth.inference.language_models import language_model
     from firth.inference.masks import check_masked
     from firth.inference.next_sentence import next_sentence_model
     from firth.inference.translating import translates
-    from firth.objectives.next_token import TiedLM
     from firth.objectives.translation import Translation
 
     loaded = predictor.loaded
@@ -41,8 +41,11 @@ def abilities_of(predictor: "Model | Baseline") -> frozenset[str]:
         found.add("fill-mask")
     except ConfigError:
         pass
-    if isinstance(loaded.objective, TiedLM):
-        found.add("generate")
+    try:
+        if not language_model(loaded).backward:
+            found.add("generate")
+    except ConfigError:
+        pass
     if translates(loaded):
         found.add("translate")
     if attention_layers(loaded.objective.encoder):

@@ -47,8 +47,16 @@ class Access:
             message = f"this server does not answer to the name {host[:60]!r}; start it with --allowed-host NAME"
             raise RefusalError(403, "host", message)
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _site(origin) != host:
             raise RefusalError(403, "origin", "pages of other sites may not ask this server")
+
+
+def _site(origin: str) -> str | None:
+    """The name and port in an Origin header; None where there are none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 def host_name(host: str) -> str:

@@ -92,6 +92,15 @@ async def reload_model(state: ServerState, name: str, *, force: bool = False) ->
     return new
 
 
+def why_not(error: Exception) -> str:
+    """Why a model was not loaded, in one line."""
+    if isinstance(error, FirthError):
+        return str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is PyTorch's
+        return "there is not enough memory for it and the new one"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
 def show_models(state: ServerState) -> None:
     """Tell the metrics which models there are."""
     gauge = state.engine.metrics.models
@@ -105,8 +114,8 @@ async def reload(context: Context, body: ReloadBody) -> Any:
     context.model_name = name
     try:
         new = await reload_model(context.state, name, force=body.force)
-    except FirthError as error:
-        raise RefusalError(409, "reload", f"the old model goes on: {error}") from None
+    except Exception as error:
+        raise RefusalError(409, "reload", f"the old model goes on: {why_not(error)}") from None
     return {"name": name, "task": new.task, "system": new.predictor.system}
 
 

@@ -5,8 +5,10 @@ import functools
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, cast
 
 from fastapi import FastAPI
 from pydantic import TypeAdapter
@@ -16,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.progress import say
@@ -138,10 +141,10 @@ def _in_place(schema: Any, definitions: dict[str, Any]) -> Any:
     return {key: _in_place(value, definitions) for key, value in schema.items()}
 
 
-def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Request], Awaitable[ASGIApp]]:
     adapter = None if route.body is None else TypeAdapter(route.body)
 
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: Request) -> ASGIApp:
         started_s, context = time.monotonic(), None
         headers = {**_SECURITY, "x-request-id": request.headers.get("x-request-id", "")[:64] or uuid.uuid4().hex}
         try:
@@ -161,9 +164,24 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
         seconds = time.monotonic() - started_s
         model = context.model_name if context is not None else ""
         state.engine.metrics.request(route.path, model, response.status_code, seconds)
+        if context is not None and isinstance(response, StreamingResponse):
+            return _Streamed(response, context)
         return response
 
     return endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    """An answer in parts. Its request ends with it, also where the client left before the first part was asked for."""
+
+    response: StreamingResponse
+    context: Context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.context.at_end:
+            async with aclosing(cast(AsyncGenerator[bytes], self.response.body_iterator)):
+                await self.response(scope, receive, send)
 
 
 def _context(
@@ -184,37 +202,32 @@ def _context(
 
 
 async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | None) -> Any:
-    """The answer to a request with a body; it counts as in flight until there is one, or its client left."""
+    """The answer to a request with a body, which is in flight until its answer was sent or its client left."""
     state, request = context.state, context.request
     if not state.ready:
         what = "shutting down" if state.engine.draining else "loading"
         raise RefusalError(503, "not ready", f"the server is {what}", headers={"Retry-After": "5"})
     state.engine.in_flight += 1
+    context.at_end.callback(_landed, state)
     streams = False
     try:
         if not route.path.startswith("/admin"):
             # Before the body is read: with small models this thread has more to do than the engine.
             state.engine.check_in_flight()
         data = await _body(request, context)
-        value = _parsed(request, data) if adapter is not None else None
-        checked = None if adapter is None else validated(adapter, value)
+        checked = None
+        if adapter is not None:
+            checked = await state.engine.aside(context.caller, lambda: _read(request, data, adapter))
         found = await _unless_left(request, route.answer(context, checked))
-        if isinstance(found, StreamingResponse):
-            streams = True
-            found.body_iterator = _counted(found.body_iterator, state)
+        streams = isinstance(found, StreamingResponse)
         return found
     finally:
         if not streams:
-            state.engine.in_flight -= 1
+            context.at_end.close()
 
 
-async def _counted(parts: Any, state: ServerState) -> Any:
-    try:
-        async for part in parts:
-            yield part
-    finally:
-        state.engine.in_flight -= 1
-        await parts.aclose()
+def _landed(state: ServerState) -> None:
+    state.engine.in_flight -= 1
 
 
 async def _body(request: Request, context: Context) -> bytes:
@@ -249,20 +262,27 @@ def _parsed(request: Request, data: bytes) -> Any:
     return parse_json(data)
 
 
+def _read(request: Request, data: bytes, adapter: TypeAdapter[Any]) -> Any:
+    return validated(adapter, _parsed(request, data))
+
+
 async def _unless_left(request: Request, answer: Awaitable[Any]) -> Any:
     """An answer; whoever closes the connection before it is there cancels it."""
     work = asyncio.ensure_future(answer)
     left = asyncio.ensure_future(_disconnected(request))
+    answered = False
     try:
         await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
-            raise ClientDisconnect
-        return work.result()
+        answered = work.done()
     finally:
         left.cancel()
-        work.cancel()
+        if not answered:
+            work.cancel()
+            await asyncio.wait({work})
+    # A cancellation that comes together with the answer may be lost: the answer is handed on then, and so ends.
+    if not answered and (work.cancelled() or work.exception() is not None):
+        raise ClientDisconnect
+    return work.result()
 
 
 async def _disconnected(request: Request) -> None:

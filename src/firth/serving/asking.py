@@ -3,11 +3,12 @@
 import base64
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,8 +39,10 @@ TASK_ROUTES = {
     "answer": "/question-answering",
     "choose": "/multiple-choice",
 }
-Texts = str | list[str]
 T = TypeVar("T")
+# A list of a body: the first wrong element is the only one that is described, of however many.
+Listed = Annotated[list[T], Field(fail_fast=True)]
+Texts = str | Listed[str]
 
 
 @dataclass(eq=False)
@@ -68,7 +71,10 @@ class ServerState:
 
 @dataclass(eq=False)
 class Context:
-    """One request: its server, who asks, the raw request, and the model that answered."""
+    """One request: its server, who asks, the raw request, and the model that answered.
+
+    ``at_end``: closed once the request has ended, however it ends; a stream ends with its last part.
+    """
 
     state: ServerState
     caller: Caller
@@ -76,6 +82,7 @@ class Context:
     model_name: str = ""
     characters: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    at_end: ExitStack = field(default_factory=ExitStack)
 
     def hosted(self, ability: str, name: str | None = None) -> Hosted:
         """The model of the path, of ``name``, or the default; RefusalError 400 if it cannot do that."""
@@ -112,8 +119,12 @@ class Context:
         if n > limits.inputs:
             raise RefusalError(422, "inputs", f"{name}: {n}; this server takes {limits.inputs} in one request", name)
 
+    def admit(self) -> None:
+        """RefusalError 429 for a long body of a client whose requests would wait too long."""
+        self.state.engine.admit_long(self.caller)
+
     async def aside(self, make: Callable[[], T]) -> T:
-        """What ``make`` returns, without keeping others waiting if the body is long."""
+        """What ``make`` returns, without keeping others waiting if the body is long; RefusalError 504 if too late."""
         return await self.state.engine.aside(self.caller, make)
 
     async def ask(self, job: Job) -> Any:

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from firth.serving.config import Limits
 from firth.serving.forward import CALLED, Forward, Job, Prepared, cost_of
@@ -24,8 +25,8 @@ from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler
 _TOKENIZER_THREADS = 2
 # A body of so many bytes is tokenised in the event loop's own thread: handing it to another one would take longer.
 _SMALL_BYTES = 1024
-# Searches that go on at the same time; further ones wait for a thread.
-_SEARCHES = 16
+# Searches that go on at the same time, of all clients and of one; further ones wait.
+_SEARCHES, _SEARCHES_A_CLIENT = 16, 4
 
 T = TypeVar("T")
 
@@ -91,6 +92,10 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self.tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
         self.searches = ThreadPoolExecutor(_SEARCHES, "search")
+        # By client, for as long as one of its searches goes on or waits.
+        self._turns: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        # Labels are learned from for one client at a time, in a thread that no search waits for.
+        self.learners = ThreadPoolExecutor(1, "learner")
 
     def start(self) -> None:
         self._thread.start()
@@ -106,6 +111,7 @@ class Engine:
         self._tickets.clear()
         self.tokenizers.shutdown(wait=False, cancel_futures=True)
         self.searches.shutdown(wait=False, cancel_futures=True)
+        self.learners.shutdown(wait=False, cancel_futures=True)
 
     # The engine's thread
 
@@ -220,6 +226,11 @@ class Engine:
         except OverloadError as error:
             raise self._overloaded(error.reason, error.retry_s) from None
 
+    def admit_long(self, caller: Caller) -> None:
+        """The same for a long body alone: a short one costs nothing where it asks for nothing to be computed."""
+        if not _is_small(caller):
+            self.admit(caller)
+
     def check_in_flight(self) -> None:
         """RefusalError where more requests are in flight than may be; costs nothing, so that it can come first."""
         if self.in_flight > self.limits.requests:
@@ -236,10 +247,17 @@ class Engine:
         return RefusalError(429, reason, message, headers={"Retry-After": str(seconds)})
 
     async def aside(self, caller: Caller, make: Callable[[], T]) -> T:
-        """What ``make`` returns. For a long body it is called in a tokenizer thread, so that other requests go on."""
+        """What ``make`` returns. For a long body it is called in a tokenizer thread, so that other requests go on.
+
+        RefusalError 504 if that takes longer than the caller waits.
+        """
         if _is_small(caller):
             return make()
-        return await asyncio.get_running_loop().run_in_executor(self.tokenizers, make)
+        try:
+            async with _until_deadline(caller):
+                return await asyncio.get_running_loop().run_in_executor(self.tokenizers, make)
+        except TimeoutError:
+            raise _late() from None
 
     async def ask(self, job: Job, caller: Caller) -> Any:
         """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
@@ -281,15 +299,20 @@ class Engine:
             caller.inference_s += ticket.inference_s
 
     async def search(self, caller: Caller, hosted: Hosted, run: Callable[[Callable[..., Any]], T]) -> T:
-        """``run(through)`` in a thread of its own, each step that it hands to ``through`` as a row in the queue."""
+        """``run(through)`` in a thread of its own, each step that it hands to ``through`` as a row in the queue.
+
+        A few searches of a client go on at once, so that none takes all threads; RefusalError 504 after the deadline.
+        """
         self.admit(caller)
-        left = threading.Event()
+        left, steps = threading.Event(), list[Request]()
 
         def through(step: Callable[[], Any]) -> Any:
-            if left.is_set():
-                raise _late()
             request, ticket = self._queue(caller, hosted.step(), [QueuedRow(1, step)], False)
+            steps[:] = [request]
             try:
+                # Asked after the step is known: whoever leaves now sees it and takes it out of the queue.
+                if left.is_set():
+                    raise _late()
                 return ticket.future.result(max(caller.deadline_s - time.monotonic(), 0.0))[0]
             except TimeoutError:
                 raise _late() from None
@@ -297,11 +320,22 @@ class Engine:
                 self._leave(request)
                 caller.inference_s += ticket.inference_s
 
-        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault(caller.client, asyncio.Semaphore(_SEARCHES_A_CLIENT))
         try:
-            return await loop.run_in_executor(self.searches, run, through)
+            async with _until_deadline(caller), turn:
+                return await asyncio.get_running_loop().run_in_executor(self.searches, run, through)
+        except TimeoutError:
+            raise _late() from None
         finally:
             left.set()
+            self._end_steps(steps)
+
+    def _end_steps(self, steps: list[Request]) -> None:
+        """Let go of the step that a search waits for, whose thread is free for another one then."""
+        with self._changed:
+            for request in steps:
+                self.scheduler.leave(request)
+                self._drop(request, "left", _late())
 
     def waiting(self) -> tuple[int, int]:
         """Requests and tokens in the queue."""
@@ -314,6 +348,11 @@ class Engine:
         while self.in_flight and time.monotonic() < until_s:
             await asyncio.sleep(0.02)
         return not self.in_flight
+
+
+def _until_deadline(caller: Caller) -> asyncio.Timeout:
+    """TimeoutError inside, once the caller waits no longer."""
+    return asyncio.timeout(max(caller.deadline_s - time.monotonic(), 0.0))
 
 
 def _is_small(caller: Caller) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from firth.baseline.model import Baseline
-from firth.errors import CheckpointError, ConfigError
+from firth.errors import CheckpointError, ConfigError, LengthError
 from firth.serving.abilities import abilities_of, words_of
 from firth.serving.cost import CostModel
 from firth.serving.forward import Forward, Job, Prepared
@@ -132,12 +132,24 @@ class Hosted:
 
         return Job(Forward(self, "embed", (number, how)), prepare)
 
-    def embed_all(self, texts: Sequence[str], *, truncate: Literal["no", "left", "right"] = "no") -> Job:
-        """A vector for each token of each text, special ones included; of windows one after the other."""
+    def embed_all(
+        self, texts: Sequence[str], *, truncate: Literal["no", "left", "right"] = "no", most_numbers: int
+    ) -> Job:
+        """A vector for each token of each text, special ones included; of windows one after the other.
+
+        Answering raises LengthError before anything is computed if the vectors have more than ``most_numbers``.
+        """
         from firth.inference.embedding import layer_number
 
         def prepare() -> Prepared:
             by_text, cut = self._rows(texts, truncate)
+            tokens = sum(len(row) for windows in by_text for row in windows)
+            numbers = tokens * self.model.loaded.objective.encoder.widths[-1]
+            if numbers > most_numbers:
+                raise LengthError(
+                    f"inputs: the vectors of {tokens:,} tokens have {numbers:,} numbers; this server answers with at "
+                    f"most {most_numbers:,}: send fewer or shorter texts"
+                )
 
             def answers(found: list[np.ndarray]) -> list[np.ndarray]:
                 outputs = iter(found)

@@ -6,10 +6,20 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from firth.serving.asking import TASK_ROUTES, Context, Route, Texts, as_list, refuse_other, request_body, validated
+from firth.serving.asking import (
+    TASK_ROUTES,
+    Context,
+    Listed,
+    Route,
+    Texts,
+    as_list,
+    refuse_other,
+    request_body,
+    validated,
+)
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import generate, translate
+from firth.serving.searches import check_writing, generate, translate
 from firth.serving.tei import Direction, SimilarityBody, side, similarity
 from firth.tasks.predictions import Answered, Chosen, TaggedText
 
@@ -45,7 +55,7 @@ class ClassificationParameters:
 @request_body
 class TokenParameters:
     aggregation_strategy: str | None = None
-    ignore_labels: list[str] = field(default_factory=list)
+    ignore_labels: Listed[str] = field(default_factory=list)
     stride: int | None = None
 
 
@@ -77,7 +87,7 @@ class GenerationParameters:
     details: bool = False
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    stop: list[str] = field(default_factory=list)
+    stop: Listed[str] = field(default_factory=list)
     typical_p: float = 1.0
     watermark: bool = False
 
@@ -104,7 +114,7 @@ class TranslationParameters:
 class ChoiceInputs:
     """``text``: what the question is about; either may be empty."""
 
-    choices: list[str]
+    choices: Listed[str]
     text: str = ""
     question: str = ""
 
@@ -128,9 +138,9 @@ class PairInputs:
 CHOICE_INPUTS: TypeAdapter[Any] = TypeAdapter(ChoiceInputs)
 _INPUTS: dict[str, TypeAdapter[Any]] = {
     "texts": TypeAdapter(Texts),
-    "pairs": TypeAdapter(str | PairInputs | list[str | PairInputs]),
-    "questions": TypeAdapter(QuestionInputs | list[QuestionInputs]),
-    "choices": TypeAdapter(ChoiceInputs | list[ChoiceInputs]),
+    "pairs": TypeAdapter(str | PairInputs | Listed[str | PairInputs]),
+    "questions": TypeAdapter(QuestionInputs | Listed[QuestionInputs]),
+    "choices": TypeAdapter(ChoiceInputs | Listed[ChoiceInputs]),
 }
 _PARAMETERS: dict[type[Any], TypeAdapter[Any]] = {
     kind: TypeAdapter(kind)
@@ -145,9 +155,9 @@ _PARAMETERS: dict[type[Any], TypeAdapter[Any]] = {
 }
 
 
-def _inputs(body: TaskBody, kind: str) -> tuple[list[Any], bool]:
+async def _inputs(context: Context, body: TaskBody, kind: str) -> tuple[list[Any], bool]:
     """The inputs as a list, and whether they were one."""
-    found = validated(_INPUTS[kind], body.inputs, "inputs")
+    found = await context.aside(lambda: validated(_INPUTS[kind], body.inputs, "inputs"))
     return (found, True) if isinstance(found, list) else ([found], False)
 
 
@@ -167,9 +177,11 @@ async def _predictions(context: Context, task: str, items: list[Any]) -> list[tu
 
 
 async def classification(context: Context, body: TaskBody) -> Any:
-    inputs, _ = _inputs(body, "pairs")
+    inputs, _ = await _inputs(context, body, "pairs")
     options = _parameters(body, ClassificationParameters)
     refuse_other("function_to_apply", options.function_to_apply, None, "softmax")
+    if options.top_k is not None and options.top_k < 1:
+        raise RefusalError(422, "option", f"top_k={options.top_k}: expected at least 1", "top_k")
     pairs = [(one, None) if isinstance(one, str) else (one.text, one.text_pair) for one in inputs]
     context.texts([text for text, _ in pairs])
     context.texts([second for _, second in pairs if second is not None] or [""])
@@ -183,7 +195,7 @@ async def classification(context: Context, body: TaskBody) -> Any:
 
 
 async def tokens(context: Context, body: TaskBody) -> Any:
-    inputs, several = _inputs(body, "texts")
+    inputs, several = await _inputs(context, body, "texts")
     options = _parameters(body, TokenParameters)
     refuse_other("aggregation_strategy", options.aggregation_strategy, None, "simple", "first", "average", "max")
     refuse_other("stride", options.stride, None)
@@ -207,7 +219,7 @@ def _entities(record: Any, answer: TaggedText, ignored: list[str]) -> list[dict[
 
 
 async def question(context: Context, body: TaskBody) -> Any:
-    inputs, several = _inputs(body, "questions")
+    inputs, several = await _inputs(context, body, "questions")
     options = _parameters(body, QuestionParameters)
     context.texts([one.question for one in inputs], "question")
     context.texts([one.context for one in inputs], "context")
@@ -226,7 +238,7 @@ def _answers(answer: Answered, top_k: int) -> Any:
 
 
 async def mask(context: Context, body: TaskBody) -> Any:
-    inputs, several = _inputs(body, "texts")
+    inputs, several = await _inputs(context, body, "texts")
     top_k = _parameters(body, MaskParameters).top_k
     hosted = context.hosted("fill-mask")
     texts = context.texts(inputs)
@@ -261,18 +273,19 @@ def _filled(text: str, mask: Any, numbers: dict[str, int]) -> list[dict[str, Any
 
 
 async def translation(context: Context, body: TaskBody) -> Any:
-    inputs, _ = _inputs(body, "texts")
+    inputs, _ = await _inputs(context, body, "texts")
     options = _parameters(body, TranslationParameters)
     found = await translate(context, context.texts(inputs), options.num_beams, options.length_penalty)
     return [{"translation_text": text} for text in found]
 
 
 async def generation(context: Context, body: TaskBody) -> Any:
-    inputs, several = _inputs(body, "texts")
+    inputs, several = await _inputs(context, body, "texts")
     o = _parameters(body, GenerationParameters)
     for name in _NOT_SUPPORTED:
         refuse_other(name, getattr(o, name), getattr(GenerationParameters(), name))
     how = "beam" if o.num_beams > 1 else "sample" if o.do_sample else "greedy"
+    check_writing(context, o.max_new_tokens, len(inputs), beam=o.num_beams)
     found = []
     for text in context.texts(inputs):
         writing = {"how": how, "max_new_tokens": o.max_new_tokens, "beam": o.num_beams, "seed": o.seed}
@@ -292,7 +305,7 @@ async def features(context: Context, body: FeatureBody) -> Any:
 
 
 async def choice(context: Context, body: TaskBody) -> Any:
-    inputs, several = _inputs(body, "choices")
+    inputs, several = await _inputs(context, body, "choices")
     refuse_other("parameters", body.parameters, None, {})
     answers = await _predictions(context, "/multiple-choice", choice_items(context, inputs))
     found = [_choice(context, answer) for _, answer in answers]
@@ -339,7 +352,7 @@ async def root(context: Context, body: dict[str, Any]) -> Any:
     for ability, name in (("fill-mask", "fill-mask"), ("generate", "text-generation"), ("translate", "translation")):
         task = task or (name if ability in hosted.abilities else "")
     answer, kind, _ = _TASKS[task or "feature-extraction"]
-    return await answer(context, validated(_BODIES[kind], body))
+    return await answer(context, await context.aside(lambda: validated(_BODIES[kind], body)))
 
 
 ROUTES = (

@@ -4,6 +4,7 @@ Source: the protocol's specification and its binary tensor data extension: a BYT
 little-endian, and its bytes; the header Inference-Header-Content-Length says where the JSON ends.
 """
 
+import math
 import struct
 from dataclasses import asdict, field
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import orjson
 from starlette.responses import Response
 
-from firth.serving.asking import Context, Route, request_body, validated
+from firth.serving.asking import Context, Listed, Route, request_body, validated
 from firth.serving.hosted import Hosted
 from firth.serving.huggingface import CHOICE_INPUTS, choice_items
 from firth.serving.refusals import RefusalError
@@ -28,7 +29,7 @@ class InputTensor:
     """A tensor of texts: ``data`` in JSON, or ``binary_data_size`` bytes behind it."""
 
     name: str
-    shape: list[int]
+    shape: Listed[int]
     datatype: str
     data: list[Any] | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -46,8 +47,8 @@ class OutputTensor:
 class InferBody:
     """Tensors of texts; without ``outputs`` all are answered."""
 
-    inputs: list[InputTensor]
-    outputs: list[OutputTensor] = field(default_factory=list)
+    inputs: Listed[InputTensor]
+    outputs: Listed[OutputTensor] = field(default_factory=list)
     id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
 
@@ -93,7 +94,8 @@ async def infer(context: Context, body: InferBody) -> Any:
     names = [output.name for output in body.outputs] or list(known)
     if not set(names) <= set(known):
         raise RefusalError(422, "body", f"outputs: this model has {', '.join(known)}", "outputs")
-    found = await _answers(context, hosted, _items(context, hosted, tensors))
+    items = await context.aside(lambda: _items(context, hosted, tensors))
+    found = await _answers(context, hosted, items)
     binary = {output.name: bool(output.parameters.get("binary_data")) for output in body.outputs}
     for name in names:
         binary.setdefault(name, bool(body.parameters.get("binary_data_output")))
@@ -111,21 +113,33 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
             raise RefusalError(422, "body", f"{tensor.name}: {tensor.datatype}: expected BYTES", "inputs")
         size = tensor.parameters.get("binary_data_size")
         if size is None:
-            texts = [text for text in tensor.data or [] if isinstance(text, str)]
-            if len(texts) < len(tensor.data or []):
-                raise RefusalError(422, "body", f"{tensor.name}: expected a flat list of strings", "inputs")
+            texts = _flat(tensor)
         else:
             if not isinstance(size, int) or not 0 <= size <= len(rest):
                 raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
             texts, rest = unpack_strings(rest[:size]), rest[size:]
-        count = int(np.prod(tensor.shape, dtype=np.int64)) if len(tensor.shape) <= 2 else -1
-        if count != len(texts):
+        if len(tensor.shape) > 2 or any(size < 0 for size in tensor.shape):
+            message = f"{tensor.name}: shape: expected one or two sizes, none of them negative"
+            raise RefusalError(422, "body", message, "inputs")
+        if math.prod(tensor.shape) != len(texts):
             message = f"{tensor.name}: shape {tensor.shape}, but {len(texts)} elements"
             raise RefusalError(422, "body", message, "inputs")
         found[tensor.name] = context.texts(texts, tensor.name)
     if len(rest):
         raise RefusalError(422, "body", f"{len(rest)} bytes behind the last tensor", "inputs")
     return found
+
+
+def _flat(tensor: InputTensor) -> list[str]:
+    """The texts of a tensor in JSON, row by row: of two dimensions they may be a list for each row, or one list."""
+    data = tensor.data or []
+    if len(tensor.shape) == 2 and data and all(isinstance(row, list) for row in data):
+        if [len(row) for row in data] != [tensor.shape[1]] * len(data):
+            raise RefusalError(422, "body", f"{tensor.name}: shape {tensor.shape}, but rows of other lengths", "inputs")
+        data = [text for row in data for text in row]
+    if not all(isinstance(text, str) for text in data):
+        raise RefusalError(422, "body", f"{tensor.name}: expected strings, in lists as deep as shape", "inputs")
+    return data
 
 
 def unpack_strings(data: memoryview) -> list[str]:

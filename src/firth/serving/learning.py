@@ -20,7 +20,7 @@ from firth.baseline.config import TfidfConfig
 from firth.baseline.fit import GRAMS, fit_linear
 from firth.baseline.tfidf import fit_vectorizer, linear_outputs
 from firth.data.hashing import permutation, seed_of
-from firth.serving.asking import Context, Route, request_body
+from firth.serving.asking import Context, Listed, Route, ServerState, request_body
 from firth.serving.forward import Job
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
@@ -40,8 +40,8 @@ _TFIDF_STRENGTH, _VECTOR_STRENGTH = 3.0, 10.0
 class LearnBody:
     """Texts, and the label of each."""
 
-    texts: list[str]
-    labels: list[str]
+    texts: Listed[str]
+    labels: Listed[str]
 
 
 async def learn(context: Context, body: LearnBody) -> Any:
@@ -71,20 +71,23 @@ async def _streamed(
         message = f"other labels are being learned: try again in {MOST_S:g} s"
         raise RefusalError(429, "learning", message, headers={"Retry-After": str(round(MOST_S))})
     state.learning = True
-    try:
-        at_once = state.limits.inputs
-        parts = [body.texts[start : start + at_once] for start in range(0, len(body.texts), at_once)]
-        found = [await context.ask(read(hosted, part)) for part in parts]
-    except BaseException:
-        state.learning = False
-        raise
+    left = threading.Event()
+    context.at_end.callback(_end, state, left)
+    at_once = state.limits.inputs
+    parts = [body.texts[start : start + at_once] for start in range(0, len(body.texts), at_once)]
+    found = [await context.ask(read(hosted, part)) for part in parts]
     records = [
         Text(text, label, where=f"texts.{number}")
         for number, (text, label) in enumerate(zip(body.texts, body.labels, strict=True))
     ]
-    left = threading.Event()
     points = points_of([vector for part in found for vector in part], records, left)
-    return StreamingResponse(_events(context, points, left), media_type="text/event-stream")
+    return StreamingResponse(_events(state, points), media_type="text/event-stream")
+
+
+def _end(state: ServerState, left: threading.Event) -> None:
+    """The next one may ask; what is still computed ends after a point."""
+    left.set()
+    state.learning = False
 
 
 def _check(context: Context, body: LearnBody) -> None:
@@ -93,6 +96,9 @@ def _check(context: Context, body: LearnBody) -> None:
         raise RefusalError(422, "body", message, "labels")
     if len(body.texts) > MOST_TEXTS:
         raise RefusalError(422, "inputs", f"{len(body.texts)} texts: expected at most {MOST_TEXTS}", "texts")
+    if unnamed := [number for number, label in enumerate(body.labels) if not label.strip()]:
+        message = f"labels.{unnamed[0]} is empty: expected a label for the text {body.texts[unnamed[0]][:60]!r}"
+        raise RefusalError(422, "empty", message, "labels")
     counts = Counter(body.labels)
     if not 2 <= len(counts) <= MOST_LABELS:
         message = f"{len(counts)} different labels: expected 2 to {MOST_LABELS}"
@@ -108,16 +114,12 @@ def _check(context: Context, body: LearnBody) -> None:
         raise RefusalError(422, "empty", f"texts.{empty[0]} is empty", "texts")
 
 
-async def _events(context: Context, points: Iterator[dict[str, Any]], left: threading.Event) -> AsyncGenerator[bytes]:
-    """Server-sent events: a point each, then [DONE]. Whoever leaves ends the work after a point."""
-    state, loop = context.state, asyncio.get_running_loop()
-    try:
-        while (point := await loop.run_in_executor(state.engine.searches, next, points, None)) is not None:
-            yield b"data: " + orjson.dumps(point) + b"\n\n"
-        yield b"data: [DONE]\n\n"
-    finally:
-        left.set()
-        state.learning = False
+async def _events(state: ServerState, points: Iterator[dict[str, Any]]) -> AsyncGenerator[bytes]:
+    """Server-sent events: a point each, then [DONE]."""
+    loop = asyncio.get_running_loop()
+    while (point := await loop.run_in_executor(state.engine.learners, next, points, None)) is not None:
+        yield b"data: " + orjson.dumps(point) + b"\n\n"
+    yield b"data: [DONE]\n\n"
 
 
 def curve(

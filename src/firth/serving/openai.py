@@ -10,6 +10,7 @@ from starlette.responses import StreamingResponse
 from firth.errors import FirthError
 from firth.serving.asking import (
     Context,
+    Listed,
     Route,
     Texts,
     as_base64,
@@ -20,7 +21,7 @@ from firth.serving.asking import (
     request_body,
 )
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import generate, generate_parts
+from firth.serving.searches import check_writing, generate, generate_parts
 
 
 @request_body
@@ -28,7 +29,7 @@ class EmbeddingsBody:
     """Texts to vectors."""
 
     model: str
-    input: str | list[str] | list[int] | list[list[int]]
+    input: str | Listed[str] | Listed[int] | Listed[Listed[int]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
     user: str | None = None
@@ -46,7 +47,7 @@ class CompletionsBody:
     n: int | None = None
     seed: int | None = None
     stream: bool | None = None
-    stop: str | list[str] | None = None
+    stop: Texts | None = None
     echo: bool | None = None
     best_of: int | None = None
     logprobs: int | None = None
@@ -90,6 +91,7 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
         message = f"n={n} of {len(prompts)} prompts: expected 1 to {context.state.limits.inputs} completions"
         raise RefusalError(422, "inputs", message, "n")
     tokens, seed = 16 if body.max_tokens is None else body.max_tokens, body.seed or 0
+    check_writing(context, tokens, n * len(prompts), "max_tokens")
     wanted = [(prompt, _writing(body, tokens, seed + draw)) for prompt in prompts for draw in range(n)]
     head: dict[str, Any] = {
         "id": f"cmpl-{context.headers['x-request-id']}",

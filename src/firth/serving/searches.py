@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 async def generate(context: Context, prompt: str, writing: dict[str, Any], name: str | None = None) -> "Continuation":
     """The continuation of a prompt; equal requests get equal ones, whatever else is asked meanwhile."""
     hosted = context.hosted("generate", name)
-    _check_tokens(context, writing)
     return await context.state.engine.search(context.caller, hosted, _run(hosted, prompt, writing, None))
 
 
@@ -24,7 +23,6 @@ async def generate_parts(
 ) -> AsyncGenerator[str]:
     """The same in parts, each as soon as its token is there; together they are the text."""
     hosted = context.hosted("generate", name)
-    _check_tokens(context, writing)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
     tokenizer, ids, sent = hosted.model.loaded.tokenizer, list[int](), ""
     own = tokenizer.encode(prompt).ids
@@ -82,8 +80,7 @@ async def translate(context: Context, texts: list[str], beam: int, length_penalt
 
     hosted = context.hosted("translate")
     search, model = Search(beam=beam, length_penalty=length_penalty), hosted.model
-    if beam > _MOST_BEAMS:
-        raise RefusalError(422, "option", f"num_beams={beam}: this server takes {_MOST_BEAMS}", "num_beams")
+    _check_beam(beam)
 
     def run(through: Callable[..., Any]) -> list[str]:
         found = translate_stream(
@@ -97,10 +94,18 @@ async def translate(context: Context, texts: list[str], beam: int, length_penalt
 _MOST_BEAMS = 16
 
 
-def _check_tokens(context: Context, writing: dict[str, Any]) -> None:
+def check_writing(
+    context: Context, max_new_tokens: int, texts: int, name: str = "max_new_tokens", beam: int = 1
+) -> None:
+    """RefusalError for more new tokens than a request may have in all its texts together; ``name``: of the field."""
+    _check_beam(beam)
     most = context.state.limits.new_tokens
-    if writing["max_new_tokens"] > most:
-        message = f"max_new_tokens={writing['max_new_tokens']}: this server generates at most {most}"
-        raise RefusalError(422, "option", message, "max_new_tokens")
-    if writing["beam"] > _MOST_BEAMS:
-        raise RefusalError(422, "option", f"num_beams={writing['beam']}: this server takes {_MOST_BEAMS}", "num_beams")
+    if max_new_tokens * texts > most:
+        each = "" if texts == 1 else f" for each of {texts} texts"
+        message = f"{name}={max_new_tokens}{each}: this server generates at most {most} tokens a request"
+        raise RefusalError(422, "option", message, name)
+
+
+def _check_beam(beam: int) -> None:
+    if beam > _MOST_BEAMS:
+        raise RefusalError(422, "option", f"num_beams={beam}: this server takes {_MOST_BEAMS}", "num_beams")

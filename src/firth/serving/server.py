@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from firth.errors import ConfigError, FirthError
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
-from firth.serving.admin import apart, reload_model, show_models, warm
+from firth.serving.admin import apart, reload_model, show_models, warm, why_not
 from firth.serving.app import make_app
 from firth.serving.asking import ServerState
 from firth.serving.config import Limits
@@ -196,8 +196,8 @@ def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEve
             try:
                 asyncio.run_coroutine_threadsafe(reload_model(state, name), loop).result()
                 say(f"{name}: loaded again")
-            except FirthError as error:
-                say(f"{name}: the old model goes on: {error}")
+            except Exception as error:
+                say(f"{name}: the old model goes on: {why_not(error)}")
     state.engine.draining = True
     say(f"{signal.Signals(number).name}: {state.engine.in_flight} requests are finished, no new ones are taken")
 

@@ -30,9 +30,11 @@ def parse_json(data: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"the body has the key {printable(twice)!r} twice in one object")
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise InputError(f"the body has the key {printable(name)!r} twice in one object")
+            seen.add(name)
     return found
 
 

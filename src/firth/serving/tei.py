@@ -7,6 +7,7 @@ import numpy as np
 
 from firth.serving.asking import (
     Context,
+    Listed,
     Route,
     Texts,
     as_list,
@@ -27,7 +28,7 @@ Direction = Literal["left", "right", "Left", "Right"]
 class EmbedBody:
     """Texts (or token ids of this model's tokenizer) to vectors."""
 
-    inputs: str | list[str] | list[int] | list[list[int]]
+    inputs: str | Listed[str] | Listed[int] | Listed[Listed[int]]
     normalize: bool = True
     truncate: bool | None = False
     truncation_direction: Direction = "right"
@@ -49,7 +50,7 @@ class EmbedAllBody:
 class PredictBody:
     """A text, a pair of texts (a list of two), or a batch: a list of one-text and pair lists."""
 
-    inputs: str | list[str] | list[list[str]]
+    inputs: str | Listed[str] | Listed[Listed[str]]
     raw_scores: bool = False
     truncate: bool | None = False
     truncation_direction: Direction = "right"
@@ -60,7 +61,7 @@ class RerankBody:
     """How well each text answers a query."""
 
     query: str
-    texts: list[str]
+    texts: Listed[str]
     raw_scores: bool = False
     return_text: bool = False
     truncate: bool | None = False
@@ -72,7 +73,7 @@ class SimilarityInputs:
     """One text and those it is compared with."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: Listed[str]
 
 
 @request_body
@@ -96,7 +97,7 @@ class TokenizeBody:
 class DecodeBody:
     """Token ids to texts."""
 
-    ids: list[int] | list[list[int]]
+    ids: Listed[int] | Listed[Listed[int]]
     skip_special_tokens: bool = True
 
 
@@ -123,7 +124,8 @@ async def embed_all(context: Context, body: EmbedAllBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
     texts, cut = context.texts(as_list(body.inputs)), side(body.truncate, body.truncation_direction)
-    return await context.ask(hosted.embed_all(texts, truncate=cut))
+    most = context.state.limits.vector_numbers
+    return await context.ask(hosted.embed_all(texts, truncate=cut, most_numbers=most))
 
 
 async def predict(context: Context, body: PredictBody) -> Any:
@@ -194,6 +196,7 @@ async def tokenize(context: Context, body: TokenizeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
     texts = context.texts(as_list(body.inputs))
+    context.admit()
     return await context.aside(lambda: token_lists(hosted, texts, special=body.add_special_tokens))
 
 
@@ -219,6 +222,7 @@ async def decode(context: Context, body: DecodeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("skip_special_tokens", body.skip_special_tokens, True)
     rows = checked_ids(hosted, ids_of(body.ids) or [], context.state.limits)
+    context.admit()
     return await context.aside(lambda: [hosted.model.loaded.tokenizer.decode(row) for row in rows])
 
 

@@ -1,6 +1,7 @@
 """Normalization and pre-tokenization: raw text to words."""
 
 from collections.abc import Sequence
+from unicodedata import normalize
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
@@ -17,6 +18,11 @@ _IDEOGRAPH = (
 _ALONE = _PUNCTUATION + _IDEOGRAPH
 # Unicode's Final_Sigma condition, which the library's Lowercase (one character at a time) does not apply.
 _FINAL_SIGMA = r"Σ(?<=\p{Cased}\p{Case_Ignorable}*Σ)(?!\p{Case_Ignorable}*\p{Cased})"
+
+
+def folded_word(word: str) -> str:
+    """A word as words are compared but for case: its letters composed (NFC) and folded."""
+    return normalize("NFC", word).casefold()
 
 
 def lower_steps() -> list[normalizers.Normalizer]:

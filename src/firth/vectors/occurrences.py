@@ -12,6 +12,7 @@ from firth.inference.token_vectors import Mix, TextVectors
 from firth.metrics.neighbours import unit_vectors
 from firth.text.corpus import CorpusReader
 from firth.text.sentences import split_sentences
+from firth.text.words import folded_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def nearest_in_context(
 
     (asked,) = model.vectors_stream([sentence], choice)
     number = asked.word_at(word)
-    vector, spelled = word_vectors(asked)[number], asked.words[number].text.casefold()
+    vector, spelled = word_vectors(asked)[number], folded_word(asked.words[number].text)
     best: list[tuple[float, int, Occurrence]] = []
     n_seen = n_met = 0
     for found in model.vectors_stream(corpus, choice):
@@ -67,7 +68,7 @@ def nearest_in_context(
         cosines = word_vectors(found) @ vector
         for i in np.argsort(-cosines, kind="stable")[: len(cosines) if same_word else top_k].tolist():
             unit, cosine = found.words[i], float(cosines[i])
-            if same_word and unit.text.casefold() != spelled:
+            if same_word and folded_word(unit.text) != spelled:
                 continue
             # A tie is for the one that came first.
             n_met += 1

@@ -215,4 +215,6 @@ def test_a_key_is_typed_in_the_page(browser: Any, monkeypatch: pytest.MonkeyPatc
         page.keyboard.press("Tab")
         page.locator("section[data-panel=masks] button[type=submit]").click()
         page.locator("section[data-panel=masks] meter").first.wait_for()
+        commands = page.locator("section pre").all_text_contents()
+        assert all("$FIRTH_API_KEY" in one and "a-key-of-sixteen-letters" not in one for one in commands)
         page.close()

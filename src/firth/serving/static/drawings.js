@@ -14,10 +14,11 @@ export function make(name, attributes = {}, ...children) {
 
 export const lines = (text) => text.split("\n").filter((line) => line.trim());
 
-// A line is an example: its label, a colon, its text.
+// A line is an example: its label, a colon (Korean keyboards have a wide one), its text. Without a colon it has no label,
+// and the server says so.
 export function examples(text) {
-  const rows = lines(text).map((line) => [line.slice(0, line.indexOf(":")).trim(), line.slice(line.indexOf(":") + 1).trim()]);
-  return { texts: rows.map(([, words]) => words), labels: rows.map(([label]) => label) };
+  const rows = lines(text).map((line) => /^([^:：]*)[:：](.*)$/s.exec(line)?.slice(1) ?? ["", line]);
+  return { texts: rows.map(([, words]) => words.trim()), labels: rows.map(([label]) => label.trim()) };
 }
 
 // Whether the vocabulary lacks a token's text: vocabularies write that differently, and words without a vector have

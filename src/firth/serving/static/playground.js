@@ -86,7 +86,7 @@ const PANELS = [
   { name: "hidden", needs: (m) => m.abilities.includes("embed"), fields: ["sentences", "word"], path: "/hidden_states",
     body: (f) => ({ inputs: lines(f.sentences) }), show: hidden },
   { name: "nearest", needs: (m) => m.abilities.includes("find-nearest"), fields: ["alone"], path: "/nearest",
-    body: (f) => ({ inputs: f.alone }), show: bars },
+    body: (f) => ({ inputs: f.alone.trim() }), show: bars },
   { name: "learn", needs: (m) => m.abilities.includes("embed"), fields: ["examples"], path: "/learn",
     body: (f) => examples(f.examples), show: learn, parts: true },
   { name: "layers", needs: (m) => m.layers > 0, fields: ["examples"], path: "/probe",
@@ -122,7 +122,9 @@ function panel(about, given_examples, { name, fields: fields_of, path, body, sho
   const given = () => Object.fromEntries(fields.map((field) => [field, inputs[field].value]));
   const show_curl = () => {
     const data = quoted(JSON.stringify(body(given())));
-    curl.textContent = `curl ${location.origin}${url} -H "content-type: application/json" -d ${data}`;
+    // A key stays out of what is copied and shown: the shell has it in a variable.
+    const key = byId("key").value ? ' -H "authorization: Bearer $FIRTH_API_KEY"' : "";
+    curl.textContent = `curl ${location.origin}${url} -H "content-type: application/json"${key} -d ${data}`;
   };
   form.oninput = show_curl;
   show_curl();
