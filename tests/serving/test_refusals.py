@@ -82,6 +82,12 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
         ),
         ("/text-classification", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "top_k=0: expected at least 1"),
         ("/text-classification", {"inputs": "a", "parameters": {"top_k": -1}}, 422, "top_k=-1: expected at least 1"),
+        (
+            "/models/answer/pipeline/question-answering",
+            {"inputs": {"question": "a", "context": "b"}, "parameters": {"top_k": 0}},
+            422,
+            "top_k=0: expected at least 1",
+        ),
         ("/predict", {"inputs": [["a"]] * 33}, 422, "32 in one request"),
         ("/predict", {"inputs": "a" * 100_001}, 422, "100,000"),
         ("/models/choose/pipeline/multiple-choice", {"inputs": []}, 400, "at least one"),

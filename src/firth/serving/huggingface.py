@@ -180,8 +180,7 @@ async def classification(context: Context, body: TaskBody) -> Any:
     inputs, _ = await _inputs(context, body, "pairs")
     options = _parameters(body, ClassificationParameters)
     refuse_other("function_to_apply", options.function_to_apply, None, "softmax")
-    if options.top_k is not None and options.top_k < 1:
-        raise RefusalError(422, "option", f"top_k={options.top_k}: expected at least 1", "top_k")
+    _check_top_k(options.top_k)
     pairs = [(one, None) if isinstance(one, str) else (one.text, one.text_pair) for one in inputs]
     context.texts([text for text, _ in pairs])
     context.texts([second for _, second in pairs if second is not None] or [""])
@@ -192,6 +191,11 @@ async def classification(context: Context, body: TaskBody) -> Any:
     answers = await _predictions(context, "/text-classification", items)
     # Nested for one text as well: clients take the first element.
     return [label_scores(hosted, answer, options.top_k) for _, answer in answers]
+
+
+def _check_top_k(top_k: int | None) -> None:
+    if top_k is not None and top_k < 1:
+        raise RefusalError(422, "option", f"top_k={top_k}: expected at least 1", "top_k")
 
 
 async def tokens(context: Context, body: TaskBody) -> Any:
@@ -221,6 +225,7 @@ def _entities(record: Any, answer: TaggedText, ignored: list[str]) -> list[dict[
 async def question(context: Context, body: TaskBody) -> Any:
     inputs, several = await _inputs(context, body, "questions")
     options = _parameters(body, QuestionParameters)
+    _check_top_k(options.top_k)
     context.texts([one.question for one in inputs], "question")
     context.texts([one.context for one in inputs], "context")
     items = [{"question": one.question, "context": one.context} for one in inputs]
@@ -231,7 +236,7 @@ async def question(context: Context, body: TaskBody) -> Any:
 
 def _answers(answer: Answered, top_k: int) -> Any:
     best = {"answer": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
-    if top_k <= 1:
+    if top_k == 1:
         return best
     spans = [{"answer": s.text, "score": s.probability, "start": s.start, "end": s.end} for s in answer.n_best]
     return spans[:top_k]
