@@ -333,7 +333,10 @@ class Runs:
             scores["dev"][name], scores["breakdown"][name] = scored.scores, scored.breakdown.to_dict()
         if recipe.kind == "classify":
             split = next(iter(self.labelled.dev), "held out")
-            scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
+            try:
+                scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
+            except FirthError as error:
+                self.tell(f"no mistakes are explained: {error}")
         write_json(done, scores)
         return run | scores
 
