@@ -127,8 +127,40 @@ def test_folds_hold_each_example_out_once_and_keep_equal_texts_together() -> Non
         assert {r.label for r in fit} == set(LABELS)
 
 
+def test_folds_keep_groups_together_and_spread_labels_and_sizes() -> None:
+    sizes = {"a": (6, 3, 3, 3, 2, 1), "b": (6, 4, 3, 2, 2, 1)}
+    records = [
+        Text(f"{label} {n} {i}", label, group=f"{label}{n}")
+        for label, some in sizes.items()
+        for n, size in enumerate(some)
+        for i in range(size)
+    ]
+    folds = folds_of(records, 3)
+    for fit, ask in folds:
+        assert not {r.group for r in fit} & {r.group for r in ask}
+        assert 11 <= len(ask) <= 13
+        assert all(5 <= sum(r.label == label for r in ask) <= 7 for label in sizes)
+    assert sorted(r.text for _, ask in folds for r in ask) == sorted(r.text for r in records)
+    again = folds_of(records[::-1], 3)
+    assert [{r.text for r in ask} for _, ask in again] == [{r.text for r in ask} for _, ask in folds]
+    assert len(folds_of([r for r in records if r.group in ("a0", "b0")], 5)) == 2
+
+
+def test_folds_without_groups_stay_as_recorded() -> None:
+    """Recorded scores of baselines were made with these."""
+    assert [sorted(r.text for r in ask)[:2] for _, ask in folds_of(told(), 5)] == [
+        ["erase the folder 0", "erase the table 0"],
+        ["erase the letter 0", "erase the page 0"],
+        ["erase the door 0", "erase the file 0"],
+        ["erase the path 0", "open the door 0"],
+        ["erase the disk 0", "open the disk 0"],
+    ]
+
+
 def test_what_cannot_be_learned_is_said() -> None:
     with pytest.raises(InputError, match="all 8 examples have the label 'read'; expected two"):
         fitted([Text(thing, "read", f"t.tsv:{n}") for n, thing in enumerate(THINGS)])
     with pytest.raises(InputError, match="1 labelled examples: expected two at least"):
         fitted([Text("a", "read")])
+    with pytest.raises(InputError, match="all examples have one text, or are of one group"):
+        fitted([Text("a", "read", group="g"), Text("b", "write", group="g")])

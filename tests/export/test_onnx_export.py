@@ -297,6 +297,15 @@ def test_int8_is_written_with_its_score(classifier: Path, labelled: Path, tmp_pa
     assert 0 < np.abs(logits - other).max() < 0.2 * np.abs(logits).max()
 
 
+def test_int8_finds_the_columns_that_evaluate_finds(exported: Exported, labelled: Path, tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in labelled.read_text("utf-8").splitlines()[1:]]
+    other = tmp_path / "other.tsv"
+    other.write_text("category\tmessage\n" + "".join(f"{label}\t{text}\n" for text, label in rows), "utf-8")
+    gold = job._read_gold(exported("classify")[0], Int8(data=str(other)))
+    assert [(record.text, record.label) for record in gold.records] == [(text, label) for text, label in rows]
+    assert any("columns found by content" in note for note in gold.notes)
+
+
 def test_int8_that_scores_worse_is_refused(
     classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

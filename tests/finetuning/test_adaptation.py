@@ -12,7 +12,7 @@ import torch
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.finetuning import adaptation, runs
-from firth.finetuning.adaptation import adapted_base, texts_of
+from firth.finetuning.adaptation import adapted_base, check_adaptation, texts_of
 from firth.finetuning.base import read_base
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
 from firth.finetuning.resolve import resolve
@@ -173,6 +173,23 @@ def test_what_cannot_be_adapted_is_known_before_anything_is_written(plain: dict[
     tuned = run(plain, tmp_path / "tuned", "adapt.text=[]", "adapt.text_epochs=0")
     with pytest.raises(ConfigError, match="is fine-tuned"):
         run(plain | {"model": str(tuned.out)}, tmp_path / "out")
+
+
+def test_the_scored_files_of_a_data_set_are_no_text_to_adapt_to(plain: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "SST-2"
+    folder.mkdir()
+    for split in ("train", "dev"):
+        rows = "".join(f"{split} of river {n}\t{n % 2}\n" for n in range(20))
+        (folder / f"{split}.tsv").write_text(f"sentence\tlabel\n{rows}", "utf-8")
+    (folder / "test.tsv").write_text("index\tsentence\n0\tthe mill\n", "utf-8")
+    named = plain | {"task": "glue/sst2", "data": {"folder": str(folder)}}
+    for split in ("dev", "test"):
+        text = tmp_path / f"{split}-copy.tsv"
+        text.write_bytes((folder / f"{split}.tsv").read_bytes())
+        with pytest.raises(ConfigError, match=f"is the {split} file, which only scores the model"):
+            run(named, tmp_path / "out", f'adapt.text=["{text}"]')
+    found = resolve(named, [f'adapt.text=["{folder / "train.tsv"}"]'], "test")
+    check_adaptation(found.recipe, found.base)
 
 
 def test_texts_of_every_kind_are_read_once() -> None:

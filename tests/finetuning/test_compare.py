@@ -180,6 +180,28 @@ def test_taggers_are_compared_with_the_commonest_tag(
     assert firth.load(tmp_path / "c" / "model").task == "tag"
 
 
+def test_a_draw_without_a_rare_label_is_left_out(tmp_path: Path) -> None:
+    """The draw of 20 has none of the two rare examples; that of 50 has one."""
+    lines = [f"open the {thing} {n}\tcommon" for n in range(6) for thing in THINGS] + [
+        "call Bo\trare",
+        "mail the form\trare",
+    ]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
+    told: list[str] = []
+    results = compare("classify", config(tmp_path), tmp_path / "c", sizes=(20, 50), tell=told.append).results
+    (skipped,) = results["skipped"]
+    assert skipped.startswith("all ways with 20 labels: ") and f"skipped: {skipped}" in told
+    assert [n for n, _ in results["curve"]["baseline"]] == [50, 62]
+
+
+@pytest.mark.parametrize("key", ["data.limit", "data", "metric", "from_scratch"])
+def test_what_all_ways_share_is_not_set_for_some(key: str, files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--set {key}: all ways are compared on the same data, task and models"):
+        compare("classify", config(files), tmp_path / "c", settings={key: "1"}, tell=lambda text: None)
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(
     ("dev", "minutes", "task", "error", "message"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from firth.errors import ConfigError, InputError
 from firth.files import file_sha256
+from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.evaluate import compare_precisions, evaluate
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.prediction_files import score_predictions
@@ -83,6 +84,18 @@ def test_a_label_the_model_never_saw(classifier: Path, tmp_path: Path) -> None:
         evaluate(classifier, str(gold), LabelledConfig())
     found = evaluate(classifier, str(gold), LabelledConfig(skip_bad=True))
     assert found["examples"] == 4 and any("malformed rows skipped: 1" in note for note in found["notes"])
+
+
+def test_pairs_are_refused_by_a_model_of_single_texts(classifier: Path, tmp_path: Path) -> None:
+    pairs = write(tmp_path / "pairs.tsv", "text\tsecond\tlabel\none\tthe other\ta\ntwo\tmore\tb\n")
+    message = r"pairs\.tsv:2: a pair of texts, and the model has learnt from single texts: .* --columns text=0"
+    with pytest.raises(InputError, match=message):
+        evaluate(classifier, str(pairs), LabelledConfig())
+    data = {"train": str(write(tmp_path / "t.tsv", GOLD.replace("\none", "\none\ta\nother\tb\none")))}
+    tfidf = resolve_baseline({"task": "classify", "model": "tfidf", "data": data}, [], "test")
+    run_baseline(tfidf, tmp_path / "tfidf", tell=lambda text: None)
+    with pytest.raises(InputError, match=message):
+        evaluate(tmp_path / "tfidf", str(pairs), LabelledConfig())
 
 
 def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> None:

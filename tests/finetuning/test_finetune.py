@@ -485,6 +485,15 @@ def test_what_there_is_no_memory_for_is_known_before_it_is_made(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("n_groups", [-1, 4])
+def test_an_encoder_frozen_by_any_number_needs_no_activation_memory(
+    n_groups: int, plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firth.memory.free_memory", lambda device: 1e3)
+    resolved = resolve(plain, [*SETTINGS, f"adapt.frozen_groups={n_groups}"], "t")
+    job.Runs(resolved, tmp_path / "out", QUIET).check(1)
+
+
 def test_the_share_of_unknown_tokens_is_said(plain: dict[str, Any], tmp_path: Path) -> None:
     dev = tmp_path / "d.tsv"
     dev.write_text("text\tlabel\nꙮ ꙮ\triver\n. .\twinter\n", "utf-8")

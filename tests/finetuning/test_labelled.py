@@ -1,5 +1,6 @@
 """Labelled data for a fine-tuning: files of one's own, published data sets, and what follows for the head."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,30 @@ def test_examples_of_the_dev_file_that_are_training_examples_too_are_said(tmp_pa
         "dev: 2 of 4 examples are training examples too: its score does not say how well the model does on new ones"
     ]
     assert not any("training examples too" in note for note in read("classify", train=train).notes)
+
+
+def test_pairs_and_single_texts_are_not_mixed(tmp_path: Path) -> None:
+    single = write(tmp_path / "single.tsv", table(ROWS))
+    rows = [(text, "another", label) for text, label in ROWS]
+    pairs = write(tmp_path / "pairs.tsv", table(rows, "text\tsecond\tlabel"))
+    for train, dev in ((single, pairs), (pairs, single)):
+        with pytest.raises(InputError, match=r"pairs\.tsv has pairs of texts, .*single\.tsv single texts: .*--columns"):
+            read("classify", train=train, dev=dev)
+    assert len(read("classify", train=pairs, dev=pairs).dev["dev"]) == len(rows)
+
+
+def test_questions_about_one_paragraph_are_not_shared_examples(tmp_path: Path) -> None:
+    def squad(name: str, words: str) -> str:
+        asked = [
+            {"id": f"{name}{n}", "question": f"{words} {n}?", "answers": [{"text": "Ann", "answer_start": 0}]}
+            for n in range(4)
+        ]
+        articles = [{"paragraphs": [{"context": f"Ann sang {n}.", "qas": [asked[n]]}]} for n in range(4)]
+        return write(tmp_path / f"{name}.json", json.dumps({"data": articles}))
+
+    train, dev = squad("train", "who sang"), squad("dev", "who was it")
+    assert not any("training examples too" in note for note in read("answer", train=train, dev=dev).notes)
+    assert any("4 of 4 examples are" in note for note in read("answer", train=train, dev=train).notes)
 
 
 def test_a_dev_file_may_lack_the_header_of_the_training_file(tmp_path: Path) -> None:

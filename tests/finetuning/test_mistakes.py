@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from firth.finetuning import mistakes
+from firth.errors import InputError
+from firth.finetuning import mistakes, runs
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.mistakes import find_mistakes
 from firth.finetuning.resolve import resolve
@@ -52,6 +53,35 @@ def test_a_words_weight_is_what_its_absence_costs(classifier: Loaded) -> None:
     ):
         p, q = whole.probability, answer(classifier, without).probabilities[whole.label]
         assert found.words[n][1] == pytest.approx(math.log(p / (1 - p)) - math.log(q / (1 - q)), abs=1e-5)
+
+
+def test_a_word_that_is_alone_in_its_text_stays(classifier: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Text] = []
+    real = mistakes.answer_records
+    monkeypatch.setattr(mistakes, "answer_records", lambda loaded, some: (asked.extend(some), real(loaded, some))[1])
+    records = [Text("the old farmer", second="house"), Text("river", second="winter")]
+    pair, alone = sorted(
+        find_mistakes(classifier, records, [answer(classifier, r) for r in records]), key=lambda m: -len(m.words)
+    )
+    assert [weight is None for _, weight in pair.words] == [False, False, False, True]
+    assert alone.words == (("river", None), ("winter", None))
+    assert len(asked) == 3 and all(record.text and record.second for record in asked)
+
+
+def test_a_training_is_kept_where_its_mistakes_cannot_be_explained(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise InputError("t.tsv:1: cannot be read")
+
+    monkeypatch.setattr(runs, "find_mistakes", fail)
+    train = tmp_path / "t.tsv"
+    train.write_text("text\tlabel\n" + "".join(f"the river {i}\ta\nwinter {i}\tb\n" for i in range(10)), "utf-8")
+    plain = {"task": "classify", "model": str(tiny_run), "data": {"train": str(train)}, "train": {"epochs": 0.1}}
+    told: list[str] = []
+    run_resolved(resolve(plain, ["train.precision=float32"], "test"), tmp_path / "out", tell=told.append)
+    assert "no mistakes are explained: t.tsv:1: cannot be read" in told
+    assert read_model(tmp_path / "out").task == "classify"
 
 
 def test_a_long_text_is_shown_without_weights(classifier: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,25 @@ def test_a_published_data_set_has_no_other_labels(tmp_path: Path) -> None:
         scored("glue/sst2", gold, write(tmp_path / "p", "1\n1\n"), split="nope")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lines", "x\n\nx|y\n"),
+        ("last", "x\n\nx|y"),
+        ("glue.tsv", "index\tprediction\n0\tx\n1\t\n2\tx|y\n"),
+        ("ours.jsonl", '{"labels": ["x"]}\n\n{"labels": []}\n{"labels": ["x", "y"]}\n'),
+    ],
+)
+def test_a_text_may_have_no_label(tmp_path: Path, name: str, text: str) -> None:
+    gold = write(tmp_path / "gold.tsv", "text\tlabel\none\tx\ntwo\t\nthree\tx|y\n")
+    found = scored("multilabel", gold, write(tmp_path / name, text))
+    assert (
+        found["scores"]["micro_f1"] == 1.0
+        and found["examples"] == 3
+        and not any("predicted" in n for n in found["notes"])
+    )
+
+
 def test_numbers(tmp_path: Path) -> None:
     gold = write(tmp_path / "gold.tsv", "text\tscore\na\t1\nb\t2\nc\t3\n")
     scores = scored("regress", gold, write(tmp_path / "p", "2\n4\n6\n"))["scores"]

@@ -61,6 +61,18 @@ def test_a_probe_compares_all_readings_and_reads_the_text_once(
     assert not (out / "runs").exists() and not (out / "features").exists()
 
 
+def test_dev_is_scored_with_the_threshold_of_the_held_out_examples(tiny_run: Path, tmp_path: Path) -> None:
+    """Of eight labels that a text has one of each is improbable: above 0.5 there would be none."""
+    file = tmp_path / "t.tsv"
+    words = ("river", "queen", "mill", "baker", "winter", "market", "farmer", "house")
+    lines = [f"the {word} {n}\t{word[0]}" for n in range(5) for word in words]
+    file.write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
+    plain = {"task": "multilabel", "model": str(tiny_run), "data": {"train": str(file), "dev": str(file)}}
+    settings = ["train.precision=float32", "train.epochs=8", "optim.learning_rate=1e-3"]
+    found = probe(plain, settings, "test", tmp_path / "probe", tell=lambda text: None)
+    assert all(row["dev"]["mean"] > 0 for row in found["readings"].values())
+
+
 def test_what_contradicts_probing_is_refused(plain: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave out --grid"):
         probe(plain, [*SETTINGS, 'grid=["optim.learning_rate=1e-3,2e-3"]'], "test", tmp_path / "a", tell=print)

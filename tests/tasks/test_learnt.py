@@ -3,7 +3,7 @@
 import pytest
 
 from firth.errors import InputError
-from firth.tasks.learnt import check_pair, learnt_columns, learnt_pairs
+from firth.tasks.learnt import check_pair, check_pairs, learnt_columns, learnt_pairs
 from firth.text.records import Tagged, Text
 
 
@@ -25,3 +25,14 @@ def test_a_pair_is_refused_only_where_single_texts_were_learnt() -> None:
         check_pair(pair, False)
     assert [check_pair(record, False) for record in (one, words)] == [one, words]
     assert check_pair(pair, True) is check_pair(pair, None) is pair
+
+
+def test_labelled_texts_are_pairs_where_pairs_were_learnt() -> None:
+    one, pair = Text("a", where="d.tsv:1"), Text("a", second="", where="d.tsv:2")
+    with pytest.raises(InputError, match=r"d\.tsv:2: a pair of texts, and the model has learnt from single texts"):
+        check_pairs([one, pair], False)
+    with pytest.raises(InputError, match=r"d\.tsv:1: a single text, and the model has learnt from pairs of texts"):
+        check_pairs([one, one], True)
+    check_pairs([one, pair], True)
+    check_pairs([one, pair], None)
+    check_pairs([Tagged("a b", ((0, 1), (2, 3)))], None)

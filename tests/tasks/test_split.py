@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import ConfigError, InputError
-from firth.tasks.split import hold_out, limit
+from firth.tasks.split import content_key, hold_out, limit, split_key
 from firth.text.records import Answer, Choice, Question, Tagged, Text
 
 # Few different texts and groups, so that equal ones meet.
@@ -73,6 +73,13 @@ def test_every_kind_of_record_stays_with_its_equals() -> None:
         train, held = hold_out([make(i) for i in range(10) for _ in range(3)], 0.3)
         assert len(held) == 9
         assert not set(map(repr, train)) & set(map(repr, held))
+
+
+def test_questions_about_one_paragraph_stay_together() -> None:
+    records = [Question(f"who {n}?", f"context {i}", (Answer("c", 0),)) for i in range(10) for n in range(3)]
+    train, held = hold_out(records, 0.3)
+    assert len(held) == 9 and not {r.context for r in train} & {r.context for r in held}
+    assert len(set(map(content_key, records))) == 30 and len(set(map(split_key, records))) == 10
 
 
 @given(TEXTS, st.integers(1, 40), st.integers(0, 5))

@@ -18,6 +18,7 @@ from firth.baseline.tfidf import Tfidf, Vectorizer, answers_of, fit_vectorizer, 
 from firth.data.hashing import seed_of
 from firth.errors import InputError
 from firth.metrics.calibration import best_threshold, careful_temperature, softmax
+from firth.tasks.split import split_key
 from firth.text.records import Text
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def fit_tfidf(
         folds, by = [(list(train), list(held))], "held-out training examples"
     else:
         folds = folds_of(every, min(FOLDS, len(every)))
+        if not folds:
+            raise InputError("all examples have one text, or are of one group: expected two at least, to choose on one")
         by = f"cross-validation over {len(folds)} folds of the training examples"
     strengths = strengths or STRENGTHS[kind]
     # Any label that is known may be predicted; one without an example is only never likely.
@@ -119,21 +122,51 @@ def fit_tfidf(
 
 
 def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
-    """``n`` ways to hold examples out, each example once; labels are spread, equal texts stay together.
+    """``n`` ways to hold examples out, each example once; labels are spread, equal texts and groups stay together.
 
-    By hash of the texts: the same whatever their order.
+    By hash of the texts or groups: the same whatever their order. There are fewer where there are fewer groups.
     """
-    groups: dict[str, list[int]] = {}
-    for number, record in enumerate(records):
-        groups.setdefault(f"{record.text}\t{record.second or ''}", []).append(number)
-    order = sorted(groups, key=lambda key: (str(records[groups[key][0]].label), seed_of("folds", key), key))
-    fold = {number: place % n for place, key in enumerate(order) for number in groups[key]}
+    if any(record.group for record in records):
+        fold = _dealt(records, n)
+    else:
+        texts = _numbers_by(records, lambda record: f"{record.text}\t{record.second or ''}")
+        order = sorted(texts, key=lambda key: (str(records[texts[key][0]].label), seed_of("folds", key), key))
+        fold = {number: place % n for place, key in enumerate(order) for number in texts[key]}
     found = []
     for held in range(n):
         fit = [record for number, record in enumerate(records) if fold[number] != held]
         ask = [record for number, record in enumerate(records) if fold[number] == held]
         if fit and ask:
             found.append((fit, ask))
+    return found
+
+
+def _numbers_by(records: Sequence[Text], key: Callable[[Text], str]) -> dict[str, list[int]]:
+    """The numbers of the records with each key."""
+    found: dict[str, list[int]] = {}
+    for number, record in enumerate(records):
+        found.setdefault(key(record), []).append(number)
+    return found
+
+
+def _dealt(records: Sequence[Text], n: int) -> dict[int, int]:
+    """The fold of each record: groups are dealt from the largest on, each to the fold that has least of its labels."""
+    groups = _numbers_by(records, split_key)
+    counts = {key: Counter(str(records[number].label) for number in numbers) for key, numbers in groups.items()}
+    every = Counter(str(record.label) for record in records)
+    # What each fold has: shares of the examples of each label, and of all.
+    labels, sizes = [Counter[str]() for _ in range(n)], [0] * n
+
+    def has(fold: int, key: str) -> float:
+        of_labels = sum(count * labels[fold][label] / every[label] for label, count in counts[key].items())
+        return of_labels + len(groups[key]) * sizes[fold] / len(records)
+
+    found = dict[int, int]()
+    for key in sorted(groups, key=lambda key: (-len(groups[key]), seed_of("folds", key), key)):
+        chosen = min(range(n), key=lambda fold: (has(fold, key), sizes[fold]))
+        labels[chosen] += counts[key]
+        sizes[chosen] += len(groups[key])
+        found |= dict.fromkeys(groups[key], chosen)
     return found
 
 

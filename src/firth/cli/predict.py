@@ -117,6 +117,7 @@ def predict(
             raise ConfigError(f"--out {out}: answers are written as JSON lines, expected a name such as answers.jsonl")
         check_new_file(out)
     from firth.tasks.items import AT_ONCE
+    from firth.tasks.learnt import of_one_text
     from firth.tasks.readers.files import Problems
 
     loaded, ensemble = _load(model, list(others or ()), precision, compile)
@@ -136,7 +137,7 @@ def predict(
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
-    answers = ensemble(_of_one_text(loaded, _some(records, file)), at_once=at_once, noted=noted)
+    answers = ensemble(of_one_text(_some(records, file), loaded.pairs), at_once=at_once, noted=noted)
     if recover_text == "published":
         from firth.inference.model import Model
 
@@ -310,18 +311,6 @@ def _some(records: Iterable["Record"], file: Path | None) -> Iterator["Record"]:
     if first is None:
         raise InputError(f"{file or 'stdin'}: no input: give at least one line")
     return chain([first], source)
-
-
-def _of_one_text(model: "Predictor", records: Iterable["Record"]) -> Iterator["Record"]:
-    """The records; InputError for a pair of texts where the model learnt from single ones: half of it would be lost."""
-    single = model.pairs is False
-    for record in records:
-        if single and getattr(record, "second", None) is not None:
-            raise InputError(
-                f"{record.where}: a pair of texts, and the model has learnt from single texts: give it one a line, or "
-                "name the column of the text, such as --columns text=0"
-            )
-        yield record
 
 
 def _shown(answers: Iterable[Answer]) -> Iterator[Answer]:

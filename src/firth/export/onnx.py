@@ -28,7 +28,7 @@ from firth.convert.hf_mapping import Findings
 from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
-from firth.finetuning.evaluate import compare_precisions, read_gold
+from firth.finetuning.evaluate import compare_precisions, read_gold_of
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
 from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
@@ -40,7 +40,6 @@ from firth.packed import from_padded
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
-from firth.tasks.reading import check_labels
 from firth.tasks.rows import Example, Outputs, Row, RowWords, collate, make_row
 
 GRAPH, ABOUT, INT8_GRAPH = ONNX_GRAPH, ONNX_ABOUT, "model_int8.onnx"
@@ -254,11 +253,8 @@ class _Gold:
 
 def _read_gold(loaded: Loaded, int8: Int8) -> _Gold:
     problems = Problems(skip_bad=int8.config.skip_bad)
-    task = int8.task or loaded.task
-    records = read_gold(task, int8.data, int8.config, problems, int8.split)
-    if labels := getattr(loaded.objective.config, "labels", ()):
-        records = check_labels(records, labels, problems)
-    return _Gold(records, task, problems.report())
+    records = read_gold_of(loaded, int8.task, int8.data, int8.config, problems, int8.split)
+    return _Gold(records, int8.task or loaded.task, problems.report())
 
 
 def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -> tuple[dict[str, Any], str]:

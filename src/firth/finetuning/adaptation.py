@@ -26,6 +26,8 @@ from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import measure_pace, pretrain_or_resume
 from firth.pretraining.several import Processes
 from firth.systems import SYSTEMS
+from firth.tasks.datasets import DATASETS
+from firth.tasks.reading import split_files, splits_in
 from firth.text.corpus import find_files
 from firth.text.records import Choice, Question, Record, Text
 from firth.training.collectives import World
@@ -51,11 +53,25 @@ def check_adaptation(recipe: Finetune, base: Base) -> None:
         )
     if SYSTEMS[base.system_name].predict == "translation":
         raise ConfigError(f"adapt.text: {base.system_name} learns from parallel text, which this is not: leave it out")
-    files = text_files(recipe)
-    held_back = {file_sha256(Path(recipe.data.dev))} if recipe.data.dev else set()
-    for file in files:
-        if file_sha256(file) in held_back:
-            raise ConfigError(f"adapt.text: {file} is the dev file, which only scores the model: give other text")
+    held_back = {file_sha256(file): split for file, split in _scored_files(recipe)}
+    for file in text_files(recipe):
+        if split := held_back.get(file_sha256(file)):
+            raise ConfigError(f"adapt.text: {file} is the {split} file, which only scores the model: give other text")
+
+
+def _scored_files(recipe: Finetune) -> list[tuple[Path, str]]:
+    """The files that the model is not trained on, each with the name of its split."""
+    data = recipe.data
+    if recipe.task not in DATASETS:
+        return [(Path(data.dev), "dev")] if data.dev else []
+    folder = Path(data.folder)
+    trained = split_files(recipe.task, folder, "train")
+    return [
+        (file, split)
+        for split in splits_in(recipe.task, folder)
+        for file in split_files(recipe.task, folder, split)
+        if file not in trained
+    ]
 
 
 def text_files(recipe: Finetune) -> list[Path]:

@@ -27,7 +27,7 @@ from typing import Any
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json
-from firth.errors import ConfigError, FirthError
+from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
@@ -53,6 +53,8 @@ SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 _LEAST_S = 20.0
 # Safety factor on the expected time: a fit starts only if it is expected to end within the time left.
 _DOUBT = 1.2
+# Keys that all ways share, of which ``settings`` would change the fine-tunings alone.
+_SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer")
 # Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
 
@@ -92,15 +94,20 @@ def compare(
 ) -> Comparison:
     """Compare ways to learn ``task`` in folder ``out``, or resume the comparison there.
 
-    ``settings``: further recipe keys of the fine-tunings. ``verbose``: also prints the messages of each. ``on``: a Ray
-    cluster whose nodes share the fits, as ``connect`` reads it. Wrong data or options raise ConfigError or InputError
-    before anything is written.
+    ``settings``: further recipe keys of the fine-tunings, none that all ways share, such as ``data``. ``verbose``: also
+    prints the messages of each. ``on``: a Ray cluster whose nodes share the fits, as ``connect`` reads it. Wrong data
+    or options raise ConfigError or InputError before anything is written.
     """
     kind = kind_of_task(task)
     if kind not in KINDS:
         raise ConfigError(f"compare supports {', '.join(KINDS)}, not {kind}: use firth finetune and evaluate")
     if not 0 < minutes < float("inf"):
         raise ConfigError(f"--minutes {minutes}: expected more than 0")
+    if shared := [key for key in settings or {} if key.split(".")[0] in _SHARED]:
+        raise ConfigError(
+            f"--set {shared[0]}: all ways are compared on the same data, task and models, and --set changes the "
+            "fine-tunings alone: leave it out, and choose the data and models with the flags (firth compare --help)"
+        )
     if twice := [model for model, n in Counter(models).items() if n > 1]:
         raise ConfigError(f"{twice[0]} is given twice: give each model once")
     if not data.dev and not data.folder:
@@ -224,6 +231,7 @@ class _Comparing:
         """Do all fits that the time allows, here or on a cluster, and keep the winner."""
         for note in self.labelled.notes:
             self.tell(note)
+        self._leave_out_small_draws()
         self.tell(
             f"{self.task}: {self.n_all:,} labelled examples, {len(self.dev):,} {self.split}; "
             f"{len(self.ways)} ways, up to {format_duration(self.budget_s)}"
@@ -263,6 +271,18 @@ class _Comparing:
         except (FirthError, OSError) as error:
             self.tell(f"no report.html: {error}")
         return Comparison(self.out, results)
+
+    def _leave_out_small_draws(self) -> None:
+        """Leave out numbers of labels whose draw cannot be learnt from: of a rare label it may have no example."""
+        for n in self.sizes[:-1]:
+            if (self.folder("baseline", n) / "cell.json").is_file():
+                continue
+            try:
+                read_labelled(self.task, dataclasses.replace(self.data, limit=n), {})
+            except InputError:
+                self.sizes.remove(n)
+                self.skipped.append(f"all ways with {n:,} labels: a draw of so few has one label only, or one example")
+                self.tell(f"skipped: {self.skipped[-1]}")
 
     def _stages(self) -> list[list[tuple[Way, int]]]:
         """All fits in order; those of a stage need none of each other.

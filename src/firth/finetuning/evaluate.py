@@ -15,7 +15,7 @@ from firth.files import file_sha256
 from firth.finetuning.baseline import score_method
 from firth.finetuning.labelled import read_file, with_columns
 from firth.finetuning.recipe import LabelledConfig
-from firth.folder import PRETRAINING, WEIGHTS
+from firth.folder import PRETRAINING, WEIGHTS, Loaded
 from firth.formats.table import open_model
 from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
@@ -26,11 +26,13 @@ from firth.inference.loading import check_baseline_options
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.tasks.datasets import DATASETS
+from firth.tasks.items import RECORDS
 from firth.tasks.kinds import kind_of_task, metrics_of
-from firth.tasks.learnt import learnt_columns
+from firth.tasks.learnt import check_pairs, learnt_columns, learnt_pairs
 from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
 from firth.tasks.reading import check_labels, read_dataset, split_files
+from firth.text.records import Text
 from firth.text.tokenizer import Tokenizer
 
 # Format, columns and header are detected from the file.
@@ -94,10 +96,7 @@ def evaluate(
     problems = Problems(skip_bad=config.skip_bad)
     objective = task_model(loaded)
     labels = getattr(objective.config, "labels", ())
-    config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance, labels)
-    records = read_gold(task or loaded.task, data, config, problems, split)
-    if labels:
-        records = check_labels(records, labels, problems)
+    records = read_gold_of(loaded, task, data, config, problems, split)
     device = torch.device("cpu") if precision == "int8" else find_machine("float32").device
     objective.to(device)
     task = task or loaded.task
@@ -150,11 +149,30 @@ def _evaluate_method(
     problems = Problems(skip_bad=config.skip_bad)
     config = _columns_of(task, baseline.task, data, config, problems, baseline.provenance, baseline.labels)
     records = read_gold(task or baseline.task, data, config, problems, split)
-    if baseline.labels:
-        records = check_labels(records, baseline.labels, problems)
+    records = _checked(records, baseline.pairs, baseline.labels, problems)
     task = task or baseline.task
     scored = score_method(task, baseline.method, records, "evaluating")
     return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report(), "path": path}
+
+
+def read_gold_of(
+    loaded: Loaded, task: str, data: str, config: LabelledConfig, problems: Problems, split: str = "dev"
+) -> list[Any]:
+    """Read labelled records as a fine-tuned model reads them: with its columns and labels.
+
+    ``task``: a data set, or empty for a file of the model's own kind. InputError for a label that the model does not
+    know, and for pairs of texts where it has learnt from single ones, or the reverse.
+    """
+    labels = getattr(task_model(loaded).config, "labels", ())
+    config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance, labels)
+    records = read_gold(task or loaded.task, data, config, problems, split)
+    pairs = learnt_pairs(loaded.provenance) if RECORDS[loaded.task] is Text else None
+    return _checked(records, pairs, labels, problems)
+
+
+def _checked(records: list[Any], pairs: bool | None, labels: Sequence[str], problems: Problems) -> list[Any]:
+    check_pairs(records, pairs)
+    return check_labels(records, labels, problems) if labels else records
 
 
 def _columns_of(

@@ -151,6 +151,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
         if config.train:
             config = with_columns(kind, config.train, config, problems)
         train, dev = _own(kind, config, given, problems)
+        _check_alike(train, dev.get("dev", []), config)
         if kind == "classify":
             examples: list[Any] = train
             texts = [f"{record.text} {record.second or ''}" for record in examples]
@@ -180,6 +181,17 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     if kind == "tag" and options["scheme"] == "plain":
         metrics = ("tag_accuracy",)
     return LabelledData(kind, metrics, train, held, dev, options, problems.report(), config.columns)
+
+
+def _check_alike(train: Sequence[Any], dev: Sequence[Any], config: LabelledConfig) -> None:
+    """InputError where one file has pairs of texts and the other single ones: half of each pair would be lost."""
+    ours, theirs = ([isinstance(r, Text) and r.second is not None for r in records] for records in (train, dev))
+    if theirs and ((any(theirs) and not any(ours)) or (all(ours) and not any(theirs))):
+        pairs, single = (config.dev, config.train) if any(theirs) else (config.train, config.dev)
+        raise InputError(
+            f"{pairs} has pairs of texts, {single} single texts: give both files the same columns, and name them with "
+            "--columns, such as text=0,label=1 or text=0,second=1,label=2"
+        )
 
 
 def _note_shared(name: str, records: Sequence[Any], train: Sequence[Any], problems: Problems) -> None:

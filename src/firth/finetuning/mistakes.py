@@ -22,7 +22,10 @@ _LEAST = 1e-7  # distance from 0 and 1 within which probabilities are alike
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A wrong prediction. ``words``: of the text, then of the second; with the weight of each, None of a long text."""
+    """A wrong prediction. ``words``: of the text, then of the second, with the weight of each.
+
+    The weight is None in a long text, and of a word that is the only one of its text.
+    """
 
     where: str
     gold: str
@@ -48,17 +51,20 @@ def _explain(loaded: Loaded, record: Text, answer: Labelled) -> Mistake:
     first, second = record.text.split(), (record.second or "").split()
     words = [*first, *second]
     weights: list[float | None] = [None] * len(words)
-    if 1 < len(words) <= _MOST_WORDS:
+    # Without its only word a text would be empty, which models of two texts refuse.
+    places = [n for n in range(len(words)) if len(first if n < len(first) else second) > 1]
+    if places and len(words) <= _MOST_WORDS:
         without = [
             replace(
                 record,
-                text=" ".join(first[:n] + first[n + 1 :]),
+                text=" ".join(_without(first, n)),
                 second=None if record.second is None else " ".join(_without(second, n - len(first))),
             )
-            for n in range(len(words))
+            for n in places
         ]
         found, _ = answer_records(loaded, without)
-        weights = [_log_odds(answer.probability) - _log_odds(one.probabilities[answer.label]) for one in found]
+        for n, one in zip(places, found, strict=True):
+            weights[n] = _log_odds(answer.probability) - _log_odds(one.probabilities[answer.label])
     gold = str(record.label)
     return Mistake(record.where, gold, answer.label, answer.probability, tuple(zip(words, weights, strict=True)))
 
@@ -69,4 +75,4 @@ def _log_odds(probability: float) -> float:
 
 
 def _without(words: list[str], n: int) -> list[str]:
-    return words if n < 0 else words[:n] + words[n + 1 :]
+    return [word for place, word in enumerate(words) if place != n]

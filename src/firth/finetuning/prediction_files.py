@@ -104,7 +104,10 @@ def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problem
 
 
 def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
-    lines = [(number, line) for number, line in read_lines(path) if line.strip()]
+    lines = list(read_lines(path))
+    # In a plain file of label sets a blank line is a text without labels.
+    if kind != "multilabel" or any(line.lstrip().startswith("{") for _, line in lines):
+        lines = [(number, line) for number, line in lines if line.strip()]
     if len(lines) == len(records) + 1 and lines[0][1].split("\t")[0] in ("index", "id"):
         lines = lines[1:]
     if len(lines) != len(records):
@@ -184,12 +187,19 @@ _KEYS = {
 }
 _MAKE: dict[str, Any] = {
     "classify": lambda v: Labelled(str(v), 1.0, {}),
-    "multilabel": lambda v: MultiLabelled(tuple(v.split("|") if isinstance(v, str) else map(str, v)), {}),
+    "multilabel": lambda v: MultiLabelled(_label_set(v), {}),
     "regress": lambda v: Valued(_finite(v)),
     "tag": lambda v: TaggedText(tuple(map(str, v)), (), ()),
     "answer": lambda v: Answered(str(v), 0, 0, 1.0, None, ()),
     "choose": lambda v: Chosen(int(v), "", ()),
 }
+
+
+def _label_set(value: Any) -> tuple[str, ...]:
+    """The labels of a text: of a list, or of a string with | between them."""
+    if not isinstance(value, str):
+        return tuple(map(str, value))
+    return tuple(value.split("|")) if value.strip() else ()
 
 
 def _with_score(text: Any, found: dict[str, Any], where: str) -> Answered:

@@ -14,6 +14,7 @@ from firth.config import to_dict
 from firth.errors import ConfigError, FirthError
 from firth.files import check_new, new_folder, write_json
 from firth.finetuning.base import Base
+from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune, build, plain_recipe
 from firth.finetuning.resolve import resolve
@@ -107,7 +108,7 @@ def _probe(
                 best = tune(run, folder, _quiet)["best"]
                 model = read_model(folder / "model").objective
                 assert isinstance(model, TaskModel)
-                runs.append({"held_out": best, "mix": _mix(model), **_scores(variant, model, dev)})
+                runs.append({"held_out": best, "mix": _mix(model), **_scores(variant, model, held, dev)})
                 shutil.rmtree(folder)
             found[reading.name] = {
                 "features": reading.features,
@@ -171,12 +172,15 @@ def _mix(model: TaskModel) -> list[float] | None:
     return mix.weights().tolist() if isinstance(mix, WeightedSum) else None
 
 
-def _scores(recipe: Finetune, model: TaskModel, dev: dict[str, EncodedSplit]) -> dict[str, float]:
-    """The recipe's metric on each dev file."""
-    found = {}
+def _scores(recipe: Finetune, model: TaskModel, held: EncodedSplit, dev: dict[str, EncodedSplit]) -> dict[str, float]:
+    """The recipe's metric on each dev file, with the threshold that is best on the held-out examples."""
+    found, options, budget = {}, recipe.head, recipe.train.batch_tokens
+    if dev and recipe.kind in ("multilabel", "answer"):
+        outputs = row_outputs(model, held.examples, budget_tokens=budget)
+        options, _ = calibrate(recipe.kind, options, held, outputs)
     for name, split in dev.items():
-        outputs = row_outputs(model, split.examples, budget_tokens=recipe.train.batch_tokens)
-        found[name] = score_split(recipe.task, split, outputs, recipe.head).scores[recipe.metric]
+        outputs = row_outputs(model, split.examples, budget_tokens=budget)
+        found[name] = score_split(recipe.task, split, outputs, options).scores[recipe.metric]
     return found
 
 

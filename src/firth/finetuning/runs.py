@@ -85,24 +85,27 @@ class Runs:
         self._describe()
         self._check_memory()
         encoder = self.base.encoder(self.recipe.train.seed, None)
-        fitting = []
+        fitting = list[int]()
+        largest: TaskModel | None = None  # of those whose encoder learns
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
             self.base.config_with(recipe.adapt.dropout)  # raises if it cannot be set
             model = recipe.row.model(encoder, recipe.head)
-            freeze(model, recipe.adapt)
+            frozen = freeze(model, recipe.adapt)
+            if not frozen:
+                largest = model
             transferred(encoder, recipe.adapt.transferred_groups)
             self._vectors_for(recipe)
             rows = (row for example in self._examples_for(recipe)["train"].examples for row in example.rows)
             n_tokens = recipe.train.epochs * sum(len(row.ids) for row in rows)
-            fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes))
+            fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes, frozen=frozen))
         self.processes = min(fitting)
         self.recipe = for_processes(self.recipe, self.processes)
         # With stored features the encoder needs no activation memory.
-        if self.recipe.adapt.frozen_groups != -1:
+        if largest is not None:
             train, row = self.recipe.train, SYSTEMS[self.base.system_name]
             need = estimate_memory(
-                model,
+                largest,
                 row,
                 self.base.config,
                 self.machine.dtype,
@@ -115,16 +118,18 @@ class Runs:
     def _check_memory(self) -> None:
         """ConfigError where one process has no room for the model, before any of it is made."""
         train, row = self.recipe.train, SYSTEMS[self.base.system_name]
-        # With stored features nothing is kept of the encoder.
-        if self.recipe.adapt.frozen_groups == -1:
+        for settings in self.settings:
+            recipe = varied(self.recipe, settings)
+            with sizes_only():
+                model = recipe.row.model(row.encoder(self.base.config), recipe.head)
+            # With stored features nothing is kept of the encoder.
+            if freeze(model, recipe.adapt):
+                continue
+            need = estimate_memory(
+                model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
+            )
+            check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute)
             return
-        with sizes_only():
-            model = self.recipe.row.model(row.encoder(self.base.config), self.recipe.head)
-        freeze(model, self.recipe.adapt)
-        need = estimate_memory(
-            model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
-        )
-        check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute)
 
     def identity(self, plain: dict[str, Any]) -> dict[str, str]:
         """Hash the inputs; ``plain``: the recipe as stored in its file."""
@@ -333,7 +338,10 @@ class Runs:
             scores["dev"][name], scores["breakdown"][name] = scored.scores, scored.breakdown.to_dict()
         if recipe.kind == "classify":
             split = next(iter(self.labelled.dev), "held out")
-            scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
+            try:
+                scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
+            except FirthError as error:
+                self.tell(f"no mistakes are explained: {error}")
         write_json(done, scores)
         return run | scores
 

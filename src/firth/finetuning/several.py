@@ -11,14 +11,17 @@ from firth.pretraining.several import SHORT_RUN_FLOPS, Processes
 from firth.tasks.model import TaskModel
 
 
-def count_processes(recipe: Finetune, model: TaskModel, n_tokens: float, machine: Machine, asked: Processes) -> int:
+def count_processes(
+    recipe: Finetune, model: TaskModel, n_tokens: float, machine: Machine, asked: Processes, *, frozen: bool
+) -> int:
     """How many processes a run has: as many as asked for, or one for each thread.
 
     On a CPU several processes of one thread each train faster than one with several threads. It is one with a GPU, in
     a short run, where the encoder is frozen (its vectors are computed once), and for a head with running statistics
-    (batch norm). ``n_tokens``: that the run reads. ConfigError where so many cannot share an update.
+    (batch norm). ``n_tokens``: that the run reads. ``frozen``: whether the whole encoder is (``base.freeze``).
+    ConfigError where so many cannot share an update.
     """
-    most, alone = recipe.train.micro_batches or recipe.train.batch_examples, _alone(recipe, model, machine)
+    most, alone = recipe.train.micro_batches or recipe.train.batch_examples, _alone(model, machine, frozen)
     if asked != "auto":
         if asked > 1 and alone:
             raise ConfigError(f"--processes {asked}: {alone}: leave it out")
@@ -31,11 +34,11 @@ def count_processes(recipe: Finetune, model: TaskModel, n_tokens: float, machine
     return 1 if alone or short else min(torch.get_num_threads(), most)
 
 
-def _alone(recipe: Finetune, model: TaskModel, machine: Machine) -> str:
+def _alone(model: TaskModel, machine: Machine, frozen: bool) -> str:
     """Why a run is of one process; empty if it need not be."""
     if machine.device.type != "cpu":
         return "a GPU has one process"
-    if recipe.adapt.frozen_groups == -1:
+    if frozen:
         return "of a frozen encoder only the head learns, which one process does faster"
     if any(True for _ in model.head.buffers()):
         return "this head has running statistics (batch norm), which processes would not share"

@@ -1,11 +1,13 @@
 """What a model's folder says of the data that it has learnt from; no torch."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from firth.errors import InputError
 from firth.tasks.readers.texts import parse_columns
 from firth.text.records import Record, Text
+
+R = TypeVar("R", bound=Record)
 
 # Key of a model's provenance: whether it learnt from pairs of texts (True) or from single ones (False).
 PAIRS = "pairs"
@@ -35,3 +37,25 @@ def check_pair(record: Record, pairs: bool | None) -> Record:
             "a pair of texts, and the model has learnt from single texts: give it a text, or a list of texts"
         )
     return record
+
+
+def of_one_text(records: Iterable[R], pairs: bool | None) -> Iterator[R]:
+    """The records of a file, checked as ``check_pair`` does; an error names the place."""
+    for record in records:
+        if pairs is False and isinstance(record, Text) and record.second is not None:
+            raise InputError(
+                f"{record.where}: a pair of texts, and the model has learnt from single texts: give it one a line, or "
+                "name the column of the text, such as --columns text=0"
+            )
+        yield record
+
+
+def check_pairs(records: Sequence[Record], pairs: bool | None) -> None:
+    """InputError where labelled records are pairs of texts and a model has learnt from single ones, or the reverse."""
+    for _ in of_one_text(records, pairs):
+        pass
+    if pairs and records and all(isinstance(record, Text) and record.second is None for record in records):
+        raise InputError(
+            f"{records[0].where}: a single text, and the model has learnt from pairs of texts: name the columns of "
+            "both, such as --columns text=0,second=1,label=2"
+        )

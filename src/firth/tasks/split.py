@@ -22,7 +22,7 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
     """
     if not 0.0 < share < 1.0:
         raise ConfigError(f"share={share}: expected more than 0 and less than 1")
-    sizes = Counter(_key(record) for record in records)
+    sizes = Counter(split_key(record) for record in records)
     if len(records) == 1:
         raise InputError(
             "there is 1 example: holding one out requires at least two; use more examples, or select on a dev file: "
@@ -42,7 +42,7 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
             if len(held) == len(sizes) - 1 or sum(sizes[one] for one in held) >= n:
                 break
             held.add(key)
-    return [r for r in records if _key(r) not in held], [r for r in records if _key(r) in held]
+    return [r for r in records if split_key(r) not in held], [r for r in records if split_key(r) in held]
 
 
 def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
@@ -55,16 +55,19 @@ def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
         raise ConfigError(f"limit={n}: expected at least 1")
     units, seen = [], Counter[str]()
     for record in records:
-        key = _key(record)
+        key = split_key(record)
         seen[key] += 1
         units.append(key if record.group else f"{key}/{seen[key]}")
     taken = _first_keys(Counter(units), n, seed, most=len(units))
     return [record for record, unit in zip(records, units, strict=True) if unit in taken]
 
 
-def _key(record: Record) -> str:
-    """The key that is hashed to place a record."""
-    return f"group/{record.group}" if record.group else content_key(record)
+def split_key(record: Record) -> str:
+    """The key that is hashed to place a record: records with equal keys stay together."""
+    if record.group:
+        return f"group/{record.group}"
+    # All questions about a paragraph stay together.
+    return f"text/{record.context}" if isinstance(record, Question) else content_key(record)
 
 
 def content_key(record: Record) -> str:
@@ -75,7 +78,7 @@ def content_key(record: Record) -> str:
         case Tagged():
             return f"text/{record.text}"
         case Question():
-            return f"text/{record.context}"
+            return f"text/{record.context}/{record.question}"
         case Choice():
             return f"text/{record.text}/{record.question}/{record.choices}"
 
