@@ -385,6 +385,7 @@ if __name__ == "__main__":
     sections = [
         run_section("The shipped English model, firth-mini-en", "firth-mini-en"),
         run_section("Its second run: longer sequences and lower case", "firth-mini-en-long"),
+        run_section("Its third run, of short sequences", "firth-mini-en-third"),
         run_section("The shipped Korean model, firth-mini-ko", "firth-mini-ko"),
         run_section("Its second run: longer sequences, in Korean", "firth-mini-ko-long"),
         run_section("Its third run, in Korean", "firth-mini-ko-third"),

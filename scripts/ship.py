@@ -160,7 +160,7 @@ def scores(name: str, path: Path) -> str:
                 found = [_median(cell, tuned["metric"]) for cell in (tuned, baseline)]
                 lines.append(f"| {row.name} | {tuned['metric']} | {labels:,} | {' | '.join(found)} |")
     if not lines and earlier:
-        return "Fine-tuning has been measured with the weights of the first run only: docs/results.md."
+        return "Fine-tuning has been measured with the weights of earlier runs only: docs/results.md."
     if not lines:
         return "Not recorded yet."
     head = ["| task | score | labels | this model | baseline |", "| --- | --- | ---: | ---: | ---: |"]
