@@ -17,7 +17,8 @@ from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError, InputError
 from firth.remote import Cache, RemotePath, place_of
-from firth.text.corpus import CorpusReader, find_files
+from firth.text.corpus import CorpusReader
+from firth.text.finding import find_files
 from firth.text.layouts import bert_layout
 
 SYSTEM = fsspec.filesystem("memory")

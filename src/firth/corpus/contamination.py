@@ -16,7 +16,8 @@ from firth.corpus.duplicates import LONG, paragraph_key, split_key
 from firth.corpus.fingerprints import FingerprintBlock, fingerprint, inside, mix, ngrams
 from firth.errors import InputError
 from firth.tasks.readers.files import csv_rows
-from firth.text.corpus import bare_name, read_text_lines
+from firth.text.corpus import read_text_lines
+from firth.text.finding import bare_name
 from firth.text.tokenizer import whole_text
 
 # Of the evaluation files in a folder.

@@ -46,7 +46,8 @@ from firth.data.shards import (
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, check_new, file_sha256, lock, remove_folder, write_text
 from firth.progress import Progress
-from firth.text.corpus import CorpusReader, find_files
+from firth.text.corpus import CorpusReader
+from firth.text.finding import find_files
 from firth.text.id_cache import IdCache
 from firth.text.parallel import ParallelReader
 from firth.text.published import load_tokenizer

@@ -10,7 +10,8 @@ from pathlib import Path
 from firth.corpus.selection import MOST
 from firth.errors import ConfigError, InputError
 from firth.progress import Progress
-from firth.text.corpus import CorpusReader, find_files
+from firth.text.corpus import CorpusReader
+from firth.text.finding import find_files
 
 EXPONENT = 0.7
 

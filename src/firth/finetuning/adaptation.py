@@ -28,7 +28,7 @@ from firth.pretraining.several import Processes
 from firth.systems import SYSTEMS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.reading import split_files, splits_in
-from firth.text.corpus import find_files
+from firth.text.finding import find_files
 from firth.text.records import Choice, Question, Record, Text
 from firth.training.collectives import World
 

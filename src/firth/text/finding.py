@@ -1,0 +1,135 @@
+"""Find the text files of a corpus: by name, in folders, by pattern, at addresses such as s3://…"""
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from firth.errors import InputError
+from firth.files import check_regular, nearest
+from firth.remote import RemotePath, is_address, place_of
+
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".text", ".md", ".xml", ".parquet")
+PACKED = (".gz", ".xz", ".bz2", ".zst")
+# What stands in a decoded name or text for a byte or half a pair that is no character.
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def find_files(paths: Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+    """Expand files, folders and glob patterns, also at addresses such as s3://…, to text files, each once, in order.
+
+    Folders are searched recursively in sorted order, also behind links; hidden names are skipped, and other
+    ``suffixes``. A file given by name may have any suffix. Raises InputError for a path or pattern that matches no
+    file, for a name that is not UTF-8, and for a pipe, which cannot be read twice.
+    """
+    if not paths:
+        raise InputError("no text files given; name at least one file, folder or glob pattern")
+    found: dict[str, Path] = {}
+    for given in paths:
+        for path in _files_of(str(given), suffixes):
+            _check_name(path)
+            if not isinstance(path, RemotePath):
+                _check_regular(path)
+            found.setdefault(os.path.realpath(path), path)
+    return list(found.values())
+
+
+def _check_name(path: Path) -> None:
+    """InputError for a name of other bytes: no vocabulary or corpus could say where its text is from."""
+    if SURROGATE.search(str(path)):
+        raise InputError(f"{path}: a name that is not UTF-8; rename it")
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
+
+
+def _files_of(given: str, suffixes: tuple[str, ...]) -> list[Path]:
+    path = place_of(given)
+    if isinstance(path, RemotePath):
+        return _files_at(path, suffixes)
+    if is_address(given):
+        given = str(path)
+    try:
+        if path.is_dir():
+            files = _files_in(path, suffixes)
+            if not files:
+                raise _no_text(path, "no text file in this folder", suffixes)
+            return files
+        if path.exists():
+            return [path]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{given!r}: cannot be read: {reason_of(error)}") from None
+    if not glob.has_magic(given):
+        raise InputError(f"{given}: no such file or folder; {nearest(path) or 'check the path'}")
+    files = []
+    for match in sorted(glob.glob(given, recursive=True)):
+        files += _files_in(Path(match), suffixes) if os.path.isdir(match) else [Path(match)]
+    if not files:
+        raise InputError(f"{given}: no file matches this pattern; check it or name the files")
+    return files
+
+
+def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The text files of a folder, sorted. Each folder is read once, under its own name before that of a link to it."""
+
+    def fail(error: OSError) -> None:
+        raise InputError(f"{error.filename}: the folder cannot be read: {reason_of(error)}")
+
+    files, seen, starts = list[Path](), set[str](), [str(folder)]
+    for start in starts:
+        for root, folders, names in os.walk(start, onerror=fail):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            if (real := os.path.realpath(root)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            # os.walk does not follow links: they are read last.
+            starts += [link for name in folders if os.path.islink(link := os.path.join(root, name))]
+            files += [Path(root, name) for name in names if _is_text_name(name, suffixes)]
+    return sorted(files)
+
+
+def _no_text(folder: Path, what: str, suffixes: tuple[str, ...]) -> InputError:
+    return InputError(
+        f"{folder}: {what}; expected names ending in {' '.join(suffixes)}, plain or with {' or '.join(PACKED)}"
+    )
+
+
+def _files_at(path: RemotePath, suffixes: tuple[str, ...]) -> list[Path]:
+    """The text files of a remote file, folder or pattern."""
+    if glob.has_magic(str(path)):
+        found = path.matches()
+        if not found:
+            raise InputError(f"{path}: no file matches this pattern; check it or name the files")
+        return [*found]
+    if path.is_file():
+        return [path]
+    depth = len(path.parts)
+    inside = (file for file in path.files() if not any(part.startswith(".") for part in file.parts[depth:]))
+    files: list[Path] = [file for file in inside if _is_text_name(file.name, suffixes)]
+    if not files:
+        raise _no_text(path, "no such file, and no folder with text files", suffixes)
+    return files
+
+
+def _is_text_name(name: str, suffixes: tuple[str, ...]) -> bool:
+    if name.startswith("."):
+        return False
+    # A plain .json in a folder mostly describes the others; C4 and its like are .json.gz.
+    return bare_name(name).endswith(suffixes) or name.lower().endswith(tuple(f".json{packed}" for packed in PACKED))
+
+
+def bare_name(name: str) -> str:
+    """A file name in lower case, without its compression suffix."""
+    lower = name.lower()
+    return lower.rpartition(".")[0] if lower.endswith(PACKED) else lower
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file could not be opened or read, in the system's words where it has some."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
