@@ -16,7 +16,7 @@ import pytest
 import torch
 from network_options import network_of
 
-from firth.config import read_json, read_toml, to_toml
+from firth.config import read_json, read_toml, to_dict, to_toml
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import file_sha256, write_json
 from firth.finetuning import runs as job
@@ -42,6 +42,7 @@ from firth.finetuning.train import (
     with_stored_features,
 )
 from firth.folder import PRETRAINING, read_model, write_model
+from firth.head_presets import HEADS
 from firth.inference.model import load
 from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
@@ -735,6 +736,60 @@ def test_small_taggers_of_models_without_next_sentences_learn_faster() -> None:
     assert said["adapt"] == {"frozen_groups": -1}
 
 
+@pytest.mark.parametrize("kind", ["classify", "multilabel", "regress"])
+def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+
+    def of(width: int = 256, *, n_train: int = 5000, has_summary: bool = False, **said: Any) -> dict[str, Any]:
+        known = {"n_train": n_train, "documents": False, "has_summary": has_summary, "n_layers": 4}
+        return with_defaults(empty | said, "bert", kind, width, **known)
+
+    mini = of()
+    every = {"pool": "mean", "mix": "concat", "layers": [0, 1, 2, 3, 4], "dropout": 0.3}
+    assert mini["head"]["network"] == every and mini["adapt"] == {"dropout": 0.2}
+    assert mini["optim"]["learning_rate"] == pytest.approx(3e-4)
+    assert mini["train"]["epochs"] == 3 and of(n_train=1000)["train"]["epochs"] == 12
+    for other in (of(768), of(has_summary=True), of(head={"network": {"kind": "bilstm"}})):
+        assert "layers" not in other["head"].get("network", {}) and not other["adapt"]
+    assert "layers" not in of(head={"network": {"pool": "summary"}})["head"]["network"]
+    # What is said holds, and a frozen encoder has no dropout of its own.
+    assert of(head={"network": {"layers": [-1]}})["head"]["network"] == {
+        "pool": "mean",
+        "layers": [-1],
+        "dropout": 0.3,
+    }
+    assert of(adapt={"frozen_groups": -1})["adapt"] == {"frozen_groups": -1}
+
+
+def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
+    pairs = "".join(f"text {i}\ttext {i % 7}\t{i % 5}\n" for i in range(40))
+    (tmp_path / "pairs.tsv").write_text("text\tsecond\tlabel\n" + pairs)
+    (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\t{i % 5}\n" for i in range(40)))
+
+    def of(file: str = "pairs", **said: Any) -> Any:
+        where = str(tmp_path / f"{file}.tsv")
+        data = {"train": where, "dev": where}
+        return resolve({"model": "firth-mini-en", "task": "regress", "data": data} | said, (), str(tmp_path))
+
+    apart = of()
+    assert apart.recipe.head_preset == "towers" and apart.recipe.head.network.kind == "towers"
+    assert any("read apart" in note for note in apart.labelled.notes)
+    # The recipe that is written says so; a resumed run has it all the same.
+    again = resolve(to_dict(apart.recipe), (), str(tmp_path))
+    assert again.recipe == apart.recipe
+    # The length of the model is not left behind in the preset.
+    assert "length" not in HEADS["towers"].settings["head"]["windows"]
+    for other in (
+        of("texts"),
+        of(head_preset=""),
+        of(head={"network": {"kind": "linear"}}),
+        of(head={"windows": {"long": "windows"}}),
+        of(head={"both_orders": True, "windows": {"long": "cut"}}),
+        of(model="bert-mini", tokenizer=apart.recipe.model),
+    ):
+        assert other.recipe.head.network.kind == "linear"
+
+
 @pytest.mark.parametrize(("n_train", "documents", "epochs"), [(5000, False, 3), (900, False, 8), (900, True, 8)])
 def test_few_examples_are_read_more_often(n_train: int, documents: bool, epochs: float) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
@@ -752,11 +807,11 @@ def test_only_next_sentences_teach_bert_a_summary(tiny_run: Path) -> None:
     provenance = dict(base.origin["provenance"])
     without = provenance | {"recipe": provenance["recipe"] | {"objective.next_sentence": False}}
     assert not dataclasses.replace(base, origin=base.origin | {"provenance": without}).has_summary
-    # A fine-tuned model of it, too; but not where nothing is known, or where all begins at random.
+    # A fine-tuned model of it, too, and the same encoder from scratch; but not where nothing is known.
     later = {"provenance": {"base": base.origin | {"provenance": without}}}
     assert not dataclasses.replace(base, origin=later).has_summary
     assert dataclasses.replace(base, origin={}).has_summary
-    assert dataclasses.replace(base, origin=later, weights=None).has_summary
+    assert not dataclasses.replace(base, origin=later, weights=None).has_summary
     assert not dataclasses.replace(base, untrained=("pooler",)).has_summary
 
 

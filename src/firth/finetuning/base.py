@@ -47,11 +47,11 @@ class Base:
     def has_summary(self) -> bool:
         """Whether pre-training trained the encoder's own vector of a text: BERT's, only with next-sentence prediction.
 
-        True where nothing is known of it, and for weights that begin at random.
+        True where nothing is known of it. The same encoder from scratch has the settings of the trained one.
         """
         if "pooler" in self.untrained:
             return False
-        if self.weights is None or not self.system_name.startswith("bert"):
+        if not self.system_name.startswith("bert"):
             return True
         return self.system_name == "bert" and self._pretrained_with("objective.next_sentence") is not False
 

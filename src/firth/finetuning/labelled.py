@@ -86,6 +86,11 @@ class LabelledData:
         """Whether sentences to tag belong to documents, so that a sequence holds several."""
         return self.kind == "tag" and any(record.group for record in self.train)
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return any(getattr(record, "second", None) is not None for record in self.train)
+
 
 def with_columns(
     kind: str,

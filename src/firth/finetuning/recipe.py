@@ -23,6 +23,7 @@ from firth.config import (
     to_dict,
 )
 from firth.errors import ConfigError
+from firth.finetuning.small import is_small, small_settings
 from firth.head_presets import SHORT_TASKS, preset_named
 from firth.recipes import Settings, check_recipe, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
@@ -191,17 +192,6 @@ _EPOCHS, _BATCH = 3.0, 32
 FEWEST_UPDATES = 200
 # Kinds whose examples are read as one vector.
 _READ_AS_ONE = ("classify", "multilabel", "regress", "choose")
-# Taggers on encoders below base size that were pre-trained without next-sentence prediction. On CoNLL-2003,
-# firth-mini-en reaches a held-out F1 of 86.5 with them, and 85.5 with BERT's settings.
-_SMALL_WIDTH = 512
-_SMALL_TAGGER: Mapping[str, Mapping[str, Any]] = {
-    "head": {"network": {"words": "mean"}},
-    "adapt": {"dropout": 0.1},
-    "optim": {"kind": "adamw", "learning_rate": 4 / 3 * 1e-4},
-}
-_TAGGER_EPOCHS = 5.0
-# Their longest sequence, also where the model reads 512 tokens: of a small file those would make too few updates.
-SMALL_TAGGER_LENGTH = 128
 # A sequence of a document holds about four sentences: as many words in an update as 32 sentences have.
 _BATCH_DOCUMENTS = 8
 
@@ -226,28 +216,34 @@ def with_defaults(
     n_train: int,
     documents: bool,
     has_summary: bool = True,
+    n_layers: int = 0,
 ) -> dict[str, Any]:
     """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
-    those the head preset's if it names one.
+    those the head preset's if it names one. Small encoders have their own (``small_settings``).
 
     ``n_train``: number of training examples; of few, more epochs are made (see ``epochs_for``).
     ``has_summary``: whether the encoder's own vector of a text was trained; without it the mean of its tokens is read.
+    ``n_layers``: of the encoder.
     ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
-    known = {f.name for f in dataclasses.fields(TASKS[kind].config)}
+    known = {field.name for field in dataclasses.fields(TASKS[kind].config)}
     said = laid_over(preset_settings(plain, kind), plain)
-    small_tagger = is_small_tagger(kind, width, has_summary)
-    if small_tagger:
-        own = laid_over(own, _SMALL_TAGGER)
+    usual = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
+    epochs, updates = _EPOCHS, FEWEST_UPDATES
+    small = None
+    if is_small(width, has_summary):
+        small = small_settings(kind, n_layers=n_layers, network=said["head"].get("network", {}))
+    if small is not None:
+        usual, epochs, updates = laid_over(usual, small.tables), small.epochs, small.updates
     if said["adapt"].get("frozen_groups") == -1:
         known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)
-    own["head"] = {name: value for name, value in own.get("head", {}).items() if name in known}
-    if "network" in own["head"]:
-        own["head"]["network"] = _fitting(own["head"]["network"], said["head"].get("network"), kind)
-    bert = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
-    found = laid_over(bert, own)
+        usual.pop("adapt", None)
+    found = laid_over(usual, own)
+    found["head"] = {name: value for name, value in found.get("head", {}).items() if name in known}
+    if "network" in found["head"]:
+        found["head"]["network"] = _fitting(found["head"]["network"], said["head"].get("network"), kind)
     if not has_summary and kind in _READ_AS_ONE:
         mean = _fitting({"pool": "mean"}, said["head"].get("network"), kind)
         found["head"] = laid_over(found["head"], {"network": mean} if mean else {})
@@ -257,15 +253,9 @@ def with_defaults(
     if documents:
         found["train"]["batch_examples"] = _BATCH_DOCUMENTS
     found = laid_over(found, said)
-    usual = _TAGGER_EPOCHS if small_tagger else _EPOCHS
-    n_sequences = count_sequences(n_train, documents)
-    found["train"].setdefault("epochs", epochs_for(n_sequences, found["train"].get("batch_examples", _BATCH), usual))
+    batch = found["train"].get("batch_examples", _BATCH)
+    found["train"].setdefault("epochs", epochs_for(count_sequences(n_train, documents), batch, epochs, updates))
     return found
-
-
-def is_small_tagger(kind: str, width: int, has_summary: bool) -> bool:
-    """Whether a tagger has the settings of small encoders that were pre-trained without next-sentence prediction."""
-    return not has_summary and kind == "tag" and width <= _SMALL_WIDTH
 
 
 def count_sequences(n_train: int, documents: bool) -> int:
@@ -273,12 +263,14 @@ def count_sequences(n_train: int, documents: bool) -> int:
     return max(n_train * _BATCH_DOCUMENTS // _BATCH, 1) if documents else n_train
 
 
-def epochs_for(n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCHS) -> float:
-    """The ``usual`` epochs (the published three), or as many as make ``FEWEST_UPDATES`` of few examples.
+def epochs_for(
+    n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCHS, updates: int = FEWEST_UPDATES
+) -> float:
+    """The ``usual`` epochs (the published three), or as many as make so many ``updates`` of few examples.
 
     Source: Mosbach et al. 2021, §6: with few examples more updates make fine-tuning stable.
     """
-    return max(usual, math.ceil(FEWEST_UPDATES * batch_examples / max(n_train, 1)))
+    return max(usual, math.ceil(updates * batch_examples / max(n_train, 1)))
 
 
 def count_updates(n_train: int, batch_examples: int, epochs: float) -> int:

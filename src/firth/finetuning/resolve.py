@@ -7,17 +7,16 @@ from firth.errors import ConfigError
 from firth.finetuning.base import Base, read_base
 from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
 from firth.finetuning.recipe import (
-    SMALL_TAGGER_LENGTH,
     Finetune,
     build,
     combinations,
     data_config,
-    is_small_tagger,
     plain_recipe,
     preset_settings,
     varied,
     with_defaults,
 )
+from firth.finetuning.small import SMALL_TAGGER_LENGTH, compares_apart, is_small
 from firth.finetuning.unknown import check_known
 from firth.recipes import Settings
 from firth.systems import SYSTEMS, resolve_model
@@ -45,6 +44,12 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         labelled.notes.extend(filter(None, [check_known(labelled.train, base.tokenizer, plain["model"])]))
     if labelled.columns:  # found by content: the model's recipe has them for later files
         plain.setdefault("data", {})["columns"] = labelled.columns
+    if is_small(base.config.width, base.has_summary) and labelled.has_pairs and compares_apart(labelled.kind, plain):
+        plain["head_preset"] = "towers"
+        labelled.notes.append(
+            "the two texts of a pair are read apart, as suits a small encoder (head_preset=towers; "
+            "--set head.network.kind=linear reads them in one sequence)"
+        )
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(
         plain,
@@ -54,6 +59,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         n_train=len(labelled.train),
         documents=labelled.has_documents,
         has_summary=base.has_summary,
+        n_layers=getattr(base.config, "n_layers", 0),
     )
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
@@ -77,15 +83,17 @@ def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) 
     Documents of a small tagger are cut into shorter ones.
     """
     longest, why = base.trained_length, "as in pre-training"
-    small = is_small_tagger(labelled.kind, base.config.width, base.has_summary)
+    small = is_small(base.config.width, base.has_summary)
     if longest is not None and small and labelled.has_documents and longest > SMALL_TAGGER_LENGTH:
         longest, why = SMALL_TAGGER_LENGTH, "for more updates"
-    windows = plain["head"].setdefault("windows", {})
+    windows = plain["head"].get("windows", {})
     if longest is None or not isinstance(windows, dict):
         return
-    windows["length"] = windows.get("length") or longest
+    length = windows.get("length") or longest
+    # A table of its own: the one that is there may be a head preset's.
+    plain["head"]["windows"] = windows | {"length": length}
     # A resolved recipe has the length; note it all the same, so that a resumed run says the same as before.
-    if windows["length"] == longest:
+    if length == longest:
         labelled.notes.append(f"sequences of at most {longest} tokens, {why} (head.windows.length)")
 
 

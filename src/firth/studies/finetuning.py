@@ -67,29 +67,8 @@ class TableRow:
 
 
 LABELS = (100, 1000)
-# One recipe for all tasks of single texts: compared on 2,000 training examples of SST-2 that were kept from training on
-# 1,000 others (one seed, dev files unseen).
-_TEXT: dict[str, dict[str, Any]] = {
-    "head": {"network": {"pool": "mean", "layers": [1, 2, 3, 4], "mix": "concat", "dropout": 0.3}},
-    "adapt": {"dropout": 0.2},
-    "optim": {"learning_rate": 3e-4},
-}
-_TAGS: dict[str, dict[str, Any]] = {
-    # Rows of documents mostly tagged, with some context, rather than read twice.
-    "head": {"windows": {"stride": 80}, "network": {"words": "mean"}},
-    "adapt": {"dropout": 0.1},
-    "optim": {"kind": "adamw", "learning_rate": 4e-4},
-    "train": {"epochs": 5.0},
-}
-_TOWERS: dict[str, dict[str, Any]] = {
-    # Scores of the embeddings' tokens weigh rare words more, as TF-IDF does: docs/learning.md.
-    "head": {
-        "windows": {"long": "cut"},
-        "network": {"kind": "towers", "compare": "cosine", "pool": "attention", "layers": [0, -1], "mix": "concat"},
-    },
-    "optim": {"learning_rate": 3e-4},
-    "train": {"epochs": 10.0},
-}
+# Rows of documents mostly tagged, with some context, rather than read twice.
+_TAGS: dict[str, dict[str, Any]] = {"head": {"windows": {"stride": 80}}}
 # Going on with the text of a task: about ten minutes of two cores for the largest.
 _OWN_TEXT: dict[str, dict[str, Any]] = {
     "data": {"instances": "documents", "length": 128},
@@ -105,24 +84,22 @@ ROWS = (
         name="SST-2",
         task="glue/sst2",
         data={"folder": "glue/SST-2"},
-        settings=_TEXT,
         labels=LABELS,
         more_text="imdb/unsup.txt.xz",
     ),
-    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}, settings=_TEXT, labels=LABELS),
-    TableRow(name="TREC", task="trec", data={"folder": "@trec"}, settings=_TEXT, labels=LABELS),
-    TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"}, settings=_TEXT, labels=LABELS),
-    TableRow(name="SMS spam", task="sms-spam", data={"folder": "sms-spam"}, settings=_TEXT, labels=LABELS),
+    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}, labels=LABELS),
+    TableRow(name="TREC", task="trec", data={"folder": "@trec"}, labels=LABELS),
+    TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"}, labels=LABELS),
+    TableRow(name="SMS spam", task="sms-spam", data={"folder": "sms-spam"}, labels=LABELS),
     TableRow(
         name="IMDb",
         task="imdb",
         data={"folder": "imdb", "limit": 8000},
-        settings=_TEXT,
         labels=LABELS,
         more_text="imdb/unsup.txt.xz",
     ),
     TableRow(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
-    TableRow(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}, settings=_TOWERS),
+    TableRow(name="STS-B", task="glue/stsb", data={"folder": "glue/STS-B"}),
     TableRow(
         name="SNLI",
         task="classify",
@@ -145,9 +122,9 @@ ROWS = (
         name="movie reviews",
         task="movie-reviews",
         data={"folder": "movie-reviews"},
-        settings={**_TEXT, "train": {"batch_examples": 16}},
+        settings={"train": {"batch_examples": 16}},
     ),
-    TableRow(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="firth-mini-ko", settings=_TEXT, labels=LABELS),
+    TableRow(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="firth-mini-ko", labels=LABELS),
     TableRow(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="firth-mini-ko", settings=_TAGS),
     TableRow(
         name="KorQuAD",

@@ -1,0 +1,76 @@
+"""Fine-tuning settings of small encoders: BERT below base size, pre-trained without next-sentence prediction.
+
+They were compared on parts of training sets that were kept from training; docs/learning.md has the figures.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_WIDTH = 512
+# Kinds that read a text as one vector, and not one vector for each of several answers.
+_TEXTS = ("classify", "multilabel", "regress")
+# The longest sequence of a tagger, also where the model reads 512 tokens: of a small file those would make too few
+# updates.
+SMALL_TAGGER_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SmallSettings:
+    """``tables``: of a recipe. ``epochs`` over many examples; of few, as many as make ``updates``."""
+
+    tables: Mapping[str, Mapping[str, Any]]
+    epochs: float
+    updates: int
+
+
+_TAGGER = SmallSettings(
+    {
+        "head": {"network": {"words": "mean"}},
+        "adapt": {"dropout": 0.1},
+        "optim": {"kind": "adamw", "learning_rate": 4 / 3 * 1e-4},
+    },
+    epochs=5.0,
+    updates=200,
+)
+_TEXT_NETWORK: Mapping[str, Any] = {"pool": "mean", "mix": "concat", "dropout": 0.3}
+_TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
+
+
+def is_small(width: int, has_summary: bool) -> bool:
+    """Whether an encoder is one of these. ``has_summary``: whether its own vector of a text was trained."""
+    return not has_summary and width <= _WIDTH
+
+
+def small_settings(kind: str, *, n_layers: int, network: Mapping[str, Any]) -> SmallSettings | None:
+    """The settings for a kind of task; None where the usual ones hold. Learning rates are those of 768 units.
+
+    ``network``: what the recipe says of the head's.
+    """
+    if kind == "tag":
+        return _TAGGER
+    if kind not in _TEXTS or network.get("kind", "linear") != "linear" or network.get("pool") == "summary":
+        return None
+    read = dict(_TEXT_NETWORK)
+    if "layers" in network or "mix" in network:
+        del read["mix"]
+    else:
+        read["layers"] = list(range(n_layers + 1))
+    return SmallSettings({**_TEXT_TABLES, "head": {"network": read}}, epochs=3.0, updates=350)
+
+
+def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
+    """Whether a small encoder reads the two texts of a pair apart, as two towers, since a recipe does not say how.
+
+    In one sequence, attention between the texts has to be learned from the labels alone: docs/learning.md has both.
+    """
+    head = plain.get("head", {})
+    network = head.get("network", {})
+    return (
+        kind in ("classify", "regress")
+        and "head_preset" not in plain
+        and not head.get("both_orders")
+        and not {"kind", "hidden_width"} & set(network)
+        and network.get("pool") != "summary"
+        and not {"long", "merge", "stride"} & set(head.get("windows", {}))
+    )
