@@ -26,7 +26,7 @@ from typing import Any
 
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
-from firth.config import read_json
+from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
@@ -370,6 +370,8 @@ class _Comparing:
         self._fit(way, n, folder / "run")
         cell = score_fit(folder / "run", self.labelled.kind, self.dev)
         cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
+        if not way.baseline and not way.joint and "train.epochs" not in self.settings:
+            cell["epochs"] = read_toml(folder / "run" / RECIPE)["train"]["epochs"]
         write_json(folder / "cell.json", cell)
         return cell
 
@@ -429,12 +431,9 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
     if not done:
         return 0.0 if way.baseline else _LEAST_S
     before = max(done)
-    return _DOUBT * done[before]["seconds"] * _examples_read(n) / _examples_read(before)
-
-
-def _examples_read(n: int) -> float:
-    """Examples read by a fine-tuning on ``n`` labels, over all epochs."""
-    return epochs_for(n) * n
+    # Examples read over all epochs: few are read more often, so that the updates suffice, and more take no less.
+    read = done[before].get("epochs", epochs_for(before)) * before
+    return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read) / read
 
 
 def _silent(text: str) -> None:

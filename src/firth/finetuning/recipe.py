@@ -231,9 +231,7 @@ def with_defaults(
     said = laid_over(preset_settings(plain, kind), plain)
     usual = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
     epochs, updates = _EPOCHS, FEWEST_UPDATES
-    small = None
-    if is_small(width, has_summary):
-        small = small_settings(kind, n_layers=n_layers, network=said["head"].get("network", {}))
+    small = small_settings(kind, said["head"], n_layers) if is_small(width, has_summary) else None
     if small is not None:
         usual, epochs, updates = laid_over(usual, small.tables), small.epochs, small.updates
     if said["adapt"].get("frozen_groups") == -1:

@@ -42,11 +42,12 @@ def is_small(width: int, has_summary: bool) -> bool:
     return not has_summary and width <= _WIDTH
 
 
-def small_settings(kind: str, *, n_layers: int, network: Mapping[str, Any]) -> SmallSettings | None:
+def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSettings | None:
     """The settings for a kind of task; None where the usual ones hold. Learning rates are those of 768 units.
 
-    ``network``: what the recipe says of the head's.
+    ``head``: what the recipe says of it. ``n_layers``: of the encoder.
     """
+    network = _table(head, "network")
     if kind == "tag":
         return _TAGGER
     if kind not in _TEXTS or network.get("kind", "linear") != "linear" or network.get("pool") == "summary":
@@ -65,12 +66,18 @@ def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
     In one sequence, attention between the texts has to be learned from the labels alone: docs/learning.md has both.
     """
     head = plain.get("head", {})
-    network = head.get("network", {})
+    network, windows = _table(head, "network"), _table(head, "windows")
     return (
         kind in ("classify", "regress")
         and "head_preset" not in plain
         and not head.get("both_orders")
         and not {"kind", "hidden_width"} & set(network)
         and network.get("pool") != "summary"
-        and not {"long", "merge", "stride"} & set(head.get("windows", {}))
+        and not {"long", "merge", "stride"} & set(windows)
     )
+
+
+def _table(head: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table of the head; empty for what is none, which is refused when the recipe is built."""
+    table = head.get(name, {})
+    return table if isinstance(table, Mapping) else {}
