@@ -8,14 +8,14 @@ from network_options import network_of
 from published_folders import SIZES, drawn, fine_tuned, masked
 from torch import Tensor
 
-from firth.convert.padded import POOLER, make_padded, naming
+from firth.convert.padded import PAIR_INPUTS, POOLER, make_padded, naming
 from firth.data.batch import Objective
 from firth.errors import ConfigError
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.objectives.config import CausalLMConfig
 from firth.objectives.next_token import CausalLM
-from firth.packed import Tokens, Words, from_padded
+from firth.packed import Rows, Tokens, Words, from_padded
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
 from firth.tasks.config import (
@@ -25,6 +25,7 @@ from firth.tasks.config import (
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
+    TowersConfig,
     WindowConfig,
 )
 
@@ -87,7 +88,7 @@ def test_heads(name: str) -> None:
     model: Any = MODELS[name]
     given = rectangle(32, 1, 7, 20)
     expected = naming(model)(model.logits(model.read(packed(*given)), packed(*given)))
-    found = make_padded(model, ())(*given)
+    found = make_padded(model, ())[0](*given)
     assert list(found) == list(expected)
     for output, values in found.items():
         if model.unit != "row":
@@ -96,12 +97,34 @@ def test_heads(name: str) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("compare", ["features", "cosine"])
+@pytest.mark.parametrize("pool", ["mean", "attention", "first"])
+def test_towers_read_the_texts_of_a_pair_as_rows_of_their_own(compare: Any, pool: Any) -> None:
+    network = TowersConfig(pool=pool, layers=(0, 2), mix="concat", compare=compare)
+    model: Any = fine_tuned(
+        "classify", ClassifyConfig(labels=LABELS, network=network, windows=WindowConfig(long="cut"))
+    )
+    (ids, mask, _), (second_ids, second_mask, _) = rectangle(3, 1, 9), rectangle(2, 7, 32)
+    # Packed, the texts are in turn, and segment 1 marks the second ones.
+    texts = [
+        text for a, m, b, n in zip(ids, mask, second_ids, second_mask, strict=True) for text in (a[m > 0], b[n > 0])
+    ]
+    segments = torch.cat([torch.full_like(text, i % 2) for i, text in enumerate(texts)])
+    tokens = Tokens(Rows.from_lengths([len(text) for text in texts]), torch.cat(texts), segments)
+    expected = model.logits(model.read(tokens), tokens)[::2]
+    padded, names = make_padded(model, ())
+    assert names == PAIR_INPUTS
+    (found,) = padded(ids, mask, second_ids, second_mask).values()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("causal", [False, True])
 def test_pre_trained_models(causal: bool) -> None:
     model: Any = drawn(CausalLM(Bert(LEFT_TO_RIGHT), CausalLMConfig())) if causal else masked()
     given = rectangle(3, 32, 1)
     hidden = model.encoder(packed(*given))
-    found = make_padded(model, ())(*given)
+    found = make_padded(model, ())[0](*given)
     assert list(found) == ["last_hidden_state", "pooler_output", "logits"]
     head = model.lm if causal else model.mlm
     expected = {"last_hidden_state": hidden.top, "logits": head.logits(hidden.top, model.encoder.piece_embedding)}
@@ -112,14 +135,14 @@ def test_pre_trained_models(causal: bool) -> None:
 
 
 def test_what_nothing_has_trained_is_left_out() -> None:
-    assert list(make_padded(masked(), (POOLER, "mlm"))(*rectangle(4, 2))) == ["last_hidden_state"]
-    assert list(make_padded(masked(), ("mlm",))(*rectangle(4, 2))) == ["last_hidden_state", "pooler_output"]
+    assert list(make_padded(masked(), (POOLER, "mlm"))[0](*rectangle(4, 2))) == ["last_hidden_state"]
+    assert list(make_padded(masked(), ("mlm",))[0](*rectangle(4, 2))) == ["last_hidden_state", "pooler_output"]
 
 
 def test_a_row_of_pads_alone_is_finite() -> None:
     ids, mask, segments = rectangle(5, 5)
     mask[1] = 0
-    (logits,) = make_padded(MODELS["left to right"], ())(ids, mask, segments).values()
+    (logits,) = make_padded(MODELS["left to right"], ())[0](ids, mask, segments).values()
     assert logits.isfinite().all()
 
 

@@ -17,6 +17,7 @@ from network_options import network_of
 from published_folders import PIECES, drawn, masked
 
 import firth.export.onnx as job
+from firth.convert.padded import INPUTS
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError
 from firth.export.convert import convert
@@ -41,6 +42,8 @@ from firth.tasks.config import (
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
+    TowersConfig,
+    WindowConfig,
 )
 from firth.tasks.rows import RowMaker, make_row
 from firth.text.records import Choice, Question, Tagged, Text
@@ -87,6 +90,18 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
         TEXTS,
     ),
     "regress": ("bert-ltr", "regress", lambda: tuned("regress", RegressConfig(), LTR), TEXTS),
+    "towers": (
+        "bert",
+        "classify",
+        lambda: tuned(
+            "classify", ClassifyConfig(labels=LABELS, network=TowersConfig(), windows=WindowConfig(long="cut"))
+        ),
+        [
+            Text("a bad cat ate", second="one"),
+            Text("hat", second="a tin on a mat"),
+            Text("Anna mit Bo. " * 9, second="a"),
+        ],
+    ),
     "tag": ("bert", "tag", lambda: tuned("tag", TagConfig(labels=("O", "B-X", "I-X"))), TAGGED),
     "answer": ("bert", "answer", lambda: tuned("answer", AnswerConfig()), QUESTIONS),
     "choose": ("bert", "choose", lambda: tuned("choose", ChooseConfig()), CHOICES),
@@ -198,8 +213,11 @@ def test_the_folder_says_what_it_is(exported: Exported) -> None:
     ]
     about = json.loads((folder / ABOUT).read_text())
     assert (about["system"], about["task"], about["options"]["labels"]) == ("bert", "classify", ["a", "b"])
-    assert about["inputs"] == dict.fromkeys(job.INPUTS, ["batch", "length"])
+    assert about["inputs"] == dict.fromkeys(INPUTS, ["batch", "length"])
     assert about["outputs"] == {"logits": ["batch", 2]}
+    towers = json.loads((exported("towers")[1] / ABOUT).read_text())
+    second = {f"second_{name}": ["batch", "second_length"] for name in INPUTS[:2]}
+    assert towers["inputs"] == dict.fromkeys(INPUTS[:2], ["batch", "length"]) | second
     assert [(x["batch"], x["length"]) for x in about["checked"]] == [(1, 7), (3, 20), (5, 32)]
     assert all(0 <= x["differences"]["logits"] <= job.TOLERANCE for x in about["checked"])
     assert set(about["versions"]) == {"firth", "torch", *job.PACKAGES} and "int8" not in about
@@ -242,7 +260,7 @@ def test_the_example_of_the_page(exported: Exported) -> None:
 def classifier(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The classifier's model folder, whose graph is not made again."""
     _, folder = exported("classify")
-    monkeypatch.setattr(job, "_export", lambda module, path, max_length: shutil.copy(folder / GRAPH, path))
+    monkeypatch.setattr(job, "_export", lambda module, inputs, path, max_length: shutil.copy(folder / GRAPH, path))
     return folder.parent / "classify"
 
 

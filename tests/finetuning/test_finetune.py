@@ -764,10 +764,12 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
 def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
     pairs = "".join(f"text {i}\ttext {i % 7}\t{i % 5}\n" for i in range(40))
     (tmp_path / "pairs.tsv").write_text("text\tsecond\tlabel\n" + pairs)
+    records = [{"text": f"text {i}", "label": i % 5} | ({"second": "text"} if i else {}) for i in range(40)]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\t{i % 5}\n" for i in range(40)))
 
-    def of(file: str = "pairs", **said: Any) -> Any:
-        where = str(tmp_path / f"{file}.tsv")
+    def of(file: str = "pairs.tsv", **said: Any) -> Any:
+        where = str(tmp_path / file)
         data = {"train": where, "dev": where}
         return resolve({"model": "firth-mini-en", "task": "regress", "data": data} | said, (), str(tmp_path))
 
@@ -776,11 +778,12 @@ def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
     assert any("read apart" in note for note in apart.labelled.notes)
     # The recipe that is written says so; a resumed run has it all the same.
     again = resolve(to_dict(apart.recipe), (), str(tmp_path))
-    assert again.recipe == apart.recipe
+    assert again.recipe == apart.recipe and again.labelled.notes == apart.labelled.notes
     # The length of the model is not left behind in the preset.
     assert "length" not in HEADS["towers"].settings["head"]["windows"]
     for other in (
-        of("texts"),
+        of("texts.tsv"),
+        of("mixed.jsonl"),  # towers have nothing to compare a single text with
         of(head_preset=""),
         of(head={"network": {"kind": "linear"}}),
         of(head={"windows": {"long": "windows"}}),

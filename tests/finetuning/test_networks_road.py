@@ -133,6 +133,9 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
     single_lines = [f"the {word}\t{at}" for at, word in enumerate(WORDS)]
     file.write_text("\n".join(["text\tlabel", *single_lines]) + "\n", "utf-8")
     single = {"task": "similarity", "model": str(tiny_run), "data": {"train": str(file)}}
+    for compare in ("features", "cosine"):
+        with pytest.raises(InputError, match="found one text, expected two to compare"):
+            run_resolved(resolve(single, [f"head.network.compare={compare}"], "t"), tmp_path / "none", tell=QUIET)
     with pytest.raises(InputError, match="found one text, expected two to compare"):
-        run_resolved(resolve(single, ["head.network.compare=cosine"], "t"), tmp_path / "none", tell=QUIET)
+        load(tmp_path / "out").predict(["the mill"])
     assert not (tmp_path / "none/recipe.toml").exists()

@@ -106,14 +106,16 @@ def built(network: str, system: str, config: ClassifyConfig | None = None) -> Ta
     return model.eval()
 
 
-def records() -> list[Text]:
-    return [Text(a, LABELS[i % 3], f"f:{i}", b) for i, (a, b) in enumerate(PAIRS)]
+def records(network: str) -> list[Text]:
+    """Pairs, and single texts for a network that reads them."""
+    alone = None if network != "towers" else "g"
+    return [Text(a, LABELS[i % 3], f"f:{i}", b or alone) for i, (a, b) in enumerate(PAIRS)]
 
 
 def made(network: str, system: str, config: ClassifyConfig | None = None) -> list[Example]:
     config, tokenizer = config or CONFIGS[network], tokenizer_of(system)
     maker = RowMaker(tokenizer, SYSTEMS[system].layout(tokenizer), config.windows, 16)
-    return TASKS["classify"].examples(records(), maker, config)
+    return TASKS["classify"].examples(records(network), maker, config)
 
 
 def logits_of(model: TaskModel, examples: list[Example], **options: Any) -> np.ndarray:
@@ -191,7 +193,8 @@ def test_a_folder_answers_as_the_model_did(network: str, system: str, tmp_path: 
     # Other tools would read the encoder alone: the folder has our names.
     assert tensor_names(system, "classify", model.config) is None
     # In another order, so in other batches.
-    answers = Model(loaded, torch.device("cpu")).predict([(a, b) if b else a for a, b in PAIRS[:0:-1]])[::-1]
+    given = [(text.text, text.second) if text.second else text.text for text in records(network)]
+    answers = Model(loaded, torch.device("cpu")).predict(given[:0:-1])[::-1]
     for answer, logits in zip(answers, together[1:], strict=True):
         shares = torch.tensor(logits).softmax(0)
         assert list(answer.probabilities.values()) == pytest.approx(shares.tolist(), abs=1e-5)
@@ -268,7 +271,7 @@ def test_products_may_be_in_16_bits(network: str) -> None:
 def test_texts_of_a_pair_are_rows_by_themselves() -> None:
     config, tokenizer = CONFIGS["biattentive"], tokenizer_of("bert")
     maker = RowMaker(tokenizer, SYSTEMS["bert"].layout(tokenizer), config.windows, 16)
-    pair, single, long, *_, empty = TASKS["classify"].examples(records(), maker, config)
+    pair, single, long, *_, empty = TASKS["classify"].examples(records("biattentive"), maker, config)
     assert [" ".join(tokenizer.pieces[i] for i in row.ids) for row in pair.rows] == ["[CLS] a b [SEP]", "[CLS] c [SEP]"]
     assert [row.segments.tolist() for row in pair.rows] == [[0] * 4, [1] * 3]
     assert [len(example.rows) for example in (single, empty)] == [1, 1]
@@ -313,16 +316,14 @@ def test_norms_do_not_decay_and_have_the_full_rate(network: str) -> None:
 def test_a_temperature_is_fitted_to_the_logits_of_examples(network: str) -> None:
     model, examples = built(network, "bert"), made(network, "bert")
     options, figures = calibrate(
-        "classify", model.config, EncodedSplit(records(), examples, {}), row_outputs(model, examples)
+        "classify", model.config, EncodedSplit(records(network), examples, {}), row_outputs(model, examples)
     )
     assert options.temperature == figures["temperature"] != 1
 
 
-@every_network
+@pytest.mark.parametrize("network", ["biattentive", "hidden"])
 def test_other_forms_are_refused_in_one_line(network: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^a head (of|with) network\.\w+(='biattentive'|='towers')? has no padded form: train"
-    ):
+    with pytest.raises(ConfigError, match=r"^a head (of|with) network\.\w+(='biattentive')? has no padded form: train"):
         make_padded(built(network, "bert"), ())
 
 

@@ -16,16 +16,20 @@ from firth.data.batch import Objective
 from firth.errors import ConfigError
 from firth.layers.attention import SelfAttention
 from firth.layers.blocks import PostNormBlock
+from firth.layers.towers import TowersNetwork
 from firth.layers.vocabulary import VocabularyHead
 from firth.models.bert import Bert
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_token import CausalLM
 from firth.tasks.answer import Answerer
 from firth.tasks.choose import Chooser
-from firth.tasks.config import LinearConfig
+from firth.tasks.config import LinearConfig, TowersConfig
 from firth.tasks.model import TaskModel
 
 POOLER = "encoder.pooler"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Of models that read the texts of a pair apart: each is a single text, and so of the first segment throughout.
+PAIR_INPUTS = ("input_ids", "attention_mask", "second_input_ids", "second_attention_mask")
 
 
 class PaddedBert(nn.Module):
@@ -126,23 +130,46 @@ class PaddedTask(nn.Module):
 
     def __init__(self, model: TaskModel):
         super().__init__()
-        assert isinstance(model.encoder, Bert)
-        self.bert, self.mix, self.head = PaddedBert(model.encoder), model.features.mix, model.head
-        self.scorer = model.features.scorer
-        self.pool = model.features.pool if model.unit == "row" else None
-        self.named = naming(model)
+        self.features, self.head, self.named = PaddedFeatures(model), model.head, naming(model)
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
-        layers, x = self.bert(ids, mask, segments)
-        if self.mix is not None:
-            # The mixes read tokens one below the other.
-            mixed = self.mix({number: layer.flatten(0, 1) for number, layer in enumerate(layers)})
-            x = mixed.unflatten(0, ids.shape)
-            if self.scorer is not None:
-                x = padded_attention_pool(x, mask, self.scorer(x))
-            elif self.pool is not None:
-                x = padded_pool(x, mask, self.pool)
-        return self.named(self.head(x))
+        return self.named(self.head(self.features(ids, mask, segments)))
+
+
+class PaddedTowers(nn.Module):
+    """A model that reads the texts of a pair apart: what its head says of each pair of rows."""
+
+    def __init__(self, model: TaskModel):
+        super().__init__()
+        assert isinstance(model.head, TowersNetwork)
+        self.features, self.head, self.named = PaddedFeatures(model), model.head, naming(model)
+
+    def forward(self, ids: Tensor, mask: Tensor, second_ids: Tensor, second_mask: Tensor) -> dict[str, Tensor]:
+        u = self.features(ids, mask, torch.zeros_like(ids))
+        v = self.features(second_ids, second_mask, torch.zeros_like(second_ids))
+        return self.named(self.head.compared(u, v))
+
+
+class PaddedFeatures(nn.Module):
+    """What a head reads: a vector of each row (B, width), or of every token (B, S, width)."""
+
+    def __init__(self, model: TaskModel):
+        super().__init__()
+        assert isinstance(model.encoder, Bert)
+        self.bert, self.mix = PaddedBert(model.encoder), model.features.mix
+        self.scorer = model.features.scorer
+        self.pool = model.features.pool if model.unit == "row" else None
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        layers, summary = self.bert(ids, mask, segments)
+        if self.mix is None:
+            return summary
+        # The mixes read tokens one below the other.
+        mixed = self.mix({number: layer.flatten(0, 1) for number, layer in enumerate(layers)})
+        x: Tensor = mixed.unflatten(0, ids.shape)
+        if self.scorer is not None:
+            return padded_attention_pool(x, mask, self.scorer(x))
+        return x if self.pool is None else padded_pool(x, mask, self.pool)
 
 
 def naming(model: TaskModel) -> Callable[[Tensor], dict[str, Tensor]]:
@@ -161,24 +188,27 @@ def vocabulary_head(objective: Objective) -> VocabularyHead | None:
     return objective.lm if isinstance(objective, CausalLM) else None
 
 
-def make_padded(objective: Objective, untrained: Collection[str]) -> PaddedPretrained | PaddedTask:
-    """The padded form of a model, without its parts that are ``untrained``, such as ``"mlm"`` or ``"encoder.pooler"``.
+def make_padded(objective: Objective, untrained: Collection[str]) -> tuple[nn.Module, tuple[str, ...]]:
+    """The padded form of a model, without its parts that are ``untrained``, such as ``"mlm"`` or ``"encoder.pooler"``;
+    and the names of its inputs, in order.
 
-    ConfigError for an encoder that is no BERT, and for a BiLSTM, a CRF or a network after it.
+    ConfigError for an encoder that is no BERT, and for a BiLSTM, a CRF or a hidden layer after it.
     """
     encoder = objective.encoder
     if not isinstance(encoder, Bert):
         raise ConfigError(f"an encoder of the kind {type(encoder).__name__} has no padded form: only BERT has")
     if isinstance(objective, TaskModel):
         network = objective.config.network
-        if not isinstance(network, LinearConfig):
+        if not isinstance(network, (LinearConfig, TowersConfig)):
             raise ConfigError(f"a head of network.kind={network.kind!r} has no padded form: train a linear one")
         if network.layer_norm:
             raise ConfigError("a mix with network.layer_norm has no padded form: train one without")
         if getattr(objective, "crf", None) is not None:
             raise ConfigError("a tagger with a CRF (head.crf) has no padded form: train one without")
+        if isinstance(network, TowersConfig):
+            return PaddedTowers(objective).eval(), PAIR_INPUTS
         if not isinstance(objective.head, nn.Linear):
             raise ConfigError("a head with network.hidden_width has no padded form: train one without")
-        return PaddedTask(objective).eval()
+        return PaddedTask(objective).eval(), INPUTS
     head = None if {"mlm", "lm"} & set(untrained) else vocabulary_head(objective)
-    return PaddedPretrained(encoder, head, summary=POOLER not in untrained).eval()
+    return PaddedPretrained(encoder, head, summary=POOLER not in untrained).eval(), INPUTS

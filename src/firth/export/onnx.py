@@ -34,7 +34,7 @@ from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
 from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
 from firth.inference.answering import answer_records, task_model
 from firth.inference.gate import MAX_DROP
-from firth.inference.onnx import import_onnxruntime, open_session, padded_inputs, session_outputs
+from firth.inference.onnx import import_onnxruntime, open_session, padded_inputs, padded_pairs, session_outputs
 from firth.inference.score import score_records
 from firth.packed import from_padded
 from firth.tasks.kinds import kind_of_task
@@ -49,7 +49,6 @@ OPSET = 18
 # Largest difference of any output from PyTorch's, float32.
 TOLERANCE = 1e-4
 PACKAGES = BY_KEY["onnx"].packages
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # A file of protocol buffers holds 2 GiB at most: the weights of larger models go into a file beside it.
 _MOST_BYTES = 2**31 - 2**26
 
@@ -98,8 +97,8 @@ def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findin
     CheckpointError if onnxruntime gives other numbers than PyTorch, or int8 costs more than it may.
     """
     gold = None if int8 is None else _read_gold(loaded, int8)
-    module = make_padded(loaded.objective, _absent(loaded))
-    _export(module, folder / GRAPH, loaded.max_length or 0)
+    module, inputs = make_padded(loaded.objective, _absent(loaded))
+    _export(module, inputs, folder / GRAPH, loaded.max_length or 0)
     session = open_session(folder / GRAPH)
     checked = _compare(session, loaded)
     largest = max(value for shape in checked for value in shape["differences"].values())
@@ -130,12 +129,15 @@ def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findin
     return facts
 
 
-def _export(module: nn.Module, path: Path, max_length: int) -> None:
-    # Three tensors: of one given twice, the export would make one input.
-    example = tuple(torch.ones(len(INPUTS), 2, min(9, max_length), dtype=torch.int64).unbind())
+def _export(module: nn.Module, inputs: Sequence[str], path: Path, max_length: int) -> None:
+    # A tensor for each input: of one given twice, the export would make one input.
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max_length)
+    second_length = torch.export.Dim("second_length", max=max_length)
+    of_second = [name.startswith("second_") for name in inputs]
+    example = tuple(torch.ones(2, min(8 if second else 9, max_length), dtype=torch.int64) for second in of_second)
+    axes = tuple({0: batch, 1: second_length if second else length} for second in of_second)
     with torch.no_grad():
         outputs = list(module(*example))
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=max_length)}
     n_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
     import_onnxruntime()  # PyTorch's exporter may import it too
     with _quiet_exporter():
@@ -145,9 +147,9 @@ def _export(module: nn.Module, path: Path, max_length: int) -> None:
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
-            input_names=list(INPUTS),
+            input_names=list(inputs),
             output_names=outputs,
-            dynamic_shapes=(axes,) * len(INPUTS),
+            dynamic_shapes=axes,
         )
         program.save(path, external_data=n_bytes > _MOST_BYTES)
     _strip(path)
@@ -208,6 +210,12 @@ def _drawn_rows(loaded: Loaded, batch: int, length: int) -> list[Row]:
     rng = np.random.default_rng(batch * length)
     lengths = [length] if batch == 1 else np.linspace(length, 1, batch).astype(int).tolist()
     rows = []
+    if _in_pairs(loaded):
+        # The second texts, marked by their segment, are as long as the first in reverse order.
+        for n, m in zip(lengths, lengths[::-1], strict=True):
+            rows.append(make_row(rng.integers(config.vocab_size, size=n), [0] * n))
+            rows.append(make_row(rng.integers(config.vocab_size, size=m), [1] * m))
+        return rows
     for n in lengths:
         every = np.arange(n)
         words = RowWords(np.stack((every, every), 1), every)
@@ -216,8 +224,13 @@ def _drawn_rows(loaded: Loaded, batch: int, length: int) -> list[Row]:
     return rows
 
 
+def _in_pairs(loaded: Loaded) -> bool:
+    """Whether the model reads the texts of a pair apart, so that its graph does."""
+    return isinstance(loaded.objective, TaskModel) and loaded.objective.joins_rows
+
+
 def _differences(session: Any, loaded: Loaded, rows: Sequence[Row]) -> dict[str, float]:
-    given = padded_inputs(rows, loaded.tokenizer.pad_id)
+    given = (padded_pairs if _in_pairs(loaded) else padded_inputs)(rows, loaded.tokenizer.pad_id)
     mask = torch.from_numpy(given["attention_mask"]).bool()
     expected, found = _packed_outputs(loaded, rows), {}
     for node, values in zip(session.get_outputs(), session.run(None, given), strict=True):
@@ -233,7 +246,8 @@ def _packed_outputs(loaded: Loaded, rows: Sequence[Row]) -> Mapping[str, Tensor]
     """The model's own outputs, under the graph's names."""
     tokens, objective = collate([Example((row,), (1,), {}) for row in rows]).tokens, loaded.objective
     if isinstance(objective, TaskModel):
-        return naming(objective)(objective.logits(objective.read(tokens), tokens))
+        outputs = naming(objective)(objective.logits(objective.read(tokens), tokens))
+        return {name: values[::2] for name, values in outputs.items()} if _in_pairs(loaded) else outputs
     hidden = objective.encoder(tokens)
     found = {"last_hidden_state": hidden.top, "pooler_output": hidden.summary}
     if head := vocabulary_head(objective):
@@ -359,6 +373,7 @@ def _card(about: Mapping[str, Any], facts: Findings) -> str:
             "",
             f"`{GRAPH}`, opset {about['opset']}, float32. Rows are padded on the right, `attention_mask` is 1 at real "
             f"tokens and 0 at pads; rows of up to {about['max_length']} tokens. All inputs are int64.",
+            *(["The two texts of a pair are rows of their own."] if "second_input_ids" in about["inputs"] else []),
             "",
             "| | name | shape |",
             "|---|---|---|",

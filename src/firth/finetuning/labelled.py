@@ -88,8 +88,8 @@ class LabelledData:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the examples are pairs of texts."""
-        return any(getattr(record, "second", None) is not None for record in self.train)
+        """Whether each example is a pair of texts. An empty second text counts as none."""
+        return all(getattr(record, "second", None) for record in self.train)
 
 
 def with_columns(

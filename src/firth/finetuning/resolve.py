@@ -44,12 +44,15 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         labelled.notes.extend(filter(None, [check_known(labelled.train, base.tokenizer, plain["model"])]))
     if labelled.columns:  # found by content: the model's recipe has them for later files
         plain.setdefault("data", {})["columns"] = labelled.columns
-    if is_small(base.config.width, base.has_summary) and labelled.has_pairs and compares_apart(labelled.kind, plain):
-        plain["head_preset"] = "towers"
-        labelled.notes.append(
-            "the two texts of a pair are read apart, as suits a small encoder (head_preset=towers; "
-            "--set head.network.kind=linear reads them in one sequence)"
-        )
+    if is_small(base.config.width, base.has_summary) and labelled.has_pairs:
+        if compares_apart(labelled.kind, plain):
+            plain["head_preset"] = "towers"
+        # A resolved recipe has the preset; note it all the same, so that a resumed run says the same as before.
+        if plain.get("head_preset") == "towers":
+            labelled.notes.append(
+                "the two texts of a pair are read apart, as suits a small encoder (head_preset=towers; "
+                "--set head.network.kind=linear reads them in one sequence)"
+            )
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(
         plain,

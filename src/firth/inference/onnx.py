@@ -10,6 +10,7 @@ import torch
 
 from firth.inference.batching import in_batches
 from firth.metrics.calibration import softmax
+from firth.tasks.config import reads_apart
 from firth.tasks.rows import Example, Outputs, Row, split_rows
 
 
@@ -42,6 +43,13 @@ def padded_inputs(rows: Sequence[Row], pad_id: int) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
 
 
+def padded_pairs(rows: Sequence[Row], pad_id: int) -> dict[str, np.ndarray]:
+    """Pad pairs of sequences, first and second text in turn, to two rectangles (B, S) for a graph of two towers."""
+    first, second = padded_inputs(rows[::2], pad_id), padded_inputs(rows[1::2], pad_id)
+    used = ("input_ids", "attention_mask")
+    return {name: first[name] for name in used} | {f"second_{name}": second[name] for name in used}
+
+
 def session_outputs(
     session: Any, config: Any, examples: Sequence[Example], pad_id: int, *, budget_tokens: int = 4096
 ) -> list[Outputs]:
@@ -49,14 +57,29 @@ def session_outputs(
 
     ``config``: the options of the task. Sequences of similar length share a batch.
     """
-    rows = [row for example in examples for row in example.rows]
     names = [output.name for output in session.get_outputs()]
+    if reads_apart(config.network):
+        return _pair_outputs(session, names, examples, pad_id, budget_tokens)
+    rows = [row for example in examples for row in example.rows]
     found: list[dict[str, np.ndarray]] = [{}] * len(rows)
     for numbers in in_batches([len(row.ids) for row in rows], budget_tokens):
         arrays = session.run(names, padded_inputs([rows[i] for i in numbers], pad_id))
         for i, *values in zip(numbers, *arrays, strict=True):
             found[i] = _row_outputs(dict(zip(names, map(np.asarray, values), strict=True)), rows[i], config)
     return [found[part] for part in split_rows([len(example.rows) for example in examples])]
+
+
+def _pair_outputs(
+    session: Any, names: Sequence[str], examples: Sequence[Example], pad_id: int, budget_tokens: int
+) -> list[Outputs]:
+    """The outputs of pairs that are read apart: those of a pair are its first sequence's, the second's are 0."""
+    found: list[Outputs] = [[]] * len(examples)
+    for numbers in in_batches([sum(len(row.ids) for row in example.rows) for example in examples], budget_tokens):
+        rows = [row for i in numbers for row in examples[i].rows]
+        (logits,) = session.run(names, padded_pairs(rows, pad_id))
+        for i, values in zip(numbers, np.asarray(logits), strict=True):
+            found[i] = [{"logits": values.reshape(1, -1)}, {"logits": np.zeros_like(values).reshape(1, -1)}]
+    return found
 
 
 def _row_outputs(values: Mapping[str, np.ndarray], row: Row, config: Any) -> dict[str, np.ndarray]:

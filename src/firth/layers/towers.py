@@ -37,9 +37,13 @@ class TowersNetwork(nn.Module):
         are at its first sequence."""
         partner, first = partners(second)
         x = self.dropout(x.float())
-        u, v = x.index_select(0, first), x.index_select(0, partner.index_select(0, first))
-        compared = F.cosine_similarity(u, v, dim=1)[:, None]
-        if self.compare == "features":
-            compared = torch.cat([u, v, (u - v).abs(), u * v, compared], 1)
-        found: Tensor = self.output(compared)
+        found = self.compared(x.index_select(0, first), x.index_select(0, partner.index_select(0, first)))
         return found.new_zeros(len(x), found.shape[1]).index_copy(0, first, found)
+
+    def compared(self, u: Float[Tensor, "E width"], v: Float[Tensor, "E width"]) -> Float[Tensor, "E K"]:
+        """The outputs of E pairs, from the vectors of their first and second texts."""
+        features = F.cosine_similarity(u, v, dim=1)[:, None]
+        if self.compare == "features":
+            features = torch.cat([u, v, (u - v).abs(), u * v, features], 1)
+        found: Tensor = self.output(features)
+        return found

@@ -106,7 +106,9 @@ def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyCo
     def number(text: Text) -> np.int64:
         return np.int64(numbers[_known(text.label, numbers, text)])
 
-    return _examples(texts, _pairs(maker, config), maker, "label", number, both=_compares(config))
+    return _examples(
+        texts, _pairs(maker, config), maker, "label", number, both=isinstance(config.network, TowersConfig)
+    )
 
 
 def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLabelConfig) -> list[Example]:
@@ -130,11 +132,7 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
             raise InputError(f"{text.where}: value {text.label!r}: expected a number")
         return np.float32(text.label)
 
-    return _examples(texts, _pairs(maker, config), maker, "value", value, both=_compares(config))
-
-
-def _compares(config: ClassifyConfig | RegressConfig) -> bool:
-    return isinstance(config.network, TowersConfig) and config.network.compare == "cosine"
+    return _examples(texts, _pairs(maker, config), maker, "value", value, both=isinstance(config.network, TowersConfig))
 
 
 def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:

@@ -103,8 +103,9 @@ class TaskModel(Objective):
         reads: Unit | None = None,
     ) -> None:
         """Build the parts that every task has. ``weights``: of the task's own loss terms.
-        ``head``: constructor from input ``head``: constructor from input and output width, if not the network's own;
-        ``reads``: what its input vectors represent, if not the ``unit``.
+
+        ``head``: constructor from input and output width, if not the network's own; ``reads``: what its input vectors
+        represent, if not the ``unit``.
 
         ConfigError for features that the encoder lacks, and for ``auxiliary_lm`` with a bidirectional encoder.
         """
