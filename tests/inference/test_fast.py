@@ -18,6 +18,7 @@ from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.fast import (
     FastEncoder,
     Int8Linear,
+    PackedBlock,
     PackedLinear,
     Precision,
     make_fast,
@@ -404,10 +405,26 @@ def test_packed_layers_compute_what_the_block_does_whatever_the_number_of_tokens
     encoder = row.encoder(row.config(vocab_size=50, activation=activation, **sizes)).eval()
     packed = copy.deepcopy(encoder)
     pack_linears(packed, torch.device("cpu"))
-    assert isinstance(packed.blocks[0].feed_forward, PackedLinear)
+    assert isinstance(packed.blocks[0].feed_forward, PackedLinear) and isinstance(packed.blocks[1], PackedBlock)
     for length in (1, 7, 8, 9, 31, 100, 300):
         tokens = pack_lists([[7] * length])
         torch.testing.assert_close(run(packed, tokens).top, run(encoder, tokens).top, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[5], [9, 9], [3, 17, 4], [1, 1, 1]])
+def test_packed_blocks_in_bfloat16_are_as_near_as_their_layers(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    sizes = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 48, "max_positions": 30}
+    row = SYSTEMS["bert"]
+    plain = row.encoder(row.config(vocab_size=50, **sizes)).eval()
+    fast, _ = make_fast(copy.deepcopy(plain), "bfloat16", CPU)
+    packed = copy.deepcopy(fast)
+    pack_linears(packed, CPU)
+    assert any(isinstance(part, PackedBlock) for part in packed.modules())
+    tokens = pack_lists([[7 + i for i in range(length)] for length in lengths])
+    exact = run(plain, tokens).top
+    errors = [(run(encoder, tokens).top - exact).abs().max().item() for encoder in (packed, fast)]
+    assert 0 < errors[0] < 2 * errors[1]
 
 
 def test_numbers_of_rows_are_rounded_up_to_few_and_by_little() -> None:

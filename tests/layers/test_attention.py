@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from firth.layers import attention
-from firth.layers.attention import SelfAttention, attend
+from firth.layers.attention import SelfAttention, _attend_rectangle, attend
 from firth.layers.dropout import draw_seed
 from firth.packed import Rows
 
@@ -390,3 +390,22 @@ def test_no_dropout_draws_nothing() -> None:
     assert draw_seed(0.0).tolist() == [0]
     assert torch.equal(torch.get_rng_state(), before)
     assert len({int(draw_seed(0.1)) for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lengths", [[1], [5], [3, 3, 3], [8, 8]])
+def test_sequences_of_one_length_take_the_short_way_to_the_same_numbers(lengths: list[int], dtype: torch.dtype) -> None:
+    rows = Rows.from_lengths(lengths)
+    x = [part.detach() for part in inputs(rows, rows, dtype=dtype)]
+    short = _attend_rectangle(*x, rows.plan)
+    with torch.no_grad():
+        found = attend(*x, rows, rows, causal=False, dropout=0.0, seed=NO_SEED)
+    assert short is not None and torch.equal(short, found) and found.dtype == dtype
+    # With gradients it is the operator.
+    assert torch.equal(attend(*x, rows, rows, causal=False, dropout=0.0, seed=NO_SEED), found)
+
+
+@pytest.mark.parametrize("lengths", [[3, 5], [5, 2, 5], [16, 17]])
+def test_other_sequences_do_not(lengths: list[int]) -> None:
+    rows = Rows.from_lengths(lengths)
+    assert _attend_rectangle(*(x.detach() for x in inputs(rows, rows, dtype=torch.float32)), rows.plan) is None

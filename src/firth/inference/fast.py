@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from firth.errors import ConfigError
 from firth.layers.activations import ACTIVATIONS
+from firth.layers.attention import attend
 from firth.layers.blocks import PostNormBlock
+from firth.layers.dropout import draw_seed
 from firth.machine import find_machine
-from firth.packed import Carry, Encoder, Hidden, Tokens
+from firth.packed import Carry, Encoder, Hidden, Rows, Tokens
 
 Precision = Literal["float32", "bfloat16", "int8", "auto"]
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 63
@@ -160,6 +162,40 @@ class PackedLinear(nn.Module):
             x = F.pad(x, (0, 0, 0, missing))
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.activation, [], self.form)[:n]
 
+    def plus(self, x: Float[Tensor, "T width_in"], other: Float[Tensor, "T width_out"]) -> Float[Tensor, "T width_out"]:
+        """Outputs, without the activation, plus ``other``, added with the product; of rounded numbers of rows."""
+        return torch.ops.mkldnn._linear_pointwise.binary(x.to(self.dtype), other, self.packed, self.bias, "add")
+
+
+class PackedBlock(PostNormBlock):
+    """A block of packed layers, for prediction: rows are rounded up once, and residuals are added with the products.
+
+    Of one sentence, what is not a product takes half the time. In bfloat16 the sums are rounded once instead of twice.
+    """
+
+    def __init__(self, block: PostNormBlock):
+        nn.Module.__init__(self)
+        for name, part in block.named_children():
+            self.add_module(name, part)
+        self.activate = block.activate
+
+    def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
+        attention, mixing, output = self.attention, self.attention.output, self.feed_forward_output
+        assert isinstance(mixing, PackedLinear) and isinstance(output, PackedLinear)
+        # Hooks, by which attention is shown and heads are silenced, see calls of modules only.
+        if attention._forward_hooks or mixing._forward_pre_hooks:
+            return super().forward(x, rows)
+        n = x.shape[0]
+        if missing := -n % row_step(n):
+            x = F.pad(x, (0, 0, 0, missing))
+        q, k, v = (part[:n] for part in attention.project(x))
+        context = attend(q, k, v, rows, rows, causal=attention.causal, dropout=0.0, seed=draw_seed(0.0)).flatten(1)
+        if missing:
+            context = F.pad(context, (0, 0, 0, missing))
+        x = self.attention_norm(mixing.plus(context, x))
+        found: Tensor = self.feed_forward_norm(output.plus(self.activate(self.feed_forward(x)), x))
+        return found[:n]
+
 
 # Of layers by name; others have rows of tokens.
 _STEPS = {"pooler": sequence_step}
@@ -181,6 +217,15 @@ def pack_linears(encoder: Encoder, device: torch.device) -> None:
     for owner, name, linear in list(_linears(encoder)):
         if _is_packable(linear):
             setattr(owner, name, PackedLinear(linear, step=_STEPS.get(name, row_step)))
+    for owner in list(encoder.modules()):
+        for name, block in list(owner.named_children()):
+            if isinstance(block, PostNormBlock) and all(isinstance(linear, PackedLinear) for linear in _layers(block)):
+                setattr(owner, name, PackedBlock(block))
+
+
+def _layers(block: PostNormBlock) -> tuple[nn.Module, ...]:
+    attention = block.attention
+    return attention.query_key_value, attention.output, block.feed_forward, block.feed_forward_output
 
 
 def _is_packable(linear: nn.Module) -> bool:
