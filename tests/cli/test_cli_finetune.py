@@ -86,7 +86,7 @@ def test_the_end_says_scores_where_things_are_and_what_is_next(tuned: tuple[Path
     assert f"  accuracy {score['mean']:.4f} ± {score['sd']:.4f}, macro_f1 " in dev
     assert "held out, 2 examples  accuracy " in held
     assert rest[0] == f"  dev, by label (seed {results['best_seed']})"
-    assert [line.split()[0] for line in rest[1:5]] == ["label", "a", "b", "majority"]
+    assert [line.split()[0] for line in rest[1:6]] == ["label", "a", "b", "f1", "majority"]
     assert rest[-2:] == [f"curves and numbers: {out}/report.html", f"next: firth predict '{out}' < lines.txt"]
     assert (out / "report.html").is_file()
 
@@ -547,7 +547,7 @@ def test_an_evaluation_shows_its_labels_baseline_and_constant_answers(firth, dat
     assert found["confusion"] == [[0, 1], [0, 2]]
     printed = firth(*tokens).out
     assert re.search(r"^  b +2 +3 +0.6667 +1.0000 +0.8000$", printed, re.M)
-    assert "majority baseline: always b: accuracy 0.6667" in printed
+    assert "  f1 is that of the second label, b\n  majority baseline: always b: accuracy 0.6667" in printed
     assert "warning: the model gives the same answer to every example: b" in printed
 
 

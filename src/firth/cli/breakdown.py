@@ -9,8 +9,8 @@ from firth.cli.shared import print_table
 _MOST_LABELS = 20
 
 
-def print_breakdown(found: Mapping[str, Any]) -> None:
-    """``found``: a ``firth.tasks.breakdown.Breakdown`` as plain data."""
+def print_breakdown(found: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
+    """``found``: a ``firth.tasks.breakdown.Breakdown`` as plain data. ``scores``: what it breaks down, by name."""
     labels = found["labels"]
     if labels:
         shown = sorted(labels, key=lambda label: -labels[label]["examples"])[:_MOST_LABELS]
@@ -22,6 +22,8 @@ def print_breakdown(found: Mapping[str, Any]) -> None:
         print_table(rows)
         if len(labels) > len(shown):
             print(f"  … and {len(labels) - len(shown):,} rarer labels: --json has them all")
+    if "f1" in scores and len(found["confusion_labels"]) == 2:
+        print(f"  f1 is that of the second label, {found['confusion_labels'][1]}")
     if majority := found["majority"]:
         print(f"  majority baseline: always {majority['answer']}: {majority['metric']} {majority['score']:.4f}")
     if found["always"] is not None:

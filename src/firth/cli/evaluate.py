@@ -139,7 +139,7 @@ def evaluate(
             print_table(score_table(found["scores"], first))
         else:
             print_table(_side_by_side(compared["float32"], found["scores"], precision, first))
-        print_breakdown(found["breakdown"])
+        print_breakdown(found["breakdown"], found["scores"])
     return 0 if compared is None else _judged(compared, found["scores"], precision, say if as_json else print)
 
 

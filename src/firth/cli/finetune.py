@@ -210,7 +210,7 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     last = next(iter(results["dev"]), "held_out")
     if last in results.get("breakdown", {}):
         print(f"  {last.replace('_', ' ')}, by label (seed {results['best_seed']})")
-        print_breakdown(results["breakdown"][last])
+        print_breakdown(results["breakdown"][last], results["dev"].get(last) or results["held_out"])
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
     if on_dev:

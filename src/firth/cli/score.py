@@ -73,4 +73,4 @@ def score(
     where = f"{gold}, {split}" if Path(gold).is_dir() else gold
     print(f"{where}: {task}, {counted(found['examples'], 'example')}")
     print_table(score_table(found["scores"], metrics_of(task)))
-    print_breakdown(found["breakdown"])
+    print_breakdown(found["breakdown"], found["scores"])
