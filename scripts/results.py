@@ -280,7 +280,7 @@ def ablations_section() -> str:
         "```\nfirth study ablations --data ../shared/data --out runs/ablations\n```\n",
         "One part left out at a time, three seeds. Scores on dev files in percent, mean ± standard deviation; the "
         "paper's columns are of its own models and data, so only the order of the rows compares. Every choice was made "
-        f"on a tenth of the training examples. {len(facts)} cells, {record['hours']:.1f} hours of one core, on "
+        f"on a tenth of the training examples. {len(facts)} cells, {record['hours']:.1f} hours, on "
         f"{machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
     ]
     for name, ablation in ABLATIONS.items():
