@@ -37,6 +37,7 @@ from firth.tasks.config import (
     MultiLabelConfig,
     RegressConfig,
     TagConfig,
+    TowersConfig,
     WindowConfig,
 )
 from firth.tasks.items import words_of
@@ -81,6 +82,9 @@ def predictors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     found: dict[str, Model | Baseline] = {kind: _learnt(base, kind, n) for n, kind in enumerate(OPTIONS)}
     found["single"] = _learnt(base, "classify", 0, pairs=False)
     found["pairs"] = _learnt(base, "classify", 0, pairs=True)
+    options = RegressConfig(network=TowersConfig(), windows=WindowConfig(length=24, long="cut"))
+    towers = TASKS["regress"].model(base.objective.encoder, options)
+    found["towers"] = Model(Loaded(base.system_name, "regress", towers.eval(), base.tokenizer), cpu)
     base.objective.eval()
     found["masked"] = Model(base, cpu)
     size = base.tokenizer.size

@@ -91,6 +91,17 @@ def test_a_model_of_single_texts_refuses_a_pair_and_says_how_two_texts_are_writt
     assert of_pairs.status_code == 200
 
 
+def test_a_model_that_compares_two_texts_refuses_a_single_one(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        refused = await client.post("/predict", {"inputs": "a river"})
+        return refused, await client.post("/predict", {"inputs": [["a river", "the winter"]]})
+
+    refused, answered = serve(work, "towers")
+    assert refused.status_code in (400, 422)
+    assert refused.json()["error"].endswith("found one text, expected two to compare")
+    assert answered.status_code == 200, answered.text
+
+
 def test_a_joint_model_reads_what_its_baseline_does(predictors: dict[str, Any]) -> None:
     config = JointConfig(kind="classify", labels=("no", "yes"))
     joint = Joint(config, predictors["tfidf"].method, predictors["single"])

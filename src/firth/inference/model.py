@@ -42,6 +42,7 @@ from firth.inference.word_table import Neighbour, table_of
 from firth.objectives.translation import Translation
 from firth.packed import Hidden, Tokens
 from firth.progress import Progress
+from firth.tasks.config import TowersConfig
 from firth.tasks.items import AT_ONCE, RECORDS, record_of
 from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
@@ -95,6 +96,8 @@ class Model:
     @property
     def pairs(self) -> bool | None:
         """Whether it has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
+        if isinstance(getattr(self.loaded.objective.config, "network", None), TowersConfig):
+            return True  # it has nothing to compare a single text with, whatever its folder says
         return learnt_pairs(self.provenance) if RECORDS.get(self.task) is Text else None
 
     @property

@@ -36,7 +36,9 @@ def canary(hosted: Hosted, repeat: int = 1, texts: int = 1) -> Job:
         return hosted.predict([{"question": "Who walked?", "context": text}] * texts)
     if hosted.task == "choose":
         return hosted.predict([{"text": text, "question": "Who walked?", "choices": ["a farmer", "a queen"]}] * texts)
-    return hosted.predict([text] * texts) if "predict" in hosted.abilities else hosted.embed([text] * texts)
+    if "predict" not in hosted.abilities:
+        return hosted.embed([text] * texts)
+    return hosted.predict([[text, text] if hosted.pairs else text] * texts)
 
 
 def apart(do: Callable[[], _Made]) -> _Made:

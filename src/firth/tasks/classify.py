@@ -152,7 +152,8 @@ def _examples(
         for text, ids in zip(block, first, strict=True):
             # An empty second text counts as none (google-research/bert run_classifier.py).
             if both and not text.second:
-                raise InputError(f"{text.where}: found one text, expected two to compare")
+                place = f"{text.where}: " if text.where else ""  # of a call in Python there is none
+                raise InputError(f"{place}found one text, expected two to compare")
             rows = pair(ids, next(second)) if text.second else maker.single(ids)
             targets = {} if text.label is None else {term: target([0], [label(text)])}
             found.append(Example(tuple(rows), (len(rows),), targets))
