@@ -1,11 +1,13 @@
 """A server as a process: it starts, reloads, finishes what it accepted, and ends; and each of these in this process."""
 
 import asyncio
+import gc
 import hashlib
 import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,23 @@ from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.serving import admin
 from firth.serving.access import Access
-from firth.serving.admin import canary, renewed
+from firth.serving.admin import canary, forget_garbage, renewed
+from firth.serving.asking import ServerState
+from firth.serving.config import Limits
+from firth.serving.engine import Engine
 from firth.serving.hosted import Hosted
-from firth.serving.server import _obey, allow_many_files
+from firth.serving.metrics import Metrics
+from firth.serving.server import _obey, allow_many_files, leave_processors
 
 KEY = "a-key-of-sixteen-letters"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What a start or a reload keeps from collections is garbage again after each test."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -175,6 +188,39 @@ def test_as_many_files_are_allowed_as_the_system_does() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+class _Circle:
+    """Garbage that counts as used by itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_collections_pass_over_what_stays_and_a_reload_frees_what_does_not() -> None:
+    old = _Circle()
+    gone = weakref.ref(old)
+    forget_garbage()
+    frozen = gc.get_freeze_count()
+    del old
+    gc.collect()
+    assert frozen > 10_000 and gone() is not None
+    forget_garbage()
+    assert gone() is None
+
+
+@pytest.mark.parametrize(("rates", "threads"), [([1e5, 2e5], 1), ([1e5, 1e4], 2)])
+def test_tiny_models_leave_processors_to_connections(
+    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], rates: list[float], threads: int
+) -> None:
+    chosen = [2]
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    state = ServerState({}, Engine(Limits(), Metrics()), Limits())
+    for rate in rates:
+        hosted = state.models[str(rate)] = Hosted(str(rate), Path("x"), predictors["classify"])
+        hosted.cost.learn(1000, 0.0, 1000 / rate)
+    leave_processors(state)
+    assert chosen[-1] == threads
 
 
 def test_what_was_accepted_is_finished(serve: Serve) -> None:

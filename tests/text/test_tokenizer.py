@@ -241,6 +241,7 @@ def test_many_equals_one() -> None:
     texts = ["unwanted running", "", "wa,wa \ud800", "nothing"]
     assert tokenizer.encode_many(texts) == [tokenizer.encode(text) for text in texts]
     assert tokenizer.ids_many(texts) == [tokenizer.encode(text).ids for text in texts]
+    assert tokenizer.ids_many(texts) == [tokenizer.ids_many([text])[0] for text in texts]
     assert tokenizer.ids_many([]) == [] == tokenizer.encode_many([])
     assert tokenizer.decode([2, *tokenizer.encode("unwanted , running").ids, 3]) == "unwanted, running"
     assert tokenizer.continues.tolist() == [piece.startswith("##") for piece in tokenizer.pieces]

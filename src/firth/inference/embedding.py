@@ -126,6 +126,8 @@ def _pool(hidden: Hidden, states: Float[Tensor, "T H"], pool: Pool) -> Float[Ten
 
 def _join(windows: Sequence[Tensor], lengths: Sequence[int], pool: Pool) -> Tensor:
     """Combine the windows of one text."""
+    if len(windows) == 1:
+        return windows[0]
     stacked = torch.stack(list(windows))
     if pool == "mean":
         weights = torch.tensor(lengths, dtype=torch.float32)

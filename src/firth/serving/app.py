@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import re
 import time
 import uuid
@@ -47,6 +48,14 @@ _SECURITY = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+
+
+_PROCESS, _NUMBERS = uuid.uuid4().hex[:16], itertools.count()
+
+
+def _new_id() -> str:
+    """An id for a request: of this process, and of no other request to it."""
+    return f"{_PROCESS}{next(_NUMBERS):016x}"
 
 
 def make_app(state: ServerState, access: Access) -> Starlette:
@@ -146,7 +155,7 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
 
     async def endpoint(request: Request) -> ASGIApp:
         started_s, context = time.monotonic(), None
-        headers = {**_SECURITY, "x-request-id": request.headers.get("x-request-id", "")[:64] or uuid.uuid4().hex}
+        headers = {**_SECURITY, "x-request-id": request.headers.get("x-request-id", "")[:64] or _new_id()}
         try:
             context = _context(state, access, request, route, started_s, headers)
             if route.method == "GET":

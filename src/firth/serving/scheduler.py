@@ -157,13 +157,18 @@ class Scheduler:
         does not wait for somebody else's thousand texts.
         """
         seconds: dict[Hashable, float] = {}
-        for waiting in self._ring:
-            work = sum(r.tokens_left / self.costs(r.kind).rate(self.slice_s) for r in waiting.requests)
-            seconds[waiting.name] = work
         for (name, kind), tokens in self._announced.items():
-            seconds[name] = seconds.get(name, 0.0) + tokens / self.costs(kind).rate(self.slice_s)
+            seconds[name] = seconds.get(name, 0.0) + self._alone_s(kind, tokens)
+        if client not in self._clients and client not in seconds:
+            return 0.0
+        for waiting in self._ring:
+            work = sum(self._alone_s(r.kind, r.tokens_left) for r in waiting.requests)
+            seconds[waiting.name] = seconds.get(waiting.name, 0.0) + work
         own = seconds.pop(client, 0.0)
         return own + sum(min(own, other) for other in seconds.values())
+
+    def _alone_s(self, kind: Hashable, tokens: int) -> float:
+        return tokens / self.costs(kind).rate(self.slice_s)
 
     # In and out
 

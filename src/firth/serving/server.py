@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from firth.errors import ConfigError, FirthError
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
-from firth.serving.admin import apart, reload_model, show_models, warm, why_not
+from firth.serving.admin import apart, forget_garbage, reload_model, show_models, warm, why_not
 from firth.serving.app import make_app
 from firth.serving.asking import ServerState
 from firth.serving.config import Limits
@@ -35,6 +35,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BACKLOG = 2048
 # What connections may take to close once all requests are answered.
 CLOSING_S = 5
+# Tokens a second from which on connections cost more than computing: every processor but one is theirs then.
+_TINY_RATE = 50_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +123,8 @@ def serve(served: Served) -> None:
     allow_many_files()
     with _signals() as wait, listen(served.host, served.port) as bound:
         state = apart(lambda: load_models(served))
+        leave_processors(state)
+        forget_garbage()
         server, thread, loop = start_http(make_app(state, served.access), bound)
         state.engine.start()
         state.started = True
@@ -134,6 +138,15 @@ def serve(served: Served) -> None:
             server.should_exit = True
             thread.join()
     say("stopped")
+
+
+def leave_processors(state: ServerState) -> None:
+    """Compute with one thread if all models are tiny: two would wait for each other while connections have a core."""
+    rates = [hosted.cost.rate(state.limits.slice_ms / 1e3) for hosted in state.models.values()]
+    if min(rates) > _TINY_RATE:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def allow_many_files() -> None:

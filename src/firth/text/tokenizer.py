@@ -352,6 +352,9 @@ class Tokenizer:
 
     def ids_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts to ids only, which is faster."""
+        if len(texts) == 1:
+            # Unlike a batch it keeps Python's lock, which another thread may hold for long once it has it.
+            return [self._backend.encode(whole_text(texts[0]), add_special_tokens=False).ids]
         rows = self._backend.encode_batch_fast([whole_text(text) for text in texts], add_special_tokens=False)
         return [row.ids for row in rows]
 
