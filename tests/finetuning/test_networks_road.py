@@ -72,7 +72,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
 
     scored = evaluate(tmp_path / "parts", recipe["data"]["dev"], LabelledConfig())
     assert scored["scores"] == pytest.approx(whole.results["scored"][0]["dev"]["dev"])
-    answers = load(tmp_path / "parts").predict(["the mill", ("the mill", "the queen")])
+    answers = load(tmp_path / "parts").predict([("the mill", "the mill"), ("the mill", "the queen")])
     assert [answer.windows for answer in answers] == [1, 1]
     assert json.loads((tmp_path / "parts/model/config.json").read_text("utf-8"))["model_type"] == "firth-bert"
 
@@ -136,6 +136,6 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
     for compare in ("features", "cosine"):
         with pytest.raises(InputError, match="found one text, expected two to compare"):
             run_resolved(resolve(single, [f"head.network.compare={compare}"], "t"), tmp_path / "none", tell=QUIET)
-    with pytest.raises(InputError, match="found one text, expected two to compare"):
+    with pytest.raises(InputError, match="a single text, and the model has learnt from pairs of texts"):
         load(tmp_path / "out").predict(["the mill"])
     assert not (tmp_path / "none/recipe.toml").exists()

@@ -68,7 +68,7 @@ def test_pairs_values_and_label_sets(serve: Serve, predictors: dict[str, Any]) -
     ("path", "inputs", "several"),
     [
         ("predict", ["a river", "the winter"], '{"inputs": [["first text"], ["second text"]]}'),
-        ("predict", [["a river"], ["a river", "the winter"]], '{"inputs": [["first text"], ["second text"]]}'),
+        ("predict", [["a", "b"], ["a river", "the winter"]], '{"inputs": [["first text"], ["second text"]]}'),
         (
             "pipeline/text-classification",
             {"text": "a river", "text_pair": "the winter"},
@@ -91,14 +91,15 @@ def test_a_model_of_single_texts_refuses_a_pair_and_says_how_two_texts_are_writt
     assert of_pairs.status_code == 200
 
 
-def test_a_model_that_compares_two_texts_refuses_a_single_one(serve: Serve) -> None:
+@pytest.mark.parametrize("model", ["towers", "pairs"])
+def test_a_model_of_pairs_refuses_a_single_text(serve: Serve, model: str) -> None:
     async def work(client: Client) -> Any:
-        refused = await client.post("/predict", {"inputs": "a river"})
+        refused = await client.post("/predict", {"inputs": [["a river", "the winter"], ["a river"]]})
         return refused, await client.post("/predict", {"inputs": [["a river", "the winter"]]})
 
-    refused, answered = serve(work, "towers")
+    refused, answered = serve(work, model)
     assert refused.status_code in (400, 422)
-    assert refused.json()["error"].endswith("found one text, expected two to compare")
+    assert refused.json()["error"].startswith("a single text, and the model has learnt from pairs of texts")
     assert answered.status_code == 200, answered.text
 
 

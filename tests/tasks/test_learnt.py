@@ -3,7 +3,7 @@
 import pytest
 
 from firth.errors import InputError
-from firth.tasks.learnt import check_pair, check_pairs, learnt_columns, learnt_pairs
+from firth.tasks.learnt import check_each, check_pair, check_pairs, learnt_columns, learnt_pairs
 from firth.text.records import Tagged, Text
 
 
@@ -19,12 +19,23 @@ def test_pairs_are_known_from_the_folder_or_from_the_columns_of_earlier_ones() -
     assert learnt_pairs(of_columns("")) is None and learnt_pairs({}) is None
 
 
-def test_a_pair_is_refused_only_where_single_texts_were_learnt() -> None:
-    one, pair, words = Text("a"), Text("a", second="b"), Tagged("a b", ((0, 1), (2, 3)))
-    with pytest.raises(InputError, match="a pair of texts, and the model has learnt from single texts"):
+def test_one_text_is_no_pair_and_a_pair_is_not_one_text() -> None:
+    one, pair, words = (
+        Text("a", where="d.tsv:1"),
+        Text("a", second="", where="d.tsv:2"),
+        Tagged("a b", ((0, 1), (2, 3))),
+    )
+    with pytest.raises(InputError, match="^a pair of texts, and the model has learnt from single texts: give it one"):
         check_pair(pair, False)
+    with pytest.raises(InputError, match="^a single text, and the model has learnt from pairs of texts: give it two"):
+        check_pair(one, True)
+    with pytest.raises(InputError, match=r"^d\.tsv:2: a pair of texts, .*--columns text=0$"):
+        list(check_each([one, pair], False))
+    with pytest.raises(InputError, match=r"^d\.tsv:1: a single text, .*--columns text=0,second=1$"):
+        list(check_each([pair, one], True))
     assert [check_pair(record, False) for record in (one, words)] == [one, words]
-    assert check_pair(pair, True) is check_pair(pair, None) is pair
+    assert [check_pair(record, True) for record in (pair, words)] == [pair, words]
+    assert list(check_each([one, pair, words], None)) == [one, pair, words]
 
 
 def test_labelled_texts_are_pairs_where_pairs_were_learnt() -> None:

@@ -117,7 +117,7 @@ def predict(
             raise ConfigError(f"--out {out}: answers are written as JSON lines, expected a name such as answers.jsonl")
         check_new_file(out)
     from firth.tasks.items import AT_ONCE
-    from firth.tasks.learnt import of_one_text
+    from firth.tasks.learnt import check_each
     from firth.tasks.readers.files import Problems
 
     loaded, ensemble = _load(model, list(others or ()), precision, compile)
@@ -137,7 +137,7 @@ def predict(
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
-    answers = ensemble(of_one_text(_some(records, file), loaded.pairs), at_once=at_once, noted=noted)
+    answers = ensemble(check_each(_some(records, file), loaded.pairs), at_once=at_once, noted=noted)
     if recover_text == "published":
         from firth.inference.model import Model
 

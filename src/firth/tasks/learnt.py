@@ -31,29 +31,40 @@ def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
 
 
 def check_pair(record: Record, pairs: bool | None) -> Record:
-    """The record; InputError for a pair of texts where a model has learnt from single ones: half would be lost."""
-    if pairs is False and isinstance(record, Text) and record.second is not None:
-        raise InputError(
-            "a pair of texts, and the model has learnt from single texts: give it a text, or a list of texts"
-        )
+    """The record; InputError for one text where a model has learnt from two, or the reverse: half would be lost."""
+    if (found := _texts_of(record)) is not None and found is not pairs is not None:
+        raise InputError(_WRONG[found])
     return record
 
 
-def of_one_text(records: Iterable[R], pairs: bool | None) -> Iterator[R]:
+def check_each(records: Iterable[R], pairs: bool | None) -> Iterator[R]:
     """The records of a file, checked as ``check_pair`` does; an error names the place."""
     for record in records:
-        if pairs is False and isinstance(record, Text) and record.second is not None:
-            raise InputError(
-                f"{record.where}: a pair of texts, and the model has learnt from single texts: give it one a line, or "
-                "name the column of the text, such as --columns text=0"
-            )
+        try:
+            check_pair(record, pairs)
+        except InputError as error:
+            raise InputError(f"{record.where}: {error}") from None
         yield record
+
+
+_WRONG = {
+    True: "a pair of texts, and the model has learnt from single texts: give it one, or name the column of the text, "
+    "such as --columns text=0",
+    False: 'a single text, and the model has learnt from pairs of texts: give it two, as {"text": …, "second": …} in '
+    "JSON lines, or name their columns, such as --columns text=0,second=1",
+}
+
+
+def _texts_of(record: Record) -> bool | None:
+    """Whether it is a pair of texts (True) or a single one (False); None for neither."""
+    return record.second is not None if isinstance(record, Text) else None
 
 
 def check_pairs(records: Sequence[Record], pairs: bool | None) -> None:
     """InputError where labelled records are pairs of texts and a model has learnt from single ones, or the reverse."""
-    for _ in of_one_text(records, pairs):
-        pass
+    if pairs is False:
+        for _ in check_each(records, pairs):
+            pass
     if pairs and records and all(isinstance(record, Text) and record.second is None for record in records):
         raise InputError(
             f"{records[0].where}: a single text, and the model has learnt from pairs of texts: name the columns of "
