@@ -1,6 +1,7 @@
 """The folder of a baseline: written, read back alike, and refused when it is damaged."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,14 @@ def test_a_baseline_has_no_precision_and_no_encoder(folders: dict[str, Path]) ->
 
     with pytest.raises(CheckpointError, match="is the baseline tfidf, which has no encoder"):
         read_model(folders["classify"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such modes there")
+def test_all_files_may_be_read_by_a_server_that_runs_as_somebody_else(folders: dict[str, Path]) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folders["classify"].rglob("*") if path.is_file()}
+    assert set(modes.values()) == {0o666 & ~umask}, modes
 
 
 def test_items_of_another_task_are_refused(folders: dict[str, Path]) -> None:

@@ -36,7 +36,6 @@ from firth.finetuning.resolve import Resolved, balanced, resolve
 from firth.finetuning.results import collapsed, summary
 from firth.finetuning.train import (
     Run,
-    reads_pairs,
     split_of,
     tune,
     with_stored_features,
@@ -49,7 +48,7 @@ from firth.machine import find_machine
 from firth.models.config import VectorsConfig
 from firth.systems import SIZES, SYSTEMS, TASKS
 from firth.tasks.config import TagConfig
-from firth.tasks.learnt import learnt_pairs
+from firth.tasks.learnt import learnt_pairs, reads_pairs
 from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
 from firth.text.records import Tagged, Text

@@ -191,6 +191,7 @@ def test_a_record_of_another_task(loaded: dict[str, Loaded]) -> None:
         ("choose", {"text": "a"}, '"choices"'),
         ("choose", {"text": "a", "choices": [1, 2]}, '"choices"'),
         ("choose", {"text": "a", "choices": 3}, '"choices"'),
+        ("choose", {"text": "a", "choices": "ab"}, '"choices"'),
     ],
 )
 def test_items_that_are_none(task: str, item: Any, expected: str) -> None:
@@ -209,8 +210,16 @@ def test_records_are_taken_as_they_are() -> None:
         assert record_of(task, record) is record
 
 
+def test_context_is_another_name_of_the_text_of_choices() -> None:
+    fields = {"question": "how?", "choices": ["cold", "warm"]}
+    expected = Choice("winter", "how?", ("cold", "warm"))
+    assert record_of("choose", {**fields, "text": "winter"}) == expected
+    assert record_of("choose", {**fields, "context": "winter"}) == expected
+
+
 def test_a_list_of_words_is_a_text_with_spaces() -> None:
     record = record_of("tag", ["Ann", "Lee", "!"])
+    assert record_of("tag", {"tokens": ["Ann", "Lee", "!"], "text": "Ann Lee!"}) == record
     assert isinstance(record, Tagged)
     assert (record.text, record.words) == ("Ann Lee !", ("Ann", "Lee", "!"))
 

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import firth
+from firth.baseline.config import CommonestTagConfig
+from firth.baseline.model import Baseline
+from firth.baseline.tags import CommonestTag
 from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.ensemble import Ensemble, check_members, ensemble_records
@@ -218,6 +221,12 @@ def test_models_that_cannot_answer_as_one(first: Any, second: Any, message: str)
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError):
         ensemble(members)
+
+
+def test_a_baseline_answers_alone() -> None:
+    method = CommonestTag(CommonestTagConfig(labels=("O",)), {}, ("O", 1.0))
+    with pytest.raises(ConfigError, match="model 1 is a baseline .commonest-tag., which answers alone"):
+        Ensemble([Baseline(method)])
 
 
 def test_an_ensemble_of_no_models() -> None:

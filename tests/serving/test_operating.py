@@ -170,6 +170,16 @@ def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dic
     assert renewed(old, force=True).task == read_model(tiny_run).task
 
 
+def test_a_model_of_pairs_does_not_replace_one_of_single_texts(
+    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any]
+) -> None:
+    old = Hosted("single", Path("x"), predictors["single"])
+    monkeypatch.setattr(admin, "load_hosted", lambda name, *rest: Hosted(name, Path("x"), predictors["pairs"]))
+    with pytest.raises(ConfigError, match="x reads pairs of texts, and the model that is served single texts; force"):
+        renewed(old, force=False)
+    assert renewed(old, force=True).pairs
+
+
 def test_every_model_has_a_question_it_can_answer(predictors: dict[str, Any]) -> None:
     for name, predictor in predictors.items():
         job = canary(Hosted(name, Path(name), predictor), texts=2)

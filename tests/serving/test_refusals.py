@@ -42,7 +42,7 @@ def _tensor(name: str, text: str) -> dict[str, Any]:
         (b"[" * 100_000, 400, "nested"),
         (b'{"inputs": "a", "input": "b"}', 422, "input: Unexpected"),
         (b'{"inputs": 7}', 422, "inputs"),
-        (b'{"inputs": []}', 422, "list of 0"),
+        (b'{"inputs": []}', 400, "inputs: expected at least one"),
         (b'{"inputs": ["a", "b", "c"]}', 422, "pair"),
         (b'{"inputs": "a", "raw_scores": true}', 422, "raw_scores=True is not supported"),
         (b'"text"', 422, "body"),
@@ -127,6 +127,60 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
         ("/v2/models/masked/infer", {"inputs": [_tensor("text", "a"), _tensor("second", "b")]}, 422, "named text"),
         ("/v2/models/masked/versions/2/infer", {"inputs": [_tensor("text", "a")]}, 404, "has no version '2'"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
+        ("/embed", {"inputs": [5, 1.5]}, 422, "inputs.1: Input should be a valid integer"),
+        ("/tokenize", {"inputs": ["a", 5]}, 422, "inputs.1: Input should be a valid string"),
+        ("/predict", {"inputs": [["a"], ["b", 5]]}, 422, "inputs.1.1: Input should be a valid string"),
+        ("/text-classification", {"inputs": {"text": "a", "txt_pair": "b"}}, 422, "inputs.txt_pair: Unexpected"),
+        (
+            "/text-classification",
+            {"inputs": "a", "parameters": {"function_to_apply": "sigmoid"}},
+            422,
+            "function_to_apply='sigmoid' is not",
+        ),
+        (
+            "/models/answer/pipeline/question-answering",
+            {"inputs": {"question": "a", "context": "b"}, "parameters": {"align_to_words": True}},
+            422,
+            "align_to_words=True is not",
+        ),
+        (
+            "/models/gpt/pipeline/text-generation",
+            {"inputs": "a", "parameters": {"num_beams": 2, "temperature": 0.5}},
+            422,
+            "temperature is for samples, and these parameters ask for beam search",
+        ),
+        (
+            "/models/gpt/pipeline/text-generation",
+            {"inputs": "a", "parameters": {"do_sample": False, "seed": 1}},
+            422,
+            "seed is for samples, and these parameters ask for the likeliest tokens",
+        ),
+        (
+            "/models/gpt/pipeline/text-generation",
+            {"inputs": "a", "parameters": {"num_beams": 2, "do_sample": True}},
+            422,
+            "do_sample is not supported with num_beams",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a")], "parameters": {"timeout": 1, "priority": 3}},
+            422,
+            "parameters: priority, timeout: expected binary_data_output or nothing",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a")], "outputs": [{"name": "embedding", "parameters": {"classification": 2}}]},
+            422,
+            "embedding: parameters: classification: expected binary_data",
+        ),
+        ("/v2/models/choose/infer", {"inputs": [_tensor("item", "none")]}, 400, "item: an element is not JSON"),
+        (
+            "/models/choose/pipeline/multiple-choice",
+            {"inputs": {"choices": ["a"]}},
+            422,
+            "expected at least two choices",
+        ),
+        ("/decode", {"ids": []}, 400, "ids: expected at least one"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name"),
         ("/nothing", {}, 404, "/nothing"),
     ],
@@ -135,8 +189,9 @@ def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, statu
     async def work(client: Client) -> Any:
         return await client.post(path, body)
 
-    answer = serve(work, "classify", "masked", "gpt", "choose")
+    answer = serve(work, "classify", "masked", "gpt", "choose", "answer")
     assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    assert answer.headers["x-request-id"]
 
 
 def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
@@ -146,6 +201,8 @@ def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
         assert [one.json()["error"]["param"] for one in too_many] == ["max_tokens"] * 2
         openai = await client.post("/v1/embeddings", {"model": "gpt-4", "input": "a"})
         stop = await client.post("/v1/completions", {"model": "gpt", "prompt": "the", "stop": "x", "stream": True})
+        none = await client.post("/v1/completions", {"model": "gpt", "prompt": "the", "max_tokens": 0})
+        assert none.json()["error"]["message"] == "max_tokens=0: expected at least 1"
         kserve = await client.post("/v2/models/classify/infer", {"inputs": []})
         return [openai, stop, kserve]
 

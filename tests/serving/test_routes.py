@@ -91,6 +91,55 @@ def test_a_model_of_single_texts_refuses_a_pair_and_says_how_two_texts_are_writt
     assert of_pairs.status_code == 200
 
 
+def test_an_empty_text_is_compared_like_any_other(serve: Serve, predictors: dict[str, Any]) -> None:
+    async def work(client: Client) -> Any:
+        ranked = await client.post("/rerank", {"query": "a river", "texts": ["the winter", ""]})
+        return ranked, await client.get("/v2/models/towers")
+
+    ranked, about = serve(work, "towers")
+    expected = [one.value for one in predictors["towers"].predict([("a river", "the winter"), ("a river", "")])]
+    found = {one["index"]: one["score"] for one in ranked.json()}
+    assert [found[0], found[1]] == pytest.approx(expected, abs=1e-6)
+    assert ranked.headers["x-windows"] == "1", "the two texts of a pair are no windows"
+    assert [tensor["name"] for tensor in about.json()["inputs"]] == ["text", "second"]
+
+
+def test_equal_texts_have_a_cosine_of_one_at_most(serve: Serve) -> None:
+    texts = ["a", "the river", "the old farmer", "walked", "a a", "the winter"]
+
+    async def work(client: Client) -> Any:
+        asked = [{"inputs": {"source_sentence": text, "sentences": [text]}} for text in texts]
+        return [(await client.post("/similarity", one)).json()[0] for one in asked]
+
+    assert serve(work, "masked") == pytest.approx([1.0] * len(texts), abs=1e-6)
+    assert max(serve(work, "masked")) <= 1
+
+
+def test_the_best_answer_is_the_first_of_several_and_may_be_asked_not_to_be_empty(
+    serve: Serve, predictors: dict[str, Any]
+) -> None:
+    inputs = {"question": "the river", "context": "the old farmer walked to the river in winter"}
+    refusing, no_refusal = predictors["answer"].loaded.objective, {"handle_impossible_answer": False}
+
+    async def work(client: Client) -> Any:
+        asked = [
+            {"inputs": inputs, "parameters": one} for one in ({}, {"top_k": 3}, no_refusal, {"top_k": 3, **no_refusal})
+        ]
+        return [(await client.post("/question-answering", one)).json() for one in asked]
+
+    config = refusing.config
+    try:
+        for threshold in (-1e9, 1e9):  # it always refuses, and never
+            refusing.config = dataclasses.replace(config, threshold=threshold)
+            best, several, answered, all_answered = serve(work, "answer")
+            assert (best["answer"] == "") is (threshold < 0)
+            assert several[0] == best and len(several) == 3
+            assert answered["answer"] and all(one["answer"] for one in all_answered)
+            assert all_answered[0] == answered
+    finally:
+        refusing.config = config
+
+
 @pytest.mark.parametrize("model", ["towers", "pairs"])
 def test_a_model_of_pairs_refuses_a_single_text(serve: Serve, model: str) -> None:
     async def work(client: Client) -> Any:

@@ -136,7 +136,7 @@ def test_a_temperature_divides_the_scores() -> None:
 @pytest.mark.parametrize(
     ("choices", "label", "message"),
     [
-        (("a",), 0, "1 choices: expected at least two"),
+        (("a",), 0, "expected at least two choices, found 1"),
         (("a", "b"), 2, "label 2: expected 0 to 1"),
         (("a", "b"), -1, "label -1: expected 0 to 1"),
     ],

@@ -31,11 +31,12 @@ ABOUT, VOCABULARY, WEIGHTS = "firth.json", "vocabulary.json", "model.safetensors
 
 def write_baseline(folder: Path, baseline: Baseline) -> None:
     """Write the files of a baseline into an existing empty folder."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     method = baseline.method
     words, tensors = _tfidf_parts(method) if isinstance(method, Tfidf) else _tag_parts(method)
-    save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / WEIGHTS)
+    # Not save_file, whose files only their owner may read: a server often runs as somebody else.
+    (folder / WEIGHTS).write_bytes(save({name: np.ascontiguousarray(values) for name, values in tensors.items()}))
     _write(folder / VOCABULARY, words, indent=None)
     provenance = {
         "firth": importlib.metadata.version("firth"),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, Precision, check_text, load_model, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_text, load_model, print_json, print_table
 from firth.errors import ConfigError, UsageError
+from firth.inference.precision import Precision
 
 if TYPE_CHECKING:
     from firth.inference.attention_maps import Attention

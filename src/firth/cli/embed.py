@@ -9,7 +9,6 @@ from cyclopts import Parameter, validators
 from firth.cli.shared import (
     CompileFlag,
     InputFile,
-    Precision,
     check_texts,
     counted,
     lines_from,
@@ -18,6 +17,7 @@ from firth.cli.shared import (
 )
 from firth.errors import InputError, UsageError
 from firth.files import check_new_file, new_file
+from firth.inference.precision import Precision
 from firth.progress import Progress
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from firth.cli.shared import (
     Flag,
     JsonFlag,
     Others,
-    Precision,
     RecoverText,
     counted,
     print_json,
     print_table,
 )
 from firth.errors import ConfigError
+from firth.inference.precision import Precision
 from firth.progress import say
 
 TRANSLATE = "translate"

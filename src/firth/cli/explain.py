@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Others, Precision, check_text, load_model
+from firth.cli.shared import Others, check_text, load_model
 from firth.errors import UsageError
 from firth.files import check_new_file
+from firth.inference.precision import Precision
 
 
 def explain(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, Precision, check_text, lines_from, load_model, print_json, say_unknown
+from firth.cli.shared import JsonFlag, check_text, lines_from, load_model, print_json, say_unknown
 from firth.errors import InputError
+from firth.inference.precision import Precision
 
 if TYPE_CHECKING:
     from firth.inference.masks import FilledMask

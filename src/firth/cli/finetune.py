@@ -222,8 +222,11 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     if (out / "report.html").is_file():
         print(f"curves and numbers: {out / 'report.html'}")
     if results["dev"]:
-        file = "questions.jsonl" if results["kind"] in OBJECTS else "lines.txt"
-        print(f"next: {shell('firth', 'predict', out)} < {file}")
+        if results.get("pairs"):
+            print_next("firth", "predict", out, "--input", "PAIRS.tsv")
+        else:
+            file = "questions.jsonl" if results["kind"] in OBJECTS else "lines.txt"
+            print(f"next: {shell('firth', 'predict', out)} < {file}")
     else:
         print_next("firth", "evaluate", out, "--data", "FILE")
 

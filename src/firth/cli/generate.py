@@ -12,7 +12,6 @@ from firth.cli.shared import (
     AtLeastOne,
     Flag,
     JsonFlag,
-    Precision,
     check_text,
     lines_from,
     load_model,
@@ -20,6 +19,7 @@ from firth.cli.shared import (
     print_table,
 )
 from firth.errors import ConfigError, InputError, UsageError
+from firth.inference.precision import Precision
 
 
 def generate(

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import InputFile, JsonFlag, Precision, check_text, lines_from, load_model, print_json
+from firth.cli.shared import InputFile, JsonFlag, check_text, lines_from, load_model, print_json
 from firth.errors import InputError, UsageError
+from firth.inference.precision import Precision
 
 
 def next_sentence(

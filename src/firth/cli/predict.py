@@ -19,7 +19,6 @@ from firth.cli.shared import (
     CompileFlag,
     InputFile,
     Others,
-    Precision,
     RecoverText,
     check_text,
     check_texts,
@@ -31,6 +30,7 @@ from firth.cli.shared import (
 )
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new_file, new_file
+from firth.inference.precision import Precision
 from firth.progress import Progress
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None
 
 
 def _fields(line: str, where: str) -> dict[str, Any]:
-    """A JSON object of one line, its words and choices under the names that all readers know."""
+    """A JSON object of one line."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -272,10 +272,6 @@ def _fields(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not JSON ({reason}); expected one object a line") from None
     if not isinstance(fields, dict):
         raise InputError(f"{where}: found {line.strip()[:60]}, expected a JSON object")
-    if "tokens" in fields and "text" not in fields:
-        fields["text"] = fields["tokens"]
-    if "context" in fields and "choices" in fields and "text" not in fields:
-        fields["text"] = fields["context"]
     return fields
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, Precision, check_text, lines_from, load_model, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_text, lines_from, load_model, print_json, print_table
 from firth.errors import InputError, UsageError
+from firth.inference.precision import Precision
 from firth.progress import say
 
 if TYPE_CHECKING:

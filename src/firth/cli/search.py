@@ -8,7 +8,6 @@ from cyclopts import Parameter, validators
 
 from firth.cli.shared import (
     JsonFlag,
-    Precision,
     check_text,
     counted,
     lines_from,
@@ -19,6 +18,7 @@ from firth.cli.shared import (
     say_unknown,
 )
 from firth.errors import ConfigError, FirthError, InputError
+from firth.inference.precision import Precision
 
 if TYPE_CHECKING:
     from firth.inference.search import Hit

@@ -5,9 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, Precision
+from firth.cli.shared import Flag
 from firth.config import from_dict, override
 from firth.errors import ConfigError
+from firth.inference.precision import Precision
 
 
 def serve(

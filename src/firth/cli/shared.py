@@ -17,6 +17,7 @@ from firth.cli.command_hints import as_typed
 from firth.config import is_open_stream
 from firth.errors import InputError, UsageError, printable
 from firth.files import check_regular
+from firth.inference.precision import Precision
 from firth.progress import say
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ Texts = Annotated[str, Parameter(name="TEXT", required=True)]
 OnFlag = Annotated[str | None, Parameter(name="--on")]
 AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 RecoverText = Literal["exact", "published"]
-Precision = Literal["float32", "bfloat16", "int8", "auto"]
 Others = Annotated[list[Path] | None, Parameter(name="--with")]
 CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile", show_default=False)]
 

@@ -36,6 +36,7 @@ from firth.progress import say
 from firth.recipes import Settings
 from firth.systems import TASKS
 from firth.tasks.kinds import kind_of_task
+from firth.tasks.learnt import reads_pairs
 
 _KINDS: dict[str, tuple[str, ...]] = {"tfidf": ("classify", "multilabel", "regress"), "commonest-tag": ("tag",)}
 # n-grams shown per label in the report.
@@ -202,6 +203,7 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
     return {
         "task": recipe.task,
         "kind": recipe.kind,
+        "pairs": reads_pairs(labelled.train),
         "metric": recipe.metric,
         "metrics": list(labelled.metrics),
         "chosen_on": fitted.by,

@@ -19,10 +19,11 @@ from firth.folder import PRETRAINING, WEIGHTS, Loaded
 from firth.formats.table import open_model
 from firth.inference.answering import task_model
 from firth.inference.ensemble import check_members, ensemble_records
-from firth.inference.fast import Precision, make_fast
+from firth.inference.fast import make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.inference.joint import find_joint, read_joint
 from firth.inference.loading import check_baseline_options
+from firth.inference.precision import Precision
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.tasks.datasets import DATASETS

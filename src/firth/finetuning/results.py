@@ -6,6 +6,7 @@ from typing import Any
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune
 from firth.metrics.bootstrap import mean_interval
+from firth.tasks.learnt import reads_pairs
 
 RESULTS = "results.json"
 # A run has collapsed if its held-out score is this far below the median of the other seeds.
@@ -35,6 +36,7 @@ def results_of(
     return {
         "task": recipe.task,
         "kind": recipe.kind,
+        "pairs": reads_pairs(labelled.train),
         "metric": recipe.metric,
         "metrics": list(labelled.metrics),
         "chosen_on": "the dev file" if recipe.data.choose_on == "dev" else "held-out training examples",

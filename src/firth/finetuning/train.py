@@ -23,10 +23,10 @@ from firth.inference.score import EncodedSplit, read_split, score_split
 from firth.machine import Machine, free_memory
 from firth.systems import SYSTEMS
 from firth.tasks.example_source import ExampleSource
-from firth.tasks.learnt import PAIRS
+from firth.tasks.learnt import PAIRS, reads_pairs
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
-from firth.text.records import Record, Text
+from firth.text.records import Record
 from firth.training.checkpoint import list_checkpoints
 from firth.training.collectives import World
 from firth.training.config import TrainConfig
@@ -217,12 +217,6 @@ def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: M
         write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, provenance)
 
     write_folder(folder, fill)
-
-
-def reads_pairs(records: Sequence[Any]) -> bool | None:
-    """Whether examples are pairs of texts (True) or single texts (False); None if both, or no texts."""
-    found = {record.second is not None if isinstance(record, Text) else None for record in records}
-    return found.pop() if len(found) == 1 else None
 
 
 def split_of(base: Base, recipe: Finetune, records: Sequence[Record]) -> EncodedSplit:

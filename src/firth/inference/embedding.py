@@ -24,7 +24,7 @@ Pool = Literal["mean", "max", "first", "last", "summary"]
 def layer_number(loaded: Loaded, layer: int) -> int:
     """The index of a layer from 0; ConfigError for one that the model lacks."""
     n_layers = len(loaded.objective.encoder.widths) - 1
-    if not -n_layers - 1 <= layer <= n_layers:
+    if type(layer) is not int or not -n_layers - 1 <= layer <= n_layers:
         raise ConfigError(
             f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
         )

@@ -8,10 +8,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from firth.baseline.model import Baseline
 from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.answering import answer_records, read_records, task_model
@@ -35,14 +36,17 @@ class Ensemble:
     use that of the first). ConfigError for models that differ in these, or whose task cannot be averaged.
     """
 
-    models: Sequence[Model]
+    models: Sequence[Model | Baseline]
 
     def __post_init__(self) -> None:
+        for number, model in enumerate(self.models, 1):
+            if not isinstance(model, Model):
+                raise ConfigError(f"model {number} is a baseline ({model.system}), which answers alone")
         check_members(self._members, [f"model {number}" for number in range(1, len(self.models) + 1)])
 
     @property
     def _members(self) -> list[Loaded]:
-        return [model.loaded for model in self.models]
+        return [cast(Model, model).loaded for model in self.models]
 
     def predict(self, items: Any) -> Any:
         """As ``Model.predict``, with probabilities and values averaged over the models."""

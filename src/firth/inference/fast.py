@@ -6,7 +6,7 @@ results differ only by the encoder's rounding.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
+from firth.inference.precision import Precision
 from firth.layers.activations import ACTIVATIONS
 from firth.layers.attention import attend
 from firth.layers.blocks import PostNormBlock
@@ -21,7 +22,6 @@ from firth.layers.dropout import draw_seed
 from firth.machine import find_machine
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens
 
-Precision = Literal["float32", "bfloat16", "int8", "auto"]
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 63
 # oneDNN's names of activations that it applies with a product.
 _FUSED = {ACTIVATIONS["gelu"]: ("gelu", "none"), ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh")}

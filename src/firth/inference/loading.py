@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 from firth.baseline.folder import find_baseline, read_baseline
 from firth.baseline.model import METHODS, Baseline
 from firth.errors import ConfigError
+from firth.inference.precision import Precision, check_precision
 
 if TYPE_CHECKING:
-    from firth.inference.fast import Precision
     from firth.inference.model import Model
 
 
 def load(
-    path: str | Path, *, device: str | None = None, precision: "Precision" = "float32", compile: bool = False
+    path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> "Model | Baseline":
     """Load a model for inference: a ``Model`` (see ``firth.inference.model.load``) or a ``Baseline``.
 
-    Both satisfy ``firth.baseline.model.Predictor`` if fine-tuned.
+    Both satisfy ``firth.baseline.model.Predictor`` if fine-tuned. ConfigError for an unknown ``precision``.
     """
+    check_precision(precision)
     if find_baseline(path) is None:
         if find_baseline(path, names=METHODS) is not None:
             from firth.inference.joint import read_joint

@@ -28,12 +28,13 @@ from firth.inference.attention_maps import (
 )
 from firth.inference.batching import in_batches
 from firth.inference.embedding import Pool, check_embedding, embedding_rows, join_windows, layer_number, pooled_rows
-from firth.inference.fast import Precision, make_fast, pack_linears
+from firth.inference.fast import make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
 from firth.inference.masks import Candidate, FilledMask, check_masked, fill_rows, masked_row, shorten
 from firth.inference.next_sentence import follow_probabilities
+from firth.inference.precision import Precision
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE

@@ -36,7 +36,9 @@ class Access:
         # All are compared, each in constant time: the time tells nothing about any of them.
         found = [number for number, known in enumerate(self.keys) if hmac.compare_digest(digest, known)]
         if scheme.lower() != "bearer" or not found:
-            message = "a key is needed: send the header Authorization: Bearer KEY"
+            sent = scheme.lower() == "bearer" and key.strip()
+            what = "the key is not one of this server's" if sent else "a key is needed"
+            message = f"{what}: send the header Authorization: Bearer KEY"
             raise RefusalError(401, "key", message, headers={"WWW-Authenticate": "Bearer"})
         return ("key", found[0])
 

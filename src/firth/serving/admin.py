@@ -82,6 +82,12 @@ def renewed(old: Hosted, *, force: bool) -> Hosted:
             f"{old.path} has another task or other labels than the model that is served: "
             f"{new.task} instead of {old.task}; force takes it"
         )
+    if not force and {new.pairs, old.pairs} == {True, False}:
+        reads = {True: "pairs of texts", False: "single texts"}
+        raise ConfigError(
+            f"{old.path} reads {reads[new.pairs is True]}, and the model that is served {reads[old.pairs is True]}; "
+            "force takes it"
+        )
     warm(new)
     return new
 

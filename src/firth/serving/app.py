@@ -53,9 +53,9 @@ _SECURITY = {
 _PROCESS, _NUMBERS = uuid.uuid4().hex[:16], itertools.count()
 
 
-def _new_id() -> str:
-    """An id for a request: of this process, and of no other request to it."""
-    return f"{_PROCESS}{next(_NUMBERS):016x}"
+def _id_of(request: Request) -> str:
+    """The id that a client has given its request, or a new one: of this process, and of no other request to it."""
+    return request.headers.get("x-request-id", "")[:64] or f"{_PROCESS}{next(_NUMBERS):016x}"
 
 
 def make_app(state: ServerState, access: Access) -> Starlette:
@@ -78,7 +78,7 @@ def make_app(state: ServerState, access: Access) -> Starlette:
             # The framework knows the one route that it met first; a path may have several.
             matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
             more["allow"] = ", ".join(sorted({m for route in matching for m in route.methods or ()}))
-        return _with_headers(_refused(refusal, request), {**_SECURITY, **more})
+        return _with_headers(_refused(refusal, request), {**_SECURITY, "x-request-id": _id_of(request), **more})
 
     return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
 
@@ -113,6 +113,7 @@ _REFUSED = {
     408: "The body took too long",
     409: "The model cannot be loaded; the old one continues",
     413: "The body is too long",
+    415: "The body is compressed",
     422: "A field or text is wrong",
     424: "The model's outputs are not finite",
     429: "Overloaded; the header Retry-After says when to ask again",
@@ -155,7 +156,7 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
 
     async def endpoint(request: Request) -> ASGIApp:
         started_s, context = time.monotonic(), None
-        headers = {**_SECURITY, "x-request-id": request.headers.get("x-request-id", "")[:64] or _new_id()}
+        headers = {**_SECURITY, "x-request-id": _id_of(request)}
         try:
             context = _context(state, access, request, route, started_s, headers)
             if route.method == "GET":
@@ -243,6 +244,9 @@ async def _body(request: Request, context: Context) -> bytes:
     """The body, no longer than allowed and within its time."""
     limits, found = context.state.limits, bytearray()
     too_long = RefusalError(413, "body", f"the body is longer than {limits.body_bytes:,} bytes")
+    if (coding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+        message = f"content-encoding: {coding[:40]!r}: expected a body that is not compressed"
+        raise RefusalError(415, "body", message)
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced[:18]) > limits.body_bytes:
         raise too_long

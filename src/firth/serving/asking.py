@@ -177,10 +177,25 @@ def validated(adapter: TypeAdapter[Any], value: Any, name: str = "") -> Any:
     try:
         return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        parts = [name, *(part for part in first["loc"] if isinstance(part, int) or _is_field(part))]
+        first = _nearest(error.errors(include_url=False, include_context=False, include_input=False))
+        parts = [name, *_named(first["loc"])]
         where = ".".join(str(part) for part in parts if part != "")
         raise RefusalError(422, "body", f"{where or 'body'}: {first['msg']}", where or None) from None
+
+
+def _nearest(errors: list[Any]) -> Any:
+    """Of the first error of each type that a value may have: that of the type of which most was right."""
+
+    def right(error: Any) -> tuple[int, list[int]]:
+        place = _named(error["loc"])
+        return len(place), [part for part in place if isinstance(part, int)]
+
+    return max(errors, key=right)
+
+
+def _named(place: Sequence[Any]) -> list[Any]:
+    """The parts of a place that are in the body: fields and indices."""
+    return [part for part in place if isinstance(part, int) or _is_field(part)]
 
 
 def _is_field(part: str) -> bool:

@@ -100,7 +100,9 @@ class Hosted:
             return list(zip(records, made, strict=True))
 
         rows = [QueuedRow(max(n_tokens(part), 1), part) for part in parts]
-        windows = max((example.windows for example in examples), default=1)
+        # The two texts of a pair that are read apart are no windows.
+        apart = getattr(model.config, "merge", "") == "sum"
+        windows = 1 if apart else max((example.windows for example in examples), default=1)
         unk = loaded.tokenizer.unk_id
         unknown = sum(int((row.ids == unk).sum()) for example in examples for row in example.rows)
         return Prepared(rows, answers, windows, any(example.cut for example in examples), unknown)

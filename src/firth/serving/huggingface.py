@@ -92,6 +92,8 @@ class GenerationParameters:
     watermark: bool = False
 
 
+_OF_SAMPLES = frozenset({"temperature", "top_k", "top_p", "seed"})
+_SEARCHES = {"beam": "beam search (num_beams)", "greedy": "the likeliest tokens (do_sample=false)"}
 _NOT_SUPPORTED = (
     "best_of",
     "decoder_input_details",
@@ -179,18 +181,22 @@ async def _predictions(context: Context, task: str, items: list[Any]) -> list[tu
 async def classification(context: Context, body: TaskBody) -> Any:
     inputs, _ = await _inputs(context, body, "pairs")
     options = _parameters(body, ClassificationParameters)
-    refuse_other("function_to_apply", options.function_to_apply, None, "softmax")
+    hosted = context.hosted("predict")
+    refuse_other("function_to_apply", options.function_to_apply, None, _APPLIED.get(hosted.task))
     _check_top_k(options.top_k)
     pairs = [(one, None) if isinstance(one, str) else (one.text, one.text_pair) for one in inputs]
     context.texts([text for text, _ in pairs])
     context.texts([second for _, second in pairs if second is not None] or [""])
     items = [text if second is None else (text, second) for text, second in pairs]
-    hosted = context.hosted("predict")
     if any(isinstance(item, tuple) for item in items):
         context.check_pairs(hosted, '{"inputs": ["first text", "second text"]}')
     answers = await _predictions(context, "/text-classification", items)
     # Nested for one text as well: clients take the first element.
     return [label_scores(hosted, answer, options.top_k) for _, answer in answers]
+
+
+# What makes scores of a model's outputs, by its task.
+_APPLIED = {"classify": "softmax", "multilabel": "sigmoid", "regress": "none"}
 
 
 def _check_top_k(top_k: int | None) -> None:
@@ -226,20 +232,25 @@ async def question(context: Context, body: TaskBody) -> Any:
     inputs, several = await _inputs(context, body, "questions")
     options = _parameters(body, QuestionParameters)
     _check_top_k(options.top_k)
+    refuse_other("align_to_words", options.align_to_words, None)
     context.texts([one.question for one in inputs], "question")
     context.texts([one.context for one in inputs], "context")
     items = [{"question": one.question, "context": one.context} for one in inputs]
     answers = await _predictions(context, "/question-answering", items)
-    found = [_answers(answer, options.top_k) for _, answer in answers]
+    may_refuse = options.handle_impossible_answer is not False
+    found = [_answers(answer, options.top_k, may_refuse) for _, answer in answers]
     return found if several else found[0]
 
 
-def _answers(answer: Answered, top_k: int) -> Any:
+def _answers(answer: Answered, top_k: int, may_refuse: bool) -> Any:
+    """The best answer, or a list with it first; ``may_refuse``: "no answer", an empty one, may be among them."""
     best = {"answer": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
-    if top_k == 1:
-        return best
     spans = [{"answer": s.text, "score": s.probability, "start": s.start, "end": s.end} for s in answer.n_best]
-    return spans[:top_k]
+    # Whether there is an answer is decided by a threshold of its own, so the list's first may be another one.
+    ranked = [best, *(span for span in spans if (span["start"], span["end"]) != (answer.start, answer.end))]
+    if not may_refuse:
+        ranked = [one for one in ranked if one["answer"]] or ranked
+    return ranked[0] if top_k == 1 else ranked[:top_k]
 
 
 async def mask(context: Context, body: TaskBody) -> Any:
@@ -290,6 +301,12 @@ async def generation(context: Context, body: TaskBody) -> Any:
     for name in _NOT_SUPPORTED:
         refuse_other(name, getattr(o, name), getattr(GenerationParameters(), name))
     how = "beam" if o.num_beams > 1 else "sample" if o.do_sample else "greedy"
+    given = {name for name, value in (body.parameters or {}).items() if value is not None}
+    for name in sorted(given & _OF_SAMPLES) if how != "sample" else ():
+        message = f"{name} is for samples, and these parameters ask for {_SEARCHES[how]}: leave it out"
+        raise RefusalError(422, "option", message, name)
+    if how == "beam" and o.do_sample and "do_sample" in given:
+        raise RefusalError(422, "option", "do_sample is not supported with num_beams: leave one out", "do_sample")
     check_writing(context, o.max_new_tokens, len(inputs), beam=o.num_beams)
     found = []
     for text in context.texts(inputs):

@@ -6,13 +6,14 @@ little-endian, and its bytes; the header Inference-Header-Content-Length says wh
 
 import math
 import struct
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from typing import Any
 
 import numpy as np
 import orjson
 from starlette.responses import Response
 
+from firth.errors import InputError
 from firth.serving.asking import Context, Listed, Route, request_body, validated
 from firth.serving.hosted import Hosted
 from firth.serving.huggingface import CHOICE_INPUTS, choice_items
@@ -57,7 +58,9 @@ def input_names(hosted: Hosted) -> list[str]:
     """The tensors that a model reads: a text a row, or an object of JSON a row."""
     if hosted.task == "answer":
         return ["question", "context"]
-    return ["item"] if hosted.task == "choose" else ["text"]
+    if hosted.task == "choose":
+        return ["item"]
+    return ["text", "second"] if hosted.pairs else ["text"]
 
 
 def output_names(hosted: Hosted) -> dict[str, str]:
@@ -81,10 +84,13 @@ def _model(context: Context) -> Hosted:
 
 async def infer(context: Context, body: InferBody) -> Any:
     hosted = _model(context)
+    _refuse_unknown("parameters", body.parameters, "binary_data_output")
+    for output in body.outputs:
+        _refuse_unknown(f"{output.name}: parameters", output.parameters, "binary_data")
     tensors = _texts(context, body)
     wanted = input_names(hosted)
-    takes_pairs = wanted == ["text"] and "predict" in hosted.abilities
-    unknown = set(tensors) - {*wanted, *(["second"] if takes_pairs else [])}
+    may_be_pairs = wanted == ["text"] and "predict" in hosted.abilities
+    unknown = set(tensors) - {*wanted, *(["second"] if may_be_pairs else [])}
     if unknown or not set(wanted) <= set(tensors):
         message = f"inputs: expected tensors named {', '.join(wanted)}, not {', '.join(sorted(tensors)) or 'none'}"
         raise RefusalError(422, "body", message, "inputs")
@@ -102,6 +108,12 @@ async def infer(context: Context, body: InferBody) -> Any:
     return _response(hosted, body.id, {name: found[name] for name in names}, known, binary)
 
 
+def _refuse_unknown(name: str, parameters: dict[str, Any], known: str) -> None:
+    """RefusalError for parameters that would do nothing, such as another server's ``timeout`` and ``priority``."""
+    if unknown := sorted(set(parameters) - {known}):
+        raise RefusalError(422, "option", f"{name}: {', '.join(unknown)}: expected {known} or nothing", "parameters")
+
+
 def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
     """The texts of each tensor."""
     rest = memoryview(context.request.scope.get("firth.binary", b""))
@@ -111,6 +123,7 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
             raise RefusalError(422, "body", f"inputs: two tensors named {tensor.name!r}", "inputs")
         if tensor.datatype != "BYTES":
             raise RefusalError(422, "body", f"{tensor.name}: {tensor.datatype}: expected BYTES", "inputs")
+        _refuse_unknown(f"{tensor.name}: parameters", tensor.parameters, "binary_data_size")
         size = tensor.parameters.get("binary_data_size")
         if size is None:
             texts = _flat(tensor)
@@ -169,6 +182,8 @@ async def _answers(context: Context, hosted: Hosted, items: list[Any]) -> dict[s
         }
     if hosted.task == "regress":
         return {"value": np.array([a.value for a in answers])}
+    if hosted.task == "choose":
+        answers = [replace(a, choice=None, text=None) if hosted.abstains(max(a.probabilities)) else a for a in answers]
     return {"prediction": [orjson.dumps(asdict(a)).decode() for a in answers]}
 
 
@@ -179,7 +194,11 @@ def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> l
     if hosted.task == "choose":
         from firth.serving.strict_json import parse_json
 
-        items = [validated(CHOICE_INPUTS, parse_json(text.encode()), "item") for text in tensors["item"]]
+        try:
+            items = [validated(CHOICE_INPUTS, parse_json(text.encode()), "item") for text in tensors["item"]]
+        except InputError as error:
+            message = f"item: {str(error).replace('the body', 'an element', 1)}"
+            raise RefusalError(400, "body", message, "item") from None
         return choice_items(context, items)
     if "second" in tensors:
         context.check_pairs(hosted, "two elements of the tensor text, without the tensor second")

@@ -99,6 +99,8 @@ def check_writing(
 ) -> None:
     """RefusalError for more new tokens than a request may have in all its texts together; ``name``: of the field."""
     _check_beam(beam)
+    if max_new_tokens < 1:
+        raise RefusalError(422, "option", f"{name}={max_new_tokens}: expected at least 1", name)
     most = context.state.limits.new_tokens
     if max_new_tokens * texts > most:
         each = "" if texts == 1 else f" for each of {texts} texts"

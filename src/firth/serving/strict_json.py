@@ -20,7 +20,7 @@ def parse_json(data: bytes) -> Any:
             text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer
         )
     except json.JSONDecodeError as error:
-        raise InputError(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+        raise InputError(f"the body is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}") from None
     except RecursionError:
         raise InputError(f"the body is nested more than {_DEPTH} levels deep") from None
     _check(value, 0)

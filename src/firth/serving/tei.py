@@ -134,7 +134,7 @@ async def predict(context: Context, body: PredictBody) -> Any:
         raise RefusalError(400, "task", f"{hosted.name} is a model for {hosted.task}, which has no labels for a text")
     refuse_other("raw_scores", body.raw_scores, False)
     inputs = body.inputs
-    several = isinstance(inputs, list) and bool(inputs) and isinstance(inputs[0], list)
+    several = isinstance(inputs, list) and (not inputs or isinstance(inputs[0], list))
     rows: list[Any] = inputs if several else [inputs]  # type: ignore[assignment]  # lists of texts
     items = [_item(row) for row in rows]
     if any(isinstance(item, tuple) for item in items):
@@ -189,7 +189,7 @@ async def similarity(context: Context, body: SimilarityBody) -> Any:
     texts = context.texts([body.inputs.source_sentence], "source_sentence")
     texts += context.texts(body.inputs.sentences, "sentences")
     vectors = np.stack(await context.ask(hosted.embed(texts, unit=True)))
-    return (vectors[1:] @ vectors[0]).tolist()
+    return (vectors[1:] @ vectors[0]).clip(-1, 1).tolist()  # rounding would make 1.0000001 of equal ones
 
 
 async def tokenize(context: Context, body: TokenizeBody) -> Any:
@@ -221,6 +221,7 @@ def token_lists(hosted: Hosted, texts: Sequence[str], *, special: bool = True) -
 async def decode(context: Context, body: DecodeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("skip_special_tokens", body.skip_special_tokens, True)
+    context.check_number(bool(body.ids), "ids")
     rows = checked_ids(hosted, ids_of(body.ids) or [], context.state.limits)
     context.admit()
     return await context.aside(lambda: [hosted.model.loaded.tokenizer.decode(row) for row in rows])

@@ -144,17 +144,19 @@ def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
 def _examples(
     texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any, *, both: bool = False
 ) -> list[Example]:
-    """``both``: a single text is an error."""
+    """``both``: each text is compared with its second one, which may be empty; a single text is an error.
+
+    Else an empty second text counts as none (google-research/bert run_classifier.py).
+    """
     found = []
     for block in in_blocks(texts, lambda text: len(text.text) + len(text.second or "")):
         first = maker.tokenizer.ids_many([text.text for text in block])
-        second = iter(maker.tokenizer.ids_many([text.second for text in block if text.second]))
-        for text, ids in zip(block, first, strict=True):
-            # An empty second text counts as none (google-research/bert run_classifier.py).
-            if both and not text.second:
+        second = maker.tokenizer.ids_many([text.second or "" for text in block])
+        for text, ids, others in zip(block, first, second, strict=True):
+            if both and text.second is None:
                 place = f"{text.where}: " if text.where else ""  # of a call in Python there is none
                 raise InputError(f"{place}found one text, expected two to compare")
-            rows = pair(ids, next(second)) if text.second else maker.single(ids)
+            rows = pair(ids, others) if both or text.second else maker.single(ids)
             targets = {} if text.label is None else {term: target([0], [label(text)])}
             found.append(Example(tuple(rows), (len(rows),), targets))
     return found

@@ -47,9 +47,9 @@ def record_of(task: str, item: Any, unit: str = "word") -> Record:
     """Convert what a user passes in to a record of the task.
 
     Texts: a string, a pair of strings, or ``{"text", "second"}``. Tagging: a string (cut into words, or
-    characters for a model of characters) or a list of words (in ``predict`` inside the list of items).
-    Questions: ``{"question", "context"}`` or a pair of strings. Choices: ``{"text", "question", "choices"}``.
-    A record is returned unchanged.
+    characters for a model of characters), a list of words (in ``predict`` inside the list of items), or either as
+    ``{"text"}`` or ``{"tokens"}``. Questions: ``{"question", "context"}`` or a pair of strings. Choices: ``{"text",
+    "question", "choices"}``, where ``context`` is another name for ``text``. A record is returned unchanged.
     """
     kind = RECORDS[task]
     if isinstance(item, (Text, Tagged, Question, Choice)) and isinstance(item, kind):
@@ -62,14 +62,17 @@ def record_of(task: str, item: Any, unit: str = "word") -> Record:
             first, second = (fields["text"], fields.get("second")) if fields is not None else item
             return Text(_string(first), second=None if second is None else _string(second))
         if kind is Tagged:
-            found = fields["text"] if fields is not None else item
+            found = item if fields is None else fields["tokens"] if "tokens" in fields else fields["text"]
             return words_of(found, unit) if isinstance(found, str) else _joined(found)
         if kind is Question:
             question, context = (fields["question"], fields["context"]) if fields is not None else item
             return Question(_string(question), _string(context))
         assert fields is not None
+        if isinstance(fields["choices"], str):
+            raise TypeError
         choices = tuple(map(_string, fields["choices"]))
-        return Choice(_string(fields.get("text", "")), _string(fields.get("question", "")), choices)
+        text = fields["text"] if "text" in fields else fields.get("context", "")
+        return Choice(_string(text), _string(fields.get("question", "")), choices)
     except (KeyError, TypeError, ValueError, AssertionError):
         raise InputError(f"{item!r}: expected {_EXPECTED[kind]}") from None
 

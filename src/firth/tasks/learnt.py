@@ -13,6 +13,12 @@ R = TypeVar("R", bound=Record)
 PAIRS = "pairs"
 
 
+def reads_pairs(records: Sequence[Any]) -> bool | None:
+    """Whether examples are pairs of texts (True) or single texts (False); None if both, or no texts."""
+    found = {record.second is not None if isinstance(record, Text) else None for record in records}
+    return found.pop() if len(found) == 1 else None
+
+
 def learnt_columns(provenance: Mapping[str, Any]) -> str:
     """The columns of the data that a model has learnt from; empty where nothing says them."""
     recipe = provenance.get("recipe")

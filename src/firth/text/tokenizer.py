@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from firth.errors import TokenizerError
+from firth.errors import InputError, TokenizerError
 from firth.files import nearest, write_text
 from firth.text import gpt_bpe
 from firth.text.words import (
@@ -416,7 +416,9 @@ def _state(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def whole_text(text: str) -> str:
-    """Replace unpaired surrogates, which the library rejects, by U+FFFD."""
+    """Replace unpaired surrogates, which the library rejects, by U+FFFD; InputError for what is no text."""
+    if not isinstance(text, str):
+        raise InputError(f"{text!r}: expected a text")
     if text.isascii():
         return text
     try:

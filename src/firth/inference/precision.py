@@ -1,0 +1,13 @@
+"""The precisions in which an encoder can run; no torch."""
+
+from typing import Literal, get_args
+
+from firth.errors import ConfigError
+
+Precision = Literal["float32", "bfloat16", "int8", "auto"]
+
+
+def check_precision(precision: str) -> None:
+    """ConfigError for a name that is no precision."""
+    if precision not in (known := get_args(Precision)):
+        raise ConfigError(f"precision={precision!r}: expected {', '.join(map(repr, known))}")
