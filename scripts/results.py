@@ -28,8 +28,8 @@ HEAD = """# Results
 What the recorded runs mean; the numbers follow, each with the command that repeats it.
 
 - **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
-  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo and
-  the senses were recorded with the first runs of the shipped models.
+  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo was
+  recorded with the first runs of the shipped models.
 - **Everything was trained on two CPU cores**, in minutes to hours per model. Small models with little text show that
   the code is correct and what each method is worth against its baselines, not what it reaches at full size.
 - **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide, a pre-trained model
