@@ -147,6 +147,19 @@ def test_nobody_starves_among_clients_that_never_stop(others: int, their_row: in
         pytest.fail(f"still waiting after {len(machine.batches) - before} batches")
 
 
+def test_nobodys_second_text_comes_before_anothers_first() -> None:
+    machine = Machine()
+    scheduler = machine.scheduler(slice_s=0.05)
+    for client in range(32):
+        for _ in range(3):
+            scheduler.add(request(client, 10))
+    while machine.step(scheduler) is not None:
+        pass
+    order = [taken.request.client for batch in machine.batches for taken in batch.rows]
+    assert len(machine.batches) > 3 and max(len(batch.rows) for batch in machine.batches) < 32
+    assert [sorted(order[begin : begin + 32]) for begin in (0, 32, 64)] == [list(range(32))] * 3
+
+
 def test_a_client_with_thousands_of_texts_halves_what_others_get_at_most() -> None:
     machine = Machine()
     scheduler = machine.scheduler(slice_s=0.05)

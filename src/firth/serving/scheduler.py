@@ -195,7 +195,7 @@ class Scheduler:
         self._numbers += 1
         client = self._clients.get(request.client)
         if client is None:
-            client = self._clients[request.client] = _Client(request.client)
+            client = self._clients[request.client] = _Client(request.client, deficit=self.quantum)
             self._ring.append(client)
         client.add(request)
 
@@ -230,7 +230,7 @@ class Scheduler:
             batch = SharedBatch(first.kind, (Taken(first, first.next_row - 1),))
         else:
             batch = SharedBatch(first.kind, tuple(self._fill(leader, first.kind, self._limit_s(first.kind))))
-        self._has_led(leader)
+        self._served(batch)
         return batch
 
     def predicted_s(self, batch: SharedBatch) -> float:
@@ -261,7 +261,7 @@ class Scheduler:
             return None
         kind = leader.requests[0].kind
         batch = SharedBatch(kind, tuple(self._fill(leader, kind, limit_s, inside)))
-        self._has_led(leader)
+        self._served(batch)
         return batch
 
     def done(self, batch: SharedBatch, seconds: float) -> None:
@@ -283,10 +283,10 @@ class Scheduler:
                 self._ring.append(client)
         return None
 
-    def _has_led(self, leader: _Client) -> None:
-        """Whoever led is last the next time: each client leads after as many batches as there are clients."""
-        self._ring.remove(leader)
-        self._ring.append(leader)
+    def _served(self, batch: SharedBatch) -> None:
+        """Whoever has a row in a batch, as its leader has, is last the next time: others wait for as many at most."""
+        served = {taken.request.client for taken in batch.rows}
+        self._ring = deque(sorted(self._ring, key=lambda client: client.name in served))
         self._forget_idle()
 
     def _comes_last(self, client: _Client) -> bool:
@@ -309,15 +309,18 @@ class Scheduler:
             asking = [client for client in others if client.first(kind) is not None]
             if not asking:
                 return
-            for client in asking:
-                while client.deficit > 0 and (request := client.first(kind)) is not None:
-                    more = request.rows[request.next_row].tokens
-                    if not empty and cost.predict(tokens + more, squares + more**2) > limit_s:
-                        return
-                    tokens, squares, empty = tokens + more, squares + more**2, False
-                    self._pay(client, request)
-                    yield Taken(request, request.next_row - 1)
-            self._grant()
+            able = [client for client in asking if client.deficit > 0]
+            if not able:
+                self._grant()
+            for client in able:  # a row each, so that nobody's second one comes before another's first
+                request = client.first(kind)
+                assert request is not None
+                more = request.rows[request.next_row].tokens
+                if not empty and cost.predict(tokens + more, squares + more**2) > limit_s:
+                    return
+                tokens, squares, empty = tokens + more, squares + more**2, False
+                self._pay(client, request)
+                yield Taken(request, request.next_row - 1)
 
     def _limit_s(self, kind: Hashable) -> float:
         """Predicted seconds that a batch may take: those of a row of each request that waits, within limits.
