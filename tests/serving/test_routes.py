@@ -104,6 +104,21 @@ def test_an_empty_text_is_compared_like_any_other(serve: Serve, predictors: dict
     assert [tensor["name"] for tensor in about.json()["inputs"]] == ["text", "second"]
 
 
+def test_a_choice_below_the_threshold_is_none_by_every_protocol(serve: Serve) -> None:
+    item = {"question": "who?", "choices": ["a farmer", "a queen"]}
+    tensor = {"name": "item", "shape": [1], "datatype": "BYTES", "data": [json.dumps(item)]}
+
+    async def work(client: Client) -> Any:
+        ours = await client.post("/multiple-choice", {"inputs": item})
+        return ours.json(), (await client.post("/v2/models/choose/infer", {"inputs": [tensor]})).json()
+
+    for threshold in (0.0, 1.1):
+        ours, theirs = serve(work, "choose", threshold=threshold)
+        prediction = json.loads(theirs["outputs"][0]["data"][0])
+        assert (ours["choice"] is None, prediction["choice"] is None) == (threshold > 1, threshold > 1)
+        assert (ours["label"], ours["scores"]) == (prediction["text"], pytest.approx(prediction["probabilities"]))
+
+
 def test_equal_texts_have_a_cosine_of_one_at_most(serve: Serve) -> None:
     texts = ["a", "the river", "the old farmer", "walked", "a a", "the winter"]
 

@@ -6,7 +6,7 @@ little-endian, and its bytes; the header Inference-Header-Content-Length says wh
 
 import math
 import struct
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
@@ -182,9 +182,12 @@ async def _answers(context: Context, hosted: Hosted, items: list[Any]) -> dict[s
         }
     if hosted.task == "regress":
         return {"value": np.array([a.value for a in answers])}
+    found = [asdict(answer) for answer in answers]
     if hosted.task == "choose":
-        answers = [replace(a, choice=None, text=None) if hosted.abstains(max(a.probabilities)) else a for a in answers]
-    return {"prediction": [orjson.dumps(asdict(a)).decode() for a in answers]}
+        for one in found:
+            if hosted.abstains(max(one["probabilities"])):
+                one |= {"choice": None, "text": None}
+    return {"prediction": [orjson.dumps(one).decode() for one in found]}
 
 
 def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> list[Any]:
