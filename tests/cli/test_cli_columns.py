@@ -55,6 +55,32 @@ def test_texts_in_another_column_than_the_model_learnt_from_are_refused(firth, t
     assert firth("predict", run, "--input", numbered, "--columns", "text=2").code == 0
 
 
+def test_names_of_a_header_go_above_the_numbers_that_a_model_has_learnt_from(firth, tmp_path: Path) -> None:
+    run, train = tmp_path / "run", table(tmp_path, LABELS, TEXTS, name="train.tsv")
+    assert firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run).code == 0
+    dates = [f"2024-01-{n + 1:02}" for n in range(12)]
+    named = table(tmp_path, ["text", *TEXTS], ["date", *dates], name="named.tsv")
+    answers = firth("predict", run, "--input", named)
+    assert answers.code == 0 and "text from 'text'" in answers.err
+    assert answers.out == firth("predict", run, *TEXTS).out
+    pairs = table(tmp_path, ["label", *LABELS], ["sentence1", *TEXTS], ["sentence2", *TEXTS], name="pairs.tsv")
+    for command in (("evaluate", run, "--data", pairs), ("predict", run, "--input", pairs)):
+        refused = firth(*command)
+        assert refused.code == 2 and "a pair of texts, and the model has learnt from single texts" in refused.complaint
+
+
+def test_similarity_is_a_task_of_the_command_line_too(firth, tiny_run: Path, tmp_path: Path) -> None:
+    train = table(tmp_path, TEXTS, TEXTS[::-1], [str(n) for n in range(12)], name="pairs.tsv")
+    columns = ("--columns", "text=0,second=1,label=2", "--epochs", "1")
+    made = firth(
+        "finetune", "--task", "similarity", "--model", tiny_run, "--train", train, *columns, "--out", tmp_path / "r"
+    )
+    assert made.code == 0, made.err
+    recipe = tomllib.loads((tmp_path / "r/recipe.toml").read_text("utf-8"))
+    assert (recipe["task"], recipe["head_preset"]) == ("regress", "towers")
+    assert made.out.splitlines()[-1].startswith("next: firth evaluate")
+
+
 def test_a_header_of_names_that_nobody_knows_is_no_example_and_an_example_no_header(firth, tmp_path: Path) -> None:
     """Of a model that has learnt from columns by number."""
     run, train = tmp_path / "run", table(tmp_path, LABELS, TEXTS, name="train.tsv")

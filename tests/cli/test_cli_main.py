@@ -256,6 +256,11 @@ def test_a_line_that_no_text_has_is_not_read(tmp_path: Path) -> None:
         next(lines_from(tmp_path / "a.txt"))
 
 
+def test_a_line_ends_at_a_line_feed_with_or_without_a_carriage_return(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeffa\rb\r\nc\n\nd\r".encode())
+    assert list(lines_from(tmp_path / "a.txt")) == ["a\rb", "c", "", "d"]
+
+
 def test_lines_may_come_from_another_command_but_from_no_named_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(InputError, match=r"pipe\.txt: cannot be read: not a regular file \(a pipe\?\)"):

@@ -134,7 +134,7 @@ def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:
             ["label", "probability", "probabilities"],
         ),
         ("multilabel", [{"text": ""}, {"text": "a", "id": "x"}], ["labels", "probabilities"]),
-        ("regress", [{"text": "a", "second": "b"}, {"text": "a", "id": "x", "score": 3}], ["value"]),
+        ("regress", [{"text": "a", "second": "b"}, {"text": "a", "second": "", "id": "x", "score": 3}], ["value"]),
         (
             "tag",
             [{"text": "Ann Lee"}, {"tokens": ["Ann", "Lee"], "id": "x"}],
@@ -195,9 +195,11 @@ def test_each_tag_comes_with_its_word_and_where_it_stands(firth, models: dict[st
 
 
 def test_a_pair_is_not_its_first_text(firth, models: dict[str, Path]) -> None:
-    items = [json.dumps({"text": "winter"}), json.dumps({"text": "winter", "second": "the river"})]
+    items = [json.dumps({"text": "winter", "second": second}) for second in ("", "the river")]
     answers = rows(firth("predict", models["pairs"], "--format", "jsonl", *items).out)
     assert answers[0] != answers[1]
+    refused = firth("predict", models["pairs"], "--format", "jsonl", items[1], '{"text": "winter"}')
+    assert refused.code == 2 and "TEXT:2: a single text, and the model has learnt from pairs" in refused.complaint
 
 
 def test_a_context_without_a_piece_is_valid_json(firth, models: dict[str, Path]) -> None:
@@ -211,7 +213,7 @@ def test_a_context_without_a_piece_is_valid_json(firth, models: dict[str, Path])
         ("answer", '{"question": "a", "context": "b"}\nno json\n', "stdin:2: not JSON"),
         ("answer", '{"question": "a", "context": "b"}\n[1]\n', "stdin:2: found [1], expected a JSON object"),
         ("answer", '{"question": "a"}\n', "stdin:1: {'question': 'a'}: expected {\"question\": …, \"context\": …}"),
-        ("choose", '{"text": "a", "choices": ["only"]}\n', "stdin:1: 1 choices: expected at least two"),
+        ("choose", '{"text": "a", "choices": ["only"]}\n', "stdin:1: expected at least two choices, found 1"),
         ("choose", '\n{"text": "a", "choices": 5}\n', "stdin:2: {'text': 'a', 'choices': 5}: expected {\"text\""),
     ],
 )

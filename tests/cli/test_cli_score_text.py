@@ -37,6 +37,12 @@ def test_json_has_each_token(firth, tiny_run: Path) -> None:
     assert score["log_probability"] == pytest.approx(sum(t["log_probability"] for t in score["tokens"]))
 
 
+def test_blank_lines_are_left_out_and_counted(firth, tiny_run: Path) -> None:
+    done = firth("score-text", tiny_run, "--json", stdin=b"a\n\nb\n \n")
+    assert len(done.out.splitlines()) == 2
+    assert "stdin: 2 blank lines left out" in done.err
+
+
 def test_pairs_are_summed_up_by_field(firth, tiny_run: Path, pairs: Path) -> None:
     done = firth("score-text", tiny_run, "--pairs", pairs)
     assert done.code == 0 and "mean over paradigms" in done.out

@@ -55,6 +55,13 @@ def test_where_no_index_is_the_command_works_as_it_is_printed(
         assert firth(*typed).code == 0 and firth("search", made, "the river").code == 0
 
 
+def test_the_folder_itself_is_no_index(firth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = firth("search", ".", "the river")
+    assert refused.code == 2 and f"firth search {tmp_path.stem}-index --texts FILE" in refused.complaint
+    assert "firth search texts-index --texts FILE" in firth("search", "/", "the river").complaint
+
+
 def test_a_query_that_the_model_cannot_read_is_said(firth, tiny_run: Path, tmp_path: Path) -> None:
     texts, index = tmp_path / "lines.txt", tmp_path / "index"
     texts.write_text("the river\nthe market\n", "utf-8")

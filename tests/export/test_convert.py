@@ -187,6 +187,12 @@ def test_formats_with_one_dtype_refuse_another(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_the_temperature_of_pre_training_is_no_calibration(tmp_path: Path) -> None:
+    done = convert(ours(tmp_path / "ours"), tmp_path / "hf", "hf")
+    assert read_model(tmp_path / "ours").objective.config.temperature != 1
+    assert not any(name == "calibration" for name, _ in done.facts)
+
+
 def test_other_tools_compute_the_calibrated_probabilities(tmp_path: Path) -> None:
     options = ClassifyConfig(labels=("n", "y"), temperature=2.5)
     source = ours(tmp_path / "ours", "classify", fine_tuned("classify", options))

@@ -1,6 +1,7 @@
 """Labelled data for a fine-tuning: files of one's own, published data sets, and what follows for the head."""
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,17 @@ def test_labels_that_differ_in_case_alone_are_said(tmp_path: Path) -> None:
     assert "labels that differ only in case are learned as different ones: 'World', 'world'" in data.notes
     plain = read("classify", train=write(tmp_path / "e.tsv", table(rows[:20])))
     assert not any("case" in note for note in plain.notes)
+
+
+def test_labels_of_one_number_are_said_and_composed_letters_are_one(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "1" if i % 2 else "0") for i in range(20)] + [("one", "1.0"), ("more", "1.0")]
+    data = read("classify", train=write(tmp_path / "t.tsv", table(rows)))
+    assert "labels of the same number are learned as different ones: '1', '1.0'" in data.notes
+    words = [
+        (f"text {i}", unicodedata.normalize(("NFC", "NFD")[i % 2], "긍정" if i % 3 else "부정")) for i in range(20)
+    ]
+    composed = read("classify", train=write(tmp_path / "k.tsv", table(words)))
+    assert composed.options["labels"] == ["긍정", "부정"]
 
 
 def test_numbers_give_their_range(tmp_path: Path) -> None:

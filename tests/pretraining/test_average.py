@@ -59,7 +59,7 @@ def test_no_score_of_a_part_is_said_of_the_mean(tmp_path: Path, tiny_run: Path) 
     base = read_model(tiny_run)
     torch.manual_seed(0)
     for number in (1, 2):
-        made = Classifier(base.objective.encoder, ClassifyConfig(labels=("a", "b")))
+        made = Classifier(base.objective.encoder, ClassifyConfig(labels=("a", "b"), temperature=1.0 * number))
         facts = {
             "recipe": {"task": "classify"},
             "seed": number,
@@ -71,6 +71,7 @@ def test_no_score_of_a_part_is_said_of_the_mean(tmp_path: Path, tiny_run: Path) 
         write_model(tmp_path / str(number), "bert", "classify", made, base.tokenizer, facts)
     average([tmp_path / "1", tmp_path / "2"], tmp_path / "mean")
     found = read_model(tmp_path / "mean")
+    assert found.objective.config.temperature == 1.5, "fitted after training, as the weights were before"
     assert found.provenance.keys() & {"dev", "step"} == set() and found.provenance["average"]["steps"] == [10, 20]
     assert found.provenance["base"]["provenance"]["dev"] == base.provenance["dev"]
     for name in ("firth.json", "README.md"):
@@ -94,6 +95,11 @@ def test_what_is_not_of_one_kind_is_refused(run: Path, tiny_run: Path, tmp_path:
     for folder, what in ((tiny_run, "system"), (tmp_path / "pre", "sizes")):
         with pytest.raises(CheckpointError, match=f"differs from .*step-4 in {what}"):
             average([model, folder], tmp_path / "mean")
+    loaded.objective.config = dataclasses.replace(loaded.objective.config, label_smoothing=0.3)
+    (tmp_path / "smooth").mkdir()
+    write_model(tmp_path / "smooth", "transformer", PRETRAINING, loaded.objective, loaded.tokenizer, {})
+    with pytest.raises(CheckpointError, match=r"smooth differs from .*step-4 in the option label_smoothing"):
+        average([model, tmp_path / "smooth"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 

@@ -143,7 +143,9 @@ def page(results: Results, planned: Mapping[str, int], before: str = "") -> str:
         outcome = ["What did not hold:", "", *bad]
     elif {row.part for row in rows if row.is_whole} == set(PROMISES):
         once = len({row.commits for row in rows}) == 1
-        outcome = ["The campaign ran whole. Everything held." if once else "Each part ran whole. Everything held."]
+        partly = not all(row.is_whole for row in rows)
+        ran = "The campaign ran whole." if once else "Each part ran whole."
+        outcome = [f"{ran} Everything held.{' A later row of a part is of a run that was stopped.' if partly else ''}"]
     else:
         outcome = ["Everything that was tried held. The cases that were not run are unknown, not passed."]
     return "\n".join(

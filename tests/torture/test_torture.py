@@ -103,7 +103,7 @@ def test_a_part_that_was_not_run_whole_again_keeps_the_row_of_when_it_was() -> N
     part_of_it = campaign.page(again, {"kills": 3}, whole)
     earlier, now, *others = campaign.read_rows(part_of_it)
     assert (earlier, now) == (Row("kills", 2, 2, 2, "a1"), Row("kills", 3, 2, 2, "b2, b2+")) and len(others) == 10
-    assert part_of_it.endswith("Each part ran whole. Everything held.\n")
+    assert part_of_it.endswith("Everything held. A later row of a part is of a run that was stopped.\n")
     all_of_it = campaign.page(again, {"kills": 2}, part_of_it)
     assert campaign.read_rows(all_of_it) == [Row("kills", 2, 2, 2, "b2, b2+"), *others]
     bad = campaign.page({("kills", "x"): Outcome("stuck", "b2")}, planned, whole)

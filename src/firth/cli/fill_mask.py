@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, check_text, lines_from, load_model, print_json, say_unknown
+from firth.cli.shared import JsonFlag, check_text, filled_lines, load_model, print_json, say_unknown
 from firth.errors import InputError
 from firth.inference.precision import Precision
 
@@ -49,7 +49,7 @@ def fill_mask(
     loaded = load_model(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE
-    source = iter(texts or (line for line in lines_from(None) if line.strip()))
+    source = iter(texts or filled_lines())
     n_texts = 0
     while some := list(islice(source, at_once)):
         n_texts += len(some)

@@ -13,7 +13,7 @@ from firth.cli.shared import (
     Flag,
     JsonFlag,
     check_text,
-    lines_from,
+    filled_lines,
     load_model,
     print_json,
     print_table,
@@ -89,7 +89,7 @@ def generate(
     loaded = load_model(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not prompts and sys.stdin.isatty() else AT_ONCE
-    source = prompts or (line for line in lines_from(None) if line.strip())
+    source = prompts or filled_lines()
     n_texts = 0
     for found in loaded.generate_stream(source, writing, at_once):
         n_texts += 1
@@ -104,7 +104,7 @@ def generate(
 def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precision: Precision, as_json: bool) -> None:
     loaded = load_model(model, precision)
     n_texts = 0
-    for prompt in prompts or (line for line in lines_from(None) if line.strip()):
+    for prompt in prompts or filled_lines():
         n_texts += 1
         found = loaded.next_tokens(prompt, top_k)
         if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_text, lines_from, load_model, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_text, filled_lines, load_model, print_json, print_table
 from firth.errors import InputError, UsageError
 from firth.inference.precision import Precision
 from firth.progress import say
@@ -56,7 +56,7 @@ def score_text(
     if given is not None:
         _score_pairs(loaded, given, as_json)
         return
-    source = texts or (line for line in lines_from(None) if line.strip())
+    source = texts or filled_lines()
     totals: dict[str, list[float]] = {}
     n_texts = 0
     for score in loaded.score_stream(source) if texts else _each(loaded, source):

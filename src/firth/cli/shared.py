@@ -158,16 +158,28 @@ def lines_from(path: Path | None) -> Iterator[str]:
         if sys.stdin.isatty():
             say("reading lines from the terminal; end with Ctrl-D")
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline=None)
+            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
         yield from _checked(sys.stdin, "stdin")
         return
     try:
         if not is_open_stream(path):
             check_regular(path)
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             yield from _checked(file, str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def filled_lines() -> Iterator[str]:
+    """The lines of stdin that are not blank; says how many others there were, which have no answer."""
+    blank = 0
+    for line in lines_from(None):
+        if line.strip():
+            yield line
+        else:
+            blank += 1
+    if blank:
+        say(f"stdin: {counted(blank, 'blank line')} left out: answers count the others")
 
 
 def _checked(file: TextIO, where: str) -> Iterator[str]:
@@ -175,7 +187,8 @@ def _checked(file: TextIO, where: str) -> Iterator[str]:
         if len(line) > _LONGEST_LINE:
             raise InputError(f"{where}, line {number}: more than {_LONGEST_LINE:,} characters; split it")
         check_text(line, f"{where}, line {number}")
-        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n")
+        # A carriage return ends a line only before a line feed, as in files of labelled texts.
+        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
 
 
 def looks_like_file(text: str) -> bool:

@@ -65,7 +65,8 @@ def _head(made: CorpusFacts) -> str:
     ]
     unit = "pairs of lines" if made.lines == "pair" else "documents"
     held = (
-        f"{made.hold_out:.2%} of the {unit} are held out, chosen by a hash of their text."
+        f"{made.hold_out:.2%} of the {unit} are held out, ten at least where there are a hundred, chosen by a hash of "
+        "their text."
         if made.hold_out
         else "The files marked (held out) are the held-out text."
         if made.dev

@@ -128,9 +128,9 @@ class NearDuplicates:
         """Add documents by number, with their signatures and band keys."""
         numbers = np.arange(self.rows, self.rows + len(signed), dtype=np.uint64)
         with append_to(self.file) as file:
-            signed.tofile(file)
+            file.write(signed.tobytes())
         with append_to(self.file.with_suffix(".documents")) as file:
-            documents.astype(np.int64).tofile(file)
+            file.write(documents.astype(np.int64).tobytes())
         self.rows += len(signed)
         self.spill.add(keys.ravel(), np.repeat(numbers, keys.shape[1]))
 

@@ -63,7 +63,7 @@ class Spill:
         bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
         for part in np.flatnonzero(np.diff(bounds)):
             with append_to(self._path(int(part))) as file:
-                pairs[order[bounds[part] : bounds[part + 1]]].tofile(file)
+                file.write(pairs[order[bounds[part] : bounds[part + 1]]].tobytes())
 
 
 def _sorted(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -231,7 +231,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"prepare {folder} --tokenizer vocab --out corpus"
         )
     if not folder.is_dir():
-        hint = nearest(folder) or f"make one with: firth prepare TEXT --out {folder}"
+        hint = nearest(folder) or f"make one with: firth prepare TEXT --tokenizer VOCAB --out {folder}"
         raise ConfigError(f"{folder}: no such corpus folder; {hint}")
     if not path.is_file():
         unfinished = (folder / "progress.jsonl").is_file()

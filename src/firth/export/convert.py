@@ -12,7 +12,7 @@ from firth.convert.hf_mapping import Findings
 from firth.errors import ConfigError
 from firth.export.onnx import Int8, check_exportable, write_onnx
 from firth.files import check_new, make_folder
-from firth.folder import Loaded
+from firth.folder import PRETRAINING, Loaded
 from firth.formats.reading import Gelu, ReadOptions, describe
 from firth.formats.table import BY_KEY, check_packages, find_format, read_format
 from firth.vectors.fixed_words import over_words
@@ -113,7 +113,8 @@ def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Findings]:
 
     softmax((W x + b) / T) is softmax of W/T and b/T: other tools then compute the calibrated probabilities too.
     """
-    temperature = getattr(loaded.objective.config, "temperature", 1.0)
+    # That of pre-training is of its contrastive term, and no calibration.
+    temperature = 1.0 if loaded.task == PRETRAINING else getattr(loaded.objective.config, "temperature", 1.0)
     if target == "firth" or temperature == 1.0:
         return loaded, []
     head = getattr(loaded.objective, "head", None)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ from firth.metrics.tagging import KLUE_NER_TAGS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
-from firth.tasks.readers.columns import check_not_swapped, first_is_header, fits, guess_columns, names_columns
+from firth.tasks.readers.columns import (
+    check_not_swapped,
+    first_is_header,
+    fits,
+    guess_columns,
+    names_columns,
+    names_other_texts,
+)
 from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
@@ -119,6 +127,8 @@ def with_columns(
         if labelled and numbers and header is None and guess is not None and guess.has_header:
             problems.note(f"{file}: {_LOOKS_LIKE_HEADER}")
             return dataclasses.replace(config, header="yes")
+        return config
+    if learnt and header is not False and names_other_texts(path, form, parse_columns(learnt)):
         return config
     if learnt and fits(path, form, parse_columns(learnt).given(), labelled=labelled):
         number = parse_columns(learnt).text
@@ -237,6 +247,12 @@ def _check_learnable(
         by_case.setdefault(label.casefold(), []).append(label)
     if alike := [label for same in by_case.values() if len(same) > 1 for label in same]:
         problems.note(f"labels that differ only in case are learned as different ones: {_listed(alike)}")
+    by_number: dict[float, list[str]] = {}
+    for label in labels:
+        with suppress(ValueError):
+            by_number.setdefault(float(label), []).append(label)
+    if alike := [label for same in by_number.values() if len(same) > 1 for label in same]:
+        problems.note(f"labels of the same number are learned as different ones: {_listed(alike)}")
     if absent:
         problems.note(f"labels without a training example, which cannot be learned: {_listed(absent)}")
     if single:

@@ -21,8 +21,8 @@ def next_sentence_model(loaded: Loaded) -> MaskedLM:
     if not has_head or "nsp" in loaded.untrained or "encoder.pooler" in loaded.untrained:
         raise ConfigError(
             f"this model of system {loaded.system_name} for {loaded.task} has no trained next-sentence head: train one "
-            "with firth pretrain --model bert-mini (not with --recipe small, which leaves it out), or take a published "
-            "BERT with its pre-training heads"
+            "with firth pretrain --model bert-mini --recipe published (the recipe small, the default below base size, "
+            "leaves it out), or take a published BERT with its pre-training heads"
         )
     assert isinstance(objective, MaskedLM)
     return objective

@@ -160,8 +160,10 @@ def _no_index(path: Path) -> str:
     """What to type where a path is no index: a command whose index is a new folder."""
     new = path
     if path.exists():
-        names = (f"{path.stem}-index{number}" for number in ("", *range(2, 100)))
-        new = next(place for name in names if not (place := path.with_name(name)).exists())
+        # The name of "." is that of the folder; "/" has none.
+        stem, parent = (path.stem, path.parent) if path.name else (path.resolve().stem or "texts", Path())
+        names = (f"{stem}-index{number}" for number in ("", *range(2, 100)))
+        new = next(place for name in names if not (place := parent / name).exists())
     of_embed = path.suffix == ".npy" and path.is_file()
     what = "holds vectors without their texts and their model, and is no index" if of_embed else "is not an index"
     return f"{path} {what}: firth search {new} --texts FILE --model MODEL makes one"

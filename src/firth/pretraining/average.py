@@ -4,16 +4,22 @@ Source: Vaswani et al. 2017, §6.1: the last five checkpoints of the base model.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from firth.config import to_dict
 from firth.errors import CheckpointError, ConfigError
 from firth.files import check_new, make_folder
 from firth.folder import Loaded, find_model, read_model, write_model
 from firth.training.checkpoint import list_checkpoints
+
+# Options that are fitted to held-out examples after training: their means go with the means of the weights.
+_FITTED = frozenset({"temperature", "threshold"})
 
 
 def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> list[Path]:
@@ -30,13 +36,18 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
     first = read_model(folders[0])
     sums = {name: tensor.double() for name, tensor in first.objective.state_dict().items()}
     steps = [first.provenance.get("step")]
+    options = first.objective.config
+    fitted = {name: [getattr(options, name)] for name in _FITTED if hasattr(options, name)}
     for folder in folders[1:]:
         loaded = read_model(folder)
         _check_same(first, loaded, folders[0], folder)
         for name, tensor in loaded.objective.state_dict().items():
             sums[name] += tensor
         steps.append(loaded.provenance.get("step"))
+        for name, found in fitted.items():
+            found.append(getattr(loaded.objective.config, name))
     _set_means(first, sums, len(folders))
+    first.objective.config = replace(options, **{name: fmean(found) for name, found in fitted.items()})
     made: dict[str, Any] = {
         **{key: value for key, value in first.provenance.items() if key not in ("step", "dev")},
         "average": {"folders": [str(folder) for folder in folders], "steps": steps},
@@ -78,10 +89,12 @@ def _check_same(first: Loaded, other: Loaded, first_folder: Path, folder: Path) 
         "system": (first.system_name, other.system_name),
         "task": (first.task, other.task),
         "sizes": (first.objective.encoder.config, other.objective.encoder.config),
-        "options": (first.objective.config, other.objective.config),
         "tokenizer": (first.tokenizer.fingerprint, other.tokenizer.fingerprint),
         "parts that are not learnt": (first.untrained, other.untrained),
     }
+    ours, theirs = (to_dict(loaded.objective.config) for loaded in (first, other))
+    for option in sorted({*ours, *theirs} - _FITTED):
+        pairs[f"the option {option}"] = (ours.get(option), theirs.get(option))
     for what, (ours, theirs) in pairs.items():
         if ours != theirs:
             raise CheckpointError(f"{folder} differs from {first_folder} in {what}: they cannot be averaged")

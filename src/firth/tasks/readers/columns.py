@@ -110,6 +110,16 @@ def guess_columns(
     return ColumnGuess(",".join(f"{part}={name}" for part, name in names.items()), text.number, why, has_header)
 
 
+def names_other_texts(path: Path, form: str, columns: Columns) -> bool:
+    """Whether the first line has a known name of a text, or of a second one, where ``columns`` by number have none."""
+    title = [name.strip().lower() for name in next(_fields(path, form), [])]
+    for part, chosen in (("text", columns.text), ("second", columns.second)):
+        places = [number for number, name in enumerate(title) if name in KNOWN_NAMES[part]]
+        if places and not isinstance(chosen, str) and chosen not in places:
+            return True
+    return False
+
+
 def names_columns(path: Path, form: str) -> bool:
     """Whether the first line has known names for a text and a label."""
     title = [name.strip().lower() for name in next(_fields(path, form), [])]

@@ -6,6 +6,7 @@ quoted by RFC 4180. A TSV, CSV or .txt file may have a header; every row has as 
 
 import math
 import re
+import unicodedata
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 }
 MULTILABEL_SEPARATOR = "|"
 NO_GOLD_LABEL = "-"
+# Squares of larger scores have no float32.
+_LARGEST_SCORE = 1e15
 _SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _FORMS: dict[str, Form] = {
     ".tsv": "tsv",
@@ -210,7 +213,8 @@ def _one_label(value: Any, layout: TextFormat, labels: frozenset[str] | None, wh
         raise InputError(f"{where}: found no label; add it, or remove the row")
     if not isinstance(value, str):
         raise InputError(f"{where}: found {kind_of(value)} as label, expected a name or a whole number")
-    label = dict(layout.renamed).get(value, value).strip()
+    # Composed, as texts are: labels that look alike are one.
+    label = unicodedata.normalize("NFC", dict(layout.renamed).get(value, value).strip())
     if labels is not None and label not in labels:
         raise InputError(f"{where}: found the label {label!r}, expected one of {', '.join(sorted(labels))}")
     return label
@@ -220,11 +224,14 @@ def _number(value: Any, where: str) -> float:
     if value is None or value == "":
         raise InputError(f"{where}: found no score; add it, or remove the row")
     try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+        plain = isinstance(value, int | float) or (isinstance(value, str) and "_" not in value)  # 1_000 is Python's
+        number = float(value) if plain and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise InputError(f"{where}: found {value!r} as score, expected a finite number")
+    if abs(number) > _LARGEST_SCORE:
+        raise InputError(f"{where}: found {value!r} as score, expected at most {_LARGEST_SCORE:g} in magnitude")
     return number
 
 
@@ -323,8 +330,10 @@ def _known_columns(names: list[str], has_header: bool, labelled: bool, where: st
         if present:
             columns[part] = lower.index(present[0])
     if "text" not in columns:
+        taken = {name for known in KNOWN_NAMES.values() for name in known}
+        example = next((name for name in names if name.lower() not in taken), names[0])[:40]
         raise InputError(
-            f"{where}: no column of texts among {_shortened(names)}; name it, for example columns text={names[-1][:40]}"
+            f"{where}: no column of texts among {_shortened(names)}; name it, for example columns text={example}"
         )
     return columns
 
