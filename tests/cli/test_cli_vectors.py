@@ -41,6 +41,9 @@ def test_unknown_words_of_stdin_do_not_end_the_run(firth, model: Path) -> None:
     assert result.code == 1
     assert "stdin, line 2: 'paris' is not among the 4 words of the model\nstdin, line 3: '' is not" in result.err
     assert result.complaint == "2 of 4 words without a vector"
+    result = firth("vectors", "nearest", model, "paris", "oslo", "--json")
+    assert [json.loads(line)["word"] for line in result.out.splitlines()] == ["oslo"]
+    assert (result.code, result.complaint) == (1, "1 of 2 words without a vector")
     empty = firth("vectors", "nearest", model, stdin=b"")
     assert (empty.code, empty.complaint) == (2, "stdin: no words: give them one a line")
 

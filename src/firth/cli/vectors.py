@@ -276,18 +276,16 @@ def nearest(
             "--texts, --layer and --same-word are for --in-context SENTENCE: give it too, or leave them out"
         )
     table = open_table(model)
-    for word in words:
-        _print_nearest(word, table.nearest(word, top_k), as_json)
-    if words:
-        return
     n_words = n_unknown = 0
-    for word in lines_from(None):
+    for word in words or lines_from(None):
         n_words += 1
         try:
             found = table.nearest(word, top_k)
         except InputError as error:
+            if len(words) == 1:
+                raise
             n_unknown += 1
-            say(f"stdin, line {n_words}: {error}")
+            say(str(error) if words else f"stdin, line {n_words}: {error}")
         else:
             _print_nearest(word, found, as_json)
     if not n_words:

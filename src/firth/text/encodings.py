@@ -26,8 +26,16 @@ def _encoding(data: bytes) -> str:
     """The encoding as iconv names it."""
     if data.startswith(UTF16):
         return "UTF-16"
+    if is_utf16(data):
+        # Of a Latin letter the byte that is not 0 comes first or second.
+        return "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"
     korean = data.decode("cp949", "replace")
     return "CP949" if _is_mostly_hangul(korean) else "WINDOWS-1252"
+
+
+def is_utf16(data: bytes) -> bool:
+    """Whether a line is UTF-16 without a byte order mark: a third or more of its bytes are 0, as none of a text are."""
+    return 3 * data.count(0) >= len(data) > 1
 
 
 def _is_mostly_hangul(text: str) -> bool:

@@ -42,6 +42,7 @@ def test_lines_keep_their_numbers(tmp_path: Path, suffix: str, pack: Pack, mark:
         ("a.tsv", b"", r"a\.tsv: the file is empty"),
         ("a.tsv", b"ok\nb\xe4d\n", r"a\.tsv:2: found the byte 0xe4 at column 2, expected UTF-8"),
         ("a.tsv", "a".encode("utf-16"), r"a\.tsv:1: found UTF-16"),
+        ("a.tsv", "ham\ta\n".encode("utf-16-le"), r"a\.tsv:1: found bytes of 0 between letters, .* iconv -f UTF-16LE"),
         ("a.gz", b"plain", r"a\.gz: broken or truncated \.gz"),
         ("a.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-9], r"a\.gz: broken or truncated \.gz"),
         ("a.xz", lzma.compress(b"text\n" * 999)[:-9], r"a\.xz: broken or truncated \.xz"),

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from firth.errors import InputError
 from firth.files import nearest
 from firth.text.archives import BROKEN_ARCHIVE, open_packed
-from firth.text.encodings import UTF16, conversion
+from firth.text.encodings import UTF16, conversion, is_utf16
 from firth.text.records import Record
 
 Item = TypeVar("Item")
@@ -88,6 +88,10 @@ def read_lines(
     """
     number = 0
     for number, raw in enumerate(_raw_lines(path, longest), 1):
+        if number == 1 and encoding == "utf-8" and is_utf16(raw):
+            raise InputError(
+                f"{path}:1: found bytes of 0 between letters, expected UTF-8 text; {conversion(path, raw)}"
+            )
         try:
             line = raw.decode(encoding)
         except UnicodeDecodeError as error:
