@@ -53,6 +53,15 @@ def test_bad_predictions_are_named(tmp_path: Path, text: str, message: str) -> N
         scored("classify", write(tmp_path / "gold.tsv", GOLD), write(tmp_path / "p", text))
 
 
+def test_columns_without_names_are_found_by_content(tmp_path: Path) -> None:
+    rows = [("ham" if n % 3 else "spam", f"a message of some words, number {n}") for n in range(12)]
+    (tmp_path / "gold.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows), "utf-8")
+    (tmp_path / "found.txt").write_text("".join(f"{label}\n" for label, _ in rows), "utf-8")
+    found = score_predictions("classify", str(tmp_path / "gold.tsv"), str(tmp_path / "found.txt"))
+    assert found["scores"]["accuracy"] == 1 and found["examples"] == 12
+    assert any("columns found by content: --columns text=1,label=0" in note for note in found["notes"])
+
+
 def test_a_label_that_is_only_predicted_is_wrong_and_noted(tmp_path: Path) -> None:
     gold = write(tmp_path / "gold.tsv", "text\tlabel\none\ta\ntwo\ta\n")
     found = scored("classify", gold, write(tmp_path / "p", "a\nc\n"))

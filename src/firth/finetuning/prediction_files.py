@@ -9,6 +9,7 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.finetuning.evaluate import read_gold
+from firth.finetuning.labelled import with_columns
 from firth.finetuning.recipe import LabelledConfig
 from firth.inference.score import score_outputs
 from firth.inference.translation_scores import TASK as TRANSLATE
@@ -56,6 +57,8 @@ def score_predictions(
     if kind != "answer" and (na_prob_file or na_prob_threshold is not None):
         raise ConfigError(_ONLY_ANSWERS.format(task=task))
     problems = Problems(skip_bad=config.skip_bad)
+    if task not in DATASETS:
+        config = with_columns(kind, gold, config, problems)
     records = read_gold(task, gold, config, problems, split)
     path = Path(predictions)
     if na_prob_file and path.suffix != ".json":
