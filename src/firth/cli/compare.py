@@ -82,7 +82,7 @@ def compare(
         train=train or "",
         dev=dev or "",
         columns=columns or "",
-        header=HEADERS[header],  # type: ignore[arg-type]  # one of three
+        header=HEADERS[header],
         format=form,
         skip_bad=skip_bad,
     )

@@ -118,7 +118,7 @@ def convert(
 
     gate = None
     if int8:
-        config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
+        config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)
         gate = Int8(data=str(data), config=config, task=task or "", split=split)
         gate = gate if max_drop is None else replace(gate, max_drop=max_drop)
     lowercase = None if cased is None else not cased

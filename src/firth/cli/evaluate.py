@@ -112,7 +112,7 @@ def evaluate(
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.kinds import metrics_of
 
-    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
+    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)
     found = job.evaluate(
         model,
         data,

@@ -3,14 +3,15 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne
 
 Header = Annotated[bool | None, Parameter(name="--header", negative="--no-header", show_default=False)]
-HEADERS = {None: "auto", True: "yes", False: "no"}  # as the recipe says it
+# As the recipe says it.
+HEADERS: dict[bool | None, Literal["auto", "yes", "no"]] = {None: "auto", True: "yes", False: "no"}
 # Kinds of task whose inputs are no plain lines of text.
 OBJECTS = ("answer", "choose")
 

@@ -294,7 +294,7 @@ def _file_records(
     data_set = DATASETS.get(_TEST_OF.get(published, published))
     if data_set is not None and "test" in data_set.splits and form == "auto" and not columns:
         return data_set.splits["test"].read(file, problems)
-    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)  # type: ignore[arg-type]  # one of three
+    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)
     learnt = learnt_columns(model.provenance)
     config = with_columns(model.task, str(file), config, problems, learnt=learnt, labels=model.labels, labelled=False)
     return iter_file(model.task, file, config, problems, labelled=False)

@@ -59,7 +59,7 @@ def score(
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.kinds import metrics_of
 
-    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)  # type: ignore[arg-type]  # one of three
+    config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)
     found = score_predictions(
         task, gold, predictions, config, split=split, na_prob_file=na_prob_file or "", na_prob_threshold=na_prob_thresh
     )
