@@ -27,6 +27,7 @@ from firth.folder import PRETRAINING, write_model
 from firth.formats.table import open_model
 from firth.inference.fast import make_fast
 from firth.inference.model import Model
+from firth.machine import has_fast_bfloat16
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
@@ -302,9 +303,11 @@ def run(options: Namespace, folder: Path) -> Path:
     single = latencies(encoders, some[: 5 if options.quick else 100], 1 if options.quick else 2)
     padded = [sum(max(part) * len(part) for part in cut(order)) for order in (lengths, sorted(lengths))]
     where = "SST-2 and SQuAD" if material.real(options.data) else "made-up words in the lengths of SST-2 and SQuAD"
+    # Records of both kinds of processor stand beside each other.
+    plain = not has_fast_bfloat16()
     return measure.write(
-        f"encode-{options.texts}",
-        title=f"Texts to vectors, BERT-{size}: {options.texts}",
+        f"encode-{options.texts}{'-float32' if plain else ''}",
+        title=f"Texts to vectors, BERT-{size}: {options.texts}{', a processor without bfloat16' if plain else ''}",
         target="at least 12 times transformers as users run it, twice the best setting of any peer, and 60 % of "
         "the limit" if size == "base" else "",
         about=f"{len(some)} texts ({options.texts}; {where}), {n_tokens:,} tokens, {n_tokens / len(some):.0f} a text; "

@@ -52,6 +52,14 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def test_a_source_that_vanishes_is_named_and_not_the_output(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.txt: No such file"), new_folder(out / "new"):
+        (tmp_path / "gone.txt").read_text()
+    with pytest.raises(CheckpointError, match=r"gone\.txt: No such file"):
+        make_folder(out / "new", lambda folder: (tmp_path / "gone.txt").read_bytes())
+    assert not names(out)
+
+
 def test_a_file_appears_whole_or_not_at_all(out: Path) -> None:
     write_text(out / "a.txt", "one")
     with pytest.raises(KeyboardInterrupt), write_file(out / "a.txt") as file:

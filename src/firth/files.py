@@ -96,7 +96,7 @@ def lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = _lock_file(folder)
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {_reason(error)}") from None
+        raise ConfigError(f"{folder} cannot be written: {_reason(folder, error)}") from None
     with file:
         refuse_links(folder)
         clear_litter(folder)
@@ -146,7 +146,7 @@ def append_to(path: Path) -> BinaryIO:
             file = open(path, "ab", opener=_regular)  # noqa: SIM115
         return file
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {_reason(error)}") from None
+        raise ConfigError(f"{path} cannot be written: {_reason(path, error)}") from None
 
 
 def _regular(path: str, flags: int) -> int:
@@ -170,13 +170,18 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file (a pipe?); write what it gives to a file first", str(path))
 
 
-def _reason(error: OSError) -> str:
-    """The system's error message, or its meaning in plain words."""
+def _reason(path: Path, error: OSError) -> str:
+    """The system's error message, or its meaning in plain words; with the file's name if it is not one of ``path``."""
     if error.errno == errno.ELOOP:
         return f"{error.filename} is a link, and nothing is written through links: delete it"
     if error.errno == errno.EEXIST:
         return f"{error.filename} is a file"
-    return error.strerror or str(error)
+    reason, place = error.strerror or str(error), path.absolute()
+    if isinstance(error.filename, str):
+        failed = Path(error.filename).absolute()
+        if not failed.is_relative_to(place.parent) and not place.is_relative_to(failed):
+            return f"{error.filename}: {reason}"  # a file that was read meanwhile
+    return reason
 
 
 def _hold(descriptor: int) -> bool | None:
@@ -273,7 +278,7 @@ def temporary_file(path: Path) -> Iterator[BinaryIO]:
                 file.close()
                 temporary = _temporary(path)
         except OSError as error:
-            raise OSError(error.errno, _reason(error), str(path)) from None
+            raise OSError(error.errno, _reason(path, error), str(path)) from None
         yield file
 
 
@@ -424,13 +429,13 @@ def _not_written(path: Path, error: OSError) -> FirthError:
     """The error for a failing disk, or a place that is not writable."""
     if error.errno in _FULL:
         return SaveError(_why(path, error))
-    return ConfigError(f"{path} cannot be written: {_reason(error)}")
+    return ConfigError(f"{path} cannot be written: {_reason(path, error)}")
 
 
 def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Create a new folder atomically by ``fill(temporary)``, with a manifest. See ``new_folder``.
 
-    A failing disk is a CheckpointError.
+    A failing disk is a SaveError.
     """
     with new_folder(path) as temporary:
         try:
@@ -451,7 +456,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
     """Write or replace a folder atomically, with a manifest; yields where to write, for other processes too.
 
     An older folder at ``path`` stands until the new one is whole: its place is only for one process at a time (see
-    ``lock``). A failure (disk full, no permission) is a CheckpointError; what stood there before is untouched.
+    ``lock``). A failure (disk full, no permission) is a SaveError; what stood there before is untouched.
     """
     try:
         clear_litter(path.parent, path.name)
@@ -471,7 +476,7 @@ def _why(path: Path, error: OSError) -> str:
             f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free at {_mount(path)}). What was "
             f"saved before is untouched: make room, then resume"
         )
-    return f"{path} could not be written: {_reason(error)}. What was saved before is untouched"
+    return f"{path} could not be written: {_reason(path, error)}. What was saved before is untouched"
 
 
 def _mount(path: Path) -> Path:

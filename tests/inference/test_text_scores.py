@@ -72,6 +72,11 @@ def test_gpt_has_no_score_for_a_single_token() -> None:
     assert score.tokens == () and score.log_probability == 0
 
 
+def test_one_text_has_one_score() -> None:
+    made = model("bert")
+    assert made.score_texts(TEXTS[0]) == made.score_texts(TEXTS[:1])[0]
+
+
 def test_what_cannot_be_scored_is_refused() -> None:
     made = model("bert")
     with pytest.raises(InputError, match="has no tokens"):

@@ -172,6 +172,7 @@ class Loader:
         if not self.data.workers:
             for places in plan:
                 yield [self.batch_at(place) for place in places[rank::world]], _following(places)
+            return
         with ThreadPoolExecutor(self.data.workers, thread_name_prefix="firth-data") as pool:
             queue: deque[tuple[list[Future[Batch]], Place]] = deque()
             try:

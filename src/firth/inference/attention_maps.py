@@ -63,13 +63,13 @@ def attention_weights(
         seen.append(head_weights(layer, given[0], scaled=scaled))
 
     device, was_training = next(encoder.parameters()).device, encoder.training
-    encoder.eval()
     with torch.inference_mode(), ExitStack() as hooks:
+        encoder.eval()
+        hooks.callback(encoder.train, was_training)
         for layer in layers:
             handle = layer.register_forward_hook(watch)
             hooks.callback(handle.remove)
         encoder(pack_lists([ids], None if segments is None else [segments]).to(device), keep=())
-    encoder.train(was_training)
     if len(seen) < len(layers):
         raise ConfigError("a compiled model hides its attention layers: load it without compile")
     return torch.stack(seen).cpu().numpy()

@@ -189,7 +189,7 @@ class Model:
         """Yield the vectors of each text; ``choice``: only one layer, or those of a mix; None: all.
 
         A text longer than the model's maximum is read in windows that overlap by half; a token's vector comes from the
-        window in window in which it has the most context.
+        window in which it has the most context.
         """
         numbers: Sequence[int] = range(len(self.loaded.objective.encoder.widths))
         if choice is not None:
@@ -212,12 +212,18 @@ class Model:
         for windows in by_text:
             yield join_windows(list(islice(found, len(windows))), [len(row) for row in windows], pool, unit)
 
-    def score_texts(self, texts: Sequence[str]) -> list[TextScore]:
-        """How likely a language model finds each text: the log-probability of each token, and the perplexity.
+    @overload
+    def score_texts(self, texts: str) -> TextScore: ...
+    @overload
+    def score_texts(self, texts: Sequence[str]) -> list[TextScore]: ...
+    def score_texts(self, texts: str | Sequence[str]) -> TextScore | list[TextScore]:
+        """How likely a language model finds a text, or each text: each token's log-probability, and the perplexity.
 
         Of a masked model with that token masked, of a left-to-right model after the tokens before it, of ELMo in both
         directions. Raises as ``firth.inference.text_scores.score_texts``.
         """
+        if isinstance(texts, str):
+            return self.score_texts([texts])[0]
         return list(self.score_stream(texts))
 
     def score_stream(self, texts: Iterable[str]) -> Iterator[TextScore]:
@@ -290,7 +296,7 @@ class Model:
         return saturations(self.loaded.objective.encoder, *self._attention_row(text, second))
 
     def cross_attention(self, source: str, target: str | None = None) -> Attention:
-        """What each token of a translation takes from each of its source: ``pieces`` the target, ``keys`` the source.
+        """What each token of a translation (``tokens``) takes from each token of its source (``keys``).
 
         ``target``: a translation; None: the model's own. ConfigError for a model without such attention, InputError
         for an empty source.

@@ -71,7 +71,11 @@ def train_on_cluster(
                 tell(f"{problem}; all start again from the last checkpoint ({restarts - left + 1} of {restarts})")
                 wait_until_free(run)
                 if (run / RECIPE).is_file():
-                    recipe = recipe_of(run)
+                    stored = recipe_of(run)
+                    # A resumed run may have been given another folder of its corpus, which its recipe does not know.
+                    recipe = dataclasses.replace(
+                        stored, data=dataclasses.replace(stored.data, corpus=recipe.data.corpus)
+                    )
             raise TrainingError(f"{problem}. Saved checkpoints are untouched; to resume: firth pretrain --resume {run}")
         except TrainingError as error:
             if cluster.lost:

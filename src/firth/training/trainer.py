@@ -123,6 +123,8 @@ class Trainer:
         self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
+        # The learning rate of the last update, before each group's scale.
+        self._rate = 0.0
         self.saver = Saver(
             run=self.run,
             save_model=self.save_model,
@@ -195,7 +197,10 @@ class Trainer:
         return self._done()
 
     def _next(self, steps: Iterator[tuple[list[Batch], Place]], stop: StopRequest) -> tuple[list[Batch], Place] | None:
-        """The micro-batches of the next step; None if asked to stop while they are built."""
+        """The micro-batches of the next step, none if asked to stop while they are built; None after the last step."""
+        if self.update.exchanges:
+            # Processes that exchange gradients during the backward take every step together, or some wait for ever.
+            return next(steps, None)
         try:
             with stop.at_once():
                 return next(steps, None)
@@ -229,17 +234,17 @@ class Trainer:
         """
         counts = sum_over_ranks(_counts(self.objective, batches), self.world)
         self.update.clear()
-        self._rest()
+        self._freeze_resting()
         totals: dict[str, Tensor] = {}
         losses = []
         carries, buffers = dict(self.carries), _versions(self.objective)
+        # Processes that exchange gradients during the backward finish the step together.
+        divisible = not self.update.exchanges
         # One autocast for all micro-batches: weights are cast once per step.
         with self._computing():
             for number, batch in enumerate(batches):
                 # A forward pass may have changed buffers, such as running means, which cannot be restored.
-                # Processes that exchange gradients during the backward finish the step together.
-                together = self.update.exchanges
-                if number and not together and self._asked() and _versions(self.objective) == buffers:
+                if number and divisible and self._asked() and _versions(self.objective) == buffers:
                     self._given_up = True
                     break
                 slot = number * self.world.size + self.world.rank
@@ -271,14 +276,14 @@ class Trainer:
         if not torch.isfinite(norm):
             places = join_texts([batch.place for batch in batches], self.world)
             raise TrainingError(self._not_finite("the gradient is not finite", places))
-        rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
+        self._rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["scale"]
+            group["lr"] = self._rate * group["scale"]
         self.update.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
-    def _rest(self) -> None:
-        """Clear the gradients of frozen parameters; optimisers skip parameters without one."""
+    def _freeze_resting(self) -> None:
+        """Let only those parameters learn that do not rest in this step: optimisers skip those without a gradient."""
         if self.resting is not None:
             resting = self.resting(self.state.step)
             for name, p in self.learning.items():
@@ -333,7 +338,10 @@ class Trainer:
         assert self.dev is not None
         self.objective.eval()
         terms = [term for term in self.objective.weights if term not in self.objective.penalties]
-        sums = {f"{term}_{kind}": 0.0 for term in terms for kind in ("loss", "correct", "count")}
+        # Read once, after the last batch: on a GPU each reading waits for all queued work.
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        totals = {f"{term}_{kind}": zero for term in terms for kind in ("loss", "correct")}
+        counts = {f"{term}_count": 0.0 for term in terms}
         n_slots = len(range(self.world.rank, self.config.slots, self.world.size))
         carries: dict[int, Carry | None] = {}
         for number, batch in enumerate(self._in_step(self.dev())):
@@ -341,15 +349,15 @@ class Trainer:
             step = self.forward(batch.to(self.device), None if batch.starts_stream else carries.get(slot))
             carries[slot] = step.carry
             for term in terms:
-                sums[f"{term}_loss"] += float(step.losses[term])
-                sums[f"{term}_correct"] += float(step.correct[term])
-                sums[f"{term}_count"] += batch.counts().get(term, 0)
+                totals[f"{term}_loss"] = totals[f"{term}_loss"] + step.losses[term]
+                totals[f"{term}_correct"] = totals[f"{term}_correct"] + step.correct[term]
+                counts[f"{term}_count"] += batch.counts().get(term, 0)
         self.objective.train()
         if self.world.sharded:
             from firth.training.sharding import drop_gathered
 
             drop_gathered(self.objective)
-        sums = sum_over_ranks(sums, self.world)
+        sums = sum_over_ranks(counts | {name: float(total) for name, total in totals.items()}, self.world)
         # Without predictions there is no score: a loss of zero would be unbeatable.
         return self._means(sums) if all(sums[f"{term}_count"] for term in terms) else {}
 
@@ -459,8 +467,8 @@ class Trainer:
         meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
             f"{format_count(rates['flops_per_s'])}FLOP/s"
         )
-        rate = self.rate(self.state.step - 1) * self._fallen()
-        log.write("train", self.state.step, **means, rate=rate, elapsed_s=round(self.state.elapsed_s, 3), **rates)
+        elapsed_s = round(self.state.elapsed_s, 3)
+        log.write("train", self.state.step, **means, rate=self._rate, elapsed_s=elapsed_s, **rates)
 
     def begin(self, *, score: bool = False) -> None:
         """Save the state before the first step, so that a run can always resume.
@@ -523,7 +531,8 @@ class Trainer:
             )
         now = self._environment()
         before = found.environment
-        changed = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
+        keys = sorted(before.keys() | now.keys())
+        changed = [f"{key} {before.get(key)} -> {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
         if changed:
             self.tell(
                 f"changed since the run began: {', '.join(changed)}. The batches stay the same, "
