@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from firth.config import with_new_names
+from firth.option_names import with_new_names
 from firth.studies import directionality, representations, unknown_words
 from firth.studies.ablations import ABLATIONS
 from firth.studies.ablations_report import ablation_table, model_table

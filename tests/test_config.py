@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 from firth.config import (
     AMOUNT,
     COUNT,
-    FOREIGN_FINETUNING_KEYS,
-    FOREIGN_KEYS,
     PART,
     POSITIVE,
     RATE,
-    RENAMED_KEYS,
     SHARE,
     Bounds,
     check_bounds,
@@ -34,7 +31,6 @@ from firth.config import (
     to_dict,
     to_toml,
     unknown_key,
-    with_new_names,
 )
 from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError, InputError
@@ -42,6 +38,7 @@ from firth.files import write_json, write_text
 from firth.finetuning.recipe import Finetune
 from firth.models.config import BertConfig, GptConfig, LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
+from firth.option_names import FOREIGN_FINETUNING_KEYS, FOREIGN_KEYS, RENAMED_KEYS, with_new_names
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.systems import SYSTEMS, TASKS
 from firth.tasks.config import NETWORKS, ClassifyConfig

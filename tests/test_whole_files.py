@@ -17,7 +17,6 @@ from firth.files import (
     check_new,
     check_new_file,
     clear_litter,
-    covered_files,
     holds_something,
     lock,
     make_folder,
@@ -30,6 +29,7 @@ from firth.files import (
     write_folder,
     write_text,
 )
+from firth.manifest import covered_files
 
 LITTER = ".{}.0123456789abcdef.tmp"
 
@@ -399,7 +399,7 @@ def test_a_manifest_names_nothing_outside_its_folder(out: Path, name: str) -> No
 
 
 def test_the_model_card_is_for_its_owner_to_edit(out: Path) -> None:
-    from firth.files import check_folder
+    from firth.manifest import check_folder
 
     def fill(folder: Path) -> None:
         for name in ("README.md", "config.json"):

@@ -16,7 +16,6 @@ import ctypes
 import difflib
 import errno
 import fcntl
-import hashlib
 import io
 import itertools
 import json
@@ -27,16 +26,12 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from firth.errors import CheckpointError, ConfigError, FirthError, SaveError
+from firth.errors import ConfigError, FirthError, SaveError
+from firth.manifest import write_manifest
 
-MANIFEST = "manifest.json"
-# What a manifest leaves out: the model card is for its owner to edit, and the record of an evaluation in 8-bit
-# integers is written later; it holds the checksum of the weights it is of.
-UNCOVERED = ("README.md", "int8.json")
-_MOST_BYTES = 2**28  # of a manifest
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 # How many names of a folder are compared with one that is not there.
@@ -334,12 +329,6 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -440,7 +429,7 @@ def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
     with new_folder(path) as temporary:
         try:
             fill(temporary)
-            _write_manifest(temporary)
+            write_manifest(temporary)
         except OSError as error:
             raise SaveError(_why(path, error)) from None
 
@@ -462,7 +451,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
         clear_litter(path.parent, path.name)
         with _temporary_folder(path) as temporary:
             yield temporary
-            _write_manifest(temporary)
+            write_manifest(temporary)
             _sync_all(temporary)
             _swap(temporary, path)
     except OSError as error:
@@ -515,47 +504,3 @@ def recover(path: Path) -> None:
     if not path.exists() and old.exists():
         os.rename(old, path)
     _remove(old)
-
-
-def _write_manifest(folder: Path) -> None:
-    files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).as_posix() not in (MANIFEST, *UNCOVERED)
-    }
-    (folder / MANIFEST).write_text(json.dumps(files, indent=2) + "\n", "utf-8")
-
-
-def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of each file that the manifest of a folder covers; CheckpointError if it is damaged."""
-    path = folder / MANIFEST
-    try:
-        if (n_bytes := path.stat().st_size) > _MOST_BYTES:
-            raise ValueError(f"{n_bytes:,} bytes, expected at most {_MOST_BYTES:,}")
-        entries = json.loads(path.read_text("utf-8"))
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not files:
-        raise CheckpointError(f"{path} names no file: it is damaged")
-    for name in files:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise CheckpointError(f"{path} names {name!r}, which is outside its folder: it is damaged")
-    return files
-
-
-def check_folder(folder: Path, skip: str = "", *, whole: bool = True) -> None:
-    """Compare a folder's files with its manifest; CheckpointError names the first that differs.
-
-    ``skip``: a folder inside whose files are left out. ``whole``: none may be missing.
-    """
-    for name, (size, digest) in covered_files(folder).items():
-        path = folder / name
-        if name in UNCOVERED or (skip and name.startswith(f"{skip}/")):
-            continue
-        if not path.is_file():
-            if whole:
-                raise CheckpointError(f"{path} is missing")
-            continue
-        if path.stat().st_size != size or file_sha256(path) != digest:
-            raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")

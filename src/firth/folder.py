@@ -23,8 +23,8 @@ from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
-from firth.files import MANIFEST, check_folder, covered_files
 from firth.machine import free_memory, sizes_only, unfilled
+from firth.manifest import MANIFEST, check_folder, covered_files
 from firth.progress import say
 from firth.systems import SYSTEMS, TASKS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig

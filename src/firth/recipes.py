@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from firth.config import FOREIGN_KEYS, override, read_toml, to_dict, unknown_key
+from firth.config import override, read_toml, to_dict, unknown_key
 from firth.errors import ConfigError
+from firth.option_names import FOREIGN_KEYS
 
 # Further keys of a recipe: ``{"train.seed": 2}``, or as ``--set`` has them, ``["train.seed=2"]``.
 Settings = Mapping[str, Any] | Sequence[str]

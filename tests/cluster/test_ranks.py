@@ -18,7 +18,7 @@ from ray_nodes import NODE
 
 from firth.config import read_json, to_toml
 from firth.errors import ConfigError, TrainingError
-from firth.files import file_sha256
+from firth.manifest import file_sha256
 from firth.pretraining.on_cluster import LOG, world_size
 from firth.pretraining.run import pretrain, resolve, resume
 

@@ -14,7 +14,7 @@ from test_resume import check_equal_curves, silent, what_counts
 
 from firth.config import to_toml
 from firth.errors import ConfigError
-from firth.files import check_folder
+from firth.manifest import check_folder
 from firth.pretraining.run import pretrain
 from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log

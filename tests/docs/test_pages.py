@@ -11,8 +11,8 @@ import pytest
 from cyclopts import CycloptsError, MissingArgumentError
 
 from firth.cli.app import app
-from firth.config import RENAMED_FLAGS
 from firth.finetuning.recipe import Finetune
+from firth.option_names import RENAMED_FLAGS
 from firth.pretraining.recipe import Pretrain
 from firth.systems import SYSTEMS, TASKS
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from firth.errors import ConfigError, InputError
-from firth.files import file_sha256
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.evaluate import compare_precisions, evaluate
 from firth.finetuning.finetune import run_resolved
@@ -18,6 +17,7 @@ from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.resolve import resolve
 from firth.inference.model import load
 from firth.inference.score import Scored
+from firth.manifest import file_sha256
 from firth.tasks.breakdown import Breakdown
 
 GOLD = "text\tlabel\none\ta\ntwo\tb\nthree\tb\nfour\ta\n"

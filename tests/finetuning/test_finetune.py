@@ -18,7 +18,7 @@ from network_options import network_of
 
 from firth.config import read_json, read_toml, to_dict, to_toml
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.files import file_sha256, write_json
+from firth.files import write_json
 from firth.finetuning import runs as job
 from firth.finetuning import train
 from firth.finetuning.base import (
@@ -45,6 +45,7 @@ from firth.head_presets import HEADS
 from firth.inference.model import load
 from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
+from firth.manifest import file_sha256
 from firth.models.config import VectorsConfig
 from firth.systems import SIZES, SYSTEMS, TASKS
 from firth.tasks.config import TagConfig

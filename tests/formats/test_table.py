@@ -10,9 +10,10 @@ import pytest
 from published_folders import PIECES, encoder_alone, masked, publish, weights
 
 from firth.errors import CheckpointError, ConfigError
-from firth.files import MANIFEST, make_folder
+from firth.files import make_folder
 from firth.folder import PRETRAINING, write_model
 from firth.formats.table import find_format, open_model
+from firth.manifest import MANIFEST
 from firth.text.tokenizer import Tokenizer
 
 

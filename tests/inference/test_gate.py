@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from firth.errors import CheckpointError, ConfigError
-from firth.files import check_folder, file_sha256, write_folder
+from firth.files import write_folder
 from firth.folder import read_model, write_model
 from firth.inference.gate import GATE, Gate, check_gate, gated_folder, record_gate
 from firth.inference.model import load
+from firth.manifest import check_folder, file_sha256
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
 

@@ -8,9 +8,9 @@ import pytest
 
 import firth
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.files import MANIFEST
 from firth.inference import search
 from firth.inference.search import ABOUT, VECTORS, Index, build_index
+from firth.manifest import MANIFEST
 
 LINES = ["the river", "", "a green hill near the market", "the river", "never forgot the queen 강가에서"]
 

@@ -8,10 +8,10 @@ import pytest
 
 from firth.config import read_json
 from firth.errors import ConfigError, InputError
-from firth.files import MANIFEST
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import read_model
+from firth.manifest import MANIFEST
 from firth.studies import finetuning
 from firth.studies.finetuning import (
     BASELINE,

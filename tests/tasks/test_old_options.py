@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from firth.config import from_dict, to_dict, with_old_names
+from firth.config import from_dict, to_dict
 from firth.errors import CheckpointError, ConfigError
 from firth.folder import read_model, write_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
+from firth.option_names import with_old_names
 from firth.systems import TASKS
 from firth.tasks.config import BiattentiveConfig, BiLstmConfig, LinearConfig
 from firth.tasks.old_options import with_network

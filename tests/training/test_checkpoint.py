@@ -13,7 +13,8 @@ from torch import Tensor
 
 from firth import files
 from firth.errors import CheckpointError, TokenizerError
-from firth.files import MANIFEST, check_folder, recover, write_folder
+from firth.files import recover, write_folder
+from firth.manifest import MANIFEST, check_folder
 from firth.training.checkpoint import (
     list_checkpoints,
     load_tensors,

@@ -14,7 +14,7 @@ import torch
 from guessing import batch_of, trainer_of
 
 from firth.errors import CheckpointError
-from firth.files import check_folder
+from firth.manifest import check_folder
 from firth.training.checkpoint import list_checkpoints, load_tensors, save_tensors
 from firth.training.trainer import Trainer
 from firth.training.writer import BackgroundWriter, copies

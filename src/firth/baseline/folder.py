@@ -22,7 +22,7 @@ from firth.baseline.tags import CommonestTag
 from firth.baseline.tfidf import Tfidf, Vectorizer
 from firth.config import from_dict, read_json, to_dict
 from firth.errors import CheckpointError, FirthError, InputError
-from firth.files import MANIFEST, check_folder
+from firth.manifest import MANIFEST, check_folder
 from firth.names import BASELINE_NAMES
 
 FORMAT, VERSION = "firth-model", 1

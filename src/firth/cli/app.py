@@ -46,8 +46,8 @@ from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
 from firth.cli.vocab import vocab
-from firth.config import RENAMED_FLAGS
 from firth.errors import UsageError
+from firth.option_names import RENAMED_FLAGS
 
 app = App(
     name="firth",

@@ -44,7 +44,8 @@ from firth.data.shards import (
     write_shard,
 )
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, check_new, file_sha256, lock, remove_folder, write_text
+from firth.files import append_to, check_new, lock, remove_folder, write_text
+from firth.manifest import file_sha256
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.finding import find_files

@@ -23,7 +23,8 @@ import numpy as np
 from firth.config import from_dict, read_json, to_dict
 from firth.data.config import CACHE_GB
 from firth.errors import ConfigError, CorpusError, FirthError, InputError
-from firth.files import file_sha256, nearest, write_file, write_json
+from firth.files import nearest, write_file, write_json
+from firth.manifest import file_sha256
 from firth.remote import Cache, RemotePath, place_of
 from firth.text.tokenizer import Tokenizer
 

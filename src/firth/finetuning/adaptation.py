@@ -16,11 +16,12 @@ from typing import Any
 
 from firth.corpus.prepare import prepare
 from firth.errors import ConfigError
-from firth.files import MANIFEST, file_sha256, remove_folder, write_json, write_text
+from firth.files import remove_folder, write_json, write_text
 from firth.finetuning.base import Base
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import TASK_TEXT, Finetune
 from firth.folder import read_model
+from firth.manifest import MANIFEST, file_sha256
 from firth.pretraining.length import with_steps
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.pretraining.run import measure_pace, pretrain_or_resume

@@ -21,9 +21,9 @@ from firth.baseline.folder import WEIGHTS, write_baseline
 from firth.baseline.model import BASELINES, Baseline, Method
 from firth.baseline.tags import fit_commonest_tag
 from firth.baseline.tfidf import Tfidf, answers_of
-from firth.config import FOREIGN_FINETUNING_KEYS, from_dict, option, override, required, to_dict, to_toml
+from firth.config import from_dict, option, override, required, to_dict, to_toml
 from firth.errors import ConfigError, FirthError
-from firth.files import file_sha256, make_folder, new_folder, write_json, write_text
+from firth.files import make_folder, new_folder, write_json, write_text
 from firth.finetuning.baseline_report import write_baseline_report
 from firth.finetuning.calibrate import tempered
 from firth.finetuning.finetune import Finetuned
@@ -31,6 +31,8 @@ from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
 from firth.finetuning.recipe import LabelledConfig, data_config
 from firth.finetuning.results import RESULTS, summary
 from firth.inference.score import Scored, score_outputs, score_records
+from firth.manifest import file_sha256
+from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.recipes import Settings

@@ -28,7 +28,7 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
+from firth.files import append_to, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
@@ -38,6 +38,7 @@ from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
+from firth.manifest import file_sha256
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say
 from firth.tasks.kinds import kind_of_task

@@ -11,7 +11,6 @@ import torch
 from firth.baseline.folder import find_baseline, read_baseline
 from firth.baseline.model import Baseline
 from firth.errors import ConfigError
-from firth.files import file_sha256
 from firth.finetuning.baseline import score_method
 from firth.finetuning.labelled import read_file, with_columns
 from firth.finetuning.recipe import LabelledConfig
@@ -26,6 +25,7 @@ from firth.inference.loading import check_baseline_options
 from firth.inference.precision import Precision
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
+from firth.manifest import file_sha256
 from firth.tasks.datasets import DATASETS
 from firth.tasks.items import RECORDS
 from firth.tasks.kinds import kind_of_task, metrics_of

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from firth.config import (
     AMOUNT,
     COUNT,
-    FOREIGN_FINETUNING_KEYS,
     PART,
     POSITIVE,
     RATE,
@@ -25,6 +24,7 @@ from firth.config import (
 from firth.errors import ConfigError
 from firth.finetuning.small import is_small, small_settings
 from firth.head_presets import SHORT_TASKS, preset_named
+from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.recipes import Settings, check_recipe, laid_over
 from firth.systems import SYSTEMS, TASKS, Task
 from firth.tasks.config import NETWORKS, BiLstmConfig

@@ -17,9 +17,9 @@ import torch
 
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster
-from firth.config import read_json, read_toml, to_dict, with_new_names
+from firth.config import read_json, read_toml, to_dict
 from firth.errors import FirthError
-from firth.files import append_to, file_sha256, lock, recover, write_json
+from firth.files import append_to, lock, recover, write_json
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
@@ -36,7 +36,9 @@ from firth.inference.answering import answer_records
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, score_split
 from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
+from firth.manifest import file_sha256
 from firth.memory import check_memory, estimate_memory
+from firth.option_names import with_new_names
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
 from firth.progress import format_duration, say

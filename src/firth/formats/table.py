@@ -23,10 +23,10 @@ from firth.convert.tf_bundle import bundle_prefix
 from firth.convert.weights import FILES
 from firth.convert.word_vectors import looks_like_vectors
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.files import MANIFEST, check_folder
 from firth.folder import Loaded, find_model
 from firth.formats import reading, writing
 from firth.formats.reading import CONFIGS, NO_OPTIONS, Foreign, ReadOptions
+from firth.manifest import MANIFEST, check_folder
 from firth.names import HUB, locate, not_found
 from firth.progress import say
 from firth.systems import SIZES

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from firth.config import read_json, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import file_sha256, write_json
+from firth.files import write_json
 from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about
 from firth.formats.table import find_format
+from firth.manifest import file_sha256
 
 GATE = "int8.json"
 # Default limit on int8's drop in the task's main score, in points.

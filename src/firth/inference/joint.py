@@ -22,9 +22,9 @@ from firth.baseline.model import Baseline
 from firth.baseline.tfidf import TextAnswer, Tfidf, answers_of
 from firth.config import from_dict, read_json, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import MANIFEST, check_folder
 from firth.inference.model import Model, load
 from firth.inference.precision import Precision
+from firth.manifest import MANIFEST, check_folder
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
 from firth.text.records import Text
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from firth.config import override, read_toml, to_toml, with_new_names
+from firth.config import override, read_toml, to_toml
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, lock, nearest, remove_folder, write_text
 from firth.folder import Loaded, read_model
 from firth.machine import Machine, deterministic, find_machine, reuse_memory
+from firth.option_names import with_new_names
 from firth.pretraining.assembly import LONG_RUN_STEPS, assemble, make_dev_loader, weights_of
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.recipe import (

@@ -22,9 +22,10 @@ from typing import Any, Protocol
 
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import connect_to
-from firth.config import read_json, with_old_names
+from firth.config import read_json
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import append_to, lock, write_json
+from firth.option_names import with_old_names
 from firth.progress import format_duration
 from firth.workers import cpu_count, make_pool, submit
 

@@ -24,7 +24,7 @@ from firth.corpus.clean import Cleaning
 from firth.corpus.prepare import prepare
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
-from firth.files import MANIFEST, write_text
+from firth.files import write_text
 from firth.finetuning.adaptation import texts_of
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.labelled import LabelledData, read_labelled
@@ -33,6 +33,7 @@ from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
 from firth.folder import read_model
 from firth.inference.score import score_outputs
+from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE, pretrain
 from firth.pretraining.run import resume as resume_pretraining
 from firth.progress import say

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.files import check_folder, clear_litter, recover, remove_folder, staged_folder
+from firth.files import clear_litter, recover, remove_folder, staged_folder
+from firth.manifest import check_folder
 
 _SHARES = "shares.json"
 # In an error of safetensors.

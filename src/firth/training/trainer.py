@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from firth.config import with_new_names
 from firth.data.batch import Batch, Objective, Step
 from firth.data.hashing import seed_of
 from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.files import recover
+from firth.option_names import with_new_names
 from firth.packed import Carry
 from firth.progress import Progress, format_count
 from firth.training.checkpoint import (

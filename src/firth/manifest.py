@@ -1,0 +1,63 @@
+"""The manifest of a folder: the size and SHA-256 of each of its files, so that damage is noticed before it is used."""
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+
+from firth.config import read_json
+from firth.errors import CheckpointError, InputError
+
+MANIFEST = "manifest.json"
+# What a manifest leaves out: the model card is for its owner to edit, and the record of an evaluation in 8-bit
+# integers is written later; it holds the checksum of the weights it is of.
+UNCOVERED = ("README.md", "int8.json")
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path) -> None:
+    """Write the sizes and checksums of all files in a folder, its folders included, but for ``UNCOVERED``."""
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.relative_to(folder).as_posix() not in (MANIFEST, *UNCOVERED)
+    }
+    (folder / MANIFEST).write_text(json.dumps(files, indent=2) + "\n", "utf-8")
+
+
+def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of each file that the manifest of a folder covers; CheckpointError if it is damaged."""
+    path = folder / MANIFEST
+    try:
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in read_json(path).items()}
+    except InputError as error:
+        raise CheckpointError(str(error)) from None
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not files:
+        raise CheckpointError(f"{path} names no file: it is damaged")
+    for name in files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise CheckpointError(f"{path} names {name!r}, which is outside its folder: it is damaged")
+    return files
+
+
+def check_folder(folder: Path, skip: str = "", *, whole: bool = True) -> None:
+    """Compare a folder's files with its manifest; CheckpointError names the first that differs.
+
+    ``skip``: a folder inside whose files are left out. ``whole``: none may be missing.
+    """
+    for name, (size, digest) in covered_files(folder).items():
+        path = folder / name
+        if name in UNCOVERED or (skip and name.startswith(f"{skip}/")):
+            continue
+        if not path.is_file():
+            if whole:
+                raise CheckpointError(f"{path} is missing")
+            continue
+        if path.stat().st_size != size or file_sha256(path) != digest:
+            raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")
