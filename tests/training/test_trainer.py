@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from guessing import Guess, batch_of, trainer_of
+from guessing import Fixed, Guess, batch_of, trainer_of
 
 from firth.data.batch import Batch, Objective, Step
 from firth.data.loader import Place
@@ -262,6 +262,27 @@ def test_a_run_stops_while_its_batches_are_made(tmp_path: Path) -> None:
     trainer.source = NeverReady()
     assert not trainer.fit()
     assert [number for number, _ in list_checkpoints(tmp_path / "run" / "checkpoints")] == [1]
+
+
+class ReadyLate(Fixed):
+    """A stop is asked for while the second step's micro-batches are made."""
+
+    def steps(self, start: Place, *, step: int, rank: int, world: int) -> Any:
+        for number, made in enumerate(super().steps(start, step=step, rank=rank, world=world)):
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield made
+
+
+@pytest.mark.parametrize(("exchanges", "step"), [(False, 1), (True, 2)])
+def test_processes_that_exchange_gradients_take_the_step_that_others_may_be_in(
+    tmp_path: Path, exchanges: bool, step: int
+) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)])
+    trainer.source = ReadyLate([batch_of([0], 1)])
+    trainer.update.exchanges = exchanges
+    assert not trainer.fit()
+    assert [number for number, _ in list_checkpoints(tmp_path / "run" / "checkpoints")] == [step]
 
 
 def test_what_a_step_holds_in_memory_is_bounded() -> None:

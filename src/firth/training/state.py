@@ -8,6 +8,7 @@ from typing import Any
 from firth.config import read_json
 from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, UsageError
+from firth.option_names import with_new_names
 
 # What a file is called that no run writes so.
 OF_ANOTHER = "is not what this run writes"
@@ -74,3 +75,18 @@ def read_state(path: Path) -> State:
     except UsageError as error:
         raise CheckpointError(f"{path} {OF_ANOTHER}: {error}") from None
     return State(**plain)
+
+
+def check_identity(
+    stored: Mapping[str, Any], identity: Mapping[str, Any], defaults: Mapping[str, Any], checkpoint: Path
+) -> None:
+    """Raise CheckpointError if a checkpoint is of a run with other options or another text.
+
+    ``stored``: its identity, by the names of its time. ``defaults``: of options that it may not have had yet.
+    """
+    began = {key: defaults.get(key) for key in identity} | with_new_names(stored)
+    if other := [key for key in sorted(began | dict(identity)) if began.get(key) != identity.get(key)]:
+        raise CheckpointError(
+            f"{checkpoint} was made with another {', '.join(other[:5])}: put it back as it was, "
+            f"or start a new run from it with --model {checkpoint}"
+        )

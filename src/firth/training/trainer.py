@@ -22,9 +22,9 @@ from firth.data.hashing import seed_of
 from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.files import recover
-from firth.option_names import with_new_names
 from firth.packed import Carry
 from firth.progress import Progress, format_count
+from firth.training.carries import by_slot, carries_of_rank, plain_carries
 from firth.training.checkpoint import (
     load_optimizer,
     load_tensors,
@@ -46,7 +46,7 @@ from firth.training.log import Log
 from firth.training.meter import Meter
 from firth.training.optim import AveragedSgd, keeps_state
 from firth.training.saver import Saver
-from firth.training.state import OF_ANOTHER, State, read_state
+from firth.training.state import OF_ANOTHER, State, check_identity, read_state
 from firth.training.update import make_update
 
 # Tolerance in comparing with the lowest learning rate: powers of 0.1 are rounded.
@@ -235,9 +235,35 @@ class Trainer:
         counts = sum_over_ranks(_counts(self.objective, batches), self.world)
         self.update.clear()
         self._freeze_resting()
+        carries = dict(self.carries)
+        losses, totals = self._backward(batches, counts)
+        # Checked once per step: on a GPU each check waits for all queued work.
+        finite = torch.stack(losses).isfinite().tolist() if losses else []
+        bad = [batch.place for batch, good in zip(batches, finite, strict=False) if not good]
+        # All processes stop together, or those without a bad batch would wait forever.
+        if any_rank(bool(bad) or self._given_up, self.world):
+            if any_rank(bool(bad), self.world):
+                raise TrainingError(self._not_finite("the loss is not a number", join_texts(bad, self.world)))
+            self.carries = carries
+            return None
+        norm = self.update.sum_and_clip()
+        if not torch.isfinite(norm):
+            places = join_texts([batch.place for batch in batches], self.world)
+            raise TrainingError(self._not_finite("the gradient is not finite", places))
+        self._rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate * group["scale"]
+        self.update.step()
+        return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
+
+    def _backward(self, batches: list[Batch], counts: Mapping[str, float]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Add up the gradients of micro-batches; returns the loss of each, and the sums of each term over all.
+
+        Gives up between two of them if asked to stop, where that can be undone.
+        """
         totals: dict[str, Tensor] = {}
         losses = []
-        carries, buffers = dict(self.carries), _versions(self.objective)
+        buffers = _versions(self.objective)
         # Processes that exchange gradients during the backward finish the step together.
         divisible = not self.update.exchanges
         # One autocast for all micro-batches: weights are cast once per step.
@@ -263,24 +289,7 @@ class Trainer:
                     for term, value in values.items():
                         key = f"{term}_{kind}"
                         totals[key] = totals[key] + value.detach() if key in totals else value.detach()
-        # Checked once per step: on a GPU each check waits for all queued work.
-        finite = torch.stack(losses).isfinite().tolist() if losses else []
-        bad = [batch.place for batch, good in zip(batches, finite, strict=False) if not good]
-        # All processes stop together, or those without a bad batch would wait forever.
-        if any_rank(bool(bad) or self._given_up, self.world):
-            if any_rank(bool(bad), self.world):
-                raise TrainingError(self._not_finite("the loss is not a number", join_texts(bad, self.world)))
-            self.carries = carries
-            return None
-        norm = self.update.sum_and_clip()
-        if not torch.isfinite(norm):
-            places = join_texts([batch.place for batch in batches], self.world)
-            raise TrainingError(self._not_finite("the gradient is not finite", places))
-        self._rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate * group["scale"]
-        self.update.step()
-        return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
+        return losses, totals
 
     def _freeze_resting(self) -> None:
         """Let only those parameters learn that do not rest in this step: optimisers skip those without a gradient."""
@@ -487,20 +496,13 @@ class Trainer:
     def _save(self, log: Log) -> None:
         """Save a checkpoint of this moment, with all processes."""
         self.saver.complete()
-        size = self.world.size
-        mine = {f"{i}/{k}": v for i, carry in self.carries.items() for k, v in carry.items()}
-        by_rank = gather_tensors(mine, self.world)
+        by_rank = gather_tensors(plain_carries(self.carries), self.world)
         optimizer = self.update.state()
         weights = self.update.weights(self.saved or self.objective)
         if self.world.leads:
             self.state.log_offset = log.sync()
-        # Keyed by index among all micro-batches of the step, whichever process had it. Replaced by a step, never
-        # changed, so it needs no copy.
-        carry = {
-            f"{int(number) * size + rank}/{name}": tensor
-            for rank, tensors in enumerate(by_rank)
-            for (number, name), tensor in ((key.split("/", 1), t) for key, t in tensors.items())
-        }
+        # Replaced by a step, never changed, so it needs no copy.
+        carry = by_slot(by_rank)
         save = self.saver.save_shares if self.update.divided else self.saver.save_whole
         save(dataclasses.asdict(self.state), weights, optimizer, carry)
         barrier(self.world)
@@ -522,13 +524,7 @@ class Trainer:
                 f"{self.run} has no undamaged checkpoint; {advice if left else 'delete it, and start the run again'}"
             )
         found = read_state(path / "train" / "state.json")
-        began = {key: self.defaults.get(key) for key in self.identity} | with_new_names(found.identity)
-        other = [key for key in sorted(began | self.identity) if began.get(key) != self.identity.get(key)]
-        if other:
-            raise CheckpointError(
-                f"{path} was made with another {', '.join(other[:5])}: put it back as it was, "
-                f"or start a new run from it with --model {path}"
-            )
+        check_identity(found.identity, self.identity, self.defaults, path)
         now = self._environment()
         before = found.environment
         keys = sorted(before.keys() | now.keys())
@@ -549,20 +545,11 @@ class Trainer:
         except ValueError as error:
             raise CheckpointError(f"{train / 'optimizer.safetensors'} {OF_ANOTHER}: {error}") from None
         try:
-            self._load_carries(load_tensors(carry))
+            mine = carries_of_rank(load_tensors(carry), self.world.rank, self.world.size)
         except ValueError as error:
             raise CheckpointError(f"{carry} {OF_ANOTHER}: {error}") from None
-
-    def _load_carries(self, tensors: dict[str, Tensor]) -> None:
-        """Load the recurrent state of this process's micro-batches, however many processes saved it."""
-        slots: dict[int, Carry] = {}
-        for key, tensor in tensors.items():
-            number, slash, name = key.partition("/")
-            if not (slash and number.isdecimal()):
-                raise ValueError(f"{key[:60]!r}: expected <micro-batch>/<name>")
-            if int(number) % self.world.size == self.world.rank:
-                slots.setdefault(int(number) // self.world.size, {})[name] = tensor.to(self.device)
-        self.carries, self._unproven = slots, set(slots)
+        self.carries = {number: {k: v.to(self.device) for k, v in one.items()} for number, one in mine.items()}
+        self._unproven = set(self.carries)
 
     def _environment(self) -> dict[str, Any]:
         """The environment that bit-equality depends on."""
