@@ -12,7 +12,8 @@ from typing import Any
 
 from firth.finetuning.recipe import Finetune
 from firth.pretraining.recipe import Pretrain
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
+from firth.tasks.table import TASKS
 
 OUT = Path("docs/recipe-keys.md")
 HEAD = """# Recipe keys

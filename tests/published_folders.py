@@ -16,7 +16,7 @@ from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
-from firth.systems import TASKS
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import SPECIALS
 
 PIECES = [*SPECIALS, *(form for c in "abcdehimnortuyABC.," for form in (c, "##" + c))]

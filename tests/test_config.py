@@ -40,8 +40,9 @@ from firth.models.config import BertConfig, GptConfig, LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
 from firth.option_names import FOREIGN_FINETUNING_KEYS, FOREIGN_KEYS, RENAMED_KEYS, with_new_names
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import NETWORKS, ClassifyConfig
+from firth.tasks.table import TASKS
 from firth.training.config import OptimConfig, TrainConfig
 
 

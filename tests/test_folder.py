@@ -18,7 +18,7 @@ from firth.files import write_folder
 from firth.folder import PRETRAINING, find_model, read_model, write_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
 from firth.tasks.config import (
     AnswerConfig,
@@ -29,6 +29,7 @@ from firth.tasks.config import (
     TagConfig,
     WindowConfig,
 )
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import SPECIALS, Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors
 

@@ -26,9 +26,10 @@ from firth.errors import CheckpointError, ConfigError, FirthError, InputError
 from firth.machine import free_memory, sizes_only, unfilled
 from firth.manifest import MANIFEST, check_folder, covered_files
 from firth.progress import say
-from firth.systems import SYSTEMS, TASKS, System
+from firth.systems import SYSTEMS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig
 from firth.tasks.old_options import with_network
+from firth.tasks.table import TASKS
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors
@@ -48,7 +49,7 @@ _MEAN = EmbeddingConfig()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``systems.TASKS``.
+    """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``tasks.table.TASKS``.
 
     ``untrained``: parts with fresh weights, because the published model that this one comes from has none.
     ``stored``: the dtype of the weights in the folder's file; in memory they are float32.

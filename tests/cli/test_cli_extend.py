@@ -9,8 +9,8 @@ import firth.corpus.extend as job
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
-from firth.systems import TASKS
 from firth.tasks.config import ClassifyConfig
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 PIECES = [*SPECIALS, *(form for c in "acdehimnortuy" for form in (c, "##" + c))]

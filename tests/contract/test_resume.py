@@ -21,7 +21,8 @@ import firth.training.trainer as trainer_module
 from firth.config import to_toml
 from firth.corpus.prepare import prepare
 from firth.errors import CheckpointError, ConfigError, TrainingError
-from firth.files import _write_manifest, lock
+from firth.files import lock
+from firth.manifest import write_manifest
 from firth.pretraining.recipe import Pretrain, identity
 from firth.pretraining.replay import replay
 from firth.pretraining.run import pretrain, resume
@@ -111,7 +112,7 @@ def test_recurrent_state_of_another_shape_is_named(tiny_corpus: Path, tmp_path: 
     carry = before / "train" / "carry.safetensors"
     assert load_file(carry)
     save_file(dict(change(*item) for item in load_file(carry).items()), carry)
-    _write_manifest(before)
+    write_manifest(before)
     with pytest.raises(CheckpointError, match="the recurrent state of its newest one is not what this run writes"):
         resume(tmp_path / "run", silent)
 
@@ -126,13 +127,13 @@ import firth.files as files
 run, recipe = Path(sys.argv[1]), Path(sys.argv[2])
 if len(sys.argv) > 3:
     # Tell the test when a checkpoint is half written, and wait there to be killed.
-    original = files._write_manifest
+    original = files.write_manifest
     def half(folder):
         if sys.argv[3] in folder.name:
             print("half written", flush=True)
             sys.stdin.read()
         original(folder)
-    files._write_manifest = half
+    files.write_manifest = half
 tell = lambda text: print(text, flush=True)
 if run.exists():
     outcome = resume(run, tell)

@@ -21,7 +21,7 @@ from firth.finetuning.base import rate_scales
 from firth.folder import read_model, write_model
 from firth.inference.outputs import row_outputs
 from firth.layers.dropout import Dropout
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -34,6 +34,7 @@ from firth.tasks.config import (
 from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
+from firth.tasks.table import TASKS
 from firth.text.records import Answer, Choice, Question, Tagged, Text
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import list_checkpoints

@@ -24,8 +24,9 @@ from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.pretraining.report import tokens_per_word, write_run_report
 from firth.pretraining.run import pretrain, resolve, resume
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig, TagConfig
+from firth.tasks.table import TASKS
 from firth.text.added_tokens import greedy_pieces
 from firth.text.corpus import CorpusReader
 from firth.text.tokenizer import SPECIALS, Tokenizer

@@ -14,7 +14,8 @@ from firth.cli.app import app
 from firth.finetuning.recipe import Finetune
 from firth.option_names import RENAMED_FLAGS
 from firth.pretraining.recipe import Pretrain
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
+from firth.tasks.table import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

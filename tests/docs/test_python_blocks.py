@@ -9,8 +9,9 @@ from typed_pages import DOCS, Reader, blocks_of
 
 import firth
 from firth.folder import PRETRAINING, write_model
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 PAGES = sorted(

@@ -34,7 +34,7 @@ from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_token import CausalLM
 from firth.packed import Rows, Tokens
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -46,6 +46,7 @@ from firth.tasks.config import (
     WindowConfig,
 )
 from firth.tasks.rows import RowMaker, make_row
+from firth.tasks.table import TASKS
 from firth.text.records import Choice, Question, Tagged, Text
 from firth.text.tokenizer import Tokenizer
 

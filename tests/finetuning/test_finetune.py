@@ -47,9 +47,10 @@ from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
 from firth.manifest import file_sha256
 from firth.models.config import VectorsConfig
-from firth.systems import SIZES, SYSTEMS, TASKS
+from firth.systems import SIZES, SYSTEMS
 from firth.tasks.config import TagConfig
 from firth.tasks.learnt import learnt_pairs, reads_pairs
+from firth.tasks.table import TASKS
 from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
 from firth.text.records import Tagged, Text

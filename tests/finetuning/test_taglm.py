@@ -22,8 +22,9 @@ from firth.models.bilm import Bilm
 from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import WORDS, Tokenizer
 from firth.vectors.folder import convert_vectors
 

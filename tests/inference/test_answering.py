@@ -15,7 +15,6 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import Loaded, read_model
 from firth.inference.answering import answer_records, answer_stream, task_model
 from firth.inference.model import Model
-from firth.systems import TASKS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -26,6 +25,7 @@ from firth.tasks.config import (
 )
 from firth.tasks.items import chunks, record_of, words_of
 from firth.tasks.model import TaskModel
+from firth.tasks.table import TASKS
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 OPTIONS: dict[str, Any] = {

@@ -16,7 +16,7 @@ from firth.folder import Loaded
 from firth.inference.ensemble import Ensemble, check_members, ensemble_records
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -28,6 +28,7 @@ from firth.tasks.config import (
 )
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import RowMaker
+from firth.tasks.table import TASKS
 from firth.text.records import Choice, Question, Record, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

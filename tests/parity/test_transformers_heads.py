@@ -19,7 +19,6 @@ from firth.errors import CheckpointError
 from firth.folder import read_model, write_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
-from firth.systems import TASKS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -30,6 +29,7 @@ from firth.tasks.config import (
 )
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 transformers = pytest.importorskip("transformers")

@@ -29,7 +29,6 @@ from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import Hosted
 from firth.serving.metrics import Metrics
-from firth.systems import TASKS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -41,6 +40,7 @@ from firth.tasks.config import (
     WindowConfig,
 )
 from firth.tasks.items import words_of
+from firth.tasks.table import TASKS
 from firth.text.records import Tagged, Text
 from firth.vectors.folder import convert_vectors
 

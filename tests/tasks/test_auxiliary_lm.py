@@ -17,7 +17,7 @@ from firth.errors import ConfigError
 from firth.folder import read_model, write_model
 from firth.inference.outputs import row_outputs
 from firth.packed import Encoder, Rows, Tokens
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import (
     AnswerConfig,
     ChooseConfig,
@@ -30,6 +30,7 @@ from firth.tasks.config import (
 from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate, following
+from firth.tasks.table import TASKS
 from firth.text.records import Choice, Tagged, Text
 from firth.text.tokenizer import SPECIALS, Tokenizer
 

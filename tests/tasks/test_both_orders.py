@@ -16,10 +16,11 @@ from firth.folder import read_model, write_model
 from firth.inference.model import Model
 from firth.inference.score import EncodedSplit
 from firth.packed import Encoder
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig, RegressConfig, WindowConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
+from firth.tasks.table import TASKS
 from firth.text.records import Text
 from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from firth.systems import TASKS
 from firth.tasks.breakdown import Breakdown
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, TaggedText, Valued
+from firth.tasks.table import TASKS
 from firth.text.records import Answer, Choice, Question, Tagged, Text
 
 

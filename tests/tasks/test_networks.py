@@ -27,7 +27,7 @@ from firth.inference.score import EncodedSplit
 from firth.layers.batch_norm import BatchNorm
 from firth.layers.dropout import Dropout
 from firth.packed import Encoder
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import (
     NETWORKS,
     BiattentiveConfig,
@@ -40,6 +40,7 @@ from firth.tasks.config import (
 from firth.tasks.example_source import ExampleSource
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
+from firth.tasks.table import TASKS
 from firth.text.records import Text
 from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
 from firth.training.checkpoint import list_checkpoints

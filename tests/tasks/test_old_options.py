@@ -13,9 +13,9 @@ from firth.folder import read_model, write_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.option_names import with_old_names
-from firth.systems import TASKS
 from firth.tasks.config import BiattentiveConfig, BiLstmConfig, LinearConfig
 from firth.tasks.old_options import with_network
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import SPECIALS, Tokenizer
 
 # The table of features as every version before had it, where nothing was said.

@@ -15,9 +15,10 @@ from firth.data.rows import pack_lists, pack_words
 from firth.finetuning.features import store_features
 from firth.models.bilm import Bilm
 from firth.models.config import BilmConfig
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import AnswerConfig, ChooseConfig, ClassifyConfig, TagConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row
+from firth.tasks.table import TASKS
 from firth.tasks.tag import Tagger, tag_examples
 from firth.text import open_words
 from firth.text.open_words import OpenWords, opened

@@ -20,7 +20,7 @@ from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, Loaded, write_model
 from firth.formats.table import open_model
 from firth.progress import Progress, say
-from firth.systems import TASKS
+from firth.tasks.table import TASKS
 from firth.text.added_tokens import (
     check_extendable,
     choose_pieces,

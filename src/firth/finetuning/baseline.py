@@ -36,9 +36,9 @@ from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.pretraining.run import RECIPE
 from firth.progress import say
 from firth.recipes import Settings
-from firth.systems import TASKS
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.learnt import reads_pairs
+from firth.tasks.table import TASKS
 
 _KINDS: dict[str, tuple[str, ...]] = {"tfidf": ("classify", "multilabel", "regress"), "commonest-tag": ("tag",)}
 # n-grams shown per label in the report.

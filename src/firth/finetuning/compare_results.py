@@ -17,8 +17,8 @@ from firth.finetuning.recommendation import equal_labels, recommendation
 from firth.inference.loading import load
 from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
 from firth.metrics.calibration import expected_calibration_error
-from firth.systems import TASKS
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
+from firth.tasks.table import TASKS
 
 # Scores shown beside each other, whichever of them ranks: accuracy alone hides labels that are never predicted.
 _BESIDE = {"classify": ("accuracy", "macro_f1"), "multilabel": ("micro_f1", "macro_f1")}

@@ -26,8 +26,9 @@ from firth.finetuning.small import is_small, small_settings
 from firth.head_presets import SHORT_TASKS, preset_named
 from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.recipes import Settings, check_recipe, laid_over
-from firth.systems import SYSTEMS, TASKS, Task
+from firth.systems import SYSTEMS
 from firth.tasks.config import NETWORKS, BiLstmConfig
+from firth.tasks.table import TASKS, Task
 from firth.training.config import OptimConfig
 
 # What ``adapt.text`` calls the texts of the training examples.

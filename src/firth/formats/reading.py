@@ -25,8 +25,9 @@ from firth.errors import CheckpointError, ConfigError
 from firth.folder import PRETRAINING, Loaded, read_model, tensor_names
 from firth.layers.initialise import truncated_normal_
 from firth.objectives.config import AwdLMConfig, BilmLMConfig, MaskedLMConfig, MtLstmTranslationConfig, TiedLMConfig
-from firth.systems import SYSTEMS, TASKS
+from firth.systems import SYSTEMS
 from firth.tasks.config import AnswerConfig, ClassifyConfig, RegressConfig
+from firth.tasks.table import TASKS
 from firth.text.added_tokens import extended
 from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.hangul import unread_hangul

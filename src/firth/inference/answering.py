@@ -7,11 +7,11 @@ from typing import Any
 from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.outputs import row_outputs
-from firth.systems import TASKS
 from firth.tasks.items import AT_ONCE, check_items, chunks
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
 from firth.tasks.rows import Example, Outputs, RowMaker, unreadable
+from firth.tasks.table import TASKS
 from firth.text.records import Record
 
 # Runs a model, in PyTorch or another engine: returns the outputs of each example's sequences.

@@ -17,10 +17,10 @@ from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
-from firth.systems import TASKS
 from firth.tasks.items import AT_ONCE, chunks
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Prediction, Span, Valued
 from firth.tasks.rows import Example, Outputs
+from firth.tasks.table import TASKS
 from firth.tasks.tag import tag_answers
 from firth.text.records import Choice, Question, Record, Text
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from firth.progress import Progress
-from firth.systems import TASKS
 from firth.tasks.breakdown import Breakdown
 from firth.tasks.datasets import DATASETS
 from firth.tasks.items import AT_ONCE, chunks
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.tasks.scoring import Scores, score_from
+from firth.tasks.table import TASKS
 
 # The predictions for some records, and counts of texts too long, by what was done with them.
 Answer = Callable[[Sequence[Any]], tuple[list[Any], Mapping[str, int]]]

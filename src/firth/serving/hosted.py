@@ -87,7 +87,7 @@ class Hosted:
             return Prepared(rows, lambda found: list(zip(records, found, strict=True)))
         from firth.inference.answering import examples_of, task_model
         from firth.inference.outputs import join_parts, n_tokens, parts_of
-        from firth.systems import TASKS
+        from firth.tasks.table import TASKS
 
         loaded = self.predictor.loaded
         model = task_model(loaded)

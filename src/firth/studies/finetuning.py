@@ -38,8 +38,9 @@ from firth.pretraining.run import RECIPE, pretrain
 from firth.pretraining.run import resume as resume_pretraining
 from firth.progress import say
 from firth.studies.cells import StudyCell, run_study, select
-from firth.systems import TASKS, resolve_model
+from firth.systems import resolve_model
 from firth.tasks.predictions import Chosen
+from firth.tasks.table import TASKS
 from firth.text.corpus import read_text_lines
 from firth.text.records import Text
 
