@@ -35,6 +35,7 @@ from serve_tables import OURS, InProcess, Measured, comparison, firth_alone, lat
 import firth
 from firth.bench.measure import matrix_products
 from firth.bench.synthetic import plain_texts
+from firth.machine import has_fast_bfloat16
 from firth.progress import Progress
 from firth.text.tokenizer import Tokenizer
 
@@ -276,6 +277,9 @@ def run(options: Namespace, folder: Path) -> Path:
             tiny = load.run(many(running.port, work))
         state = Run(options, folder, work, expected / np.linalg.norm(expected, axis=1, keepdims=True), progress)
         for name, (server, precision) in chosen.items():
+            if precision == "bfloat16" and not has_fast_bfloat16():
+                state.notes.append(f"{name}: left out, this processor has no bfloat16 units.")
+                continue
             if time.monotonic() > until_s:
                 state.notes.append(f"{name}: left out, {options.minutes:g} minutes were over.")
                 continue

@@ -15,7 +15,11 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 
-from firth.progress import Progress  # noqa: E402  # the server's libraries come first
+# The server's libraries come first.
+from firth.machine import has_fast_bfloat16  # noqa: E402
+from firth.progress import Progress  # noqa: E402
+
+PRECISIONS = ("float32", "bfloat16") if has_fast_bfloat16() else ("float32",)
 
 # A server of one vector: its command is this program, a port and the vector.
 SERVER = """
@@ -195,15 +199,17 @@ def test_firth_alone(script, tmp_path: Path) -> None:
     path = script("serve_peers").main(["--quick", "--data", "nowhere", "--out", str(tmp_path)])
     record = json.loads(path.read_text("utf-8"))
     names = [row["name"] for row in record["tables"][0]["rows"]]
-    assert names[:2] == ["firth serve, float32", "firth serve, bfloat16"] and len(names) == 4
-    assert len(record["notes"]) == 9 and all("not installed" in note for note in record["notes"])
-    assert record["quick"] is True and [check["what"] for check in record["checks"]] == names[:2]
+    served = [f"firth serve, {precision}" for precision in PRECISIONS]
+    assert names == [*served, *(f"model.embed in one process, {precision}" for precision in PRECISIONS)]
+    assert len(record["notes"]) == 11 - len(served)
+    assert all("not installed" in note or "no bfloat16 units" in note for note in record["notes"])
+    assert record["quick"] is True and [check["what"] for check in record["checks"]] == served
     first = record["tables"][0]["rows"][0]["loads"]
     assert set(first) == {"alone", "sentences", "mixed", "own", "equal", "overload", "quiet", "beside"}
     assert first["sentences"]["statuses"] == {"200": 64} and first["sentences"]["tokens_per_s"] > 0
     targets = record["tables"][3]["rows"]
     # Nothing is said of peers that were not there.
-    assert len(targets) == 12 and not any("peer" in row["name"] for row in targets)
+    assert len(targets) == 6 + 3 * len(served) and not any("peer" in row["name"] for row in targets)
 
 
 def test_versions_of_one_package_in_two_environments_are_both_told(script) -> None:

@@ -198,7 +198,8 @@ def test_models_that_do_not_go_on_with_a_text(tiny_run: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_fewer_bits_write_too(precision: str, tmp_path: Path) -> None:
+def test_fewer_bits_write_too(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: True)
     used = model()
     write_model(tmp_path, "gpt", PRETRAINING, used.loaded.objective, used.loaded.tokenizer, {})
     if precision == "int8":

@@ -229,7 +229,11 @@ def _layers(block: PostNormBlock) -> tuple[nn.Module, ...]:
 
 
 def _is_packable(linear: nn.Module) -> bool:
-    return isinstance(linear, nn.Linear) and linear.weight.dtype in (torch.float32, torch.bfloat16)
+    if not isinstance(linear, nn.Linear):
+        return False
+    if linear.weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return linear.weight.dtype == torch.float32
 
 
 def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> tuple[Encoder, str]:
