@@ -14,8 +14,8 @@ from torch import Tensor
 
 import firth.corpus.extend as job
 from firth.corpus.extend import extend, extended_objective, mean_rows
+from firth.corpus.hold_out import is_held_out
 from firth.corpus.prepare import prepare
-from firth.corpus.selection import is_held_out
 from firth.data.rows import pack_lists
 from firth.data.shards import Corpus
 from firth.errors import CheckpointError, ConfigError, InputError

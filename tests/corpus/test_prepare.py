@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import firth.corpus.prepare as prepare_module
+from firth.corpus.hold_out import is_held_out
 from firth.corpus.prepare import prepare
-from firth.corpus.selection import is_held_out
 from firth.corpus.vocab import build_vocab
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError, InputError

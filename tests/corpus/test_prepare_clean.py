@@ -9,8 +9,8 @@ import pytest
 import firth.corpus.prepare as prepare_module
 import firth.corpus.survey as survey_module
 from firth.corpus.clean import OPTIONAL, Cleaning
-from firth.corpus.prepare import LEAST_HELD_OUT, prepare
-from firth.corpus.selection import is_held_out
+from firth.corpus.hold_out import LEAST_HELD_OUT, is_held_out
+from firth.corpus.prepare import prepare
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, InputError
 from firth.text.corpus import CorpusReader

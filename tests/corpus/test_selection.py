@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from firth.corpus.clean import OPTIONAL, Cleaning
-from firth.corpus.selection import Selection, document_hash, is_held_out, matching_files, weights_of
+from firth.corpus.hold_out import is_held_out
+from firth.corpus.selection import Selection, document_hash, matching_files, weights_of
 from firth.corpus.survey import survey
 from firth.errors import ConfigError
 from firth.text.corpus import CorpusReader

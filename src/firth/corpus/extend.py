@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from firth.corpus.extend_report import Change, ExtendReport, NewToken, write_extend_report
-from firth.corpus.selection import is_held_out
+from firth.corpus.hold_out import is_held_out
 from firth.data.batch import Objective
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, make_folder

@@ -6,11 +6,9 @@ options, never on the number of workers. Finished shards are recorded in ``progr
 command resumes after a kill.
 """
 
-import heapq
 import json
 import os
 import shutil
-from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,12 +22,14 @@ from typing import Any, Literal
 import numpy as np
 
 from firth.config import from_dict, to_dict
+from firth.corpus.blocks import Blocks, Lines, make_shard, start_worker
 from firth.corpus.card import NAME as CARD
 from firth.corpus.card import CorpusFacts, licences_of, write_card
 from firth.corpus.clean import Cleaning
 from firth.corpus.contamination import SUFFIXES as EVALUATION
 from firth.corpus.contamination import Found
-from firth.corpus.selection import DocumentReader, Selection, document_hash, weights_of
+from firth.corpus.hold_out import threshold
+from firth.corpus.selection import DocumentReader, Selection, weights_of
 from firth.corpus.survey import Verdict, survey
 from firth.data.shards import (
     FORMAT,
@@ -41,7 +41,6 @@ from firth.data.shards import (
     Split,
     part_path,
     write_manifest,
-    write_shard,
 )
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, check_new, lock, remove_folder, write_text
@@ -49,21 +48,15 @@ from firth.manifest import file_sha256
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
 from firth.text.finding import find_files
-from firth.text.id_cache import IdCache
 from firth.text.parallel import ParallelReader
 from firth.text.published import load_tokenizer
-from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Tokenizer
 from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit
 
 BLOCK_CHARACTERS = 8_000_000
-_SENTENCES_AT_ONCE = 2000
 PROGRESS = "progress.jsonl"
 SURVEY = "survey"
 HOLD_OUT = 0.01
-# Least number of held-out documents if the text has ten times as many; of less text a tenth, of two documents one.
-LEAST_HELD_OUT = 10
-Lines = Literal["paragraph", "sentence", "book", "pair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +85,6 @@ class PrepareReport:
     repeated_documents: int = 0
     evaluation_texts: tuple[Found, ...] = ()
     unknown: int = 0
-
-
-@dataclass(slots=True)
-class _Block:
-    """Documents that become one shard."""
-
-    name: str
-    documents: list[tuple[str, ...]]
-    characters: int = 0
 
 
 def prepare(
@@ -167,7 +151,7 @@ def prepare(
             verdict = survey(reader, dev_reader, cleaning, out / SURVEY, workers) if cleaning.wanted else None
             text = Selection(reader, verdict, factors, read)
             held_out = Selection(dev_reader) if dev_reader else None
-            blocks = _Blocks(text, held_out, _threshold(text, share))
+            blocks = Blocks(text, held_out, threshold(text, share), BLOCK_CHARACTERS)
             total = text.total_bytes + (held_out.total_bytes if held_out else 0)
             with Progress("preparing", total, "B") as progress:
                 infos = _make_all(blocks, done, out, unit, lowercase, workers, progress)
@@ -273,89 +257,8 @@ def _is_whole(out: Path, info: ShardInfo) -> bool:
     return all(p.is_file() and p.stat().st_size == size for p, size in zip(paths, info.bytes, strict=True))
 
 
-def _threshold(text: Selection, share: float) -> int:
-    """The hash threshold below which documents are held out: a share of them, a few at least.
-
-    Equal documents count once. Text is read ahead until the share has given enough documents, so only small corpora
-    are read to the end.
-    """
-    if not share:
-        return 0
-    limit = int(share * 2**64)
-    lowest: list[int] = []  # the smallest hashes, negated: a heap with the largest of them on top
-    seen = set[int]()
-    # Different documents, as many as matter, and those of them that the share holds out.
-    documents, held = set[int](), set[int]()
-    is_left = False
-    for document, copy in text:
-        if copy:  # copies follow all first readings
-            break
-        hashed = document_hash(document.paragraphs)
-        if len(documents) < 10 * LEAST_HELD_OUT:
-            documents.add(hashed)
-        if hashed >= limit:
-            is_left = True
-        elif len(held) < LEAST_HELD_OUT:
-            held.add(hashed)
-        if len(held) == LEAST_HELD_OUT and is_left:
-            return limit
-        if hashed not in seen:
-            seen.add(hashed)
-            heapq.heappush(lowest, -hashed)
-            if len(lowest) > LEAST_HELD_OUT + 1:
-                seen.discard(-heapq.heappop(lowest))
-    hashes = sorted(-negated for negated in lowest)
-    if len(hashes) < 2:
-        return 0
-    least = min(LEAST_HELD_OUT, max(1, len(documents) // 10), len(hashes) - 1)
-    limit = max(limit, hashes[least - 1] + 1)
-    # Of a few documents, keep at least one to train on.
-    return min(limit, hashes[-1]) if len(hashes) <= LEAST_HELD_OUT else limit
-
-
-class _Blocks:
-    """Yields documents in blocks of about BLOCK_CHARACTERS; held-out ones are in separate blocks."""
-
-    def __init__(self, text: Selection, dev: Selection | None, threshold: int):
-        self._parts = (text, *([dev] if dev else []))
-        self._threshold = threshold
-        self._hashes = array("Q")
-
-    @property
-    def bytes_consumed(self) -> int:
-        return sum(part.bytes_consumed for part in self._parts)
-
-    def repeated(self) -> int:
-        """Number of documents equal to an earlier one, without copies by weight."""
-        return len(self._hashes) - len(np.unique(np.frombuffer(self._hashes, np.uint64))) if self._hashes else 0
-
-    def __iter__(self) -> Iterator[_Block]:
-        text, *dev = self._parts
-        yield from self._of(text, "train")
-        for part in dev:
-            yield from self._of(part, "dev")
-
-    def _of(self, text: Selection, split: str) -> Iterator[_Block]:
-        counts = {"train": 0, "dev": 0}
-        open_blocks: dict[str, _Block] = {}
-        for document, copy in text:
-            hashed = document_hash(document.paragraphs)
-            kind = "dev" if split == "train" and hashed < self._threshold else split
-            if copy and kind != split:
-                continue  # held out on its first reading
-            if split == "train" and not copy:
-                self._hashes.append(hashed)
-            block = open_blocks.setdefault(kind, _Block(f"{kind}-{counts[kind]:05}", []))
-            block.documents.append(document.paragraphs)
-            block.characters += sum(map(len, document.paragraphs))
-            if block.characters >= BLOCK_CHARACTERS:
-                counts[kind] += 1
-                yield open_blocks.pop(kind)
-        yield from open_blocks.values()
-
-
 def _make_all(
-    blocks: _Blocks,
+    blocks: Blocks,
     done: dict[str, ShardInfo],
     out: Path,
     lines: Lines,
@@ -373,7 +276,7 @@ def _make_all(
             file.flush()
             os.fsync(file.fileno())
 
-    pool = make_pool(workers, _start_worker, str(out / "tokenizer"), workers)
+    pool = make_pool(workers, start_worker, str(out / "tokenizer"), workers)
     waiting: deque[Future[ShardInfo]] = deque()
     seen = 0
     try:
@@ -411,48 +314,6 @@ def _make_all(
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return sorted(infos, key=lambda info: info.name)
-
-
-_worker_ids: IdCache | None = None
-
-
-def _start_worker(tokenizer: str, workers: int) -> None:
-    """Initialise a worker process with its own tokenizer."""
-    global _worker_ids
-    if workers > 1:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_ids = IdCache(Tokenizer.load(tokenizer))
-
-
-def make_shard(
-    out: Path, name: str, documents: list[tuple[str, ...]], lines: Lines, lowercase: float = 0.0
-) -> ShardInfo:
-    """Split, tokenise and write one block; runs in a worker. ``lowercase``: share of its documents."""
-    assert _worker_ids is not None
-    sentences, ends = list[str](), list[int]()
-    for paragraphs in documents:
-        begin = len(sentences)
-        for paragraph in paragraphs:
-            sentences += [paragraph] if lines in ("sentence", "pair") else split_sentences(paragraph)
-        # Sentences are split first: capitals show where they begin.
-        if lowercase and document_hash(paragraphs, "lowercase") < lowercase * 2**64:
-            sentences[begin:] = [sentence.lower() for sentence in sentences[begin:]]
-        ends.append(len(sentences))
-    blocks = [
-        _worker_ids.ids_many(sentences[begin : begin + _SENTENCES_AT_ONCE])
-        for begin in range(0, max(len(sentences), 1), _SENTENCES_AT_ONCE)
-    ]
-    ids = np.concatenate([block for block, _ in blocks])
-    sizes = np.concatenate([block for _, block in blocks])
-    # Drop sentences without tokens (control characters only) and documents without sentences; of a pair, both sides.
-    if lines == "pair":
-        empty = np.repeat((sizes.reshape(-1, 2) == 0).any(1), 2)
-        ids = ids[~np.repeat(empty, sizes)]
-        sizes[empty] = 0
-    kept = np.concatenate(([0], np.cumsum(sizes > 0)))
-    document_ends = np.unique(kept[np.array([0, *ends])])
-    sentence_starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
-    return write_shard(out, name, ids, sentence_starts, document_ends)
 
 
 def _finish(

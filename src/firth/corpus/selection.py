@@ -60,11 +60,6 @@ def document_hash(paragraphs: Sequence[str], salt: str = "") -> int:
     return int.from_bytes(blake2b(text, digest_size=8, salt=salt.encode()).digest(), "little")
 
 
-def is_held_out(document: Document, share: float) -> bool:
-    """Whether a document is held out, by a hash of its text."""
-    return document_hash(document.paragraphs) < share * 2**64
-
-
 def weights_of(files: Sequence[Path], given: Mapping[str, float] | Mapping[Path, float]) -> list[float]:
     """The weight of each file, from the last pattern that matches its path or name; 1 if none does.
 
