@@ -354,11 +354,11 @@ def _check_order(kind: str, config: LabelledConfig) -> None:
         )
 
 
-def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:
+def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems) -> list[Any]:
     """Read the examples of one of the user's files; InputError if there are none."""
-    records = list(iter_file(kind, Path(file), config, problems, labelled=labelled))
+    records = list(iter_file(kind, Path(file), config, problems))
     if kind == "tag":
-        if labelled and len(records) == 1 and len(records[0].spans) > _LONGEST_SENTENCE:
+        if len(records) == 1 and len(records[0].spans) > _LONGEST_SENTENCE:
             raise InputError(
                 f"{file}: one sentence of {len(records[0].spans):,} words; expected a blank line after each sentence"
             )
