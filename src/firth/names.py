@@ -20,7 +20,7 @@ SHIPPED = {
     "firth-mini-en": "BERT-mini, English: encyclopedia articles and novels",
     "firth-mini-ko": "BERT-mini, Korean: encyclopedia articles and reviews",
 }
-# Models that read no encoder: what --model also takes to fine-tune.
+# Models that read no encoder, of firth.baseline.model: what --model also takes to fine-tune.
 BASELINE_NAMES = {
     "tfidf": "TF-IDF of words and characters with a linear model",
     "commonest-tag": "each word's commonest tag",
@@ -40,8 +40,6 @@ PUBLISHED = {
     "all-MiniLM-L6-v2": "sentence-transformers/all-MiniLM-L6-v2",
     "all-MiniLM-L12-v2": "sentence-transformers/all-MiniLM-L12-v2",
 }
-# What --model takes beside models: firth.baseline.model has them.
-BASELINES = ("tfidf", "commonest-tag")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*")
 # How many neighbours of a name that is not found are compared with it.
 _MOST_BESIDE = 1000
@@ -91,7 +89,7 @@ def unknown(name: str, sizes: Collection[str]) -> ConfigError:
     """The error for a name of a model to train that is neither there nor known."""
     if name in PUBLISHED:
         return ConfigError(f"{name!r} is no folder and no size here: {not_found(name, sizes)} (extra hub)")
-    near = _near(name, [*sizes, *BASELINES])
+    near = _near(name, [*sizes, *BASELINE_NAMES])
     hint = f"did you mean {near}? " if near else ""
     return ConfigError(f"{name!r} is no folder, no shipped model and no size: {hint}{_NAMES}")
 
