@@ -39,7 +39,7 @@ from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
 from firth.pretraining.run import RECIPE
-from firth.progress import Status, format_duration, part_of, say
+from firth.progress import Status, format_duration, part_of, say, silent
 from firth.tasks.kinds import kind_of_task
 
 RESULTS = "compare.json"
@@ -393,7 +393,7 @@ class _Comparing:
         limit = 0 if n == self.n_all and not self.data.limit else n
         data = dataclasses.asdict(self.data) | {"limit": limit}
         recipe: dict[str, Any] = {"model": way.model, "task": self.task, "data": data}
-        tell = self.tell if self.verbose else _silent
+        tell = self.tell if self.verbose else silent
         if not way.baseline and not way.joint and (run / RECIPE).is_file() and (run / IDENTITY).is_file():
             resume(run, tell=tell)
             return
@@ -434,7 +434,3 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
     # Examples read over all epochs: few are read more often, so that the updates suffice, and more take no less.
     read = done[before].get("epochs", epochs_for(before)) * before
     return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read) / read
-
-
-def _silent(text: str) -> None:
-    """Drop the messages of single fits."""

@@ -39,7 +39,7 @@ from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
 from firth.memory import check_memory, estimate_memory
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
-from firth.progress import format_duration, say
+from firth.progress import format_duration, say, silent
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
@@ -370,9 +370,9 @@ def resolve_stored(out: Path) -> Resolved:
 def train_beside(out: Path, number: int, seed: int, world: World) -> None:
     """What the other processes of a run do: train it with the leading one. KeyboardInterrupt if asked to stop."""
     with deterministic():
-        work = Runs(resolve_stored(out), out, _silent)
+        work = Runs(resolve_stored(out), out, silent)
         work.start_from_adapted()
-        tune(work.run_of(number, seed), work.folder(number, seed), _silent, world)
+        tune(work.run_of(number, seed), work.folder(number, seed), silent, world)
 
 
 def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[str, Any]:
@@ -390,10 +390,6 @@ def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[st
         # Runs of other nodes write theirs at the same time.
         work.features /= folder.name
         return work.tune(number, seed)
-
-
-def _silent(text: str) -> None:
-    """Only the leading process speaks."""
 
 
 def identity(
