@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from firth.errors import ConfigError
+from firth.files import MOST_BESIDE
 from firth.progress import say
 
 HUB = "hub:"
@@ -41,8 +42,6 @@ PUBLISHED = {
     "all-MiniLM-L12-v2": "sentence-transformers/all-MiniLM-L12-v2",
 }
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*")
-# How many neighbours of a name that is not found are compared with it.
-_MOST_BESIDE = 1000
 _NAMES = "firth models lists the names"
 
 
@@ -111,6 +110,6 @@ def _near(text: str, sizes: Collection[str]) -> str:
 def _folders(place: Path) -> list[Path]:
     """The folders in a place, the first thousand of them at most."""
     try:
-        return [other for other in itertools.islice(place.iterdir(), _MOST_BESIDE) if other.is_dir()]
+        return [other for other in itertools.islice(place.iterdir(), MOST_BESIDE) if other.is_dir()]
     except OSError:
         return []

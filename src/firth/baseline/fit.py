@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from firth.baseline.config import GramConfig, JointConfig, TextKind, TfidfConfig
+from firth.baseline.config import GramConfig, JointConfig, TfidfConfig
 from firth.baseline.tfidf import Tfidf, Vectorizer, answers_of, fit_vectorizer, linear_outputs
 from firth.data.hashing import seed_of
 from firth.errors import InputError
 from firth.metrics.calibration import best_threshold, careful_temperature, softmax
+from firth.tasks.readers.texts import TextKind
 from firth.tasks.split import split_key
 from firth.text.records import Text
 

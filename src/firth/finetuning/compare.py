@@ -28,7 +28,7 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, file_sha256, lock, remove_folder, write_folder, write_json
+from firth.files import MANIFEST, append_to, file_sha256, holds_something, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
@@ -219,7 +219,7 @@ class _Comparing:
                     "delete it"
                 )
             return
-        if any(path.name != ".lock" for path in self.out.iterdir()):
+        if holds_something(self.out):
             raise ConfigError(f"{self.out} exists already and is not a comparison: choose another --out")
         write_json(file, mine)
 
@@ -421,7 +421,7 @@ class _Comparing:
 
         def copy(new: Path) -> None:
             shutil.copytree(source, new, dirs_exist_ok=True)
-            (new / "manifest.json").unlink(missing_ok=True)
+            (new / MANIFEST).unlink(missing_ok=True)
 
         write_folder(self.out / "model", copy)
 

@@ -31,7 +31,7 @@ from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS, best_of, results_of
 from firth.finetuning.several import count_processes, for_processes
 from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
-from firth.folder import Loaded, read_model
+from firth.folder import WEIGHTS, Loaded, read_model
 from firth.inference.answering import answer_records
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, score_split
@@ -45,6 +45,7 @@ from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
 from firth.tasks.rows import unknown_share
 from firth.text.open_words import OpenWords
+from firth.text.tokenizer import MUCH_UNKNOWN
 from firth.training.collectives import World
 from firth.training.processes import start_group
 
@@ -54,8 +55,6 @@ IDENTITY = "identity.json"
 RUN_LOG = "run.log"
 # Fewer updates than this leave the new layer half taught.
 _FEW_UPDATES = 100
-# A share of unknown tokens from which on it is said.
-_MUCH_UNKNOWN = 0.01
 
 
 class Runs:
@@ -165,7 +164,7 @@ class Runs:
         best = best_of(scored)
         self._keep(chosen, best)
         results = results_of(self.recipe, self.labelled, self.settings, chosen, by_setting, scored)
-        results["model"] = file_sha256(self.out / "model" / "model.safetensors")
+        results["model"] = file_sha256(self.out / "model" / WEIGHTS)
         write_json(self.out / RESULTS, results)
         try:
             write_finetune_report(self.out, self.recipe, results)
@@ -284,7 +283,7 @@ class Runs:
         if isinstance(tokenizer, OpenWords):  # reads any word by its characters
             return ""
         share = unknown_share(split.examples, tokenizer)
-        if share < _MUCH_UNKNOWN:
+        if share < MUCH_UNKNOWN:
             return ""
         return (
             f"{share:.1%} of the tokens are {tokenizer.kind.unk}, of which the model sees nothing: take one whose "
