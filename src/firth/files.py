@@ -35,7 +35,7 @@ from firth.manifest import write_manifest
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 # How many names of a folder are compared with one that is not there.
-_MOST_BESIDE = 1000
+MOST_BESIDE = 1000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Of Linux's renameat2(2).
 _AT_FDCWD, _NO_REPLACE = -100, 1
@@ -63,7 +63,7 @@ def check_new_file(path: Path) -> None:
 def nearest(path: Path) -> str:
     """``did you mean NAME?``, of the name beside a path that is most like it; empty if there is none."""
     try:
-        names = [entry.name for entry in itertools.islice(path.parent.iterdir(), _MOST_BESIDE)]
+        names = [entry.name for entry in itertools.islice(path.parent.iterdir(), MOST_BESIDE)]
     except OSError:
         return ""
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firth.baseline.folder import FORMAT, VERSION, origin_lines, read_about
 from firth.baseline.model import METHODS
 from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
@@ -34,8 +35,6 @@ from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors
 
-FORMAT = "firth-model"
-VERSION = 1
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
 # Each changes what a model answers, so the manifest of a folder must cover it.
@@ -178,7 +177,6 @@ def _card(
         "Other tools do not read it from here; `firth convert folder --as hf` writes it into the last layer.",
         "",
     ]
-    origin = json.dumps(provenance, indent=2, ensure_ascii=False)
     return "\n".join(
         [
             "---",
@@ -193,12 +191,7 @@ def _card(
             f"Load it with `firth.load(folder)`{others}.",
             "",
             *(calibration if foreign and temperature != 1.0 else []),
-            "## Where it comes from",
-            "",
-            "```json",
-            origin,
-            "```",
-            "",
+            *origin_lines(provenance),
         ]
     )
 
@@ -332,20 +325,6 @@ def _no_encoder(folder: Path, name: str) -> str:
     if name == "joint":
         return f"{folder} is a joint model, which only predict, evaluate and serve run: its encoder is in encoder/"
     return f"{folder} is the baseline {name}, which has no encoder: only predict and evaluate run it"
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """Read ``firth.json`` and check that this version supports its layout."""
-    try:
-        about = read_json(folder / "firth.json")
-    except FirthError as error:
-        raise CheckpointError(f"{folder} is not a model folder made by Firth: {error}") from None
-    if about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise CheckpointError(
-            f"{folder} has layout {about.get('format')!r} version {about.get('version')!r}, this Firth reads "
-            f"{FORMAT!r} version {VERSION}"
-        )
-    return about
 
 
 def read_weights(

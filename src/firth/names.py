@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from firth.errors import ConfigError
+from firth.files import MOST_BESIDE
 from firth.progress import say
 
 HUB = "hub:"
@@ -20,7 +21,7 @@ SHIPPED = {
     "firth-mini-en": "BERT-mini, English: encyclopedia articles and novels",
     "firth-mini-ko": "BERT-mini, Korean: encyclopedia articles and reviews",
 }
-# Models that read no encoder: what --model also takes to fine-tune.
+# Models that read no encoder, of firth.baseline.model: what --model also takes to fine-tune.
 BASELINE_NAMES = {
     "tfidf": "TF-IDF of words and characters with a linear model",
     "commonest-tag": "each word's commonest tag",
@@ -40,11 +41,7 @@ PUBLISHED = {
     "all-MiniLM-L6-v2": "sentence-transformers/all-MiniLM-L6-v2",
     "all-MiniLM-L12-v2": "sentence-transformers/all-MiniLM-L12-v2",
 }
-# What --model takes beside models: firth.baseline.model has them.
-BASELINES = ("tfidf", "commonest-tag")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*")
-# How many neighbours of a name that is not found are compared with it.
-_MOST_BESIDE = 1000
 _NAMES = "firth models lists the names"
 
 
@@ -91,7 +88,7 @@ def unknown(name: str, sizes: Collection[str]) -> ConfigError:
     """The error for a name of a model to train that is neither there nor known."""
     if name in PUBLISHED:
         return ConfigError(f"{name!r} is no folder and no size here: {not_found(name, sizes)} (extra hub)")
-    near = _near(name, [*sizes, *BASELINES])
+    near = _near(name, [*sizes, *BASELINE_NAMES])
     hint = f"did you mean {near}? " if near else ""
     return ConfigError(f"{name!r} is no folder, no shipped model and no size: {hint}{_NAMES}")
 
@@ -113,6 +110,6 @@ def _near(text: str, sizes: Collection[str]) -> str:
 def _folders(place: Path) -> list[Path]:
     """The folders in a place, the first thousand of them at most."""
     try:
-        return [other for other in itertools.islice(place.iterdir(), _MOST_BESIDE) if other.is_dir()]
+        return [other for other in itertools.islice(place.iterdir(), MOST_BESIDE) if other.is_dir()]
     except OSError:
         return []

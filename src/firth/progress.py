@@ -22,6 +22,10 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def silent(text: str) -> None:
+    """Drop a message: stands for ``say`` where nobody should hear it."""
+
+
 def format_duration(seconds: float) -> str:
     """``75.2`` -> ``1:15``, ``7261`` -> ``2:01:01``."""
     whole = max(0, round(seconds))

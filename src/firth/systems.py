@@ -379,16 +379,16 @@ def size_named(name: str) -> tuple[str, dict[str, Any]]:
     return SIZES[name]
 
 
-# Of a vocabulary where none is given.
+# Tokens of the vocabulary that a size is counted with.
 _TYPICAL_VOCABULARY = 30_000
 
 
-def count_parameters(size: str, vocab_size: int = _TYPICAL_VOCABULARY) -> int:
-    """How many numbers the encoder of a size has, with a vocabulary of so many tokens. Nothing is made to find out."""
+def count_parameters(size: str) -> int:
+    """How many numbers the encoder of a size has, with a typical vocabulary. Nothing is made to find out."""
     system, sizes = size_named(size)
     row = SYSTEMS[system]
     with sizes_only():
-        return sum(p.numel() for p in row.encoder(row.config(vocab_size=vocab_size, **sizes)).parameters())
+        return sum(p.numel() for p in row.encoder(row.config(vocab_size=_TYPICAL_VOCABULARY, **sizes)).parameters())
 
 
 def resolve_model(name: str) -> str:

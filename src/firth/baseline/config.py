@@ -5,8 +5,7 @@ from typing import Literal
 
 from firth.config import AMOUNT, COUNT, POSITIVE, SHARE, check_bounds, option
 from firth.errors import ConfigError
-
-TextKind = Literal["classify", "multilabel", "regress"]
+from firth.tasks.readers.texts import TextKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

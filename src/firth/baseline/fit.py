@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from firth.baseline.config import GramConfig, JointConfig, TextKind, TfidfConfig
+from firth.baseline.config import GramConfig, JointConfig, TfidfConfig
 from firth.baseline.tfidf import Tfidf, Vectorizer, answers_of, fit_vectorizer, linear_outputs
 from firth.data.hashing import seed_of
 from firth.errors import InputError
 from firth.metrics.calibration import best_threshold, careful_temperature, softmax
+from firth.tasks.readers.texts import TextKind
 from firth.tasks.split import split_key
 from firth.text.records import Text
 
@@ -82,7 +83,6 @@ def fit_tfidf(
     *,
     grams: Sequence[GramConfig] = GRAMS,
     strengths: Sequence[float] | None = None,
-    on_progress: Callable[[str], None] = lambda text: None,
 ) -> FittedTfidf:
     """Choose n-grams and strength by ``score``, then fit all of ``train`` and ``held``.
 
@@ -105,7 +105,7 @@ def fit_tfidf(
     if kind == "regress":
         values = [float(text.label) for text in every]  # type: ignore[arg-type]  # checked above
         config = replace(config, lowest=min(values), highest=max(values))
-    work = _Work(config, score, on_progress)
+    work = _Work(config, score)
     some = folds if len(every) <= _MOST_TRIED else [(_sample(fit, _MOST_TRIED), ask) for fit, ask in folds]
     first = [work.try_(some, option, [_MIDDLE[kind]])[0] for option in grams] if len(grams) > 1 else []
     best = max(range(len(first)), key=lambda i: _rank(first[i][0]), default=0)
@@ -114,7 +114,6 @@ def fit_tfidf(
     records = [text for _, ask in folds for text in ask]
     config = replace(config, grams=chosen.grams, strength=chosen.strength)
     config = _calibrated(config, records, outputs)
-    on_progress(f"fitting {len(every):,} examples")
     reader = fit_vectorizer(every, chosen.grams)
     weight, bias = fit_linear(config, reader.read(every), every)
     tried = tuple(tried for tried, _ in [*first, *found])
@@ -181,8 +180,8 @@ def unseen_outputs(config: TfidfConfig, folds: Sequence[Fold]) -> Iterator[tuple
 class _Work:
     """Tries ways to fit, over all folds."""
 
-    def __init__(self, config: TfidfConfig, score: Score, on_progress: Callable[[str], None]):
-        self.config, self.score, self.on_progress = config, score, on_progress
+    def __init__(self, config: TfidfConfig, score: Score):
+        self.config, self.score = config, score
 
     def try_(
         self, folds: Sequence[Fold], grams: GramConfig, strengths: Sequence[float]
@@ -193,7 +192,6 @@ class _Work:
             reader = fit_vectorizer(fit, grams)
             known, asked = reader.read(fit), reader.read(ask)
             for number, strength in enumerate(strengths):
-                self.on_progress(f"{reader.n_features:,} features, strength {strength:g}")
                 config = replace(self.config, grams=grams, strength=strength)
                 parts[number].append(linear_outputs(asked, *fit_linear(config, known, fit), config.kind))
         records = [text for _, ask in folds for text in ask]

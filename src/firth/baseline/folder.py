@@ -74,6 +74,26 @@ def find_baseline(path: str | Path, names: Collection[str] = BASELINES) -> Path 
     return None
 
 
+def read_about(folder: Path) -> dict[str, Any]:
+    """Read ``firth.json`` of any model folder and check that this version supports its layout."""
+    try:
+        about = read_json(folder / ABOUT)
+    except FirthError as error:
+        raise CheckpointError(f"{folder} is not a model folder made by Firth: {error}") from None
+    if about.get("format") != FORMAT or about.get("version") != VERSION:
+        raise CheckpointError(
+            f"{folder} has layout {about.get('format')!r} version {about.get('version')!r}, this Firth reads "
+            f"{FORMAT!r} version {VERSION}"
+        )
+    return about
+
+
+def origin_lines(provenance: Mapping[str, Any]) -> list[str]:
+    """The end of a model card: where the model comes from."""
+    origin = json.dumps(provenance, indent=2, ensure_ascii=False)
+    return ["## Where it comes from", "", "```json", origin, "```", ""]
+
+
 def read_baseline(path: str | Path) -> Baseline:
     """Load a baseline, strictly; CheckpointError if it is damaged or none."""
     folder = find_baseline(path)
@@ -81,10 +101,8 @@ def read_baseline(path: str | Path) -> Baseline:
         raise CheckpointError(f"{path} is not a baseline ({', '.join(BASELINES)})")
     if (folder / MANIFEST).is_file():
         check_folder(folder)
+    about = read_about(folder)
     try:
-        about = read_json(folder / ABOUT)
-        if about.get("format") != FORMAT or about.get("version") != VERSION:
-            raise CheckpointError(f"layout {about.get('format')!r} version {about.get('version')!r} is not known here")
         options = from_dict(BASELINES[about["system"]], about.get("options", {}), str(folder / ABOUT))
         words, tensors = read_json(folder / VOCABULARY), _tensors(folder / WEIGHTS)
         made = _tfidf(options, words, tensors) if isinstance(options, TfidfConfig) else _tags(options, words, tensors)
@@ -166,7 +184,6 @@ def _card(baseline: Baseline, tensors: Mapping[str, np.ndarray], provenance: Map
     name = BASELINE_NAMES[baseline.system]
     facts = [f"system: {baseline.system}", f"task: {baseline.task}", f"labels: {', '.join(baseline.labels) or 'none'}"]
     facts += [f"{name}: {' × '.join(map(str, values.shape))}" for name, values in sorted(tensors.items())]
-    origin = json.dumps(provenance, indent=2, ensure_ascii=False)
     return "\n".join(
         [
             "---",
@@ -179,11 +196,6 @@ def _card(baseline: Baseline, tensors: Mapping[str, np.ndarray], provenance: Map
             "",
             "Load it with `firth.load(folder)`; it needs NumPy and SciPy, no torch.",
             "",
-            "## Where it comes from",
-            "",
-            "```json",
-            origin,
-            "```",
-            "",
+            *origin_lines(provenance),
         ]
     )

@@ -30,9 +30,9 @@ def plain_texts(tokenizer: Tokenizer, lengths: Sequence[int], seed: int = 0) -> 
     return [" ".join(whole[i] for i in rng.integers(len(whole), size=length)) for length in lengths]
 
 
-def plain_corpus(folder: Path, tokenizer: Tokenizer, n_tokens: int, seed: int = 0) -> Path:
+def plain_corpus(folder: Path, tokenizer: Tokenizer, n_tokens: int) -> Path:
     """Write a corpus folder of about ``n_tokens`` random tokens, with sentence lengths as in articles."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     n_documents = max(n_tokens // (_SENTENCES_A_DOCUMENT * int(np.mean(ARTICLE_SENTENCES))), 1)
     lengths = rng.choice(ARTICLE_SENTENCES, n_documents * _SENTENCES_A_DOCUMENT)
     sentences = np.cumsum([0, *lengths])

@@ -28,8 +28,8 @@ def average(
     last
         With a run: number of newest checkpoints to average (default 5).
     """
+    from firth.baseline.folder import read_about
     from firth.errors import ConfigError
-    from firth.folder import read_about
     from firth.pretraining.average import average as make_average
     from firth.systems import SYSTEMS
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 _VALUES = {"--weight": "2", "--licence": "CC BY-SA 4.0"}
-# Share of unknown tokens from which it is said.
-_MUCH_UNKNOWN = 0.01
 # Tokens below which 40 epochs come to less than the first point of firth-mini-en's curve.
 _LITTLE_TEXT = 200_000
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -124,6 +122,7 @@ def prepare(
     """
     from firth.corpus.clean import OPTIONAL, Cleaning
     from firth.corpus.prepare import prepare as make_corpus
+    from firth.text.tokenizer import MUCH_UNKNOWN
 
     if keep and not clean:
         raise ConfigError("--keep says what --clean leaves alone: give --clean as well")
@@ -185,7 +184,7 @@ def prepare(
             ("on disk", f"{format_count(report.disk_bytes)}B, from {format_count(report.text_bytes)}B of text"),
         ]
     )
-    if report.unknown >= _MUCH_UNKNOWN * report.tokens:
+    if report.unknown >= MUCH_UNKNOWN * report.tokens:
         print(
             f"  warning: {report.unknown / report.tokens:.1%} of the tokens are unknown to {tokenizer}: a vocabulary "
             "of this text (firth vocab) would know them"

@@ -126,13 +126,9 @@ _NUMBERED = re.compile(r"bert/encoder/layer_([0-9]+)/")
 
 def check_sizes(config: BertConfig, state: Mapping[str, np.ndarray], where: str) -> None:
     """CheckpointError if the weights are of other sizes than ``bert_config.json`` says, in its words."""
-    for key, name, axis in _SIZES:
-        said, shape = getattr(config, SIZE_KEYS[key]), state[name].shape if name in state else ()
-        if len(shape) == 2 and shape[axis] != said:
-            raise CheckpointError(f"{where} says {key} {said}, but {name} has shape {shape}: not of one make")
-    layers = {match[1] for name in state if (match := _NUMBERED.match(name))}
-    if len(layers) != config.n_layers:
-        raise CheckpointError(f"{where} says num_hidden_layers {config.n_layers}, the weights have {len(layers)}")
+    renames.check_sizes(
+        config, state, where, keys=SIZE_KEYS, sizes=_SIZES, numbered=_NUMBERED, layers="num_hidden_layers"
+    )
 
 
 def config_from_google(

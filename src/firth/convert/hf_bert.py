@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from firth.config import from_dict
+from firth.convert import renames
+from firth.convert.google_bert import RATE_KEYS, SIZE_KEYS
 from firth.convert.hf_mapping import Findings, HuggingFace
-from firth.convert.renames import Rename
+from firth.convert.renames import Rename, weight_and_bias
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError
 from firth.models.config import BertConfig
@@ -36,16 +38,8 @@ from firth.text.tokenizer import Tokenizer
 MODEL_TYPE = "bert"
 
 CONFIG_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "width",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "feed_forward_width",
-    "max_position_embeddings": "max_positions",
-    "type_vocab_size": "n_segments",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "initializer_range": "init_range",
+    **SIZE_KEYS,
+    **RATE_KEYS,
     "layer_norm_eps": "norm_epsilon",
     "is_decoder": "causal",
 }
@@ -70,15 +64,11 @@ _LAYER = "bert.encoder.layer.{i}."
 _BLOCK = "encoder.blocks.{i}."
 
 
-def _both(theirs: str, ours: str) -> tuple[Rename, Rename]:
-    return (f"{theirs}.weight", f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
-
-
 ENCODER: tuple[Rename, ...] = (
     ("bert.embeddings.word_embeddings.weight", "encoder.embeddings.pieces.weight"),
     ("bert.embeddings.position_embeddings.weight", "encoder.embeddings.positions.weight"),
     ("bert.embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
-    *_both("bert.embeddings.LayerNorm", "encoder.embeddings.norm"),
+    *weight_and_bias("bert.embeddings.LayerNorm", "encoder.embeddings.norm"),
     (
         (_SELF + "query.weight", _SELF + "key.weight", _SELF + "value.weight"),
         _BLOCK + "attention.query_key_value.weight",
@@ -87,19 +77,19 @@ ENCODER: tuple[Rename, ...] = (
         (_SELF + "query.bias", _SELF + "key.bias", _SELF + "value.bias"),
         _BLOCK + "attention.query_key_value.bias",
     ),
-    *_both(_LAYER + "attention.output.dense", _BLOCK + "attention.output"),
-    *_both(_LAYER + "attention.output.LayerNorm", _BLOCK + "attention_norm"),
-    *_both(_LAYER + "intermediate.dense", _BLOCK + "feed_forward"),
-    *_both(_LAYER + "output.dense", _BLOCK + "feed_forward_output"),
-    *_both(_LAYER + "output.LayerNorm", _BLOCK + "feed_forward_norm"),
-    *_both("bert.pooler.dense", "encoder.pooler"),
+    *weight_and_bias(_LAYER + "attention.output.dense", _BLOCK + "attention.output"),
+    *weight_and_bias(_LAYER + "attention.output.LayerNorm", _BLOCK + "attention_norm"),
+    *weight_and_bias(_LAYER + "intermediate.dense", _BLOCK + "feed_forward"),
+    *weight_and_bias(_LAYER + "output.dense", _BLOCK + "feed_forward_output"),
+    *weight_and_bias(_LAYER + "output.LayerNorm", _BLOCK + "feed_forward_norm"),
+    *weight_and_bias("bert.pooler.dense", "encoder.pooler"),
 )
 
 
 def _vocabulary_head(ours: str) -> tuple[Rename, ...]:
     return (
-        *_both("cls.predictions.transform.dense", f"{ours}.transform"),
-        *_both("cls.predictions.transform.LayerNorm", f"{ours}.norm"),
+        *weight_and_bias("cls.predictions.transform.dense", f"{ours}.transform"),
+        *weight_and_bias("cls.predictions.transform.LayerNorm", f"{ours}.norm"),
         ("cls.predictions.bias", f"{ours}.bias"),
         # Repeats of the tied embedding and of the bias.
         ("cls.predictions.decoder.weight", None),
@@ -107,17 +97,17 @@ def _vocabulary_head(ours: str) -> tuple[Rename, ...]:
     )
 
 
-NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("mlm"), *_both("cls.seq_relationship", "nsp"))
+NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("mlm"), *weight_and_bias("cls.seq_relationship", "nsp"))
 CAUSAL_NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("lm"))
 # Fine-tuned models whose head is one linear layer on the top: by task, the names and the class that reads them.
-_CLASSIFIER = (*ENCODER, *_both("classifier", "head"))
+_CLASSIFIER = (*ENCODER, *weight_and_bias("classifier", "head"))
 TASK_NAMES: dict[str, tuple[Rename, ...]] = {
     "classify": _CLASSIFIER,
     "multilabel": _CLASSIFIER,
     "regress": _CLASSIFIER,
     "tag": _CLASSIFIER,
     "choose": _CLASSIFIER,
-    "answer": (*ENCODER, *_both("qa_outputs", "head")),
+    "answer": (*ENCODER, *weight_and_bias("qa_outputs", "head")),
 }
 ARCHITECTURES = {
     "classify": "BertForSequenceClassification",
@@ -208,13 +198,9 @@ _SIZES = (
 
 def check_sizes(config: BertConfig, state: Mapping[str, Tensor], where: str) -> None:
     """CheckpointError if the weights are of other sizes than ``config.json`` says, in its words."""
-    for key, name, axis in _SIZES:
-        said, shape = getattr(config, CONFIG_KEYS[key]), state[name].shape if name in state else ()
-        if len(shape) == 2 and shape[axis] != said:
-            raise CheckpointError(f"{where} says {key} {said}, but {name} has shape {tuple(shape)}: not of one make")
-    layers = {match[1] for name in state if (match := _NUMBERED.match(name))}
-    if len(layers) != config.n_layers:
-        raise CheckpointError(f"{where} says num_hidden_layers {config.n_layers}, the weights have {len(layers)}")
+    renames.check_sizes(
+        config, state, where, keys=CONFIG_KEYS, sizes=_SIZES, numbered=_NUMBERED, layers="num_hidden_layers"
+    )
 
 
 _NUMBERED = re.compile(r"bert\.encoder\.layer\.([0-9]+)\.")

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from firth.config import from_dict
+from firth.convert import renames
 from firth.convert.hf_mapping import Findings, HuggingFace
-from firth.convert.renames import Rename, Turned
+from firth.convert.renames import Rename, Turned, weight_and_bias
 from firth.data.batch import Objective
 from firth.errors import CheckpointError
 from firth.models.config import GptConfig
@@ -44,19 +45,15 @@ def _affine(theirs: str, ours: str) -> tuple[Rename, Rename]:
     return (Turned(f"{theirs}.weight"), f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
 
 
-def _norm(theirs: str, ours: str) -> tuple[Rename, Rename]:
-    return (f"{theirs}.weight", f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
-
-
 NAMES: tuple[Rename, ...] = (
     ("transformer.tokens_embed.weight", "encoder.embeddings.pieces.weight"),
     ("transformer.positions_embed.weight", "encoder.embeddings.positions.weight"),
     *_affine(_LAYER + "attn.c_attn", _BLOCK + "attention.query_key_value"),
     *_affine(_LAYER + "attn.c_proj", _BLOCK + "attention.output"),
-    *_norm(_LAYER + "ln_1", _BLOCK + "attention_norm"),
+    *weight_and_bias(_LAYER + "ln_1", _BLOCK + "attention_norm"),
     *_affine(_LAYER + "mlp.c_fc", _BLOCK + "feed_forward"),
     *_affine(_LAYER + "mlp.c_proj", _BLOCK + "feed_forward_output"),
-    *_norm(_LAYER + "ln_2", _BLOCK + "feed_forward_norm"),
+    *weight_and_bias(_LAYER + "ln_2", _BLOCK + "feed_forward_norm"),
     # A repeat of the tied embedding.
     ("lm_head.weight", None),
 )
@@ -145,13 +142,7 @@ _SIZES = (
 
 def check_sizes(config: GptConfig, state: Mapping[str, Tensor], where: str) -> None:
     """CheckpointError if the weights are of other sizes than ``config.json`` says, in its words."""
-    for key, name, axis in _SIZES:
-        said, shape = getattr(config, CONFIG_KEYS[key]), state[name].shape if name in state else ()
-        if len(shape) == 2 and shape[axis] != said:
-            raise CheckpointError(f"{where} says {key} {said}, but {name} has shape {tuple(shape)}: not of one make")
-    layers = {match[1] for name in state if (match := _NUMBERED.match(name))}
-    if len(layers) != config.n_layers:
-        raise CheckpointError(f"{where} says n_layer {config.n_layers}, the weights have {len(layers)}")
+    renames.check_sizes(config, state, where, keys=CONFIG_KEYS, sizes=_SIZES, numbered=_NUMBERED, layers="n_layer")
 
 
 def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, str, Any]:

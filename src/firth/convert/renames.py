@@ -6,20 +6,54 @@ that is left out on the way in, because it repeats another one. ``Turned`` names
 the other way round.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from firth.errors import CheckpointError
 
 Rename = tuple[str | tuple[str, ...], str | None]
+# A key of a configuration, and the tensor (of two axes) and the axis that have its size.
+Size = tuple[str, str, int]
 
 
 class Turned(str):
     """Their name of a matrix that is (in, out) there and (out, in) here."""
 
     __slots__ = ()
+
+
+def weight_and_bias(theirs: str, ours: str) -> tuple[Rename, Rename]:
+    """The rows of a layer whose two tensors both sides name and lay alike."""
+    return (f"{theirs}.weight", f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
+
+
+def check_sizes(
+    config: Any,
+    state: Mapping[str, Tensor] | Mapping[str, np.ndarray],
+    where: str,
+    *,
+    keys: Mapping[str, str],
+    sizes: Sequence[Size],
+    numbered: re.Pattern[str],
+    layers: str,
+) -> None:
+    """CheckpointError if the weights are of other sizes than their configuration says, in its words.
+
+    ``keys``: their keys and our fields; ``layers``: their key of the number of layers, whose tensors ``numbered``
+    matches.
+    """
+    for key, name, axis in sizes:
+        said, shape = getattr(config, keys[key]), tuple(state[name].shape) if name in state else ()
+        if len(shape) == 2 and shape[axis] != said:
+            raise CheckpointError(f"{where} says {key} {said}, but {name} has shape {shape}: not of one make")
+    found, said = {match[1] for name in state if (match := numbered.match(name))}, getattr(config, keys[layers])
+    if len(found) != said:
+        raise CheckpointError(f"{where} says {layers} {said}, the weights have {len(found)}")
 
 
 def expand(table: Sequence[Rename], n_layers: int) -> list[Rename]:

@@ -116,13 +116,8 @@ def _read(reader: CorpusReader, tokenizer: Tokenizer, max_types: int) -> tuple[_
     if not text.words:  # with few documents all may be held out
         text, held = held, text
     if not text.words:
-        raise InputError(f"no words in {_named(reader)} ({reader.report.documents} documents); give text of the domain")
+        raise InputError(f"no words in {reader.named} ({reader.report.documents} documents); give text of the domain")
     return text, held, digest.hexdigest()
-
-
-def _named(reader: CorpusReader) -> str:
-    more = f" and {len(reader.files) - 1} more files" if len(reader.files) > 1 else ""
-    return f"{reader.files[0]}{more}"
 
 
 def _choose(words: Mapping[str, int], tokenizer: Tokenizer, n: int, reader: CorpusReader) -> list[str]:
@@ -130,7 +125,7 @@ def _choose(words: Mapping[str, int], tokenizer: Tokenizer, n: int, reader: Corp
         chosen = choose_pieces(words, tokenizer.pieces, n, lambda done: progress.advance(done - progress.done))
     if not chosen:
         raise InputError(
-            f"no new token is useful for {_named(reader)}: the vocabulary already keeps its words whole, except "
+            f"no new token is useful for {reader.named}: the vocabulary already keeps its words whole, except "
             f"those that occur once; give more text, or leave the model as it is"
         )
     return chosen

@@ -11,7 +11,7 @@ import numpy as np
 
 from firth.corpus.clean import REASONS
 from firth.corpus.duplicates import PARAGRAPH_BITS, split_key
-from firth.corpus.survey import QUOTED, Verdict
+from firth.corpus.survey import QUOTED, Readable, Verdict
 from firth.errors import ConfigError
 from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.records import Document
@@ -20,19 +20,11 @@ MOST = 100.0  # highest weight
 _SNIPPET = 160  # characters
 
 
-class DocumentReader(Protocol):
+class DocumentReader(Readable, Protocol):
     """Documents of files: ``CorpusReader`` or ``ParallelReader``."""
-
-    files: list[Path]
-    total_bytes: int
-
-    @property
-    def bytes_consumed(self) -> int: ...
 
     @property
     def report(self) -> ReadReport: ...
-
-    def __iter__(self) -> Iterator[Document]: ...
 
 
 @dataclass(slots=True)

@@ -93,9 +93,7 @@ def build_vocab(
             weights = weights_by_file(languages)
         words = _count(reader, splitter, max_types, workers or cpu_count(), weights)
         if not words.counts:
-            raise InputError(
-                f"no words in {_named(reader)} ({reader.report.documents} documents); give text to train on"
-            )
+            raise InputError(f"no words in {reader.named} ({reader.report.documents} documents); give text to train on")
         with Progress("train vocabulary", size, "tokens") as progress:
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
         report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
@@ -138,11 +136,6 @@ def _check_options(size: int, kind: str, score: str | None, workers: int | None,
     check_processors("workers", workers or 1, WORKERS_EACH)
     if max_types < 1:
         raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
-
-
-def _named(reader: CorpusReader) -> str:
-    more = f" and {len(reader.files) - 1} more files" if len(reader.files) > 1 else ""
-    return f"{reader.files[0]}{more}"
 
 
 def _count(

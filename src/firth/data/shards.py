@@ -33,6 +33,7 @@ VERSION = 1
 PARTS = ("ids", "sentences", "documents")
 Split = Literal["train", "dev"]
 # Names of files in the corpus folder.
+_MANIFEST = "manifest.json"
 _SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -143,7 +144,7 @@ class Corpus:
         except (ValueError, RecursionError):
             options = None
         if not isinstance(options, dict):
-            raise CorpusError(f"{self.folder / 'manifest.json'} is damaged: its options are no JSON object")
+            raise CorpusError(f"{self.folder / _MANIFEST} is damaged: its options are no JSON object")
         return options.get("lines") == "pair"
 
     @property
@@ -209,12 +210,12 @@ class Corpus:
 
 def _read_remote(folder: RemotePath) -> tuple[Manifest, Tokenizer]:
     """The manifest and the tokenizer of a remote corpus folder."""
-    if not (folder / "manifest.json").is_file():
+    if not (folder / _MANIFEST).is_file():
         raise ConfigError(f"{folder}: no corpus folder there: copy a whole one, made by firth prepare, to this address")
     with tempfile.TemporaryDirectory(prefix="firth-corpus-") as made:
         copy = Path(made)
         (copy / "tokenizer").mkdir()
-        for file in (folder / "manifest.json", *(folder / "tokenizer").files()):
+        for file in (folder / _MANIFEST, *(folder / "tokenizer").files()):
             with file.open("rb") as source:
                 (copy.joinpath(*file.parts[len(folder.parts) :])).write_bytes(source.read())
         try:
@@ -225,7 +226,7 @@ def _read_remote(folder: RemotePath) -> tuple[Manifest, Tokenizer]:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a corpus folder; refuses an older layout or another kind of folder."""
-    path = folder / "manifest.json"
+    path = folder / _MANIFEST
     if folder.is_file():
         raise ConfigError(
             f"{folder} is a file: make a corpus folder of it with firth vocab {folder} --out vocab, and then firth "
@@ -239,7 +240,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise CorpusError(
             f"{folder} holds an unfinished corpus: run the same firth prepare command again to resume"
             if unfinished
-            else f"{folder} has no manifest.json: it is not a corpus folder made by firth prepare"
+            else f"{folder} has no {_MANIFEST}: it is not a corpus folder made by firth prepare"
         )
     try:
         data: dict[str, Any] = read_json(path)
@@ -261,4 +262,4 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_json(folder / "manifest.json", to_dict(manifest))
+    write_json(folder / _MANIFEST, to_dict(manifest))

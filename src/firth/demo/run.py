@@ -122,11 +122,10 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The results of a demo and where they are. ``fill_mask_accuracy``: top-1, on held-out sentences."""
+    """The results of a demo and where they are."""
 
     out: Path
     report: Path
-    fill_mask_accuracy: float
     dev: dict[str, float]
     scores: list[Score]
 
@@ -203,8 +202,7 @@ class _Demo:
         findings = self.look()
         report = write_demo_report(out / "report.html", findings, self.settings)
         self._say_what_was_made(findings, report)
-        right = sum(b.right for b in findings.masked) / max(len(findings.masked), 1)
-        return DemoResult(out, report, right, findings.last_dev, findings.scores)
+        return DemoResult(out, report, findings.last_dev, findings.scores)
 
     def _claim(self) -> None:
         """Take the folder, or find in it a demo with the same text and settings."""

@@ -128,29 +128,25 @@ def frame(x: float, y: float, width: float, height: float) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="none" stroke="var(--grid)"/>'
 
 
-def heat_map(
-    x: float, y: float, values: Float[np.ndarray, "R C"], side: float, *, colour: int = 0, hints: bool = False
-) -> list[str]:
+def heat_map(x: float, y: float, values: Float[np.ndarray, "R C"], side: float, *, hints: bool = False) -> list[str]:
     """A map of values from 0 to 1 with cells of ``side`` px; the opacity grows with the root of the value."""
     n_rows, n_columns = values.shape
     parts = [frame(x, y, side * n_columns, side * n_rows)]
     for i, j in zip(*np.nonzero(values >= FAINTEST), strict=True):
         value = float(values[i, j])
         hint = f"{value:.2f}" if hints else ""
-        parts.append(box(x + side * j, y + side * i, side, side, colour=colour, amount=min(value, 1) ** 0.5, hint=hint))
+        parts.append(box(x + side * j, y + side * i, side, side, colour=0, amount=min(value, 1) ** 0.5, hint=hint))
     return parts
 
 
-def labelled_map(
-    rows: Sequence[str], columns: Sequence[str], values: Float[np.ndarray, "R C"], title: str, *, side: float = _LINE
-) -> str:
+def labelled_map(rows: Sequence[str], columns: Sequence[str], values: Float[np.ndarray, "R C"], title: str) -> str:
     """A heat map with the names of its rows to the left and of its columns above."""
     left = max(map(text_width, rows), default=0) + 8
     top = max(map(text_width, columns), default=0) + 8
-    parts = [label(left - 6, top + side * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
-    parts += [label(left + side * (j + 0.5), top - 6, name, turned=True) for j, name in enumerate(columns)]
-    parts += heat_map(left, top, values, side, hints=True)
-    return svg(left + side * len(columns) + 4, top + side * len(rows) + 4, parts, title)
+    parts = [label(left - 6, top + _LINE * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
+    parts += [label(left + _LINE * (j + 0.5), top - 6, name, turned=True) for j, name in enumerate(columns)]
+    parts += heat_map(left, top, values, _LINE, hints=True)
+    return svg(left + _LINE * len(columns) + 4, top + _LINE * len(rows) + 4, parts, title)
 
 
 def value_map(
@@ -204,10 +200,10 @@ def head_maps(tokens: Sequence[str], weights: Float[np.ndarray, "N R C"], title:
     return svg(left + width * min(len(weights), 4), height * n_lines + 6, parts, title)
 
 
-def standalone(drawing: str, background: str = "#fff") -> str:
+def standalone(drawing: str) -> str:
     """A drawing of ``svg`` as a file of its own, on a light ground."""
     colours = " ".join(f"--c{i}: {light};" for i, (light, _) in enumerate(COLOURS))
-    style = f"svg {{ {colours} --ink: #1c1c22; --faint: #62626c; --grid: #d4d4da; background: {background}; }}"
+    style = f"svg {{ {colours} --ink: #1c1c22; --faint: #62626c; --grid: #d4d4da; background: #fff; }}"
     opened, _, rest = drawing.partition(">")
     font = 'font-family="system-ui, sans-serif"'
     return f'{opened} xmlns="http://www.w3.org/2000/svg" {font}><style>{style}</style>{rest}\n'

@@ -15,13 +15,13 @@ class PieceStep:
     found: str | None
 
 
-def wordpiece_steps(word: str, vocabulary: frozenset[str], *, limit: int = WORD_LIMIT) -> list[PieceStep]:
+def wordpiece_steps(word: str, vocabulary: frozenset[str]) -> list[PieceStep]:
     """The steps for a word as the tokenizer normalised it; ``vocabulary``: all tokens.
 
-    A word longer than ``limit`` characters is unknown at once. Source: Wu et al. 2016, §4.1; google-research/bert
+    A word longer than ``WORD_LIMIT`` characters is unknown at once. Source: Wu et al. 2016, §4.1; google-research/bert
     tokenization.py, WordpieceTokenizer.
     """
-    if len(word) > limit:
+    if len(word) > WORD_LIMIT:
         return [PieceStep(word, 0, None)]
     steps, begin = list[PieceStep](), 0
     while begin < len(word):

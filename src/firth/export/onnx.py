@@ -8,7 +8,6 @@ README.md                  the same in words
 """
 
 import importlib.metadata
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from firth.baseline.folder import origin_lines
 from firth.config import to_dict
 from firth.convert import hf_bert
 from firth.convert.hf_mapping import Findings
@@ -388,11 +388,6 @@ def _card(about: Mapping[str, Any], facts: Findings) -> str:
             *measured,
             "",
             *(line for name, words in facts if name == "int8" for line in (f"`{INT8_GRAPH}`: {words}.", "")),
-            "## Where it comes from",
-            "",
-            "```json",
-            json.dumps(about["provenance"], indent=2, ensure_ascii=False),
-            "```",
-            "",
+            *origin_lines(about["provenance"]),
         ]
     )

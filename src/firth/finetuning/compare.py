@@ -28,7 +28,7 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, lock, remove_folder, write_folder, write_json
+from firth.files import append_to, holds_something, lock, remove_folder, write_folder, write_json
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
@@ -38,9 +38,9 @@ from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
-from firth.manifest import file_sha256
+from firth.manifest import MANIFEST, file_sha256
 from firth.pretraining.run import RECIPE
-from firth.progress import Status, format_duration, part_of, say
+from firth.progress import Status, format_duration, part_of, say, silent
 from firth.tasks.kinds import kind_of_task
 
 RESULTS = "compare.json"
@@ -220,7 +220,7 @@ class _Comparing:
                     "delete it"
                 )
             return
-        if any(path.name != ".lock" for path in self.out.iterdir()):
+        if holds_something(self.out):
             raise ConfigError(f"{self.out} exists already and is not a comparison: choose another --out")
         write_json(file, mine)
 
@@ -394,7 +394,7 @@ class _Comparing:
         limit = 0 if n == self.n_all and not self.data.limit else n
         data = dataclasses.asdict(self.data) | {"limit": limit}
         recipe: dict[str, Any] = {"model": way.model, "task": self.task, "data": data}
-        tell = self.tell if self.verbose else _silent
+        tell = self.tell if self.verbose else silent
         if not way.baseline and not way.joint and (run / RECIPE).is_file() and (run / IDENTITY).is_file():
             resume(run, tell=tell)
             return
@@ -422,7 +422,7 @@ class _Comparing:
 
         def copy(new: Path) -> None:
             shutil.copytree(source, new, dirs_exist_ok=True)
-            (new / "manifest.json").unlink(missing_ok=True)
+            (new / MANIFEST).unlink(missing_ok=True)
 
         write_folder(self.out / "model", copy)
 
@@ -435,7 +435,3 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
     # Examples read over all epochs: few are read more often, so that the updates suffice, and more take no less.
     read = done[before].get("epochs", epochs_for(before)) * before
     return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read) / read
-
-
-def _silent(text: str) -> None:
-    """Drop the messages of single fits."""

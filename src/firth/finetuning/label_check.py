@@ -14,6 +14,7 @@ from firth.text.records import Text
 
 # With more examples two folds are enough; five would take too long.
 _MANY = 20_000
+_MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Conflict:
     where: tuple[str, ...]
 
 
-def label_suspects(records: Sequence[Text], config: TfidfConfig, most: int = 50) -> list[Suspect]:
-    """The ``most`` examples with the highest loss under cross-validated TF-IDF, highest first.
+def label_suspects(records: Sequence[Text], config: TfidfConfig) -> list[Suspect]:
+    """The 50 examples with the highest loss under cross-validated TF-IDF, highest first.
 
     Lists only those that it predicts differently; ``probability`` is that of the given label.
     Source: Müller and Markert 2019; Northcutt et al. 2021 (ranking by self-confidence).
@@ -54,7 +55,7 @@ def label_suspects(records: Sequence[Text], config: TfidfConfig, most: int = 50)
                     record.where, _both(record), str(record.label), config.labels[best[number]], float(given[number])
                 )
             )
-    return sorted(found, key=lambda suspect: (suspect.probability, suspect.where))[:most]
+    return sorted(found, key=lambda suspect: (suspect.probability, suspect.where))[:_MOST]
 
 
 def label_conflicts(records: Sequence[Text]) -> list[Conflict]:

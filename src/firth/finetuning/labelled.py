@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from firth.errors import ConfigError, InputError
 from firth.finetuning.recipe import LabelledConfig
@@ -33,7 +33,7 @@ from firth.tasks.readers.tagging import (
     read_tagged_jsonl,
     read_words,
 )
-from firth.tasks.readers.texts import Columns, TextFormat, parse_columns, read_texts
+from firth.tasks.readers.texts import Columns, TextFormat, TextKind, parse_columns, read_texts
 from firth.tasks.reading import check_labels, labels_of, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
 from firth.tasks.split import content_key, hold_out, limit
@@ -69,7 +69,9 @@ _MOST_TAGS = 100
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
-_TEXT_KINDS = ("classify", "multilabel", "regress")
+_TEXT_KINDS = get_args(TextKind)
+# What the readers take for each --header.
+_HEADER = {"auto": None, "yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def with_columns(
     form = _table_form(path, config)
     if kind not in _TEXT_KINDS or form not in ("tsv", "csv") or not path.is_file():
         return config
-    header = {"auto": None, "yes": True, "no": False}[config.header]
+    header = _HEADER[config.header]
     guess = guess_columns(path, form, kind, header=header, labelled=labelled)
     if config.columns:
         numbers = all(isinstance(column, int) for column in parse_columns(config.columns).given().values())
@@ -354,11 +356,11 @@ def _check_order(kind: str, config: LabelledConfig) -> None:
         )
 
 
-def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems, *, labelled: bool = True) -> list[Any]:
+def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems) -> list[Any]:
     """Read the examples of one of the user's files; InputError if there are none."""
-    records = list(iter_file(kind, Path(file), config, problems, labelled=labelled))
+    records = list(iter_file(kind, Path(file), config, problems))
     if kind == "tag":
-        if labelled and len(records) == 1 and len(records[0].spans) > _LONGEST_SENTENCE:
+        if len(records) == 1 and len(records[0].spans) > _LONGEST_SENTENCE:
             raise InputError(
                 f"{file}: one sentence of {len(records[0].spans):,} words; expected a blank line after each sentence"
             )
@@ -419,7 +421,7 @@ def _texts(kind: Any, path: Path, config: LabelledConfig, problems: Problems, la
     if form is not None and form not in _TEXT_FORMS:
         raise ConfigError(f"--format {form}: expected one of {', '.join(_TEXT_FORMS)} for --task {kind}")
     columns = parse_columns(config.columns) if config.columns else Columns()
-    header = {"auto": None, "yes": True, "no": False}[config.header]
+    header = _HEADER[config.header]
     layout = TextFormat(columns=columns, kind=kind, form=form, header=header)
     return read_texts(path, problems, layout, labelled=labelled)
 

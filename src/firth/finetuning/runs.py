@@ -31,7 +31,7 @@ from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS, best_of, results_of
 from firth.finetuning.several import count_processes, for_processes
 from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
-from firth.folder import Loaded, read_model
+from firth.folder import WEIGHTS, Loaded, read_model
 from firth.inference.answering import answer_records
 from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, score_split
@@ -41,12 +41,13 @@ from firth.memory import check_memory, estimate_memory
 from firth.option_names import with_new_names
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
-from firth.progress import format_duration, say
+from firth.progress import format_duration, say, silent
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
 from firth.tasks.rows import unknown_share
 from firth.text.open_words import OpenWords
+from firth.text.tokenizer import MUCH_UNKNOWN
 from firth.training.collectives import World
 from firth.training.processes import start_group
 
@@ -56,8 +57,6 @@ IDENTITY = "identity.json"
 RUN_LOG = "run.log"
 # Fewer updates than this leave the new layer half taught.
 _FEW_UPDATES = 100
-# A share of unknown tokens from which on it is said.
-_MUCH_UNKNOWN = 0.01
 
 
 class Runs:
@@ -167,7 +166,7 @@ class Runs:
         best = best_of(scored)
         self._keep(chosen, best)
         results = results_of(self.recipe, self.labelled, self.settings, chosen, by_setting, scored)
-        results["model"] = file_sha256(self.out / "model" / "model.safetensors")
+        results["model"] = file_sha256(self.out / "model" / WEIGHTS)
         write_json(self.out / RESULTS, results)
         try:
             write_finetune_report(self.out, self.recipe, results)
@@ -286,7 +285,7 @@ class Runs:
         if isinstance(tokenizer, OpenWords):  # reads any word by its characters
             return ""
         share = unknown_share(split.examples, tokenizer)
-        if share < _MUCH_UNKNOWN:
+        if share < MUCH_UNKNOWN:
             return ""
         return (
             f"{share:.1%} of the tokens are {tokenizer.kind.unk}, of which the model sees nothing: take one whose "
@@ -372,9 +371,9 @@ def resolve_stored(out: Path) -> Resolved:
 def train_beside(out: Path, number: int, seed: int, world: World) -> None:
     """What the other processes of a run do: train it with the leading one. KeyboardInterrupt if asked to stop."""
     with deterministic():
-        work = Runs(resolve_stored(out), out, _silent)
+        work = Runs(resolve_stored(out), out, silent)
         work.start_from_adapted()
-        tune(work.run_of(number, seed), work.folder(number, seed), _silent, world)
+        tune(work.run_of(number, seed), work.folder(number, seed), silent, world)
 
 
 def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[str, Any]:
@@ -392,10 +391,6 @@ def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[st
         # Runs of other nodes write theirs at the same time.
         work.features /= folder.name
         return work.tune(number, seed)
-
-
-def _silent(text: str) -> None:
-    """Only the leading process speaks."""
 
 
 def identity(

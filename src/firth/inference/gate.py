@@ -7,10 +7,11 @@ the weights. Rewriting a folder removes it.
 from dataclasses import dataclass
 from pathlib import Path
 
+from firth.baseline.folder import read_about
 from firth.config import read_json, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.files import write_json
-from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about
+from firth.folder import PRETRAINING, WEIGHTS, find_model
 from firth.formats.table import find_format
 from firth.manifest import file_sha256
 

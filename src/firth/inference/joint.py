@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float
 
 from firth.baseline.config import JointConfig
-from firth.baseline.folder import ABOUT, FORMAT, VERSION, find_baseline, read_baseline
+from firth.baseline.folder import ABOUT, FORMAT, VERSION, find_baseline, origin_lines, read_about, read_baseline
 from firth.baseline.model import Baseline
 from firth.baseline.tfidf import TextAnswer, Tfidf, answers_of
-from firth.config import from_dict, read_json, to_dict
+from firth.config import from_dict, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.inference.model import Model, load
 from firth.inference.precision import Precision
@@ -125,10 +125,8 @@ def read_joint(
         )
     if (folder / MANIFEST).is_file():
         check_folder(folder)
+    about = read_about(folder)
     try:
-        about = read_json(folder / ABOUT)
-        if about.get("format") != FORMAT or about.get("version") != VERSION:
-            raise CheckpointError(f"layout {about.get('format')!r} version {about.get('version')!r} is not known here")
         config = from_dict(JointConfig, about.get("options", {}), str(folder / ABOUT))
         tfidf = read_baseline(folder / TFIDF)
     except (KeyError, TypeError, ValueError, FirthError) as error:
@@ -157,11 +155,6 @@ def _card(config: JointConfig, provenance: dict[str, Any]) -> str:
             "",
             "Load it with `firth.load(folder)`. Its members, `tfidf/` and `encoder/`, are models of their own.",
             "",
-            "## Where it comes from",
-            "",
-            "```json",
-            json.dumps(provenance, indent=2, ensure_ascii=False),
-            "```",
-            "",
+            *origin_lines(provenance),
         ]
     )

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from firth.baseline.folder import read_about
 from firth.config import from_dict, read_json
 from firth.errors import CheckpointError, ConfigError, InputError
-from firth.folder import WEIGHTS, Loaded, find_model, read_about
+from firth.folder import WEIGHTS, Loaded, find_model
 from firth.formats.table import find_format, open_model
 from firth.models.config import VectorsConfig
 from firth.models.vectors import Vectors, ngram_mean

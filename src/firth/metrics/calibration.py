@@ -60,23 +60,14 @@ def expected_calibration_error(
     return sum(gaps) / len(gold)
 
 
-def fit_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
+def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
     """The temperature T, 0.05 to 20, for which softmax(logits / T) gives the gold classes the most probability.
 
-    Source: Guo et al. 2017, §4.2 (temperature scaling). It is 1 where no other is better, as with a single class.
-    Differs: bounded, for logits that are all right want T = 0.
-    """
-    _check("logits", logits, gold)
-    return _best_temperature(_below_largest(logits), gold, doubt=0.0)
+    What few examples do not show, such as that no answer is ever wrong, is not assumed: one in n + 2 answers counts
+    as its runner-up, since n right ones in a row promise no more than that; and T is shrunk towards 1, as if by 30
+    more examples. It is 1 where no other is better, as with a single class.
 
-
-def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
-    """A temperature from few examples: what they do not show, such as that no answer is ever wrong, is not assumed.
-
-    One in n + 2 answers counts as its runner-up, since n right ones in a row promise no more than that; and T is
-    shrunk towards 1, as if by 30 more examples.
-
-    Source: Platt 1999, §2.2 (targets of n + 1 in n + 2), for the classes that Guo et al. 2017 calibrate.
+    Source: Guo et al. 2017, §4.2 (temperature scaling); Platt 1999, §2.2 (targets of n + 1 in n + 2).
     """
     _check("logits", logits, gold)
     fitted = _best_temperature(_below_largest(logits), gold, doubt=1 / (len(gold) + 2))
@@ -141,7 +132,7 @@ def _loss(below: np.ndarray, gold: np.ndarray, temperature: float, doubt: float)
     scaled = below / temperature
     rows = np.arange(len(gold))
     right = scaled[rows, gold]
-    if doubt and scaled.shape[1] > 1:
+    if scaled.shape[1] > 1:
         others = scaled.copy()
         others[rows, gold] = -np.inf
         right = (1 - doubt) * right + doubt * others.max(-1)

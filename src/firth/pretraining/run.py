@@ -30,7 +30,7 @@ from firth.pretraining.recipe import (
 )
 from firth.pretraining.report import write_run_report
 from firth.pretraining.several import Processes, Sharding, count_processes, for_processes, with_sharding
-from firth.progress import say
+from firth.progress import say, silent
 from firth.recipes import Settings, plain_of
 from firth.systems import has_weights
 from firth.training.checkpoint import has_begun
@@ -239,7 +239,7 @@ def measure_pace(recipe: Pretrain, run: Path, world: World, *, n_threads: int = 
     )
     with deterministic(), _threads(n_threads):
         machine = find_machine(recipe.train.precision)
-        trainer, loader = assemble(long, run, machine, world, _silent, measured=True)
+        trainer, loader = assemble(long, run, machine, world, silent, measured=True)
         shares = [1.0] if len(recipe.data.lengths) == 1 else [1 - recipe.data.long_share, recipe.data.long_share]
         found = [_pace(trainer, loader, phase, seconds) for phase in range(len(shares))]
         return Pace(
@@ -273,7 +273,7 @@ def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
         machine = find_machine(recipe.train.precision)
         # Before the first complete checkpoint, starting over from the recipe loses nothing.
         new = not has_begun(run)
-        trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else _silent)
+        trainer, _ = assemble(recipe, run, machine, world, tell if world.leads else silent)
         if world.leads:
             _describe(recipe, trainer, machine, tell)
         barrier(world)
@@ -307,10 +307,6 @@ def _report(run: Path, recipe: Pretrain, tell: Callable[[str], None]) -> None:
         tell(f"curves and numbers: {write_run_report(run, recipe, Corpus(recipe.data.corpus))}")
     except (FirthError, OSError) as error:
         tell(f"no report.html: {error}")
-
-
-def _silent(text: str) -> None:
-    """Drop messages: only the leading process prints."""
 
 
 def _describe(recipe: Pretrain, trainer: Trainer, machine: Machine, tell: Callable[[str], None]) -> None:

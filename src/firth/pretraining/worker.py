@@ -7,6 +7,7 @@ from typing import Any
 from firth.machine import reuse_memory
 from firth.pretraining.recipe import read_resolved_recipe
 from firth.pretraining.run import sized, train
+from firth.progress import silent
 from firth.training.collectives import World
 from firth.training.processes import Group, join_group
 
@@ -16,11 +17,7 @@ def work(group: Group, message: dict[str, Any]) -> None:
     reuse_memory()
     recipe = read_resolved_recipe(tomllib.loads(message["recipe"]), "recipe")
     part = sized if message.get("measure") else train
-    part(recipe, Path(message["run"]), World.of(group), _silent, n_threads=message["threads"])
-
-
-def _silent(text: str) -> None:
-    """Drop messages: only the leading process prints."""
+    part(recipe, Path(message["run"]), World.of(group), silent, n_threads=message["threads"])
 
 
 if __name__ == "__main__":

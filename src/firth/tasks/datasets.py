@@ -97,6 +97,21 @@ def _glue(folder: str, read: Read, test: Read) -> dict[str, DatasetSource]:
     }
 
 
+def _pairs(
+    folder: str,
+    first: str,
+    second: str,
+    label: str,
+    *,
+    id: str = "index",
+    kind: TextKind = "classify",
+    left_out: tuple[TextRule, ...] = (),
+) -> dict[str, DatasetSource]:
+    """The files of a GLUE task of pairs whose test file is as the others, without the column of labels."""
+    read = _texts(first, second, label, id=id, kind=kind, left_out=left_out)
+    return _glue(folder, read, _texts(first, second, id=id))
+
+
 def _diagnostic(file: str) -> Names:
     return (file, f"diagnostic/{file}", f"AX/{file}")
 
@@ -232,22 +247,14 @@ DATASETS: dict[str, Dataset] = {
     ),
     "glue/qqp": Dataset(
         kind="classify",
-        splits=_glue(
-            "QQP",
-            _texts("question1", "question2", "is_duplicate", id="id", left_out=("short row", "empty text")),
-            _texts("question1", "question2", id="id"),
-        ),
+        splits=_pairs("QQP", "question1", "question2", "is_duplicate", id="id", left_out=("short row", "empty text")),
         metrics=("f1", "accuracy"),
         labels=_BINARY,
         note="rows with missing columns or questions are skipped, as in the GLUE baselines",
     ),
     "glue/stsb": Dataset(
         kind="regress",
-        splits=_glue(
-            "STS-B",
-            _texts("sentence1", "sentence2", "score", id="index", kind="regress"),
-            _texts("sentence1", "sentence2", id="index"),
-        ),
+        splits=_pairs("STS-B", "sentence1", "sentence2", "score", kind="regress"),
         metrics=("pearson", "spearman"),
     ),
     "glue/mnli": Dataset(
@@ -259,25 +266,19 @@ DATASETS: dict[str, Dataset] = {
     ),
     "glue/qnli": Dataset(
         kind="classify",
-        splits=_glue(
-            "QNLI", _texts("question", "sentence", "label", id="index"), _texts("question", "sentence", id="index")
-        ),
+        splits=_pairs("QNLI", "question", "sentence", "label"),
         metrics=("accuracy",),
         labels=_RTE,
     ),
     "glue/rte": Dataset(
         kind="classify",
-        splits=_glue(
-            "RTE", _texts("sentence1", "sentence2", "label", id="index"), _texts("sentence1", "sentence2", id="index")
-        ),
+        splits=_pairs("RTE", "sentence1", "sentence2", "label"),
         metrics=("accuracy",),
         labels=_RTE,
     ),
     "glue/wnli": Dataset(
         kind="classify",
-        splits=_glue(
-            "WNLI", _texts("sentence1", "sentence2", "label", id="index"), _texts("sentence1", "sentence2", id="index")
-        ),
+        splits=_pairs("WNLI", "sentence1", "sentence2", "label"),
         metrics=("accuracy",),
         labels=_BINARY,
     ),

@@ -86,6 +86,12 @@ class CorpusReader:
         self.bytes_consumed = 0
         self.total_bytes = sum(_size(path) for path in self.files)
 
+    @property
+    def named(self) -> str:
+        """The files in a few words, for a message."""
+        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
+        return f"{self.files[0]}{more}"
+
     def begin(self) -> None:
         """Start a pass and reset all counts."""
         self.report, self.bytes_consumed = ReadReport(), 0

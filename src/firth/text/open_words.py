@@ -11,7 +11,7 @@ import tokenizers
 
 from firth.errors import TokenizerError
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
-from firth.text.tokenizer import WORDS, Encoded, Tokenizer, whole_text
+from firth.text.tokenizer import WORDS, Encoded, Tokenizer
 
 # Number of words outside the vocabulary to remember at a time.
 MOST_WORDS = 1_000_000
@@ -93,10 +93,7 @@ class OpenWords(Tokenizer):
         """Replace the ids of unknown words, and of words spelled like special tokens, by their own ids."""
         if self._reserved.isdisjoint(ids):
             return ids
-        backend, plain = self._backend, whole_text(text)
-        if backend.normalizer is not None:
-            plain = backend.normalizer.normalize_str(plain)
-        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(plain)]
+        words = self.words(text)
         assert len(words) == len(ids), "each word is one token"
         return [self._id(word) if number in self._reserved else number for word, number in zip(words, ids, strict=True)]
 

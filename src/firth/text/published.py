@@ -28,9 +28,9 @@ _SENTENCEPIECE = "\u2581"
 _KINDS = {True: "lower-cased", False: "cased"}
 
 
-def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
+def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a tokenizer from a folder (Firth's or another tool's), a shipped model, a vocab.txt or a tokenizer.json."""
-    return read_published(locate(path), lowercase=lowercase)[0]
+    return read_published(locate(path))[0]
 
 
 def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:

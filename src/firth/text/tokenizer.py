@@ -31,6 +31,7 @@ from firth.text.words import (
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 WORD_LIMIT = 200  # characters; a longer word is [UNK] (google-research/bert tokenization.py)
+MUCH_UNKNOWN = 0.01  # share of a text's tokens from which a user is told of another vocabulary
 BPE_SPECIALS = ("<unk>", "<s>", "<sep>", "</s>")
 
 

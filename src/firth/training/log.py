@@ -9,9 +9,6 @@ from typing import Any, BinaryIO
 from firth.errors import CheckpointError, ConfigError, SaveError
 from firth.files import append_to
 
-# Fields that vary between runs on the same machine; all others are bit-equal after a resume.
-TIME_FIELDS = ("elapsed_s", "tokens_per_s", "flops_per_s")
-
 
 class Log:
     """Appends events to a file. ``offset`` is its length in bytes, which a checkpoint stores.

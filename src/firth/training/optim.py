@@ -192,7 +192,7 @@ _COUNTS = ("step", _UPDATES)
 _OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
 
 
-def decays(name: str, parameter: Tensor) -> bool:
+def decays(parameter: Tensor) -> bool:
     """Whether weight decay applies to a parameter: to matrices and embeddings, not to biases and norms.
 
     Source: google-research/bert optimization.py excludes names with LayerNorm, layer_norm and bias. In
@@ -216,7 +216,7 @@ def make_optimizer(
     members: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
     for name, p in model.named_parameters():
         if p.requires_grad and (parts is None or name in parts):
-            key = (decays(name, p), (scales or {}).get(name, 1.0), projections.get(id(p), 0))
+            key = (decays(p), (scales or {}).get(name, 1.0), projections.get(id(p), 0))
             members.setdefault(key, []).append(p if parts is None else parts[name])
     groups = [
         {

@@ -26,7 +26,7 @@ class BucketUpdate:
 
     exchanges, divided = True, False
 
-    def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World):
+    def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float]):
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._most = config.clip_norm or float("inf")
         with warnings.catch_warnings():

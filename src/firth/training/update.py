@@ -68,7 +68,7 @@ def make_update(model: nn.Module, config: OptimConfig, scales: Mapping[str, floa
 
         if world.sharded:
             return ShardedUpdate(model, config, scales, world)
-        return BucketUpdate(model, config, scales, world)
+        return BucketUpdate(model, config, scales)
     if world.group is None:
         return WholeUpdate(model, config, scales)
     return SharedUpdate(model, config, scales, world)

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firth.baseline.folder import read_about
 from firth.config import read_json
 from firth.convert.word_vectors import NAMES, Subwords, VectorBlock, VectorFile, distinct, open_vectors
 from firth.errors import ConfigError, InputError
 from firth.files import check_new, make_folder
-from firth.folder import PRETRAINING, WEIGHTS, find_model, read_about, write_model
+from firth.folder import PRETRAINING, WEIGHTS, find_model, write_model
 from firth.formats.table import find_format
 from firth.inference.word_table import open_table
 from firth.models.config import Unknown, VectorsConfig

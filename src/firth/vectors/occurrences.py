@@ -8,7 +8,7 @@ import numpy as np
 
 from firth.errors import InputError
 from firth.inference.model import Model
-from firth.inference.token_vectors import Mix, TextVectors
+from firth.inference.token_vectors import TextVectors
 from firth.metrics.neighbours import unit_vectors
 from firth.text.corpus import CorpusReader
 from firth.text.sentences import split_sentences
@@ -41,27 +41,24 @@ def nearest_in_context(
     *,
     top_k: int = 10,
     layer: int = -1,
-    mix: Mix | None = None,
     same_word: bool = False,
 ) -> list[Occurrence]:
     """The occurrences in the sentences of ``corpus`` that are nearest by the cosine to ``word`` in ``sentence``.
 
-    A word's vector is the mean of its tokens' in one layer, or in a mix of layers. ``same_word``: only occurrences of
+    A word's vector is the mean of its tokens' in one layer. ``same_word``: only occurrences of
     the same word, but for case. ``sentence`` itself is left out of the corpus. Memory does not grow with the corpus.
     InputError where the sentence lacks the word, or the corpus has no sentence.
     """
-    resolved = None if mix is None else model.mix(mix)
-    choice = layer if resolved is None else resolved
 
     def word_vectors(found: TextVectors) -> np.ndarray:
-        return unit_vectors(found.of_words(found.layer(-1) if resolved is None else found.mixed(resolved)))
+        return unit_vectors(found.of_words(found.layer(-1)))
 
-    (asked,) = model.vectors_stream([sentence], choice)
+    (asked,) = model.vectors_stream([sentence], layer)
     number = asked.word_at(word)
     vector, spelled = word_vectors(asked)[number], folded_word(asked.words[number].text)
     best: list[tuple[float, int, Occurrence]] = []
     n_seen = n_met = 0
-    for found in model.vectors_stream(corpus, choice):
+    for found in model.vectors_stream(corpus, layer):
         n_seen += 1
         if found.text == sentence or not found.words:
             continue

@@ -20,10 +20,10 @@ def file(folder: Path, name: str, text: str) -> Path:
 
 
 def read(path: Path, columns: str = "", **options: Any) -> list[Text]:
-    labels, labelled = options.pop("labels", None), options.pop("labelled", True)
+    labelled = options.pop("labelled", True)
     problems = options.pop("problems", None) or Problems()
     layout = TextFormat(columns=parse_columns(columns) if columns else Columns(), **options)
-    return list(read_texts(path, problems, layout, labels=labels, labelled=labelled))
+    return list(read_texts(path, problems, layout, labelled=labelled))
 
 
 def test_columns_are_parsed() -> None:
@@ -124,7 +124,6 @@ BAD_TABLES = [
     ("text\tlabel\n \tx\n", "", {}, r":2: found an empty text"),
     ("text\tsecond\tlabel\na\t\tx\n", "", {}, r":2: found an empty second text"),
     ("text\tlabel\na\t\n", "", {}, r":2: found no label"),
-    ("text\tlabel\na\tmaybe\n", "", {"labels": ["no", "yes"]}, r":2: found the label 'maybe', expected one of no, yes"),
     ("text\tlabel\na\tx|x\n", "", {"kind": "multilabel"}, r":2: found the labels \['x', 'x'\], expected each once"),
     ("text\tlabel\na\tnan\n", "", {"kind": "regress"}, r":2: found 'nan' as score, expected a finite number"),
     ("text\tlabel\na\tinf\n", "", {"kind": "regress"}, r":2: found 'inf' as score"),
@@ -184,9 +183,9 @@ def test_unknown_format_and_wrong_document(tmp_path: Path) -> None:
 
 
 def test_skipped_rows_are_counted_and_the_others_kept(tmp_path: Path) -> None:
-    path = file(tmp_path, "a.tsv", "text\tlabel\na\tx\n\ty\nc\tz\nd\tx\ty\ne\tx\n")
+    path = file(tmp_path, "a.tsv", "text\tlabel\na\tx\n\ty\nc\t\nd\tx\ty\ne\tx\n")
     problems = Problems(skip_bad=True)
-    assert [r.text for r in read(path, problems=problems, labels=["x", "y"])] == ["a", "e"]
+    assert [r.text for r in read(path, problems=problems)] == ["a", "e"]
     assert problems.n_bad == 3
     assert [message.split(":")[1] for message in problems.messages] == ["3", "4", "5"]
 

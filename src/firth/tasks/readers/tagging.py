@@ -95,11 +95,9 @@ def _joined(words: list[str], glued: Collection[int] = ()) -> tuple[str, tuple[t
     return text, tuple(spans)
 
 
-def _check_tag(tag: str, labels: Collection[str] | None, where: str) -> str:
+def _check_tag(tag: str, where: str) -> str:
     if not tag:
         raise InputError(f"{where}: found no tag; add it")
-    if labels is not None and tag not in labels:
-        raise InputError(f"{where}: found the tag {tag!r}, expected one of {', '.join(sorted(labels))}")
     return tag
 
 
@@ -107,13 +105,7 @@ def _check_tag(tag: str, labels: Collection[str] | None, where: str) -> str:
 
 
 def read_conll(
-    path: Path,
-    problems: Problems,
-    *,
-    word: int = 0,
-    tag: int = -1,
-    labels: Collection[str] | None = None,
-    labelled: bool = True,
+    path: Path, problems: Problems, *, word: int = 0, tag: int = -1, labelled: bool = True
 ) -> Iterator[Tagged]:
     """Read CoNLL: one word per line, a blank line after each sentence; tab-separated if the first line has a tab.
 
@@ -125,7 +117,7 @@ def read_conll(
     def make(sentence: _Columns) -> Tagged:
         rows = [_conll_row(f"{path}:{n}", columns, sentence.width, places) for n, columns in sentence.lines]
         text, spans = _joined([row[0] for row in rows])
-        tags = tuple(_check_tag(found, labels, where) for _, found, where in rows) if labelled else None
+        tags = tuple(_check_tag(found, where) for _, found, where in rows) if labelled else None
         return Tagged(text, spans, tags, rows[0][2], group=sentence.group)
 
     return check_records(path, make_each(_conll_sentences(path), make, problems), problems)
@@ -191,9 +183,7 @@ def _conll_row(where: str, columns: list[str], width: int, places: tuple[int, in
     return word, tag, where
 
 
-def read_conllu(
-    path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
-) -> Iterator[Tagged]:
+def read_conllu(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Tagged]:
     """Read CoNLL-U: sentences with the universal part-of-speech tag (UPOS) of each syntactic word.
 
     Multi-word tokens (``1-2``) and empty nodes (``1.1``) are skipped as the format defines: the
@@ -201,7 +191,7 @@ def read_conllu(
     """
 
     def make(block: _Block) -> Tagged:
-        return _conllu_sentence(path, block, labels, labelled)
+        return _conllu_sentence(path, block, labelled)
 
     return check_records(path, make_each(_conllu_blocks(path), make, problems), problems)
 
@@ -223,7 +213,7 @@ def _conllu_blocks(path: Path) -> Iterator[_Block]:
         yield block
 
 
-def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, labelled: bool) -> Tagged:
+def _conllu_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
     words, tags, glued, sentence_id = list[str](), list[str](), set[int](), ""
     inside: tuple[int, bool, str] | None = None  # multi-word token: its last word, no space after it, its form
     for number, line in block.lines:
@@ -246,7 +236,7 @@ def _conllu_sentence(path: Path, block: _Block, labels: Collection[str] | None, 
             raise InputError(f"{where}: found the word number {name!r}, expected {len(words) + 1}; correct the numbers")
         words.append(form)
         if labelled:
-            tags.append(_check_tag("" if tag == "_" else tag, labels, where))
+            tags.append(_check_tag("" if tag == "_" else tag, where))
         if _is_glued(len(words), form, space, inside):
             glued.add(len(words) - 1)
         if inside and len(words) == inside[0]:
@@ -267,9 +257,7 @@ def _is_glued(number: int, form: str, space: str, inside: tuple[int, bool, str] 
 # -- JSONL -------------------------------------------------------------------------------------------------
 
 
-def read_tagged_jsonl(
-    path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
-) -> Iterator[Tagged]:
+def read_tagged_jsonl(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Tagged]:
     """Read objects of ``tokens`` and ``tags`` (or ``ner_tags``), or ``text`` and ``entities`` (start, end, label).
 
     A text is split into words at white space, punctuation and entity boundaries; ``end`` is
@@ -281,7 +269,7 @@ def read_tagged_jsonl(
         where = f"{path}:{number}"
         record = _from_tokens(row, where, labelled) if "tokens" in row else _from_text(row, where, labelled)
         for tag in record.tags or ():
-            _check_tag(tag, labels, where)
+            _check_tag(tag, where)
         return replace(record, where=where, id=str(row.get("id", "")), group=str(row.get("group", "")))
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
@@ -363,9 +351,7 @@ def is_klue_ner(path: Path) -> bool:
     return next((line.startswith(f"{_KLUE_HEADER} ") for _, line in read_lines(path)), False)
 
 
-def read_klue_ner(
-    path: Path, problems: Problems, *, labels: Collection[str] | None = None, labelled: bool = True
-) -> Iterator[Tagged]:
+def read_klue_ner(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Tagged]:
     """Read KLUE-NER: ``## id<TAB>annotated text``, then one line of character and tag for each character.
 
     Spans are the non-space characters, as in the official scores (KLUE-baseline klue_ner.py). Differs: where a B- is on
@@ -373,7 +359,7 @@ def read_klue_ner(
     """
 
     def make(block: _Block) -> Tagged:
-        return _klue_sentence(path, block, labels, labelled)
+        return _klue_sentence(path, block, labelled)
 
     return check_records(path, make_each(_klue_blocks(path), make, problems), problems)
 
@@ -394,7 +380,7 @@ def _klue_blocks(path: Path) -> Iterator[_Block]:
         yield block
 
 
-def _klue_sentence(path: Path, block: _Block, labels: Collection[str] | None, labelled: bool) -> Tagged:
+def _klue_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
     text, spans, tags, held = "", list[tuple[int, int]](), list[str](), ""
     for number, line in block.lines:
         where = f"{path}:{number}"
@@ -403,7 +389,7 @@ def _klue_sentence(path: Path, block: _Block, labels: Collection[str] | None, la
             raise InputError(f"{where}: found {columns_text(len(columns))}, expected a character, a tab and its tag")
         if len(columns[0]) != 1:
             raise InputError(f"{where}: found {columns[0]!r}, expected one character")
-        tag = _check_tag(columns[1].strip(), labels, where) if labelled else OUTSIDE
+        tag = _check_tag(columns[1].strip(), where) if labelled else OUTSIDE
         if not columns[0].isspace():
             spans.append((len(text), len(text) + 1))
             tags.append(held if held and tag == f"I-{split_tag(held)[1]}" else tag)

@@ -7,7 +7,7 @@ quoted by RFC 4180. A TSV, CSV or .txt file may have a header; every row has as 
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -120,22 +120,16 @@ class _Row:
 
 
 def read_texts(
-    path: Path,
-    problems: Problems,
-    layout: TextFormat | None = None,
-    *,
-    labels: Collection[str] | None = None,
-    labelled: bool = True,
+    path: Path, problems: Problems, layout: TextFormat | None = None, *, labelled: bool = True
 ) -> Iterator[Text]:
-    """Read the examples of a file. ``labels``: those allowed. Not ``labelled``: labels are ignored."""
+    """Read the examples of a file. Not ``labelled``: labels are ignored."""
     layout = layout or TextFormat()
     form = layout.form or _form_of(path)
     if form in ("jsonl", "json"):
         rows = _json_rows(path, form, problems, layout, labelled)
     else:
         rows = _table_rows(path, form, problems, layout, labelled)
-    known = None if labels is None else frozenset(labels)
-    records = make_each(_kept(rows, layout, problems), lambda row: _record(row, layout, known, labelled), problems)
+    records = make_each(_kept(rows, layout, problems), lambda row: _record(row, layout, labelled), problems)
     return check_records(path, records, problems)
 
 
@@ -165,12 +159,12 @@ def _has_empty_text(parts: dict[str, Any]) -> bool:
     return any(isinstance(parts.get(part), str) and not parts[part].strip() for part in ("text", "second"))
 
 
-def _record(row: _Row, layout: TextFormat, labels: frozenset[str] | None, labelled: bool) -> Text:
+def _record(row: _Row, layout: TextFormat, labelled: bool) -> Text:
     parts, where = row.parts, row.where
     second = None if parts.get("second") is None else _text(parts["second"], "second text", where)
     return Text(
         text=_text(parts["text"], "text", where),
-        label=_label(parts.get("label"), layout, labels, where) if labelled else None,
+        label=_label(parts.get("label"), layout, where) if labelled else None,
         where=where,
         second=second,
         id=_name(parts.get("id")),
@@ -190,21 +184,21 @@ def _name(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _label(value: Any, layout: TextFormat, labels: frozenset[str] | None, where: str) -> Label:
+def _label(value: Any, layout: TextFormat, where: str) -> Label:
     if layout.kind == "regress":
         return _number(value, where)
     if layout.kind == "multilabel":
         several = value.split(MULTILABEL_SEPARATOR) if isinstance(value, str) and value else value or []
         if not isinstance(several, list):
             raise InputError(f"{where}: found {kind_of(value)} as labels, expected a list of labels")
-        found = tuple(_one_label(v, layout, labels, where) for v in several)
+        found = tuple(_one_label(v, layout, where) for v in several)
         if len(set(found)) < len(found):
             raise InputError(f"{where}: found the labels {list(found)}, expected each once; remove the repeated one")
         return found
-    return _one_label(value, layout, labels, where)
+    return _one_label(value, layout, where)
 
 
-def _one_label(value: Any, layout: TextFormat, labels: frozenset[str] | None, where: str) -> str:
+def _one_label(value: Any, layout: TextFormat, where: str) -> str:
     if isinstance(value, bool):
         value = "true" if value else "false"
     elif isinstance(value, int):
@@ -214,10 +208,7 @@ def _one_label(value: Any, layout: TextFormat, labels: frozenset[str] | None, wh
     if not isinstance(value, str):
         raise InputError(f"{where}: found {kind_of(value)} as label, expected a name or a whole number")
     # Composed, as texts are: labels that look alike are one.
-    label = unicodedata.normalize("NFC", dict(layout.renamed).get(value, value).strip())
-    if labels is not None and label not in labels:
-        raise InputError(f"{where}: found the label {label!r}, expected one of {', '.join(sorted(labels))}")
-    return label
+    return unicodedata.normalize("NFC", dict(layout.renamed).get(value, value).strip())
 
 
 def _number(value: Any, where: str) -> float:
@@ -245,7 +236,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
         raise InputError(f"{path}: found only blank lines, expected at least one example")
     number, fields = first
     names = [field.strip() for field in fields]
-    has_header = _has_header(names, layout, path, problems)
+    has_header = _has_header(names, layout)
     where = f"{path}:{number}"
     places = _places(names, has_header, layout, labelled, where, form)
     problems.note(f"{path}: {_described(places, names, has_header)}")
@@ -274,7 +265,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
     yield from make_each(rows(), make, problems)
 
 
-def _has_header(names: list[str], layout: TextFormat, path: Path, problems: Problems) -> bool:
+def _has_header(names: list[str], layout: TextFormat) -> bool:
     if layout.header is not None:
         return layout.header
     if any(isinstance(column, str) for column in layout.columns.given().values()):
