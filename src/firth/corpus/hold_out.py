@@ -3,7 +3,7 @@
 import heapq
 
 from firth.corpus.selection import Selection, document_hash
-from firth.text.corpus import Document
+from firth.text.records import Document
 
 # Least number of held-out documents if the text has ten times as many; of less text a tenth, of two documents one.
 LEAST_HELD_OUT = 10
