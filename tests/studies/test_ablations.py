@@ -31,7 +31,7 @@ from firth.studies.ablations import (
     pretrain_cell,
     shuffled_cell,
     shuffled_documents,
-    study,
+    study_cells,
     task_cells,
     text_cells,
 )
@@ -213,4 +213,4 @@ def test_tables_have_the_papers_numbers(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        study(tmp_path / "no", tmp_path, tmp_path / "out")
+        study_cells(tmp_path / "no", tmp_path, tmp_path / "out")
