@@ -417,7 +417,7 @@ class Model:
         return hidden
 
 
-def load(
+def load_model(
     path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> Model:
     """Load a model for inference: a model folder, a run folder's best model, or another tool's model.

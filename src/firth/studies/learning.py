@@ -16,7 +16,7 @@ import torch
 from firth.config import read_json
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.text_scores import MinimalPair, pair_accuracies
 from firth.objectives.masked_lm import MaskedLM
 from firth.pretraining import run as job
@@ -156,7 +156,7 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
         objective=dataclasses.replace(recipe.objective, next_sentence=False),
         data=dataclasses.replace(recipe.data, instances="documents", length=length, long_length=0, mixed_lengths=False),
     )
-    objective = load(model).loaded.objective
+    objective = load_model(model).loaded.objective
     assert isinstance(objective, MaskedLM)
     loss, correct, count = 0.0, 0.0, 0
     for batch in make_dev_loader(recipe, Corpus(recipe.data.corpus)).one_epoch(EVAL_BATCHES):
@@ -169,7 +169,7 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
 
 def preferred(model: Path, path: Path) -> float:
     """The share of minimal pairs of which the model prefers the good sentence, as the mean over paradigms."""
-    return pair_accuracies(load(model).prefers_good(_pairs(path)))["all"]["accuracy"]
+    return pair_accuracies(load_model(model).prefers_good(_pairs(path)))["all"]["accuracy"]
 
 
 def _pairs(path: Path) -> Iterator[MinimalPair]:

@@ -22,7 +22,7 @@ from firth.baseline.config import GramConfig
 from firth.baseline.tfidf import fit_vectorizer
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.word_table import open_table
 from firth.metrics.neighbours import correct_by_neighbours, principal_components, unit_vectors
 from firth.progress import say
@@ -220,7 +220,7 @@ def model_cell(folder: Path, *, occurrences: str, model: str, k: int) -> dict[st
     """Accuracies of every layer of a model, and the best layer's vectors in two dimensions."""
     ones = read_occurrences(occurrences)
     each = []
-    for one, found in zip(ones, load(model).vectors_stream([one.text for one in ones]), strict=True):
+    for one, found in zip(ones, load_model(model).vectors_stream([one.text for one in ones]), strict=True):
         number = next(i for i, unit in enumerate(found.words) if unit.start <= one.start < unit.end)
         each.append([found.of_words(layer)[number] for layer in found.each])
     layers = {f"layer {i}": np.stack(layer) for i, layer in enumerate(zip(*each, strict=True))}
