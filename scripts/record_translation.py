@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from firth.config import read_json
 from firth.files import write_json
 from firth.folder import read_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.machine import find_machine
 from firth.studies.translation import MEAN, TRAINING, model_folder
 from firth.tasks.readers.files import read_lines
@@ -54,7 +54,7 @@ def main(study: Path) -> None:
 def examples(run: Path, data: Path, gold: Path) -> list[dict[str, str]]:
     """The first captions, what people wrote and what the mean model writes with a beam."""
     sources, references = ([line for _, line in read_lines(path)][:EXAMPLES] for path in (data, gold))
-    found = load(model_folder(run, MEAN)).translate(sources)
+    found = load_model(model_folder(run, MEAN)).translate(sources)
     return [
         {"source": source, "reference": reference, "found": translation}
         for source, reference, translation in zip(sources, references, found, strict=True)

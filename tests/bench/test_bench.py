@@ -11,7 +11,7 @@ from firth.data.batch import Batch
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.folder import write_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
@@ -64,7 +64,7 @@ def test_other_folders(tmp_path: Path, task: str) -> None:
 
 
 def test_operations_of_encoding_are_those_without_a_vocabulary(tiny_run: Path) -> None:
-    model = load(tiny_run)
+    model = load_model(tiny_run)
     work = encode_work(model, 10)
     config = model.loaded.objective.encoder.config
     one = Batch(pack_lists([[1] * work.tokens]), {})

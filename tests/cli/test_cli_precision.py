@@ -8,7 +8,7 @@ import torch
 
 from firth.files import write_folder
 from firth.folder import read_model, write_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.score import Scored
 from firth.tasks.breakdown import Breakdown
 from firth.tasks.classify import Classifier
@@ -86,7 +86,7 @@ def test_int8_is_for_predict_and_embed_once_it_was_measured(firth, run: Path, de
     assert lines[-1].startswith("accuracy ") and lines[-1].endswith("within 100 points, recorded in the model's folder")
     answer = firth("predict", run, "the river", "--precision", "int8")
     assert answer.code == 0 and path_said(answer.err).endswith(", int8")
-    expected = load(run, precision="int8").predict("the river")
+    expected = load_model(run, precision="int8").predict("the river")
     assert json.loads(answer.out)["probabilities"] == pytest.approx(expected.probabilities)
     assert firth("embed", run, "--precision", "int8", stdin=b"the river\n").code == 0
 

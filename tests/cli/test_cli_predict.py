@@ -12,7 +12,7 @@ import pytest
 
 from firth.cli import main
 from firth.cli.predict import predict
-from firth.inference.model import load
+from firth.inference.model import load_model
 
 ROWS = [(f"{text} {i}", label) for i in range(8) for text, label in (("the river", "a"), ("winter", "b"))]
 
@@ -73,7 +73,7 @@ def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, mode
     result = firth("predict", models["classify"], stdin="\n".join(lines).encode())
     assert result.code == 0 and result.err == "read in windows: 1 example\n"
     answers = rows(result.out)
-    expected = load(models["classify"]).predict(lines)
+    expected = load_model(models["classify"]).predict(lines)
     assert [list(answer) for answer in answers] == [["label", "probability", "probabilities", "windows", "cut"]] * 5
     assert [answer["windows"] > 1 for answer in answers] == [False, False, False, True, False]
     for answer, one in zip(answers, expected, strict=True):
@@ -446,7 +446,7 @@ def test_the_diagnostic_set_is_read_as_published(firth, models: dict[str, Path])
     file = Path(__file__).resolve().parents[1] / "fixtures" / "data" / "glue" / "diagnostic" / "diagnostic.tsv"
     answers = rows(firth("predict", models["pairs"], "--input", file, "--task", "glue/ax").out)
     assert [answer["id"] for answer in answers] == ["0", "1"]
-    expected = load(models["pairs"]).predict(('The cat "sat.', "The cat did not sit."))
+    expected = load_model(models["pairs"]).predict(('The cat "sat.', "The cat did not sit."))
     assert answers[0]["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
 
 

@@ -156,7 +156,7 @@ def test_layers_are_probed_on_nodes_as_on_one_machine(
     tmp_path: Path, tiny_run: Path, on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firth.finetuning.layer_probes import LayerProbing, probe_layers
-    from firth.inference.model import load
+    from firth.inference.model import load_model
 
     sentence = [("the", "DET"), ("baker", "NOUN"), ("walked", "VERB"), ("slowly", "ADV")]
     (tmp_path / "treebank").mkdir()
@@ -168,7 +168,7 @@ def test_layers_are_probed_on_nodes_as_on_one_machine(
         (tmp_path / "treebank" / f"{split}.conllu").write_text("\n".join(blocks) + "\n", "utf-8")
     shutil.copytree(tiny_run, tmp_path / "other")
     monkeypatch.chdir(tmp_path)
-    models = [(name, load(name)) for name in (str(tiny_run), "other")]
+    models = [(name, load_model(name)) for name in (str(tiny_run), "other")]
     data = [("ud-pos", Path("treebank"))]
 
     def probed(out: str, on: str) -> dict[str, Any]:

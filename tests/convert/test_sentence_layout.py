@@ -12,7 +12,7 @@ from published_folders import encoder_alone, masked, publish
 from firth.convert.sentence_transformers import read_sentence_model, write_sentence_model
 from firth.errors import CheckpointError
 from firth.formats.table import find_format, open_model, read_format
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.tasks.config import EmbeddingConfig
 
 MEAN = {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
@@ -103,7 +103,7 @@ def test_a_model_embeds_in_its_own_way_unless_asked(place: str, tmp_path: Path) 
     layout(folder, parts("Transformer", "Pooling", "Normalize", transformer=place), {"pooling_mode_cls_token": True})
     found = read_format(find_format(folder))
     assert ("embedding", "first, made of length 1") in found.facts
-    model = load(folder, device="cpu")
+    model = load_model(folder, device="cpu")
     first = model.embed("the cat", pool="first")
     assert abs(float(np.linalg.norm(first)) - 1) > 0.1
     np.testing.assert_allclose(model.embed("the cat"), first / np.linalg.norm(first), atol=1e-6)

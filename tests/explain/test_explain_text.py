@@ -19,7 +19,7 @@ from firth.explain.sentences import SENTENCES
 from firth.explain.text import explain, input_embeddings, masked_rows
 from firth.explain.words import cosine_table, repeated_word, word_cosines
 from firth.folder import PRETRAINING, Loaded
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.page import COLOURS
 from firth.systems import SYSTEMS
 from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
@@ -50,7 +50,7 @@ def page_of(model: Model, texts: list[str], path: Path, **options: object) -> tu
 
 def test_a_bert_has_every_section(tiny_run: Path, tmp_path: Path) -> None:
     texts = ["The old farmer walked to the river. The queen waited near the river.", "Our teacher painted the mill."]
-    found, page = page_of(load(tiny_run), texts, tmp_path / "a.html")
+    found, page = page_of(load_model(tiny_run), texts, tmp_path / "a.html")
     assert len(found) == 9 and found[0] == "Tokens" and found[-2:] == ["Attention", "What each head is worth"]
     for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
         ET.fromstring(drawing)
@@ -62,7 +62,9 @@ def test_a_bert_has_every_section(tiny_run: Path, tmp_path: Path) -> None:
 
 
 def test_korean_page(tiny_run: Path, tmp_path: Path) -> None:
-    found, page = page_of(load(tiny_run), ["늙은 농부는 강가에서 편지를 썼다."], tmp_path / "a.html", language="ko")
+    found, page = page_of(
+        load_model(tiny_run), ["늙은 농부는 강가에서 편지를 썼다."], tmp_path / "a.html", language="ko"
+    )
     assert '<html lang="ko">' in page and found[0] == "토큰" and "확률" in found
 
 
@@ -94,7 +96,7 @@ def test_other_models_have_what_they_have(name: str, tmp_path: Path) -> None:
 
 
 def test_everything_is_escaped(tiny_run: Path, tmp_path: Path) -> None:
-    found, page = page_of(load(tiny_run), [EVIL, f"{EVIL} again"], tmp_path / "a.html", name=EVIL)
+    found, page = page_of(load_model(tiny_run), [EVIL, f"{EVIL} again"], tmp_path / "a.html", name=EVIL)
     tags = Tags(page)
     assert "script" not in tags.names and not any(k.startswith("on") for k, _ in tags.attributes)
     assert any(EVIL in word for word in tags.words)
@@ -102,7 +104,7 @@ def test_everything_is_escaped(tiny_run: Path, tmp_path: Path) -> None:
 
 def test_scripts_of_the_world_keep_their_place(tiny_run: Path, tmp_path: Path) -> None:
     texts = ["שלום עולם the river", "e\u0301te\u0301 นี้ 고양이 \u202eevil\u0007 the river"]
-    _, page = page_of(load(tiny_run), texts, tmp_path / "a.html")
+    _, page = page_of(load_model(tiny_run), texts, tmp_path / "a.html")
     assert "\u202e" not in page and "\u0007" not in page
     # A row that took its direction from its text would turn round in one section and not in the next.
     assert page.count('<p class="tokens" dir="ltr">') >= 4 and 'dir="auto"' not in page

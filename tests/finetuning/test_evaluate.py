@@ -15,7 +15,7 @@ from firth.finetuning.finetune import run_resolved
 from firth.finetuning.prediction_files import score_predictions
 from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.resolve import resolve
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.score import Scored
 from firth.manifest import file_sha256
 from firth.tasks.breakdown import Breakdown
@@ -43,7 +43,7 @@ def classifier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_a_model_and_its_predictions_have_the_same_scores(classifier: Path, tmp_path: Path) -> None:
     gold = write(tmp_path / "gold.tsv", GOLD)
     found = evaluate(classifier, str(gold), LabelledConfig())
-    answers = load(classifier).predict(["one", "two", "three", "four"])
+    answers = load_model(classifier).predict(["one", "two", "three", "four"])
     said = write(tmp_path / "p", "".join(f"{answer.label}\n" for answer in answers))
     assert found["scores"] == score_predictions("classify", str(gold), str(said))["scores"]
 
@@ -134,7 +134,7 @@ def test_int8_is_compared_with_float32_and_recorded(own_copy: Path, gold: Path) 
     assert found["path"].endswith(", int8") and plain["path"].endswith(", float32")
     assert compared["metric"] == "accuracy" and compared["passed"]
     assert compared["drop"] == pytest.approx(100 * (plain["scores"]["accuracy"] - found["scores"]["accuracy"]))
-    model = load(own_copy, precision="int8")
+    model = load_model(own_copy, precision="int8")
     answers = model.predict(["the river 1", "winter 3", "the mill", "the queen"])
     right = [answer.label == label for answer, label in zip(answers, "abab", strict=True)]
     assert found["scores"]["accuracy"] == sum(right) / 4

@@ -42,7 +42,7 @@ from firth.finetuning.train import (
 )
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.head_presets import HEADS
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
 from firth.manifest import file_sha256
@@ -116,7 +116,7 @@ def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[st
     assert results == read_json(tmp_path / "out" / "results.json")
     assert results["dev"]["dev"]["accuracy"]["mean"] == 1
     rows = [line.split("\t") for line in Path(plain["data"]["dev"]).read_text().splitlines()[1:]]
-    answers = load(tmp_path / "out").predict([text for text, _ in rows])
+    answers = load_model(tmp_path / "out").predict([text for text, _ in rows])
     assert [answer.label for answer in answers] == [label for _, label in rows]
     assert {path.name for path in (tmp_path / "out" / "runs" / "seed-1").iterdir()} == {
         "log.jsonl",
@@ -147,7 +147,7 @@ def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, An
         found = read_model(out).provenance
         assert learnt_pairs(found) is False
         with pytest.raises(InputError, match="a pair of texts"):
-            load(out).predict(("the queen wrote", "before winter"))
+            load_model(out).predict(("the queen wrote", "before winter"))
         assert (found["held_out"], found["dev"]) == (scores["held_out"], {"dev": scores["dev"]})
         assert found["dev"]["dev"] == evaluate(out, dev)["scores"]
         assert scores["dev"]["accuracy"] < scores["held_out"]["accuracy"]
@@ -155,7 +155,7 @@ def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, An
 
 def test_the_fitted_temperature_is_stored_and_used(plain: dict[str, Any], tmp_path: Path) -> None:
     results = run(plain, tmp_path / "out").results
-    model = load(tmp_path / "out")
+    model = load_model(tmp_path / "out")
     stored = model.loaded.objective.config.temperature
     assert stored == results["calibration"]["temperature"] != 1
     (output,) = row_outputs(
@@ -535,7 +535,7 @@ def test_a_frozen_encoder_gives_the_same_model_whether_its_features_are_stored_o
     fresh = make_model(*_base_and_recipe(plain, settings), 1).state_dict()
     assert not all(torch.allclose(states[0][name], fresh[name], atol=1e-3) for name in learnt)
     asked = ["Ann walked to the river", "winter", ""]
-    answers = [load(tmp_path / name).predict(asked) for name in ("stored", "full")]
+    answers = [load_model(tmp_path / name).predict(asked) for name in ("stored", "full")]
     assert [_numbers(a) for a in answers[0]] == [pytest.approx(_numbers(a), abs=1e-4) for a in answers[1]]
     assert stored["runs"][0]["best"] == pytest.approx(full["runs"][0]["best"])
 
@@ -656,7 +656,7 @@ def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_v
     # Evaluation knows of the task alone.
     dev = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "dev"]
     assert dev and not any(key.startswith("lm") for e in dev for key in e)
-    assert load(tmp_path / "out").predict("the river").label in ("river", "winter")
+    assert load_model(tmp_path / "out").predict("the river").label in ("river", "winter")
     with pytest.raises(ConfigError, match=r"adapt\.frozen_groups=-1 freezes the encoder, but head\.auxiliary_lm"):
         run(plain, tmp_path / "frozen", "head.auxiliary_lm=0.5", "adapt.frozen_groups=-1")
     assert not (tmp_path / "frozen").exists()

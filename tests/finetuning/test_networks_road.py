@@ -16,7 +16,7 @@ from firth.finetuning.probe import _settings, probe
 from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.resolve import Resolved, resolve
 from firth.folder import read_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.training import trainer
 
 QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
@@ -72,7 +72,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
 
     scored = evaluate(tmp_path / "parts", recipe["data"]["dev"], LabelledConfig())
     assert scored["scores"] == pytest.approx(whole.results["scored"][0]["dev"]["dev"])
-    answers = load(tmp_path / "parts").predict([("the mill", "the mill"), ("the mill", "the queen")])
+    answers = load_model(tmp_path / "parts").predict([("the mill", "the mill"), ("the mill", "the queen")])
     assert [answer.windows for answer in answers] == [1, 1]
     assert json.loads((tmp_path / "parts/model/config.json").read_text("utf-8"))["model_type"] == "firth-bert"
 
@@ -127,7 +127,7 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
     assert (recipe.task, recipe.head_preset, recipe.head.network.kind) == ("regress", "towers", "towers")
     done = run_resolved(found, tmp_path / "out", tell=QUIET)
     assert done.scores["dev"]["pearson"] > 0.8
-    same, other = load(tmp_path / "out").predict([("the mill", "the mill"), ("the mill", "the queen")])
+    same, other = load_model(tmp_path / "out").predict([("the mill", "the mill"), ("the mill", "the queen")])
     assert same.value > other.value
 
     single_lines = [f"the {word}\t{at}" for at, word in enumerate(WORDS)]
@@ -137,5 +137,5 @@ def test_similarity_is_learnt_from_pairs_with_values(tiny_run: Path, tmp_path: P
         with pytest.raises(InputError, match="found one text, expected two to compare"):
             run_resolved(resolve(single, [f"head.network.compare={compare}"], "t"), tmp_path / "none", tell=QUIET)
     with pytest.raises(InputError, match="a single text, and the model has learnt from pairs of texts"):
-        load(tmp_path / "out").predict(["the mill"])
+        load_model(tmp_path / "out").predict(["the mill"])
     assert not (tmp_path / "none/recipe.toml").exists()

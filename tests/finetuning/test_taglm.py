@@ -17,7 +17,7 @@ from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.resolve import check_own, resolve
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.head_presets import HEADS
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.models.bilm import Bilm
 from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
@@ -218,7 +218,7 @@ def test_a_tagger_learns_and_the_language_model_stays(
     kept = after.encoder.state_dict()
     assert all(torch.equal(tensor, kept[n]) for n, tensor in before.encoder.state_dict().items())
     # Felton is in no vocabulary: its characters tell.
-    (entity,) = load(tmp_path / "out").predict("to Felton .").entities
+    (entity,) = load_model(tmp_path / "out").predict("to Felton .").entities
     assert (entity.label, entity.text) == ("LOC", "Felton")
 
 

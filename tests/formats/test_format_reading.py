@@ -21,7 +21,7 @@ from firth.export.convert import convert
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.reading import ReadOptions
 from firth.formats.table import find_format, open_model, read_format
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.models.bert import Bert
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
@@ -75,7 +75,7 @@ def test_parts_that_are_not_there_begin_at_random_the_same_each_time(tmp_path: P
 
 def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
     state = {n: t for n, t in encoder_alone(masked()).items() if not n.startswith("pooler.")}
-    model = load(publish(tmp_path / "m", state, architecture="BertModel"), device="cpu")
+    model = load_model(publish(tmp_path / "m", state, architecture="BertModel"), device="cpu")
     assert model.embed("the cat").shape == (8,)
     with pytest.raises(ConfigError, match="published without a masked-LM head: it cannot fill masks"):
         model.fill_mask("a [MASK]")

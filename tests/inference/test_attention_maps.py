@@ -15,7 +15,7 @@ from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.attention_maps import Attention, attention_layers, attention_weights, head_weights
 from firth.inference.fast import FastEncoder, PackedLinear
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.layers.attention import SelfAttention
 from firth.systems import SYSTEMS
 from firth.text.layouts import Layout
@@ -58,7 +58,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("system", WITH_HEADS)
 def test_weights_times_values_are_what_the_layer_gives(folders: dict[str, Path], system: str, text: str) -> None:
-    model = load(folders[system], device="cpu")
+    model = load_model(folders[system], device="cpu")
     layers = attention_layers(model.loaded.objective.encoder)
     seen: list[tuple[Tensor, Tensor]] = []
     for layer in layers:
@@ -82,7 +82,7 @@ def test_weights_times_values_are_what_the_layer_gives(folders: dict[str, Path],
 
 def test_loaded_layers_are_packed_and_answer_all_the_same(folders: dict[str, Path]) -> None:
     """Beside the weights of the model as it was trained."""
-    model = load(folders["bert"], device="cpu")
+    model = load_model(folders["bert"], device="cpu")
     layers = attention_layers(model.loaded.objective.encoder)
     if not isinstance(layers[0].query_key_value, PackedLinear):
         pytest.skip("this PyTorch packs no layers")
@@ -92,7 +92,7 @@ def test_loaded_layers_are_packed_and_answer_all_the_same(folders: dict[str, Pat
 
 
 def test_an_encoder_in_fewer_bits_is_watched_too(folders: dict[str, Path]) -> None:
-    model = load(folders["bert"], device="cpu").loaded
+    model = load_model(folders["bert"], device="cpu").loaded
     plain = read_model(folders["bert"]).objective.encoder
     ids = list(range(5, 13))
     found = attention_weights(FastEncoder(plain, torch.bfloat16), ids)
@@ -102,7 +102,7 @@ def test_an_encoder_in_fewer_bits_is_watched_too(folders: dict[str, Path]) -> No
 
 
 def test_pairs_have_segments(folders: dict[str, Path]) -> None:
-    model = load(folders["bert"], device="cpu")
+    model = load_model(folders["bert"], device="cpu")
     pair, single = model.attention("a b", "c"), model.attention("a b")
     assert pair.tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
     assert single.tokens == ["[CLS]", "a", "b", "[SEP]"] == model.attention("a b", "").tokens
@@ -117,7 +117,7 @@ def test_weights_are_those_of_transformers(folders: dict[str, Path], second: str
     from transformers import BertModel
 
     theirs = BertModel.from_pretrained(folders["bert"], attn_implementation="eager").eval()
-    model = load(folders["bert"], device="cpu")
+    model = load_model(folders["bert"], device="cpu")
     for text in TEXTS:
         ours = model.attention(text, second)
         ids = torch.tensor([[PIECES.index(piece) for piece in ours.tokens]])
@@ -141,7 +141,7 @@ def test_one_head_by_hand() -> None:
 
 
 def test_watching_leaves_nothing_behind(folders: dict[str, Path]) -> None:
-    model = load(folders["bert"], device="cpu")
+    model = load_model(folders["bert"], device="cpu")
     encoder = model.loaded.objective.encoder.train()
     first = attention_weights(encoder, [5, 6, 7])
     assert encoder.training and not any(layer._forward_hooks for layer in attention_layers(encoder))
@@ -151,8 +151,8 @@ def test_watching_leaves_nothing_behind(folders: dict[str, Path]) -> None:
 
 def test_what_cannot_be_shown(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="has no attention weights"):
-        load(folders["lstm"], device="cpu").attention("a b")
-    model = load(folders["bert"], device="cpu")
+        load_model(folders["lstm"], device="cpu").attention("a b")
+    model = load_model(folders["bert"], device="cpu")
     with pytest.raises(LengthError, match=f"has {MOST + 1} tokens, the model reads at most {MOST}: shorten it"):
         model.attention("a " * (MOST - 1))
     assert len(model.attention("a " * (MOST - 2)).tokens) == MOST
@@ -165,7 +165,7 @@ def test_what_cannot_be_shown(folders: dict[str, Path], monkeypatch: pytest.Monk
 
 def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(folders: dict[str, Path]) -> None:
     """GPT met no special piece in pre-training."""
-    model = load(folders["gpt"], device="cpu")
+    model = load_model(folders["gpt"], device="cpu")
     assert model.attention("a b").tokens == ["a", "b"]
     assert model.attention("a b", "c").tokens == ["a", "b", "c"]
     assert len(model.attention("a " * MOST).tokens) == MOST
@@ -176,7 +176,7 @@ def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(folders: di
 
 
 def test_a_row_without_pieces_is_refused(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load(folders["bert"], device="cpu")
+    model = load_model(folders["bert"], device="cpu")
     bare = replace(SYSTEMS["bert"], layout=lambda tokenizer: Layout((), (), (), has_segments=False))
     monkeypatch.setitem(SYSTEMS, "bert", bare)
     with pytest.raises(InputError, match="has no tokens"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from firth.errors import CheckpointError, ConfigError
-from firth.inference.decoding import beam_search, filtered, greedy, length_penalty, sample
+from firth.inference.decoding import beam_search, filtered, greedy, penalty_of, sample
 
 END = 0
 
@@ -109,7 +109,7 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(seed: int, a
     table = Table(4, seed)
     ids, score = best_of_all(table, 1, most, alpha)
     (found,) = beam_search(
-        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=4**most, alpha=alpha, most=[most]
+        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=4**most, length_penalty=alpha, most=[most]
     )
     assert found[0].ids == ids and found[0].ended
     assert found[0].score == pytest.approx(score, abs=1e-12)
@@ -127,7 +127,7 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_sequences(seed: int, a
 def test_the_procedure_is_the_specification_s(seed: int, alpha: float, most: int, beam: int, n_pieces: int) -> None:
     table = Table(n_pieces, seed, sharpness=1.0)
     (found,) = beam_search(
-        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=beam, alpha=alpha, most=[most]
+        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=beam, length_penalty=alpha, most=[most]
     )
     expected = reference_beam(table, 1, beam, alpha, most)
     assert [h.ids for h in found] == [ids for _, ids in expected]
@@ -144,11 +144,11 @@ def test_the_procedure_is_the_specification_s(seed: int, alpha: float, most: int
 def test_several_rows_at_once_are_what_each_is_alone(seed: int, alpha: float, beam: int) -> None:
     table, firsts, most = Table(5, seed), [1, 2, 3, 1], [6, 1, 4, 2]
     together = beam_search(
-        table.advance, nothing(4), torch.tensor(firsts), end_id=END, beam=beam, alpha=alpha, most=most
+        table.advance, nothing(4), torch.tensor(firsts), end_id=END, beam=beam, length_penalty=alpha, most=most
     )
     for first, length, found in zip(firsts, most, together, strict=True):
         (alone,) = beam_search(
-            table.advance, nothing(1), torch.tensor([first]), end_id=END, beam=beam, alpha=alpha, most=[length]
+            table.advance, nothing(1), torch.tensor([first]), end_id=END, beam=beam, length_penalty=alpha, most=[length]
         )
         assert found == alone
 
@@ -157,12 +157,12 @@ def test_several_rows_at_once_are_what_each_is_alone(seed: int, alpha: float, be
 @given(seed=st.integers(0, 10**6), alpha=st.sampled_from([0.0, 0.6, 2.0]))
 def test_beam_1_is_greedy(seed: int, alpha: float) -> None:
     table, firsts, most = Table(5, seed), torch.tensor([1, 2, 3]), [8, 5, 1]
-    by_beam = beam_search(table.advance, nothing(3), firsts, end_id=END, beam=1, alpha=alpha, most=most)
+    by_beam = beam_search(table.advance, nothing(3), firsts, end_id=END, beam=1, length_penalty=alpha, most=most)
     by_step = greedy(table.advance, nothing(3), firsts, end_id=END, most=most)
     assert [(h.ids, h.log_prob, h.ended) for (h,) in by_beam] == [(h.ids, h.log_prob, h.ended) for h in by_step]
     for (hypothesis,) in by_beam:
         length = len(hypothesis.ids) + hypothesis.ended
-        assert hypothesis.score == pytest.approx(hypothesis.log_prob / length_penalty(length, alpha))
+        assert hypothesis.score == pytest.approx(hypothesis.log_prob / penalty_of(length, alpha))
 
 
 def test_greedy_takes_the_likeliest_piece_and_stops_at_the_end() -> None:
@@ -187,7 +187,9 @@ def test_a_row_that_ended_is_read_no_more() -> None:
 
 def test_the_end_piece_at_the_first_step() -> None:
     table = Fixed([0.9, 0.06, 0.04])
-    (found,) = beam_search(table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, alpha=0.6, most=[9])
+    (found,) = beam_search(
+        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, length_penalty=0.6, most=[9]
+    )
     assert found[0].ids == [] and found[0].ended
     assert found[0].score == pytest.approx(math.log(0.9))
     (one,) = greedy(table.advance, nothing(1), torch.tensor([1]), end_id=END, most=[9])
@@ -196,7 +198,9 @@ def test_the_end_piece_at_the_first_step() -> None:
 
 def test_where_nothing_finishes_the_best_alive_is_the_answer() -> None:
     table = Fixed([1e-9, 0.7, 0.2, 0.07, 0.03 - 1e-9])
-    (found,) = beam_search(table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, alpha=0.6, most=[3])
+    (found,) = beam_search(
+        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, length_penalty=0.6, most=[3]
+    )
     assert found[0].ids == [1, 1, 1] and not found[0].ended
     assert found[0].score == pytest.approx(3 * math.log(0.7) / (8 / 6) ** 0.6)
     assert len(found) == 2 and found[1].log_prob < found[0].log_prob
@@ -204,16 +208,18 @@ def test_where_nothing_finishes_the_best_alive_is_the_answer() -> None:
 
 def test_without_a_penalty_the_score_is_the_log_probability() -> None:
     table = Table(5, seed=1)
-    (found,) = beam_search(table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=3, alpha=0.0, most=[6])
+    (found,) = beam_search(
+        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=3, length_penalty=0.0, most=[6]
+    )
     assert [h.score for h in found] == [h.log_prob for h in found]
 
 
 def test_a_greater_penalty_prefers_the_longer_one() -> None:
     table = Fixed([0.45, 0.55], [0.5, 0.5], [0.9, 0.1])
     results = {
-        alpha: beam_search(table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=4, alpha=alpha, most=[3])[0][
-            0
-        ].ids
+        alpha: beam_search(
+            table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=4, length_penalty=alpha, most=[3]
+        )[0][0].ids
         for alpha in (0.0, 4.0)
     }
     assert results[0.0] == [] and results[4.0] == [1, 1]
@@ -221,7 +227,9 @@ def test_a_greater_penalty_prefers_the_longer_one() -> None:
 
 def test_an_impossible_piece_is_never_taken() -> None:
     table = Fixed([0.0, 0.0, 1.0], [1.0, 0.0, 0.0])
-    (found,) = beam_search(table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=3, alpha=0.6, most=[5])
+    (found,) = beam_search(
+        table.advance, nothing(1), torch.tensor([1]), end_id=END, beam=3, length_penalty=0.6, most=[5]
+    )
     assert [h.ids for h in found] == [[2]]
 
 
@@ -289,11 +297,14 @@ def test_options_that_make_no_probabilities(options: dict[str, float], words: st
 
 
 @pytest.mark.parametrize(
-    ("beam", "alpha", "words"), [(0, 0.6, "beam=0"), (2, -0.1, "alpha=-0.1"), (2, math.nan, "alpha=nan")]
+    ("beam", "alpha", "words"),
+    [(0, 0.6, "beam=0"), (2, -0.1, "length_penalty=-0.1"), (2, math.nan, "length_penalty=nan")],
 )
 def test_beams_that_cannot_be(beam: int, alpha: float, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        beam_search(Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, beam=beam, alpha=alpha, most=[2])
+        beam_search(
+            Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, beam=beam, length_penalty=alpha, most=[2]
+        )
 
 
 @pytest.mark.parametrize("most", [[], [0], [1, 1]])
@@ -301,7 +312,9 @@ def test_lengths_are_one_for_each_row(most: list[int]) -> None:
     with pytest.raises(ValueError, match="expected at least 1 for each of 1 sequences"):
         greedy(Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, most=most)
     with pytest.raises(ValueError, match="expected at least 1 for each of 1 sequences"):
-        beam_search(Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, alpha=0.0, most=most)
+        beam_search(
+            Table(3, 0).advance, nothing(1), torch.tensor([1]), end_id=END, beam=2, length_penalty=0.0, most=most
+        )
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -321,7 +334,7 @@ def test_a_model_whose_numbers_are_none_says_so(place: int) -> None:
         greedy(model.advance, start, first, end_id=None, most=most)
     for beam in (1, 3):
         with pytest.raises(CheckpointError, match="not finite numbers"):
-            beam_search(model.advance, start, first, end_id=None, beam=beam, alpha=0.6, most=most)
+            beam_search(model.advance, start, first, end_id=None, beam=beam, length_penalty=0.6, most=most)
     for options in ({}, {"top_k": 2}, {"top_p": 0.5}):
         with pytest.raises(CheckpointError, match="not finite numbers"):
             sample(model.advance, start, first, end_id=None, most=most, **options)

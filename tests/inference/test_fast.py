@@ -26,7 +26,7 @@ from firth.inference.fast import (
     row_step,
     sequence_step,
 )
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.packed import Encoder, Hidden, Tokens
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
@@ -171,7 +171,7 @@ def test_bfloat16_is_within_its_own_spread_of_float32(system: str) -> None:
 
 
 def test_bfloat16_of_trained_weights(tiny_run: Path) -> None:
-    plain, fast = (load(tiny_run, device="cpu", precision=p) for p in ("float32", "bfloat16"))
+    plain, fast = (load_model(tiny_run, device="cpu", precision=p) for p in ("float32", "bfloat16"))
     one, other = fast.embed(TEXTS), plain.embed(TEXTS)
     assert one.dtype == np.float32
     assert 0 < far(torch.from_numpy(one), torch.from_numpy(other)) < bfloat16_spread(2)
@@ -259,10 +259,10 @@ def test_int8_states_of_trained_weights_point_the_same_way(tiny_run: Path) -> No
 
 def test_blanks_and_vectors_in_every_precision(tiny_run: Path) -> None:
     text = "The [MASK] farmer walked to the [MASK]."
-    plain = load(tiny_run, device="cpu")
+    plain = load_model(tiny_run, device="cpu")
     precise = plain.fill_mask(text)
     for precision in ("bfloat16", "auto"):
-        fast = load(tiny_run, device="cpu", precision=precision)
+        fast = load_model(tiny_run, device="cpu", precision=precision)
         assert fast.path.endswith("bfloat16")
         for one, other in zip(fast.fill_mask(text), precise, strict=True):
             assert one.start == other.start
@@ -289,7 +289,7 @@ def test_answers_in_every_precision(
 ) -> None:
     monkeypatch.setattr("firth.inference.model.check_gate", lambda path: None)
     folder = classifier(tiny_run, tmp_path)
-    plain, fast = load(folder, device="cpu"), load(folder, device="cpu", precision=precision)
+    plain, fast = load_model(folder, device="cpu"), load_model(folder, device="cpu", precision=precision)
     assert isinstance(fast.loaded.objective.encoder, FastEncoder) and fast.path.endswith(precision)
     found = list(zip(fast.predict(TEXTS), plain.predict(TEXTS), strict=True))
     assert any(one != other for one, other in found)
@@ -304,14 +304,15 @@ def test_auto_without_bfloat16_is_float32_to_the_last_bit(tiny_run: Path, monkey
     fast, words = make_fast(plain, "auto", CPU)
     assert fast is plain and words.endswith(", float32")
     np.testing.assert_array_equal(
-        load(tiny_run, device="cpu", precision="auto").embed(TEXTS), load(tiny_run, device="cpu").embed(TEXTS)
+        load_model(tiny_run, device="cpu", precision="auto").embed(TEXTS),
+        load_model(tiny_run, device="cpu").embed(TEXTS),
     )
 
 
 def test_bfloat16_without_bfloat16_is_refused(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
     with pytest.raises(ConfigError, match="^precision='bfloat16': .* no bfloat16 units; use 'auto' or 'float32'"):
-        load(tiny_run, device="cpu", precision="bfloat16")
+        load_model(tiny_run, device="cpu", precision="bfloat16")
 
 
 def test_the_device_that_is_asked_for_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,13 +347,13 @@ def test_a_pytorch_without_8_bit_layers(monkeypatch: pytest.MonkeyPatch) -> None
 def test_compiling_needs_a_compiler(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firth.training.compiled_blocks.has_compiler", lambda device: False)
     with pytest.raises(ConfigError, match="compile: this machine has no compiler for it"):
-        load(tiny_run, device="cpu", compile=True)
+        load_model(tiny_run, device="cpu", compile=True)
 
 
 def test_what_is_compiled_is_the_fast_encoder(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Encoder] = []
     monkeypatch.setattr("firth.inference.model.compile_regions", lambda encoder, device: not compiled.append(encoder))
-    model = load(tiny_run, device="cpu", precision="bfloat16", compile=True)
+    model = load_model(tiny_run, device="cpu", precision="bfloat16", compile=True)
     assert isinstance(model, Model) and compiled == [model.loaded.objective.encoder]
     assert isinstance(compiled[0], FastEncoder) and model.path.endswith(", bfloat16, compiled")
 
@@ -362,8 +363,8 @@ def test_an_lstm_has_nothing_to_compile(tiny_vocab: Path, tmp_path: Path) -> Non
     encoder = row.encoder(row.config(vocab_size=tokenizer.size, **SIZES["lstm"]))
     write_model(tmp_path, "lstm", PRETRAINING, row.objective(encoder, row.objective_config()), tokenizer, {})
     with pytest.raises(ConfigError, match="compile: a lstm model has no blocks"):
-        load(tmp_path, device="cpu", compile=True)
-    assert load(tmp_path, device="cpu", precision="auto").path.endswith("float32")
+        load_model(tmp_path, device="cpu", compile=True)
+    assert load_model(tmp_path, device="cpu", precision="auto").path.endswith("float32")
 
 
 needs_bfloat16 = pytest.mark.skipif(
@@ -385,7 +386,7 @@ def test_packed_layers_are_the_same_layers(dtype: torch.dtype) -> None:
 
 
 def test_a_loaded_model_is_packed(tiny_run: Path) -> None:
-    model = load(tiny_run, device="cpu")
+    model = load_model(tiny_run, device="cpu")
     kinds = [type(m) for m in model.loaded.objective.encoder.modules()]
     assert nn.Linear not in kinds and PackedLinear in kinds
     plain = read_model(tiny_run).objective.encoder.eval()
@@ -397,7 +398,7 @@ def test_a_loaded_model_is_packed(tiny_run: Path) -> None:
 
 def test_without_the_operators_nothing_is_packed(monkeypatch: pytest.MonkeyPatch, tiny_run: Path) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    kinds = [type(m) for m in load(tiny_run, device="cpu").loaded.objective.encoder.modules()]
+    kinds = [type(m) for m in load_model(tiny_run, device="cpu").loaded.objective.encoder.modules()]
     assert nn.Linear in kinds and PackedLinear not in kinds
 
 
@@ -443,7 +444,7 @@ def test_numbers_of_sequences_are_rounded_up_to_fewer(tiny_run: Path) -> None:
     """Without a kernel for each number of sequences in a batch; they change no answer."""
     rounded = {n: n + -n % sequence_step(n) for n in range(1, 1025)}
     assert [rounded[n] for n in (1, 7, 8, 9, 300, 512)] == [1, 7, 8, 16, 512, 512] and len(set(rounded.values())) == 15
-    pooler = load(tiny_run, device="cpu").loaded.objective.encoder.pooler
+    pooler = load_model(tiny_run, device="cpu").loaded.objective.encoder.pooler
     if isinstance(pooler, PackedLinear):
         assert pooler.step is sequence_step
         x = torch.randn(19, len(pooler.bias))

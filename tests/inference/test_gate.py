@@ -12,7 +12,7 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import write_folder
 from firth.folder import read_model, write_model
 from firth.inference.gate import GATE, Gate, check_gate, gated_folder, record_gate
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.manifest import check_folder, file_sha256
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
@@ -48,7 +48,7 @@ def gate(folder: Path, **changed: Any) -> Gate:
 
 def refusal(model: str | Path) -> str:
     with pytest.raises(ConfigError) as error:
-        load(model, precision="int8")
+        load_model(model, precision="int8")
     text = str(error.value)
     assert text.startswith("precision='int8': ") and "\n" not in text
     return text
@@ -58,12 +58,12 @@ def test_int8_wants_its_record(run: Path) -> None:
     command = f"firth evaluate {run} --data DEV --precision int8"
     assert refusal(run) == f"precision='int8': not yet shown to match float32: {command}"
     record_gate(run / "model", gate(run / "model"), passed=True)
-    model = load(run, precision="int8")
+    model = load_model(run, precision="int8")
     assert model.path.endswith(", int8") and model.device.type == "cpu"
     assert model.predict("the river").label in "ab"
     assert model.embed(["the river"]).shape == (1, 32)
     # What else is loaded does not look at it.
-    assert load(run).path.endswith(", float32")
+    assert load_model(run).path.endswith(", float32")
 
 
 def test_the_record_says_all_that_was_compared(run: Path) -> None:
@@ -116,11 +116,11 @@ def test_the_folder_stays_whole_and_may_be_copied(run: Path, tmp_path: Path) -> 
     # A copy has the same weights: what was found out holds there.
     shutil.copytree(folder, tmp_path / "copy")
     check_folder(tmp_path / "copy")
-    assert load(tmp_path / "copy", precision="int8").path.endswith("int8")
+    assert load_model(tmp_path / "copy", precision="int8").path.endswith("int8")
     # A folder that is published anew may list it, and can be compared again.
     write_folder(tmp_path / "published", lambda new: shutil.copytree(folder, new, dirs_exist_ok=True))
     record_gate(tmp_path / "published", gate(folder, max_drop=0.1), passed=True)
-    assert load(tmp_path / "published", precision="int8").path.endswith("int8")
+    assert load_model(tmp_path / "published", precision="int8").path.endswith("int8")
     assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
 
 
@@ -136,13 +136,13 @@ def test_models_of_other_tools_are_converted_first(run: Path, tmp_path: Path) ->
     shutil.copytree(run / "model", foreign)
     for name in ("firth.json", "manifest.json"):
         (foreign / name).unlink()
-    assert load(foreign).loaded.task == "classify"
+    assert load_model(foreign).loaded.task == "classify"
     assert f"create one with firth convert {foreign} --out FOLDER" in refusal(foreign)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absent: no such model folder"):
-        load(tmp_path / "absent", precision="int8")
+        load_model(tmp_path / "absent", precision="int8")
     with pytest.raises(CheckpointError, match="is not a model folder"):
         check_gate(tmp_path)
     with pytest.raises(CheckpointError, match="is not a model folder"):

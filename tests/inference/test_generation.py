@@ -11,7 +11,7 @@ from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, Loaded, write_model
 from firth.inference.decoding import beam_search
 from firth.inference.generation import How, NextTokenModel, Writing, generate_stream
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
 from firth.objectives.config import TiedLMConfig
@@ -90,7 +90,7 @@ def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
         for beam, how in ((1, "greedy"), (3, "beam")):
             found = used.generate(text, how=how, beam=beam, max_new_tokens=12)
             start, last = Anew([ids[:-1]]), torch.tensor(ids[-1:])
-            ((best, *_),) = beam_search(advance, start, last, end_id=None, beam=beam, alpha=0.0, most=[12])
+            ((best, *_),) = beam_search(advance, start, last, end_id=None, beam=beam, length_penalty=0.0, most=[12])
             assert found.tokens == [PIECES[i] for i in best.ids]
             assert found.log_prob == pytest.approx(best.log_prob, abs=1e-4)
 
@@ -194,7 +194,7 @@ def test_a_model_with_damaged_weights_says_so(how: How) -> None:
 
 def test_models_that_do_not_go_on_with_a_text(tiny_run: Path) -> None:
     with pytest.raises(ConfigError, match="a model of system bert for pretraining does not predict the next token"):
-        load(tiny_run).generate("the old")
+        load_model(tiny_run).generate("the old")
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
@@ -207,8 +207,8 @@ def test_fewer_bits_write_too(precision: str, tmp_path: Path, monkeypatch: pytes
 
         used.loaded.objective.encoder, _ = make_fast(used.loaded.objective.encoder, "int8", used.device)
     else:
-        used = load(tmp_path, device="cpu", precision="bfloat16")
-    exact = load(tmp_path, device="cpu").generate("a1 b2", how="greedy", max_new_tokens=1)
+        used = load_model(tmp_path, device="cpu", precision="bfloat16")
+    exact = load_model(tmp_path, device="cpu").generate("a1 b2", how="greedy", max_new_tokens=1)
     found = used.generate("a1 b2", how="greedy", max_new_tokens=5)
     assert len(found.tokens) == 5 and found.log_prob < 0
     assert used.generate("a1 b2", how="greedy", max_new_tokens=1).log_prob == pytest.approx(exact.log_prob, abs=0.3)
@@ -217,6 +217,6 @@ def test_fewer_bits_write_too(precision: str, tmp_path: Path, monkeypatch: pytes
 def test_a_folder_writes_as_the_model_in_memory(tmp_path: Path) -> None:
     used = model()
     write_model(tmp_path, "gpt", PRETRAINING, used.loaded.objective, used.loaded.tokenizer, {})
-    found = load(tmp_path, device="cpu").generate(TEXTS, how="beam", max_new_tokens=10)
+    found = load_model(tmp_path, device="cpu").generate(TEXTS, how="beam", max_new_tokens=10)
     for a, b in zip(found, used.generate(TEXTS, how="beam", max_new_tokens=10), strict=True):
         assert a.tokens == b.tokens and a.log_prob == pytest.approx(b.log_prob, abs=1e-4)

@@ -12,7 +12,7 @@ from firth.data.rows import pack_lists
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
 from firth.inference.masks import check_masked
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.packed import Hidden
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
@@ -70,7 +70,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def model(folders: dict[str, Path]) -> Model:
-    return load(folders["bert"], device="cpu")
+    return load_model(folders["bert"], device="cpu")
 
 
 def ids_of(*pieces: str) -> list[int]:
@@ -87,14 +87,14 @@ def hidden_of(model: Model, row: list[int], layer: int = -1) -> Hidden:
 
 
 def test_loading(folders: dict[str, Path]) -> None:
-    made = load(folders["bert"])
+    made = load_model(folders["bert"])
     assert made.system == "bert"
     assert not made.loaded.objective.training
-    assert load(str(folders["lstm"]), device="cpu").device == torch.device("cpu")
+    assert load_model(str(folders["lstm"]), device="cpu").device == torch.device("cpu")
     with pytest.raises(ConfigError, match="no such model folder"):
-        load(folders["bert"] / "nowhere")
+        load_model(folders["bert"] / "nowhere")
     with pytest.raises(CheckpointError, match="not a model folder"):
-        load(folders["bert"].parent)
+        load_model(folders["bert"].parent)
 
 
 def test_pieces_of_a_text(model: Model) -> None:
@@ -190,11 +190,11 @@ def test_texts_that_cannot_be_filled(model: Model) -> None:
 @pytest.mark.parametrize("name", ["bert-ltr", "lstm", "classify"])
 def test_models_that_have_not_learnt_to_fill_blanks_say_so(folders: dict[str, Path], name: str) -> None:
     with pytest.raises(ConfigError, match="cannot fill masks: .* such as firth fill-mask firth-mini-en TEXT"):
-        load(folders[name], device="cpu").fill_mask("[MASK]")
+        load_model(folders[name], device="cpu").fill_mask("[MASK]")
 
 
 def test_a_fine_tuned_model_names_the_one_that_fills_masks(folders: dict[str, Path]) -> None:
-    tuned = load(folders["classify"], device="cpu").loaded
+    tuned = load_model(folders["classify"], device="cpu").loaded
     for base, named in (("runs/a", "runs/a"), ("firth-mini-ko", "firth-mini-ko"), ("bert-tiny", "firth-mini-en")):
         of_base = replace(tuned, provenance={"recipe": {"model": base}})
         with pytest.raises(ConfigError, match=f"such as firth fill-mask {named} TEXT"):
@@ -261,7 +261,7 @@ def test_shapes_of_vectors(model: Model) -> None:
 
 
 def test_no_vectors_are_as_wide_as_others(tmp_path: Path) -> None:
-    made = load(written(tmp_path / "a", "awd-lstm"), device="cpu")
+    made = load_model(written(tmp_path / "a", "awd-lstm"), device="cpu")
     for pool, width in (("summary", 24), ("mean", 8)):
         assert made.embed([], pool=pool).shape == (0, width)  # type: ignore[arg-type]  # pools
         assert made.embed([SHORT], pool=pool).shape == (1, width)  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ def test_pools_that_do_not_exist_are_named(model: Model, unchecked: None) -> Non
 @pytest.mark.parametrize("name", ["bert-ltr", "lstm", "classify"])
 @pytest.mark.parametrize("pool", ["mean", "max", "first", "last", "summary"])
 def test_every_system_has_vectors(folders: dict[str, Path], name: str, pool: Any) -> None:
-    made = load(folders[name], device="cpu")
+    made = load_model(folders[name], device="cpu")
     ids = ids_of("the", "cat", "sat")
     row = [*ids, *ids_of("[SEP]")] if name == "lstm" else bert_row(ids)
     np.testing.assert_allclose(made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), rtol=0, atol=1e-5)
@@ -310,7 +310,9 @@ def test_every_system_has_vectors(folders: dict[str, Path], name: str, pool: Any
 @pytest.mark.parametrize("pool", ["mean", "first", "last", "summary"])
 def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(tmp_path: Path, pool: Any) -> None:
     """GPT met no special piece in pre-training; after fine-tuning it reads texts between two of them."""
-    bare, tuned = (load(written(tmp_path / task, "gpt", task), device="cpu") for task in (PRETRAINING, "classify"))
+    bare, tuned = (
+        load_model(written(tmp_path / task, "gpt", task), device="cpu") for task in (PRETRAINING, "classify")
+    )
     ids, room = ids_of("the", "cat", "sat"), MOST - 2
     for made, row in ((bare, ids), (tuned, bert_row(ids))):
         np.testing.assert_allclose(made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), atol=1e-5)
@@ -324,7 +326,7 @@ def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(tmp_path: P
 
 
 def test_a_model_without_position_limit_reads_any_length_at_once(folders: dict[str, Path]) -> None:
-    made = load(folders["lstm"], device="cpu")
+    made = load_model(folders["lstm"], device="cpu")
     row = [*LONG_IDS * 5, *ids_of("[SEP]")]
     np.testing.assert_allclose(made.embed(LONG * 5, pool="last"), pooled_by_hand(made, [row], -1, "last"), atol=1e-5)
 

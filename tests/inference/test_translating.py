@@ -12,8 +12,8 @@ from firth.corpus.prepare import prepare
 from firth.corpus.vocab import build_vocab
 from firth.errors import CheckpointError, ConfigError
 from firth.inference import translating
-from firth.inference.decoding import length_penalty
-from firth.inference.model import Model, load
+from firth.inference.decoding import penalty_of
+from firth.inference.model import Model, load_model
 from firth.inference.translating import Search, trained_length, translate_stream
 from firth.objectives.translation import Translation
 from firth.pretraining.run import pretrain, resolve
@@ -57,7 +57,7 @@ def copying_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def copier(copying_run: Path) -> Model:
-    return load(copying_run)
+    return load_model(copying_run)
 
 
 def test_a_copy_task_is_learnt_to_the_end(copier: Model) -> None:
@@ -160,7 +160,7 @@ def test_how_long_lines_of_training_were(copier: Model) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_model_with_damaged_weights_says_so(beam: int, copying_run: Path) -> None:
-    damaged = load(copying_run)
+    damaged = load_model(copying_run)
     damaged.loaded.objective.encoder.pieces.weight.data[7] = float("nan")
     with pytest.raises(CheckpointError, match="not finite numbers: its weights are damaged"):
         damaged.translate("red cat", beam=beam)
@@ -181,7 +181,7 @@ def test_scores_are_those_of_the_model(copier: Model) -> None:
             total, last = total + float(log_probs[0, piece]), piece
     assert found.ended and found.tokens == len(pieces)
     assert found.log_prob == pytest.approx(total, abs=1e-4)
-    assert found.score == pytest.approx(total / length_penalty(len(pieces) + 1, 0.6), abs=1e-4)
+    assert found.score == pytest.approx(total / penalty_of(len(pieces) + 1, 0.6), abs=1e-4)
 
 
 def test_a_translation_is_no_longer_than_allowed(copier: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,4 +223,4 @@ def test_searches_that_make_no_sense(options: dict[str, Any], copier: Model) -> 
 
 def test_a_model_that_does_not_translate_says_so(tiny_run: Path) -> None:
     with pytest.raises(ConfigError, match="system bert does not translate: train one with"):
-        load(tiny_run).translate("red")
+        load_model(tiny_run).translate("red")

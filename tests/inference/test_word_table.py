@@ -10,7 +10,7 @@ from vector_files import ngram_mean_of, write_fasttext, write_text
 
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.inference import word_table
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.word_table import Neighbour, WordTable, open_table
 from firth.vectors.folder import VectorOptions, convert_vectors
 
@@ -79,10 +79,10 @@ def test_a_new_word_has_the_vector_of_its_ngrams(tmp_path: Path) -> None:
     path = write_fasttext(tmp_path / "a.bin", [b"the", b"cat", b"dog"], matrix, n_buckets=20)
     convert_vectors(path, tmp_path / "m")
     wanted = ngram_mean_of("cats", matrix[3:])
-    for table in (open_table(tmp_path / "m"), word_table.table_of(load(tmp_path / "m").loaded)):
+    for table in (open_table(tmp_path / "m"), word_table.table_of(load_model(tmp_path / "m").loaded)):
         np.testing.assert_allclose(table.unit("cats"), wanted / np.linalg.norm(wanted), atol=1e-6)
         assert len(table.nearest("cats")) == 3
-    assert load(tmp_path / "m").nearest("cats", 1) == open_table(tmp_path / "m").nearest("cats", 1)
+    assert load_model(tmp_path / "m").nearest("cats", 1) == open_table(tmp_path / "m").nearest("cats", 1)
 
 
 def test_any_model_of_whole_words_will_do(tiny_run: Path, tiny_word_corpus: Path, tmp_path: Path) -> None:

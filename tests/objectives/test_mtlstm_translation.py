@@ -83,7 +83,7 @@ def test_a_wide_beam_finds_the_best_of_all_translations() -> None:
             torch.full((3,), START),
             end_id=END,
             beam=40,
-            alpha=0.0,
+            length_penalty=0.0,
             most=[3] * 3,
         )
         for source, hypotheses in zip(sources, found, strict=True):

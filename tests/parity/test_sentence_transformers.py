@@ -10,7 +10,7 @@ import torch
 from published_folders import PIECES, SIZES, encoder_alone, masked, publish
 
 from firth.export.convert import convert
-from firth.inference.model import load
+from firth.inference.model import load_model
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -34,7 +34,7 @@ def test_their_folder_here(mode: str, normalize: bool, tmp_path: Path) -> None:
     made = [modules.Transformer(str(folder)), modules.Pooling(SIZES.width, mode)]
     model = theirs(*made, *([modules.Normalize()] if normalize else []))
     model.save(str(tmp_path / "st"))
-    ours = load(tmp_path / "st", device="cpu")
+    ours = load_model(tmp_path / "st", device="cpu")
     assert ours.loaded.tokenizer.pieces == PIECES
     np.testing.assert_allclose(ours.embed(TEXTS), model.encode(TEXTS), rtol=0, atol=1e-5)
 
@@ -55,4 +55,4 @@ def test_our_folder_there(normalize: bool, tmp_path: Path) -> None:
     assert kinds == ["Transformer", "Pooling"] + ["Normalize"] * normalize
     with torch.no_grad():
         found = model.encode(TEXTS)
-    np.testing.assert_allclose(load(tmp_path / "ours", device="cpu").embed(TEXTS), found, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(load_model(tmp_path / "ours", device="cpu").embed(TEXTS), found, rtol=0, atol=1e-5)

@@ -16,7 +16,7 @@ from firth.convert.renames import expand, to_ours, to_theirs
 from firth.data.batch import Batch, Target
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.table import open_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
 from firth.objectives.config import TiedLMConfig
@@ -212,7 +212,7 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
     objective = language_model()
     folder = written(tmp_path / "m", objective)
     theirs = transformers.OpenAIGPTLMHeadModel.from_pretrained(folder).eval()
-    model, text = load(folder), "ab cd"
+    model, text = load_model(folder), "ab cd"
     ids = torch.tensor([model.loaded.tokenizer.encode(text).ids])
     banned = [[i] for i in model.loaded.tokenizer.special_ids]
     for how, beams in (("greedy", 1), ("beam", 3)):

@@ -16,7 +16,7 @@ from firth.errors import ConfigError
 from firth.export.convert import convert
 from firth.folder import read_model
 from firth.formats.table import open_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.translation_scores import evaluate_translation
 from firth.inference.word_table import open_table
 from firth.models.config import MtLstmConfig
@@ -77,7 +77,7 @@ def recipe(folder: Path, *settings: str) -> Any:
 
 
 def test_it_learns_to_translate_and_its_words_stay_as_they_were(folder: Path) -> None:
-    model, lines = load(folder / "run"), lines_of(30, 2)
+    model, lines = load_model(folder / "run"), lines_of(30, 2)
     for beam in (4, 1):
         right = [one == other for one, other in zip(model.translate(lines, beam=beam), lines, strict=True)]
         assert sum(right) >= 27
@@ -104,7 +104,7 @@ def test_scores_and_the_mean_of_models(folder: Path, tmp_path: Path) -> None:
 
 
 def test_features_of_words_and_layers(folder: Path) -> None:
-    model = load(folder / "run")
+    model = load_model(folder / "run")
     assert model.embed(["red blue"], layer=0).shape == (1, WIDTH)
     assert model.embed(["red blue"], layer=2).shape == (1, 64) == model.embed(["red blue"], pool="summary").shape
     # An unknown word is zeros; nothing stands around the words.
@@ -194,12 +194,12 @@ def test_other_words_under_the_same_encoder(folder: Path, tmp_path: Path) -> Non
     assert ("words", f"10 of {file}; any other is zeros") in [tuple(fact) for fact in done.facts]
     assert not open_table(tmp_path / "wide").rows[: len(WORDS.specials)].any()
     assert any(name == "left out" and "decoder" in value for name, value in done.facts)
-    wide, old = load(tmp_path / "wide"), load(folder / "run")
+    wide, old = load_model(tmp_path / "wide"), load_model(folder / "run")
     # Words of both files are equal there: the same texts give the same vectors; others have become words.
     known = vectors_file(tmp_path / "same.txt", NAMES)
     convert(folder / "run", tmp_path / "same", vectors=known)
     lines = ["red blue cat", "DOG", "two one"]
-    same = load(tmp_path / "same").embed(lines)
+    same = load_model(tmp_path / "same").embed(lines)
     np.testing.assert_allclose(wide.embed(lines), same, atol=1e-6)
     assert wide.embed(["spoon"], layer=0).any() and not old.embed(["spoon"], layer=0).any()
     assert wide.loaded.tokenizer.lowercase
@@ -227,7 +227,7 @@ def test_training_goes_on_from_an_encoder_alone(folder: Path, tmp_path: Path) ->
     base = [f"model={tmp_path / 'wide'}", f"data.corpus={folder / 'corpus'}", "train.steps=1"]
     pretrain(resolve(data, base, "test"), tmp_path / "run", heard.append)
     assert any("has no trained decoder." in text for text in heard)
-    assert load(tmp_path / "run").translate([""]) == [""]
+    assert load_model(tmp_path / "run").translate([""]) == [""]
 
 
 def test_the_released_file_over_vectors(folder: Path, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_the_released_file_over_vectors(folder: Path, tmp_path: Path) -> None:
     table = open_table(converted(folder))
     row = torch.stack([table.rows[table.numbers[name]] for name in ("red", "dog")])
     expected = module(row[:, None])[0][:, 0].mean(0).detach()
-    np.testing.assert_allclose(load(tmp_path / "cove").embed("Red DOG"), expected, atol=1e-6)
+    np.testing.assert_allclose(load_model(tmp_path / "cove").embed("Red DOG"), expected, atol=1e-6)
     convert(tmp_path / "wmtlstm.pth", tmp_path / "cased", vectors=converted(folder), lowercase=False)
     assert not open_model(tmp_path / "cased").tokenizer.lowercase
 

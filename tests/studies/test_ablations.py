@@ -13,7 +13,7 @@ from firth.errors import ConfigError
 from firth.finetuning import runs as job
 from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import PRETRAINING, read_model, write_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.pretraining.run import resolve
 from firth.recipes import laid_over
 from firth.studies import ablations
@@ -31,7 +31,7 @@ from firth.studies.ablations import (
     pretrain_cell,
     shuffled_cell,
     shuffled_documents,
-    study,
+    study_cells,
     task_cells,
     text_cells,
 )
@@ -133,7 +133,7 @@ def test_half_of_a_bidirectional_model_is_silent_and_the_other_as_it_was(tmp_pat
     write_model(whole, "elmo", PRETRAINING, made.loaded.objective, made.loaded.tokenizer, {})
     (tmp_path / "half").mkdir()
     assert half_cell(tmp_path / "half", model=str(whole), kept=kept) == {"kept": kept}
-    before, after = (load(folder).vectors("a1 b2 zzz") for folder in (whole, tmp_path / "half" / "model"))
+    before, after = (load_model(folder).vectors("a1 b2 zzz") for folder in (whole, tmp_path / "half" / "model"))
     np.testing.assert_allclose(after.layer(0), before.layer(0))
     width = before.layers.shape[-1] // 2
     first, second = after.layers[1:, :, :width], after.layers[1:, :, width:]
@@ -213,4 +213,4 @@ def test_tables_have_the_papers_numbers(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        study(tmp_path / "no", tmp_path, tmp_path / "out")
+        study_cells(tmp_path / "no", tmp_path, tmp_path / "out")

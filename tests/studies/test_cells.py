@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,25 @@ def test_a_cell_waits_for_what_it_needs(tmp_path: Path) -> None:
     assert not any("after a failure" in text for text in told)
     order = [text.split(": ")[0] for text in told if "first" in text or "second" in text]
     assert [text.partition(" ")[2] for text in order] == ["first", "second"]
+
+
+def threads(folder: Path) -> dict[str, Any]:
+    return {"threads": os.environ["OMP_NUM_THREADS"]}
+
+
+def test_what_a_chosen_cell_reads_is_made_before_and_one_that_runs_alone_has_all_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "cpu_count", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # what the study sets is undone
+    made: list[str] = []
+    study = [
+        StudyCell("first", threads, {}, prepare=partial(made.append, "a"), alone=True),
+        StudyCell("second", threads, {}, ("first",)),
+        StudyCell("not chosen", threads, {}, prepare=partial(made.append, "b")),
+    ]
+    facts = run_study(study, tmp_path, only=["second"], workers=2, tell=lambda _: None)
+    assert facts == {"first": {"threads": "4"}, "second": {"threads": "2"}} and made == ["a"]
 
 
 def test_chosen_cells_bring_what_they_need() -> None:

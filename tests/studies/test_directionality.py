@@ -8,7 +8,7 @@ import pytest
 from firth.errors import ConfigError
 from firth.finetuning.recipe import build, plain_recipe
 from firth.studies import directionality
-from firth.studies.directionality import TASKS, VARIANTS, pretrain_cell, pretrain_cells, study, tune_cells
+from firth.studies.directionality import TASKS, VARIANTS, pretrain_cell, pretrain_cells, study_cells, tune_cells
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table, write_study_report
 from firth.systems import size_named
 from firth.tasks.datasets import DATASETS
@@ -73,9 +73,9 @@ def test_a_model_is_pretrained_and_what_is_done_is_not_done_again(
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        study(tmp_path / "no", tmp_path, tmp_path / "out")
+        study_cells(tmp_path / "no", tmp_path, tmp_path / "out")
     with pytest.raises(ConfigError, match="made by make models"):
-        study(tmp_path, tmp_path, tmp_path / "out")
+        study_cells(tmp_path, tmp_path, tmp_path / "out")
     (tmp_path / "en" / "corpus").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="no cell has such a name"):
-        study(tmp_path, tmp_path, tmp_path / "out", only=["nothing"])
+    cells = study_cells(tmp_path, tmp_path, tmp_path / "out")
+    assert {cell.name.partition("/")[0] for cell in cells} == {"pre-training", "tasks"}

@@ -21,7 +21,7 @@ from firth.studies.finetuning import (
     baseline_answers,
     baseline_cell,
     recipe_of,
-    study,
+    study_cells,
 )
 from firth.studies.finetuning_report import (
     baselines,
@@ -72,8 +72,11 @@ def test_the_report_is_written(tmp_path: Path) -> None:
 
 
 def test_every_row_is_a_sound_recipe_and_every_cell_has_a_name_of_its_own(tmp_path: Path) -> None:
-    cells = finetuning.study_cells(tmp_path / "data", tmp_path / "out")
+    (tmp_path / "data").mkdir()
+    cells = study_cells(tmp_path / "data", tmp_path / "models", tmp_path / "out")
     names = [c.name for c in cells]
+    divided = {c.name.split("/")[1] for c in cells if c.prepare is not None}
+    assert divided == {row.name for row in ROWS if any(str(v).startswith("@") for v in row.data.values())}
     assert len(set(names)) == len(names) and {n.split("/")[-1] for n in names} >= {PRETRAINED, SCRATCH, BASELINE}
     for row in ROWS:
         plain = plain_recipe(recipe_of(row, tmp_path, tmp_path), [], "test")
@@ -111,9 +114,7 @@ def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_
 
 def test_folders_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        study(tmp_path / "no", tmp_path, tmp_path / "out")
-    with pytest.raises(ConfigError, match="no cell has such a name"):
-        study(tmp_path, tmp_path, tmp_path / "out", only=["nothing"])
+        study_cells(tmp_path / "no", tmp_path, tmp_path / "out")
 
 
 def test_arc_is_divided_without_losing_a_row(tmp_path: Path) -> None:

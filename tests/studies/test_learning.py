@@ -10,7 +10,7 @@ import pytest
 from firth.errors import ConfigError
 from firth.pretraining.recipe import read_recipe
 from firth.studies import learning
-from firth.studies.learning import LOSSES, SEEDS, VARIANTS, learning_cell, learning_cells, study
+from firth.studies.learning import LOSSES, SEEDS, VARIANTS, learning_cell, learning_cells, study_cells
 from firth.studies.learning_report import learning_table, write_study_report
 
 
@@ -92,8 +92,8 @@ def test_the_table_has_means_and_what_was_never_reached(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(data: Path, tmp_path: Path, tiny_corpus: Path) -> None:
     with pytest.raises(ConfigError, match="made by make models"):
-        study(data, tmp_path, tmp_path / "out")
+        study_cells(data, tmp_path, tmp_path / "out")
     (tmp_path / "en").mkdir()
     (tmp_path / "en" / "corpus").symlink_to(tiny_corpus)
     with pytest.raises(ConfigError, match="no such file"):
-        study(tmp_path, tmp_path, tmp_path / "out")
+        study_cells(tmp_path, tmp_path, tmp_path / "out")

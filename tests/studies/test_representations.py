@@ -22,7 +22,7 @@ from firth.studies.representations import (
     pretrain_cell,
     pretrain_cells,
     steps_within,
-    study,
+    study_cells,
     task_cells,
     text_cell,
     text_cells,
@@ -154,6 +154,4 @@ def test_time_and_memory_add_up_over_stops(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        study(tmp_path / "no", tmp_path, tmp_path / "out")
-    with pytest.raises(ConfigError, match="no cell has such a name"):
-        study(tmp_path, tmp_path, tmp_path / "out", only=["nothing"])
+        study_cells(tmp_path / "no", tmp_path, tmp_path / "out")

@@ -168,4 +168,4 @@ def test_points_lie_apart_as_the_vectors_do() -> None:
 def test_an_empty_study_has_an_empty_table(tmp_path: Path) -> None:
     assert accuracy_table({})[1] == word_table({})[1] == []
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        senses.study(tmp_path / "no", tmp_path, tmp_path / "out")
+        senses.study_cells(tmp_path / "no", tmp_path, tmp_path / "out")

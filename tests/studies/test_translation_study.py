@@ -8,7 +8,7 @@ import pytest
 from firth.config import read_toml
 from firth.errors import ConfigError
 from firth.studies import cells, translation
-from firth.studies.translation import BEAM, BEST, GREEDY, MEAN, NEWEST, RECIPE, TRAINING, study
+from firth.studies.translation import BEAM, BEST, GREEDY, MEAN, NEWEST, RECIPE, TRAINING, study_cells
 from firth.studies.translation_report import perplexity_curve, score_signatures, score_table, training_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,8 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
         translation, "SEARCHES", {GREEDY: {"beam": 1}, BEAM: {"beam": 2}, "no penalty": {"length_penalty": 0.0}}
     )
     out = tmp_path / "out"
-    facts = study(tmp_path / "data", tmp_path / "models", out, tell=lambda _: None)
+    study = study_cells(tmp_path / "data", tmp_path / "models", out)
+    facts = cells.run_study(study, out, workers=2, tell=lambda _: None)
     assert set(facts) == {
         TRAINING,
         *(f"scores/{model}/{search}" for model in (BEST, NEWEST, MEAN) for search in (GREEDY, BEAM)),
@@ -75,9 +76,9 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert "bleu: nrefs:1" in score_signatures(facts) and "3 steps" in training_text(facts[TRAINING])
     assert perplexity_curve(facts)["held out"][0] == [1.0, 2.0, 3.0]
     # What is done is only read.
-    assert study(tmp_path / "data", tmp_path / "models", out, tell=lambda _: None) == facts
+    assert cells.run_study(study, out, workers=2, tell=lambda _: None) == facts
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"multi30k.train\.en: no such file, nor with \.gz"):
-        study(tmp_path, tmp_path, tmp_path / "out")
+        study_cells(tmp_path, tmp_path, tmp_path / "out")

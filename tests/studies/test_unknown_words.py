@@ -9,7 +9,7 @@ from firth.errors import ConfigError
 from firth.finetuning import runs as job
 from firth.finetuning.recipe import build, plain_recipe
 from firth.folder import read_model
-from firth.studies.unknown_words import RULES, VECTORS, rule_cell, rule_cells, study, vector_cell, vector_cells
+from firth.studies.unknown_words import RULES, VECTORS, rule_cell, rule_cells, study_cells, vector_cell, vector_cells
 from firth.studies.unknown_words_report import rule_table, vector_table, write_study_report
 
 pytest.importorskip("gensim", reason="gensim (extra: vectors) is not here")
@@ -81,6 +81,4 @@ def test_tables_show_what_is_done(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder of the data sets"):
-        study(tmp_path / "no", tmp_path, tmp_path / "out")
-    with pytest.raises(ConfigError, match="no cell has such a name"):
-        study(tmp_path, tmp_path, tmp_path / "out", only=["nothing"])
+        study_cells(tmp_path / "no", tmp_path, tmp_path / "out")

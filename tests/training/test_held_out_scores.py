@@ -218,6 +218,6 @@ def test_without_held_out_text_there_is_nothing_to_go_by(tmp_path: Path, options
     with pytest.raises(ConfigError, match="require held-out text, and there is none"):
         trainer_of(tmp_path / "run", [batch_of([0], 1)], optim=optim)
     with pytest.raises(ConfigError, match="during training: train.eval_every=0 has one, at the end"):
-        optim.check_looks(0, "train.eval_every")
-    optim.check_looks(1, "train.eval_every")
-    OptimConfig().check_looks(0, "train.eval_every")
+        optim.check_evaluations(0, "train.eval_every")
+    optim.check_evaluations(1, "train.eval_every")
+    OptimConfig().check_evaluations(0, "train.eval_every")

@@ -15,7 +15,7 @@ from firth.finetuning import runs as job
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.resolve import Resolved, resolve
 from firth.folder import read_model
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.models.vectors import Vectors
 from firth.pretraining.run import pretrain
 from firth.pretraining.run import resolve as resolve_pretraining
@@ -139,7 +139,7 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
 def test_text_is_split_as_was_asked(glove: Path, tmp_path: Path) -> None:
     convert_vectors(glove, tmp_path / "a")
     convert_vectors(glove, tmp_path / "b", VectorOptions(split="blanks"))
-    words = [[piece.token for piece in load(tmp_path / name).tokenize("the cat, U.S.")] for name in ("a", "b")]
+    words = [[piece.token for piece in load_model(tmp_path / name).tokenize("the cat, U.S.")] for name in ("a", "b")]
     assert len(words[0]) == 7 and len(words[1]) == 3
     assert words[1][2] == "U.S."
 
@@ -150,7 +150,9 @@ def test_fasttext_makes_vectors_for_new_words(tmp_path: Path) -> None:
     report = convert_vectors(path, tmp_path / "m")
     assert (report.unknown, report.n_unknown) == ("ngrams", 20)
     for word in ("cats", "고양이"):
-        np.testing.assert_allclose(load(tmp_path / "m").embed([word])[0], ngram_mean_of(word, matrix[2:]), atol=1e-6)
+        np.testing.assert_allclose(
+            load_model(tmp_path / "m").embed([word])[0], ngram_mean_of(word, matrix[2:]), atol=1e-6
+        )
 
 
 def test_a_folder_of_another_folder(glove: Path, tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
     first = convert_vectors(source, tmp_path / "a", VectorOptions(split="blanks", unknown=rule, n_buckets=n_buckets))
     second = convert_vectors(tmp_path / "a", tmp_path / "b", VectorOptions(max_words=2))
     assert (first.split, second.split, second.unknown) == ("blanks", "blanks", rule)
-    assert len(load(tmp_path / "b").tokenize("the cat, U.S.")) == 3
+    assert len(load_model(tmp_path / "b").tokenize("the cat, U.S.")) == 3
     a, b = (read_model(tmp_path / name).objective.encoder.unknown for name in "ab")
     assert (a is None and b is None) if rule == "one" else torch.equal(a.weight, b.weight)
     third = convert_vectors(tmp_path / "a", tmp_path / "c", VectorOptions(split="words", unknown="hashed", n_buckets=5))
@@ -189,13 +191,13 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
     if rule == "hashed":
         assert convert_vectors(tmp_path / "a", tmp_path / "d", VectorOptions(n_buckets=50)).n_unknown == 50
         assert convert_vectors(tmp_path / "a", tmp_path / "e", VectorOptions(n_buckets=7)).n_unknown == 7
-    assert len(load(tmp_path / "c").tokenize("the cat, U.S.")) == 7
+    assert len(load_model(tmp_path / "c").tokenize("the cat, U.S.")) == 7
 
 
 def test_decomposed_words_of_a_file_are_met(tmp_path: Path) -> None:
     rows = [("cafe\u0301".encode(), [1.0, 2.0]), ("\u1112\u1161\u11ab".encode(), [3.0, 4.0])]
     convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m")
-    found = load(tmp_path / "m").embed(["café", "cafe\u0301", "한"])
+    found = load_model(tmp_path / "m").embed(["café", "cafe\u0301", "한"])
     np.testing.assert_allclose(found, [[1.0, 2.0], [1.0, 2.0], [3.0, 4.0]])
     text = tmp_path / "t.txt"
     text.write_text("cafe\u0301 \u1112\u1161\u11ab\n", "utf-8")
@@ -210,7 +212,7 @@ def test_words_in_capitals_are_met_in_lower_case(tmp_path: Path) -> None:
     file, text = write_text(tmp_path / "a", rows), tmp_path / "t.txt"
     report = convert_vectors(file, tmp_path / "m", VectorOptions(lowercase=True))
     assert (report.words, report.never_read, report.first_never_read) == (5, 2, "PARIS")
-    np.testing.assert_allclose(load(tmp_path / "m").embed(["Paris", "PARIS", "The"]), [[1.0], [1.0], [4.0]])
+    np.testing.assert_allclose(load_model(tmp_path / "m").embed(["Paris", "PARIS", "The"]), [[1.0], [1.0], [4.0]])
     text.write_text("He saw Paris.\n")
     assert convert_vectors(file, tmp_path / "n", VectorOptions(lowercase=True, texts=(text,))).left_out == 3
     assert "paris" in table_of(tmp_path / "n")
@@ -245,7 +247,7 @@ def test_pretraining_goes_on_with_the_vectors_of_a_file(tiny_word_corpus: Path, 
 def test_the_mean_of_the_words_is_what_a_text_is_embedded_as(glove: Path, tmp_path: Path) -> None:
     convert_vectors(glove, tmp_path / "m")
     table = {word.decode(): np.array(values) for word, values in ROWS}
-    found = load(tmp_path / "m").embed(["the cat sat", "river", ""])
+    found = load_model(tmp_path / "m").embed(["the cat sat", "river", ""])
     expected = [np.mean([table[w] for w in ("the", "cat", "sat")], 0), table["river"], np.zeros(4)]
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
@@ -327,7 +329,7 @@ def test_taggers_and_classifiers_learn_on_them(
         plain = {"task": task, "model": str(tmp_path / "m"), "data": {"train": labelled[task]}}
         recipe, base, examples = resolve(plain, [*common, *settings], "test")
         done = run_resolved(Resolved(recipe, base, examples), tmp_path / task, tell=lambda text: None)
-        found = load(tmp_path / task)
+        found = load_model(tmp_path / task)
         after = found.loaded.objective.encoder.state_dict()
         same = {name for name in before if torch.equal(after[name], before[name])}
         # No text to classify has a word that is unknown: nothing moves its vector.
@@ -342,7 +344,7 @@ def test_taggers_and_classifiers_learn_on_them(
 
 def test_equal_new_words_have_equal_vectors_in_a_task(glove: Path, tmp_path: Path) -> None:
     convert_vectors(glove, tmp_path / "m", VectorOptions(unknown="hashed", n_buckets=500))
-    model = load(tmp_path / "m")
+    model = load_model(tmp_path / "m")
     encoder = model.loaded.objective.encoder
     a, b, c = model.embed(["zork", "zork zork", "blurb"])
     np.testing.assert_allclose(a, b, atol=1e-6)

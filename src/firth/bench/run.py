@@ -19,7 +19,7 @@ from firth.data.rows import pack_words
 from firth.data.shards import Corpus
 from firth.files import make_folder
 from firth.folder import PRETRAINING, write_model
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.machine import deterministic, find_machine
 from firth.pretraining.assembly import assemble, make_loader, make_objective
 from firth.pretraining.recipe import Pretrain, read_recipe
@@ -66,7 +66,7 @@ def bench(
     model = resolve_model(model)
     with tempfile.TemporaryDirectory(prefix="firth-bench-") as place:
         folder = Path(place)
-        base = load(model) if has_weights(model) else None
+        base = load_model(model) if has_weights(model) else None
         if base is not None and base.loaded.task != PRETRAINING:
             tell(f"{model} is a model for {base.loaded.task}: only its encoder is measured, no pre-training")
             return _measured(model, {"encode": encode_work(base, n_texts)}, repeats)
@@ -74,7 +74,7 @@ def bench(
         corpus = plain_corpus(folder / "corpus", tokenizer, _CORPUS_BATCHES * batch_tokens)
         recipe = bench_recipe(model, corpus, batch_tokens, base)
         if base is None:
-            base = load(write_random_model(folder / "model", recipe, tokenizer))
+            base = load_model(write_random_model(folder / "model", recipe, tokenizer))
         works = {"encode": encode_work(base, n_texts)}
         works["pre-training step"] = step_work(recipe, folder / "run")
         works["loader, one thread"] = loader_work(recipe)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_text, load_model, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_text, load_and_say, print_json, print_table
 from firth.errors import ConfigError, UsageError
 from firth.inference.precision import Precision
 
@@ -71,7 +71,7 @@ def attention(
         raise ConfigError(f"--out {out}: expected the name of a new .png or .svg file in a folder that is there")
     for given, where in ((text, "TEXT"), (second or "", "--second")):
         check_text(given, where)
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     if show != "weights":
         _show_measures(loaded, text, second, show, out, as_json)
         return

@@ -12,7 +12,7 @@ from firth.cli.shared import (
     check_texts,
     counted,
     lines_from,
-    load_model,
+    load_and_say,
     on_interrupt,
 )
 from firth.errors import InputError, UsageError
@@ -84,7 +84,7 @@ def embed(
     _check_flags(unit, layer, mix, last, weights, pool, out)
     check_texts(texts, file)
     lines = iter(texts) if texts else _some(lines_from(file), str(file or "stdin"))
-    loaded = load_model(model, precision, compile)
+    loaded = load_and_say(model, precision, compile)
     asked = _mix(mix, last, weights)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
         if unit != "text":

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Others, check_text, load_model
+from firth.cli.shared import Others, check_text, load_and_say
 from firth.errors import UsageError
 from firth.files import check_new_file
 from firth.inference.precision import Precision
@@ -50,9 +50,9 @@ def explain(
         raise UsageError(f"--out {out}: expected the name of a new .html file")
     for text in (*texts, word or ""):
         check_text(text, "TEXT")
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     from firth.explain.text import explain as write_page
 
-    named = [(str(other), load_model(other, precision)) for other in others or ()]
+    named = [(str(other), load_and_say(other, precision)) for other in others or ()]
     found = write_page(loaded, texts, out, word=word, language=language, name=str(model), others=named)
     print(f"{out}: {', '.join(found)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, check_text, filled_lines, load_model, print_json, say_unknown
+from firth.cli.shared import JsonFlag, check_text, filled_lines, load_and_say, print_json, say_unknown
 from firth.errors import InputError
 from firth.inference.precision import Precision
 
@@ -46,7 +46,7 @@ def fill_mask(
     """
     for text in texts:
         check_text(text, "TEXT")
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE
     source = iter(texts or filled_lines())

@@ -14,7 +14,7 @@ from firth.cli.shared import (
     JsonFlag,
     check_text,
     filled_lines,
-    load_model,
+    load_and_say,
     print_json,
     print_table,
 )
@@ -86,7 +86,7 @@ def generate(
     from firth.inference.generation import AT_ONCE, Writing
 
     writing = Writing(**options)
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not prompts and sys.stdin.isatty() else AT_ONCE
     source = prompts or filled_lines()
@@ -102,7 +102,7 @@ def generate(
 
 
 def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precision: Precision, as_json: bool) -> None:
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     n_texts = 0
     for prompt in prompts or filled_lines():
         n_texts += 1

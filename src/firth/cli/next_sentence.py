@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import InputFile, JsonFlag, check_text, lines_from, load_model, print_json
+from firth.cli.shared import InputFile, JsonFlag, check_text, lines_from, load_and_say, print_json
 from firth.errors import InputError, UsageError
 from firth.inference.precision import Precision
 
@@ -42,7 +42,7 @@ def next_sentence(
         check_text(text, "TEXT")
     from firth.inference.next_sentence import next_sentence_model
 
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     next_sentence_model(loaded.loaded)  # before anything is read
     given: list[tuple[str, str]] = []
 

@@ -1,5 +1,6 @@
 """``firth plan``."""
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -93,51 +94,71 @@ def plan(
 
         torch.set_num_threads(threads)
     if devices is None:
-        from firth.plan import make_plan
-
-        found = make_plan(texts, 30.0 if minutes is None else minutes)
-        if as_json:
-            print_json(found)
-            return
-        _print(found, texts)
+        _suggest(texts, 30.0 if minutes is None else minutes, as_json)
         return
     if minutes is not None:
         raise UsageError("--minutes is for this machine: with --devices give --tokens, or TEXT and --epochs")
     if model is None or device is None:
         raise UsageError(f"--devices also needs {'--model bert-large' if model is None else '--device a100-40gb'}")
-    import dataclasses
-
-    from firth.plan import text_tokens
-    from firth.run_cost import STEP_TOKENS, find_device, run_costs
-
     if (tokens is None) == (not texts):
         raise UsageError("give either --tokens, or TEXT (with --epochs)")
+    if tokens is not None and epochs is not None:
+        raise UsageError("--epochs counts passes over TEXT: leave it out beside --tokens")
+    if network_gbits is not None and not network_gbits > 0:
+        raise UsageError(f"--network-gbits={network_gbits:g}: expected more than 0")
+    from firth.plan import text_tokens
+    from firth.run_cost import STEP_TOKENS, find_device
+
     if tokens is None:
         tokens = (1.0 if epochs is None else epochs) * text_tokens(texts)
-    elif epochs is not None:
-        raise UsageError("--epochs counts passes over TEXT: leave it out beside --tokens")
     kind = find_device(device, say)
     if per_node is not None:
-        kind = dataclasses.replace(kind, per_node=per_node)
+        kind = replace(kind, per_node=per_node)
     if network_gbits is not None:
-        if not network_gbits > 0:
-            raise UsageError(f"--network-gbits={network_gbits:g}: expected more than 0")
-        kind = dataclasses.replace(kind, network=network_gbits * 1e9 / 8)
-    length = sequence_length or 128
-    found_costs = run_costs(
+        kind = replace(kind, network=network_gbits * 1e9 / 8)
+    _count_cost(
         model,
         kind,
-        tuple(devices),
+        devices,
         tokens=tokens,
-        length=length,
+        length=sequence_length or 128,
         step_tokens=step_tokens or STEP_TOKENS,
         price=price_per_hour,
+        as_json=as_json,
     )
+
+
+def _suggest(texts: tuple[str, ...], minutes: float, as_json: bool) -> None:
+    """Print what to pre-train on the texts in so many minutes."""
+    from firth.plan import make_plan
+
+    found = make_plan(texts, minutes)
     if as_json:
-        print_json({"device": dataclasses.asdict(kind), "runs": [dataclasses.asdict(cost) for cost in found_costs]})
+        print_json(found)
+    else:
+        _print(found, texts)
+
+
+def _count_cost(
+    model: str,
+    device: "Device",
+    devices: list[int],
+    *,
+    tokens: float,
+    length: int,
+    step_tokens: int,
+    price: float | None,
+    as_json: bool,
+) -> None:
+    """Print the cost of a run on each number of devices."""
+    from firth.run_cost import run_costs
+
+    found = run_costs(model, device, tuple(devices), tokens=tokens, length=length, step_tokens=step_tokens, price=price)
+    if as_json:
+        print_json({"device": asdict(device), "runs": [asdict(cost) for cost in found]})
         return
-    print(f"{model}, {format_count(tokens)} tokens in sequences of {length}, on {_described(kind)}")
-    for cost in found_costs:
+    print(f"{model}, {format_count(tokens)} tokens in sequences of {length}, on {_described(device)}")
+    for cost in found:
         print(_count(cost.devices, "device"))
         print_table(_cost_rows(cost))
     print("estimates: benchmarks/cost_model.py compares them with measured and published runs (docs/benchmarks.md)")

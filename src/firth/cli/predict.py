@@ -25,7 +25,7 @@ from firth.cli.shared import (
     counted,
     importing,
     lines_from,
-    load_model,
+    load_and_say,
     on_interrupt,
 )
 from firth.errors import ConfigError, InputError
@@ -193,7 +193,7 @@ def _load(
     from firth.inference.answering import task_model
     from firth.inference.ensemble import check_members, ensemble_stream
 
-    models = [load_model(some, precision, compile) for some in paths]
+    models = [load_and_say(some, precision, compile) for some in paths]
     task_model(models[0].loaded)
     if not others:
         return models[0], models[0].answer_stream

@@ -12,7 +12,7 @@ from firth.cli.shared import (
     JsonFlag,
     OnFlag,
     Others,
-    load_model,
+    load_and_say,
     on_interrupt,
     print_json,
     print_table,
@@ -116,7 +116,7 @@ def _probe_all(
     from firth.finetuning.layer_probes import LayerProbing, probe_layers
 
     options = from_dict(LayerProbing, override({}, settings), "--set")
-    models = [(str(path), load_model(path, "float32")) for path in (Path(labelled.model), *others)]
+    models = [(str(path), load_and_say(path, "float32")) for path in (Path(labelled.model), *others)]
     with on_interrupt("nothing was written; run the same command again"):
         result = probe_layers(models, data, out, options, on=on)
     if as_json:

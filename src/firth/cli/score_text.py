@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_text, filled_lines, load_model, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_text, filled_lines, load_and_say, print_json, print_table
 from firth.errors import InputError, UsageError
 from firth.inference.precision import Precision
 from firth.progress import say
@@ -52,7 +52,7 @@ def score_text(
     for text in texts:
         check_text(text, "TEXT")
     given = list(_read_pairs(pairs)) if pairs is not None else None
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     if given is not None:
         _score_pairs(loaded, given, as_json)
         return

@@ -11,7 +11,7 @@ from firth.cli.shared import (
     check_text,
     counted,
     lines_from,
-    load_model,
+    load_and_say,
     on_interrupt,
     print_json,
     print_next,
@@ -76,7 +76,7 @@ def search(
 
     found = Index(index)
     try:
-        loaded = load_model(model or Path(found.model), precision)
+        loaded = load_and_say(model or Path(found.model), precision)
     except FirthError as error:
         if model is not None:
             raise
@@ -109,7 +109,7 @@ def _build(
         raise InputError(f"{texts} is a folder: give a file with one text a line")
     if not texts.exists():
         raise InputError(f"{texts}: no such file; {nearest(texts) or 'check the path'}")
-    loaded = load_model(model, precision)
+    loaded = load_and_say(model, precision)
     with on_interrupt("no index was written"):
         n_texts = build_index(
             loaded, str(model), lines_from(texts), index, layer=-1 if layer is None else layer, pool=pool

@@ -58,15 +58,15 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def load_model(model: Path, precision: Precision, compile: bool = False) -> "Model":
-    """``firth.load``; the dtype is printed if it is not the default."""
+def load_and_say(model: Path, precision: Precision, compile: bool = False) -> "Model":
+    """``load_model``; the dtype is printed if it is not the default."""
     with importing():
-        from firth.inference.model import load
+        from firth.inference.model import load_model
         from firth.machine import reuse_memory
 
     # Of batches of a thousand tokens, pages to be filled with zeros took a quarter of the time in int8, 6 % in float32.
     reuse_memory()
-    loaded = load(model, precision=precision, compile=compile)
+    loaded = load_model(model, precision=precision, compile=compile)
     if precision != "float32" or compile:
         say(loaded.path)
     return loaded

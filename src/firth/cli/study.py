@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne, JsonFlag, OnFlag, on_interrupt, print_json
+from firth.progress import say
 from firth.workers import WORKERS_EACH, check_processors
 
 StudyName = Literal[
@@ -77,21 +78,23 @@ def study(
         unknown_words,
         unknown_words_report,
     )
+    from firth.studies.cells import run_study
 
     studies = {
-        "learning": (learning.study, learning_report.write_study_report),
-        "finetuning": (finetuning.study, finetuning_report.write_study_report),
-        "directionality": (directionality.study, directionality_report.write_study_report),
-        "translation": (translation.study, translation_report.write_study_report),
-        "representations": (representations.study, representations_report.write_study_report),
-        "senses": (senses.study, senses_report.write_study_report),
-        "ablations": (ablations.study, ablations_report.write_study_report),
-        "unknown-words": (unknown_words.study, unknown_words_report.write_study_report),
+        "learning": (learning.study_cells, learning_report.write_study_report),
+        "finetuning": (finetuning.study_cells, finetuning_report.write_study_report),
+        "directionality": (directionality.study_cells, directionality_report.write_study_report),
+        "translation": (translation.study_cells, translation_report.write_study_report),
+        "representations": (representations.study_cells, representations_report.write_study_report),
+        "senses": (senses.study_cells, senses_report.write_study_report),
+        "ablations": (ablations.study_cells, ablations_report.write_study_report),
+        "unknown-words": (unknown_words.study_cells, unknown_words_report.write_study_report),
     }
-    job, write_report = studies[name]
+    study_cells, write_report = studies[name]
     place = out or Path("studies") / name
     with on_interrupt("finished parts are kept; the same command resumes"):
-        found = job(data, models, place, only=only or (), workers=workers or 0, on=on or "")
+        cells = study_cells(data, models, place)
+        found = run_study(cells, place, only=only or (), workers=workers or 0, tell=say, on=on or "")
     if as_json:
         print_json(found)
         return

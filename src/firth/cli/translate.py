@@ -13,7 +13,7 @@ from firth.cli.shared import (
     JsonFlag,
     check_text,
     lines_from,
-    load_model,
+    load_and_say,
     on_interrupt,
     print_json,
 )
@@ -68,7 +68,7 @@ def translate(
     )
     for number, given in enumerate(texts, 1):
         check_text(given, f"TEXT {number}")
-    loaded = load_model(model, "float32")
+    loaded = load_and_say(model, "float32")
     known = trained_length(loaded.loaded)
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     with on_interrupt("the translations so far are complete"), Progress("translating", None, "lines") as progress:

@@ -13,7 +13,7 @@ from firth.cli.shared import (
     check_text,
     counted,
     lines_from,
-    load_model,
+    load_and_say,
     on_interrupt,
     print_json,
     print_next,
@@ -316,7 +316,7 @@ def _nearest_in_context(
         raise UsageError("--texts is missing: name the files whose words are compared, such as --texts wiki.txt")
     check_text(sentence, "--in-context")
     reader = CorpusReader(texts)
-    loaded = load_model(model, "float32")
+    loaded = load_and_say(model, "float32")
     with Progress("reading", None, "sentences") as progress:
 
         def counted_sentences() -> Iterator[str]:

@@ -80,6 +80,29 @@ def _following(places: Sequence[Place]) -> Place:
     return replace(places[-1], batch=places[-1].batch + 1)
 
 
+def _check(corpus: Corpus, data: DataConfig, predict: str, budget_tokens: int) -> None:
+    """ConfigError for options that do not fit together, or not the corpus."""
+    parallel = data.instances == "translations"
+    if corpus.is_parallel != parallel:
+        raise ConfigError(
+            f"{corpus.folder} is {'parallel text' if corpus.is_parallel else 'text of one side'}, but "
+            f"data.instances={data.instances!r}: translation requires parallel text, and only translation uses it "
+            f"(firth prepare --second)"
+        )
+    if data.varied_windows and predict == "both":
+        raise ConfigError("data.varied_windows=true: a stream read in both directions has windows of one length")
+    if (parallel or data.instances == "crops") and budget_tokens < 2 * max(data.lengths):
+        raise ConfigError(
+            f"train.batch_tokens={budget_tokens} is smaller than a pair of sequences of {max(data.lengths)} "
+            f"tokens: raise it or lower data.length"
+        )
+    if budget_tokens < max(data.lengths):
+        raise ConfigError(
+            f"train.batch_tokens={budget_tokens} is smaller than one sequence of {max(data.lengths)} tokens: "
+            f"raise it or lower data.length"
+        )
+
+
 class Loader:
     """Loads micro-batches of a corpus for one kind of objective.
 
@@ -101,25 +124,7 @@ class Loader:
         total_steps: int = 1,
         split: Split = "train",
     ):
-        parallel = data.instances == "translations"
-        if corpus.is_parallel != parallel:
-            raise ConfigError(
-                f"{corpus.folder} is {'parallel text' if corpus.is_parallel else 'text of one side'}, but "
-                f"data.instances={data.instances!r}: translation requires parallel text, and only translation uses it "
-                f"(firth prepare --second)"
-            )
-        if data.varied_windows and predict == "both":
-            raise ConfigError("data.varied_windows=true: a stream read in both directions has windows of one length")
-        if (parallel or data.instances == "crops") and budget_tokens < 2 * max(data.lengths):
-            raise ConfigError(
-                f"train.batch_tokens={budget_tokens} is smaller than a pair of sequences of {max(data.lengths)} "
-                f"tokens: raise it or lower data.length"
-            )
-        if budget_tokens < max(data.lengths):
-            raise ConfigError(
-                f"train.batch_tokens={budget_tokens} is smaller than one sequence of {max(data.lengths)} tokens: "
-                f"raise it or lower data.length"
-            )
+        _check(corpus, data, predict, budget_tokens)
         if data.instances == "copies":
             # A text to reconstruct ends like one that a classifier reads.
             layout = replace(layout, between=layout.last)

@@ -55,7 +55,7 @@ from firth.finetuning.recipe import build
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
 from firth.inference.answering import answer_records
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.machine import Machine, find_machine
 from firth.metrics.classification import accuracy, macro_f1
 from firth.names import WEIGHTS
@@ -439,7 +439,7 @@ class _Demo:
         """Filled masks, nearest sentences and all numbers, for the report."""
         self.seconds.pop("look", None)  # it is done every time
         with self._timed("look"):
-            s, model = self.settings, load(self.out / "run")
+            s, model = self.settings, load_model(self.out / "run")
             new = new_sentences(self.held, self.train)
             sentences = of_length(new, model.loaded.tokenizer, fewest=s.fewest_tokens, most=s.most_tokens)
             paragraphs = [p for document in self.train for p in document.paragraphs]

@@ -17,7 +17,7 @@ from firth.baseline.tfidf import Tfidf, fit_vectorizer
 from firth.files import make_folder
 from firth.finetuning.labelled import LabelledData
 from firth.inference.joint import log_odds, mixed, write_joint
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.metrics.calibration import best_threshold, careful_temperature, softmax
 
 # The encoder's weights that are tried.
@@ -46,7 +46,7 @@ def fit_joint(baseline: Path, encoders: Sequence[Path], labelled: LabelledData) 
     ours = log_odds(unseen.answers(labelled.held), tfidf.labels)
     found = []
     for run in encoders:
-        answers = [answer for _, answer in load(run).answer_stream(labelled.held)]
+        answers = [answer for _, answer in load_model(run).answer_stream(labelled.held)]
         config, loss = fit_weight(tfidf.config, labelled.held, log_odds(answers, tfidf.labels), ours)
         found.append(FittedJoint(config, run, loss))
     return min(found, key=lambda joint: joint.loss)

@@ -23,7 +23,7 @@ from firth.files import check_new, new_folder, write_json
 from firth.finetuning.labelled import read_labelled
 from firth.finetuning.layer_probes_report import write_probe_report
 from firth.finetuning.recipe import LabelledConfig
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.progress import Progress, say
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.reading import splits_in
@@ -153,7 +153,7 @@ def probe_on_node(*, model: str, data: Sequence[tuple[str, str]], options: dict[
     """What a node of a cluster does: probe one model."""
     given = LayerProbing(**options)
     read = [(task, *_records(task, Path(folder), given)) for task, folder in data]
-    return _probe_model(model, load(model), read, given)
+    return _probe_model(model, load_model(model), read, given)
 
 
 def _probe_model(

@@ -149,7 +149,7 @@ class Finetune:
     )
 
     def __post_init__(self) -> None:
-        self.optim.check_looks(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
+        self.optim.check_evaluations(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
         # Only a size takes a separate tokenizer.
         if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
             raise ConfigError(

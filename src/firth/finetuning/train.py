@@ -68,8 +68,8 @@ class Run:
 
     def train_config(self) -> TrainConfig:
         train, per_epoch = self.recipe.train, self.per_epoch
-        looks = train.evaluations_per_epoch
-        eval_every = max(per_epoch // looks, 1) if looks else 0
+        n_evaluations = train.evaluations_per_epoch
+        eval_every = max(per_epoch // n_evaluations, 1) if n_evaluations else 0
         # What counts evaluations has as many as it was promised.
         if eval_every and not train.patience and not self.recipe.optim.follows_scores:
             eval_every = max(eval_every, _EVAL_STEPS)

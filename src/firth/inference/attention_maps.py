@@ -5,7 +5,7 @@ computed again from the queries and keys of its projection. A test checks that t
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,10 +16,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.data.rows import pack_lists
-from firth.errors import ConfigError
+from firth.errors import ConfigError, InputError, LengthError
+from firth.folder import Loaded
+from firth.inference.masks import shorten
+from firth.inference.text_scores import TextScore
 from firth.layers.attention import SelfAttention
 from firth.models.transformer_decoder import CrossAttention, Decoder
+from firth.objectives.translation import Translation
 from firth.packed import Encoder
+from firth.progress import Progress
+from firth.text.layouts import target_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,32 @@ class Attention:
         if over not in axes:
             raise ConfigError(f"average {over!r}: expected one of {', '.join(axes)}")
         return replace(self, weights=self.weights.mean(axes[over], keepdims=True))
+
+
+def attention_of(loaded: Loaded, text: str, second: str | None) -> Attention:
+    """The attention over a text or a pair; errors as in ``attention_row`` and ``attention_weights``."""
+    row, segments = attention_row(loaded, text, second)
+    weights = attention_weights(loaded.objective.encoder, row, segments)
+    return Attention([loaded.tokenizer.pieces[i] for i in row], weights)
+
+
+def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
+    """A text or pair as it is read for its attention, and the segments of a pair.
+
+    LengthError for more tokens than the model reads, InputError for none.
+    """
+    tokenizer, layout = loaded.tokenizer, loaded.layout
+    row: list[int] = layout.single(tokenizer.encode(text).ids)
+    segments: list[int] | None = None
+    if second:
+        row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
+    if loaded.max_length is not None and len(row) > loaded.max_length:
+        raise LengthError(
+            f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"
+        )
+    if not row:
+        raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
+    return row, segments
 
 
 def attention_weights(
@@ -121,6 +153,29 @@ def saturations(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | 
     return found
 
 
+def cross_attention(loaded: Loaded, source: str, target: str | Callable[[str], str], device: torch.device) -> Attention:
+    """The weights of a translation's tokens over those of its source. ``target``: the translation, or what makes it.
+
+    ConfigError for a model without such attention, InputError for an empty source.
+    """
+    objective, tokenizer = loaded.objective, loaded.tokenizer
+    if not isinstance(objective, Translation):
+        raise ConfigError(
+            f"a model of system {loaded.system_name} for {loaded.task} has no cross-attention: firth pretrain "
+            "--model transformer-mini with a corpus of translations trains one that has"
+        )
+    written_text = target if isinstance(target, str) else target(source)
+    ids = tokenizer.encode(source).ids
+    if not ids:
+        raise InputError(f"{shorten(source)} has no tokens: give a text with a word in it")
+    rows = [loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(written_text).ids)]
+    read, written = (pack_lists([row]).to(device) for row in rows)
+    weights = cross_weights(objective.decoder, lambda: objective.written(read, written))
+    # A row of the weights is of the token that is predicted there: the one after what is read.
+    pieces = [tokenizer.pieces[i] for i in (*rows[1][1:], tokenizer.end_id)]
+    return Attention(pieces, weights, [tokenizer.pieces[i] for i in rows[0]])
+
+
 @torch.inference_mode()
 def cross_weights(decoder: Decoder, run: Callable[[], object]) -> Float[np.ndarray, "L N Tt Ts"]:
     """The weights of the target's tokens over the source's, by block, while ``run`` reads one pair."""
@@ -138,6 +193,32 @@ def cross_weights(decoder: Decoder, run: Callable[[], object]) -> Float[np.ndarr
                 hooks.callback(module.register_forward_hook(watch).remove)
         run()
     return torch.stack(seen).cpu().numpy()
+
+
+def head_importance(encoder: Encoder, score: Callable[[], Iterable[TextScore]]) -> Float[np.ndarray, "L N"]:
+    """How many nats a token becomes less probable when a head gives nothing; ``score()``: the scores of the texts.
+
+    ConfigError for an encoder without attention, InputError where nothing is scored.
+    """
+    layers = attention_layers(encoder)
+    if not layers:
+        raise ConfigError("this model has no attention heads to leave out: only Transformers have")
+
+    def mean() -> float:
+        values = [token.log_probability for found in score() for token in found.tokens]
+        if not values:
+            raise InputError("the texts have no token that the model scores: give longer ones")
+        return sum(values) / len(values)
+
+    whole, losses = mean(), list[list[float]]()
+    with Progress("leaving out heads", sum(layer.n_heads for layer in layers), "heads") as progress:
+        for layer in layers:
+            losses.append([])
+            for head in range(layer.n_heads):
+                with without_head(layer, head):
+                    losses[-1].append(whole - mean())
+                progress.advance(1)
+    return np.array(losses, np.float32)
 
 
 @contextmanager

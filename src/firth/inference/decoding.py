@@ -56,12 +56,12 @@ class Hypothesis:
     ended: bool
 
 
-def length_penalty(length: int, alpha: float) -> float:
-    """The divisor of log-probabilities: ``((5 + length) / 6) ** alpha``; ``length`` counts the end token.
+def penalty_of(length: int, length_penalty: float) -> float:
+    """The divisor of log-probabilities: ``((5 + length) / 6) ** length_penalty``; ``length`` counts the end token.
 
     Source: Wu et al. 2016, §7, as in tensor2tensor; Vaswani et al. 2017, §6.1.
     """
-    return ((5 + length) / 6) ** alpha
+    return ((5 + length) / 6) ** length_penalty
 
 
 @torch.inference_mode()
@@ -186,8 +186,8 @@ class _Alive:
     ids: tuple[int, ...]
     log_prob: float
 
-    def hypothesis(self, alpha: float, *, ended: bool) -> Hypothesis:
-        score = self.log_prob / length_penalty(len(self.ids) + ended, alpha)
+    def hypothesis(self, length_penalty: float, *, ended: bool) -> Hypothesis:
+        score = self.log_prob / penalty_of(len(self.ids) + ended, length_penalty)
         return Hypothesis(list(self.ids), self.log_prob, score, ended)
 
 
@@ -199,10 +199,10 @@ def beam_search(
     *,
     end_id: int | None,
     beam: int,
-    alpha: float,
+    length_penalty: float,
     most: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """Beam search: the ``beam`` best continuations of each sequence, by log-probability over ``length_penalty``.
+    """Beam search: the ``beam`` best continuations of each sequence, by log-probability over ``penalty_of``.
 
     Of the best ``2 * beam`` extensions of the unfinished hypotheses, those that end join the finished ones, of which
     the best ``beam`` are kept; the best ``beam`` others continue. A sequence is done when its worst finished hypothesis
@@ -215,11 +215,11 @@ def beam_search(
     """
     if beam < 1:
         raise ConfigError(f"beam={beam}: expected at least 1")
-    if not (alpha >= 0 and math.isfinite(alpha)):
-        raise ConfigError(f"alpha={alpha}: expected 0 (no length penalty) or more")
+    if not (length_penalty >= 0 and math.isfinite(length_penalty)):
+        raise ConfigError(f"length_penalty={length_penalty}: expected 0 (no length penalty) or more")
     if beam == 1:
         found = greedy(advance, state, first, end_id=end_id, most=most)
-        return [[_Alive(0, tuple(f.ids), f.log_prob).hypothesis(alpha, ended=f.ended)] for f in found]
+        return [[_Alive(0, tuple(f.ids), f.log_prob).hypothesis(length_penalty, ended=f.ended)] for f in found]
     _check_most(most, first)
     alive = [[_Alive(row, (), 0.0)] for row in range(len(most))]
     finished: list[list[Hypothesis]] = [[] for _ in most]
@@ -235,9 +235,9 @@ def beam_search(
             if not beginnings:
                 continue
             ended, alive[row] = _extend(beginnings, values, pieces, beam, end_id)
-            finished[row] += [beginning.hypothesis(alpha, ended=True) for beginning in ended]
+            finished[row] += [beginning.hypothesis(length_penalty, ended=True) for beginning in ended]
             finished[row] = sorted(finished[row], key=lambda found: -found.score)[:beam]
-            if step == most[row] or _cannot_improve(finished[row], alive[row], length_penalty(most[row], alpha)):
+            if step == most[row] or _cannot_improve(finished[row], alive[row], penalty_of(most[row], length_penalty)):
                 left[row], alive[row] = alive[row], []
         going = [beginning for beginnings in alive for beginning in beginnings]
         if not going:
@@ -246,7 +246,7 @@ def beam_search(
         state = state.select(torch.tensor([beginning.place for beginning in going], device=first.device))
         places = iter(range(len(going)))
         alive = [[_Alive(next(places), b.ids, b.log_prob) for b in beginnings] for beginnings in alive]
-    unended = [[beginning.hypothesis(alpha, ended=False) for beginning in beginnings] for beginnings in left]
+    unended = [[beginning.hypothesis(length_penalty, ended=False) for beginning in beginnings] for beginnings in left]
     return [some or others for some, others in zip(finished, unended, strict=True)]
 
 

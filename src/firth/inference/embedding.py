@@ -1,10 +1,11 @@
 """Embed texts in three steps: texts -> sequences -> pooled sequences -> vectors.
 
-The first and the last need only the tokenizer; the caller runs the model between them and chooses the batches.
+The first and the last need only the tokenizer; between them ``embed_stream`` or the server runs the model in batches.
 """
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -14,11 +15,55 @@ from torch import Tensor
 from firth.data.rows import pack_words
 from firth.errors import ConfigError
 from firth.folder import Loaded
-from firth.inference.token_vectors import ResolvedMix
+from firth.inference.batching import in_batches
+from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix
 from firth.layers.mixing import pool_rows
 from firth.packed import Hidden
 
+T = TypeVar("T")
 Pool = Literal["mean", "max", "first", "last", "summary"]
+AT_ONCE = 2048  # texts
+
+
+def embed_stream(
+    loaded: Loaded,
+    texts: Iterable[str],
+    layer: int,
+    pool: Pool | None,
+    mix: Mix | None,
+    *,
+    device: torch.device,
+    budget_tokens: int,
+    at_once: int = AT_ONCE,
+) -> Iterator[Float[np.ndarray, " H"]]:
+    """Yield the vector of each text, as ``firth.Model.embed`` gives it; holds ``at_once`` texts in memory."""
+    layer, how, unit = check_embedding(loaded, layer, pool)
+    if mix is not None and how == "summary":
+        raise ConfigError("the summary vector exists only at the top layer: leave out the mix, or choose another pool")
+    choice = layer if mix is None else resolve_mix(loaded, mix)
+    source = iter(texts)
+    while some := list(islice(source, at_once)):
+        yield from _embed_some(loaded, some, choice, how, unit, device, budget_tokens)
+
+
+def _embed_some(
+    loaded: Loaded,
+    texts: list[str],
+    choice: int | ResolvedMix,
+    pool: Pool,
+    unit: bool,
+    device: torch.device,
+    budget_tokens: int,
+) -> Iterator[np.ndarray]:
+    by_text = embedding_rows(loaded, texts)
+    rows = [row for windows in by_text for row in windows]
+    pooled: list[Tensor] = [torch.empty(0)] * len(rows)
+    for numbers in in_batches([len(row) for row in rows], budget_tokens):
+        vectors = pooled_rows(loaded, [rows[i] for i in numbers], choice, pool, device)
+        for i, vector in zip(numbers, vectors, strict=True):
+            pooled[i] = vector
+    for windows, found in zip(by_text, windows_of(by_text, pooled), strict=True):
+        yield join_windows(found, [len(row) for row in windows], pool, unit)
 
 
 def layer_number(loaded: Loaded, layer: int) -> int:
@@ -60,6 +105,12 @@ def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[lis
         [layout.single(ids[begin : begin + room]) or framed.single(ids) for begin in range(0, max(len(ids), 1), room)]
         for ids in texts
     ]
+
+
+def windows_of(by_text: Sequence[Sequence[object]], found: Iterable[T]) -> list[list[T]]:
+    """The outputs of each text's sequences, from those of all in order."""
+    outputs = iter(found)
+    return [list(islice(outputs, len(windows))) for windows in by_text]
 
 
 @torch.inference_mode()

@@ -182,7 +182,7 @@ def _search(
         return greedy(writer.advance, state, last, end_id=None, most=most)
     if writing.how == "beam":
         # All continuations have the same length, so a length penalty would change nothing.
-        best = beam_search(writer.advance, state, last, end_id=None, beam=writing.beam, alpha=0.0, most=most)
+        best = beam_search(writer.advance, state, last, end_id=None, beam=writing.beam, length_penalty=0.0, most=most)
         return [hypotheses[0] for hypotheses in best]
     return sample(
         writer.advance,

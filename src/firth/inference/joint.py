@@ -22,7 +22,7 @@ from firth.baseline.model import Baseline
 from firth.baseline.tfidf import TextAnswer, Tfidf, answers_of
 from firth.config import from_dict, to_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
-from firth.inference.model import Model, load
+from firth.inference.model import Model, load_model
 from firth.inference.precision import Precision
 from firth.manifest import MANIFEST, check_folder
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
@@ -131,7 +131,7 @@ def read_joint(
         tfidf = read_baseline(folder / TFIDF)
     except (KeyError, TypeError, ValueError, FirthError) as error:
         raise CheckpointError(f"{folder} cannot be read as a joint model: {error}") from None
-    encoder = load(folder / ENCODER, device=device, precision=precision, compile=compile)
+    encoder = load_model(folder / ENCODER, device=device, precision=precision, compile=compile)
     for name, member in ((TFIDF, tfidf), (ENCODER, encoder)):
         if member.task != config.kind or set(member.labels) != set(config.labels):
             raise CheckpointError(f"{folder}: {name} is not of the joint model's task and labels")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def load(
     path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> "Model | Baseline":
-    """Load a model for inference: a ``Model`` (see ``firth.inference.model.load``) or a ``Baseline``.
+    """Load a model for inference: a ``Model`` (see ``firth.inference.model.load_model``) or a ``Baseline``.
 
     Both satisfy ``firth.baseline.model.Predictor`` if fine-tuned. ConfigError for an unknown ``precision``.
     """
@@ -25,7 +25,7 @@ def load(
             from firth.inference.joint import read_joint
 
             return read_joint(path, device=device, precision=precision, compile=compile)
-        from firth.inference.model import load as load_model
+        from firth.inference.model import load_model
 
         return load_model(path, device=device, precision=precision, compile=compile)
     check_baseline_options(str(path), device=device, precision=precision, compile=compile)

@@ -3,36 +3,34 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
-from firth.data.rows import pack_lists
-from firth.errors import ConfigError, InputError, LengthError
+from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.formats.table import open_model
 from firth.inference.answering import answer_stream, task_model
 from firth.inference.attention_maps import (
     Attention,
     Saturation,
-    attention_layers,
-    attention_weights,
-    cross_weights,
+    attention_of,
+    attention_row,
+    cross_attention,
+    head_importance,
     saturations,
-    without_head,
 )
 from firth.inference.batching import in_batches
-from firth.inference.embedding import Pool, check_embedding, embedding_rows, join_windows, layer_number, pooled_rows
+from firth.inference.embedding import AT_ONCE as TEXTS_AT_ONCE
+from firth.inference.embedding import Pool, embed_stream, layer_number
 from firth.inference.fast import make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
-from firth.inference.masks import Candidate, FilledMask, check_masked, fill_rows, masked_row, shorten
+from firth.inference.masks import Candidate, FilledMask, check_masked, fill_rows, masked_row
 from firth.inference.next_sentence import follow_probabilities
 from firth.inference.precision import Precision
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
@@ -40,14 +38,11 @@ from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
-from firth.objectives.translation import Translation
 from firth.packed import Hidden, Tokens
-from firth.progress import Progress
 from firth.tasks.config import TowersConfig
 from firth.tasks.items import AT_ONCE, RECORDS, record_of
 from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
-from firth.text.layouts import target_layout
 from firth.text.records import Record, Text
 from firth.training.compiled_blocks import compile_regions
 
@@ -112,9 +107,9 @@ class Model:
         return [Token(piece(i), i, a, b) for i, (a, b) in zip(encoded.ids, encoded.offsets, strict=True)]
 
     @overload
-    def fill_mask(self, texts: str, top_k: int = 5) -> list[FilledMask]: ...
+    def fill_mask(self, texts: str, top_k: int = ...) -> list[FilledMask]: ...
     @overload
-    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[list[FilledMask]]: ...
+    def fill_mask(self, texts: Sequence[str], top_k: int = ...) -> list[list[FilledMask]]: ...
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[FilledMask] | list[list[FilledMask]]:
         """Predict the most probable tokens for each ``[MASK]`` of a text (or of each text), independently.
 
@@ -145,7 +140,7 @@ class Model:
         """
         if isinstance(texts, str):
             return self.embed([texts], layer, pool, mix)[0]
-        parts = list(self.embed_stream(texts, layer, pool, mix=mix))
+        parts = list(self.embed_stream(texts, layer, pool, mix))
         encoder, how = self.loaded.objective.encoder, pool or self.loaded.embedding.pool
         width = encoder.summary_width if how == "summary" else encoder.widths[layer]
         if mix is not None:
@@ -158,19 +153,21 @@ class Model:
         texts: Iterable[str],
         layer: int = -1,
         pool: Pool | None = None,
-        at_once: int = 2048,
         mix: Mix | None = None,
+        *,
+        at_once: int = TEXTS_AT_ONCE,
     ) -> Iterator[Float[np.ndarray, " H"]]:
         """Yield the vectors of ``embed`` one by one; holds ``at_once`` texts in memory."""
-        layer, how, unit = check_embedding(self.loaded, layer, pool)
-        if mix is not None and how == "summary":
-            raise ConfigError(
-                "the summary vector exists only at the top layer: leave out the mix, or choose another pool"
-            )
-        choice = layer if mix is None else resolve_mix(self.loaded, mix)
-        source = iter(texts)
-        while some := list(islice(source, at_once)):
-            yield from self._embed_some(some, choice, how, unit)
+        return embed_stream(
+            self.loaded,
+            texts,
+            layer,
+            pool,
+            mix,
+            device=self.device,
+            budget_tokens=self.budget_tokens,
+            at_once=at_once,
+        )
 
     @overload
     def vectors(self, texts: str) -> TextVectors: ...
@@ -199,18 +196,6 @@ class Model:
     def mix(self, mix: Mix) -> ResolvedMix:
         """Resolve a mix of layers for this model, for ``vectors_stream`` and ``TextVectors.mixed``."""
         return resolve_mix(self.loaded, mix)
-
-    def _embed_some(self, texts: list[str], choice: int | ResolvedMix, pool: Pool, unit: bool) -> Iterator[np.ndarray]:
-        by_text = embedding_rows(self.loaded, texts)
-        rows = [row for windows in by_text for row in windows]
-        pooled: list[Tensor] = [torch.empty(0)] * len(rows)
-        for numbers in in_batches([len(row) for row in rows], self.budget_tokens):
-            vectors = pooled_rows(self.loaded, [rows[i] for i in numbers], choice, pool, self.device)
-            for i, vector in zip(numbers, vectors, strict=True):
-                pooled[i] = vector
-        found = iter(pooled)
-        for windows in by_text:
-            yield join_windows(list(islice(found, len(windows))), [len(row) for row in windows], pool, unit)
 
     @overload
     def score_texts(self, texts: str) -> TextScore: ...
@@ -272,28 +257,11 @@ class Model:
         Special tokens as in ``embed``. LengthError for more tokens than the model reads, InputError
         for none, ConfigError for a model without attention.
         """
-        row, segments = self._attention_row(text, second)
-        weights = attention_weights(self.loaded.objective.encoder, row, segments)
-        return Attention([self.loaded.tokenizer.pieces[i] for i in row], weights)
-
-    def _attention_row(self, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
-        """A text or pair as it is read for its attention, and the segments of a pair."""
-        tokenizer, layout = self.loaded.tokenizer, self.loaded.layout
-        row: list[int] = layout.single(tokenizer.encode(text).ids)
-        segments: list[int] | None = None
-        if second:
-            row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
-        if self.loaded.max_length is not None and len(row) > self.loaded.max_length:
-            raise LengthError(
-                f"{shorten(text)} has {len(row)} tokens, the model reads at most {self.loaded.max_length}: shorten it"
-            )
-        if not row:
-            raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
-        return row, segments
+        return attention_of(self.loaded, text, second)
 
     def saturation(self, text: str, second: str | None = None) -> list[Saturation]:
         """How sharp each layer's softmax is over a text, with 1/√D and without. Raises as ``attention``."""
-        return saturations(self.loaded.objective.encoder, *self._attention_row(text, second))
+        return saturations(self.loaded.objective.encoder, *attention_row(self.loaded, text, second))
 
     def cross_attention(self, source: str, target: str | None = None) -> Attention:
         """What each token of a translation (``tokens``) takes from each token of its source (``keys``).
@@ -301,22 +269,7 @@ class Model:
         ``target``: a translation; None: the model's own. ConfigError for a model without such attention, InputError
         for an empty source.
         """
-        objective, tokenizer = self.loaded.objective, self.loaded.tokenizer
-        if not isinstance(objective, Translation):
-            raise ConfigError(
-                f"a model of system {self.system} for {self.task} has no cross-attention: firth pretrain "
-                "--model transformer-mini with a corpus of translations trains one that has"
-            )
-        target = self.translate(source) if target is None else target
-        ids = tokenizer.encode(source).ids
-        if not ids:
-            raise InputError(f"{shorten(source)} has no tokens: give a text with a word in it")
-        rows = [self.loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(target).ids)]
-        read, written = (pack_lists([row]).to(self.device) for row in rows)
-        weights = cross_weights(objective.decoder, lambda: objective.written(read, written))
-        # A row of the weights is of the token that is predicted there: the one after what is read.
-        pieces = [tokenizer.pieces[i] for i in (*rows[1][1:], tokenizer.end_id)]
-        return Attention(pieces, weights, [tokenizer.pieces[i] for i in rows[0]])
+        return cross_attention(self.loaded, source, self.translate if target is None else target, self.device)
 
     def head_importance(self, texts: Sequence[str]) -> Float[np.ndarray, "L N"]:
         """How many nats a token of the texts becomes less probable when a head gives nothing, by layer and head.
@@ -324,25 +277,7 @@ class Model:
         A measure of use, not of meaning: heads stand in for one another (Michel et al. 2019). ConfigError for a model
         that scores no texts, or has no attention.
         """
-        layers = attention_layers(self.loaded.objective.encoder)
-        if not layers:
-            raise ConfigError("this model has no attention heads to leave out: only Transformers have")
-
-        def mean() -> float:
-            values = [token.log_probability for score in self.score_texts(texts) for token in score.tokens]
-            if not values:
-                raise InputError("the texts have no token that the model scores: give longer ones")
-            return sum(values) / len(values)
-
-        whole, losses = mean(), list[list[float]]()
-        with Progress("leaving out heads", sum(layer.n_heads for layer in layers), "heads") as progress:
-            for layer in layers:
-                losses.append([])
-                for head in range(layer.n_heads):
-                    with without_head(layer, head):
-                        losses[-1].append(whole - mean())
-                    progress.advance(1)
-        return np.array(losses, np.float32)
+        return head_importance(self.loaded.objective.encoder, lambda: self.score_stream(texts))
 
     def predict(self, items: Any) -> Any:
         """Predict one item, or each of a list of items, in order.
@@ -366,10 +301,10 @@ class Model:
         return answer_stream(self.loaded, records, at_once=at_once, noted=noted)
 
     @overload
-    def translate(self, texts: str, *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50) -> str: ...
+    def translate(self, texts: str, *, beam: int = ..., length_penalty: float = ..., extra: int = ...) -> str: ...
     @overload
     def translate(
-        self, texts: Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50
+        self, texts: Sequence[str], *, beam: int = ..., length_penalty: float = ..., extra: int = ...
     ) -> list[str]: ...
     def translate(
         self, texts: str | Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50
@@ -410,26 +345,26 @@ class Model:
         self,
         prompts: str,
         *,
-        how: How = "sample",
-        max_new_tokens: int = 50,
-        beam: int = 4,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 0.9,
-        seed: int = 0,
+        how: How = ...,
+        max_new_tokens: int = ...,
+        beam: int = ...,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int = ...,
     ) -> Continuation: ...
     @overload
     def generate(
         self,
         prompts: Sequence[str],
         *,
-        how: How = "sample",
-        max_new_tokens: int = 50,
-        beam: int = 4,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 0.9,
-        seed: int = 0,
+        how: How = ...,
+        max_new_tokens: int = ...,
+        beam: int = ...,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int = ...,
     ) -> list[Continuation]: ...
     def generate(
         self,
@@ -482,7 +417,7 @@ class Model:
         return hidden
 
 
-def load(
+def load_model(
     path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> Model:
     """Load a model for inference: a model folder, a run folder's best model, or another tool's model.

@@ -146,7 +146,7 @@ def _translate_some(
             first,
             end_id=tokenizer.end_id,
             beam=search.beam,
-            alpha=search.length_penalty,
+            length_penalty=search.length_penalty,
             most=[len(rows[i]) + search.extra for i in batch],
         )
         for i, (best, *_) in zip(batch, hypotheses, strict=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import ConfigError, InputError
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.translating import Search, trained_length, translates
 from firth.metrics.translation import score_translations, translation_metrics
 from firth.progress import Progress
@@ -22,7 +22,7 @@ def evaluate_translation(model: str | Path, data: str, gold: str, search: Search
     """
     search = search or Search()
     translation_metrics()
-    loaded = load(model)
+    loaded = load_model(model)
     if not translates(loaded.loaded):
         raise ConfigError(f"{model} does not translate, which --gold requires; to score files use firth score")
     sources, references = _parallel(data, gold)

@@ -21,11 +21,7 @@ from firth.models.config import BertConfig
 from firth.models.mtlstm import MtLstm
 from firth.objectives.contrastive import POOL, Contrastive
 from firth.pretraining.initialization import extrapolate_positions, initialize
-from firth.pretraining.recipe import (
-    Pretrain,
-    defaults,
-    identity,
-)
+from firth.pretraining.recipe import Pretrain, defaults, identity
 from firth.pretraining.several import memory_of
 from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_words, weights_for_words
 from firth.systems import has_weights
@@ -142,26 +138,9 @@ def assemble(
 ) -> tuple[Trainer, Loader]:
     """Build a run's trainer and loader. ``measured``: only to measure speed, so weights do not matter."""
     corpus = Corpus(recipe.data.corpus, cache_gb=recipe.data.cache_gb)
-    if recipe.encoder.vocab_size != corpus.tokenizer.size:
-        raise ConfigError(
-            f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
-            f"{corpus.tokenizer.size:,} tokens: to continue from a model, prepare the text with its tokenizer, "
-            f"firth prepare TEXT --tokenizer MODEL --out CORPUS"
-        )
-    kind = corpus.tokenizer.kind
-    if kind.mask is None and (recipe.row.predict == "masked" or recipe.row.config is BertConfig):
-        raise ConfigError(
-            f"{recipe.model} needs a WordPiece vocabulary, with tokens for masks and padding, but that of "
-            f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
-        )
-    recipe.row.reads(corpus.tokenizer)
+    _check_fits(recipe, corpus, world)
     # Not part of the run's identity: with more processes there may be room enough.
     config = dataclasses.replace(recipe.train, recompute=recipe.train.recompute or world.recompute)
-    n_slots = recipe.train.slots
-    if world.size > n_slots or (world.group is None and n_slots % world.size):
-        raise ConfigError(
-            f"train.micro_batches={n_slots} cannot be shared by {world.size} processes: leave it out for a new run"
-        )
     if world.leads or world.group is None:  # one process per machine loads the weights
         shares = world.size if world.sharded else 1
         n = 1 if world.group is None else world.size
@@ -171,15 +150,7 @@ def assemble(
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
     if not measured and not has_begun(run):
-        if has_weights(recipe.model):
-            _load_base(objective, recipe.model, corpus, tell)
-            if recipe.init.trained_positions:
-                extrapolate_positions(objective.encoder, recipe.init.trained_positions)
-        elif world.leads or world.group is None:
-            # Processes of one machine share the leading one's weights.
-            initialize(objective, corpus, recipe.init, tell)
-        if isinstance(objective.encoder, MtLstm):
-            _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
+        _first_weights(objective, recipe, corpus, world, tell)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
         held_out = make_dev_loader(recipe, corpus)
@@ -228,6 +199,43 @@ def assemble(
         ),
     )
     return trainer, loader
+
+
+def _check_fits(recipe: Pretrain, corpus: Corpus, world: World) -> None:
+    """ConfigError if the recipe does not fit the corpus's vocabulary, or not the number of processes."""
+    if recipe.encoder.vocab_size != corpus.tokenizer.size:
+        raise ConfigError(
+            f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
+            f"{corpus.tokenizer.size:,} tokens: to continue from a model, prepare the text with its tokenizer, "
+            f"firth prepare TEXT --tokenizer MODEL --out CORPUS"
+        )
+    kind = corpus.tokenizer.kind
+    if kind.mask is None and (recipe.row.predict == "masked" or recipe.row.config is BertConfig):
+        raise ConfigError(
+            f"{recipe.model} needs a WordPiece vocabulary, with tokens for masks and padding, but that of "
+            f"{corpus.folder} is of the kind {kind.name}: prepare a corpus with another (firth vocab --kind wordpiece)"
+        )
+    recipe.row.reads(corpus.tokenizer)
+    n_slots = recipe.train.slots
+    if world.size > n_slots or (world.group is None and n_slots % world.size):
+        raise ConfigError(
+            f"train.micro_batches={n_slots} cannot be shared by {world.size} processes: leave it out for a new run"
+        )
+
+
+def _first_weights(
+    objective: Objective, recipe: Pretrain, corpus: Corpus, world: World, tell: Callable[[str], None]
+) -> None:
+    """Give a new run its weights: those of the model to continue, or initial ones."""
+    if has_weights(recipe.model):
+        _load_base(objective, recipe.model, corpus, tell)
+        if recipe.init.trained_positions:
+            extrapolate_positions(objective.encoder, recipe.init.trained_positions)
+    elif world.leads or world.group is None:
+        # Processes of one machine share the leading one's weights.
+        initialize(objective, corpus, recipe.init, tell)
+    if isinstance(objective.encoder, MtLstm):
+        _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
 
 
 def _tell_left_out(loader: Loader, what: str, tell: Callable[[str], None]) -> None:

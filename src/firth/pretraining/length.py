@@ -46,14 +46,14 @@ def with_steps(recipe: Pretrain, pace: Pace) -> Pretrain:
     The result is stored with the run, so that resuming does not measure again.
     """
     train = recipe.train
-    looks = _evaluation_steps(recipe, pace)
+    evaluation_steps = _evaluation_steps(recipe, pace)
     if train.epochs:
         steps = train.epochs * pace.epoch_steps
-        n_evaluations = _n_evaluations(steps, looks)
+        n_evaluations = _n_evaluations(steps, evaluation_steps)
     else:
         steps = 60 * (train.minutes or DEFAULT_MINUTES) / pace.step_s
-        n_evaluations = _n_evaluations(steps, looks)
-        steps -= n_evaluations * looks  # evaluations take their share of the time
+        n_evaluations = _n_evaluations(steps, evaluation_steps)
+        steps -= n_evaluations * evaluation_steps  # evaluations take their share of the time
         if not train.minutes:
             steps = min(steps, MOST_EPOCHS * pace.epoch_steps)
     n = min(max(round(steps), 1), _MOST_STEPS)
@@ -78,8 +78,8 @@ def _evaluation_steps(recipe: Pretrain, pace: Pace) -> float:
     return min(asked, pace.dev_batches) / recipe.train.slots * _FORWARD_SHARE
 
 
-def _n_evaluations(steps: float, looks: float) -> int:
-    room = _EVALUATION_SHARE * steps / looks if looks else _MOST_EVALUATIONS
+def _n_evaluations(steps: float, evaluation_steps: float) -> int:
+    room = _EVALUATION_SHARE * steps / evaluation_steps if evaluation_steps else _MOST_EVALUATIONS
     return max(1, min(_MOST_EVALUATIONS, int(room)))
 
 

@@ -33,7 +33,7 @@ class Pretrain:
     train: TrainConfig = option(TrainConfig(), "length, batches, checkpoints")
 
     def __post_init__(self) -> None:
-        self.optim.check_looks(self.train.eval_every, "train.eval_every")
+        self.optim.check_evaluations(self.train.eval_every, "train.eval_every")
         row = SYSTEMS[self.system]
         if self.data.instances not in row.instances:
             raise ConfigError(

@@ -29,7 +29,7 @@ from firth.pretraining.recipe import (
     read_resolved_recipe,
 )
 from firth.pretraining.report import write_run_report
-from firth.pretraining.several import Processes, Sharding, count_processes, for_processes, with_sharding
+from firth.pretraining.several import Processes, Sharding, check_sharding, count_processes, for_processes, with_sharding
 from firth.progress import say, silent
 from firth.recipes import Settings, plain_of
 from firth.systems import has_weights
@@ -194,7 +194,7 @@ def run_recipe(
             stack.enter_context(lock(run) if world.leads else contextlib.nullcontext())
             n_threads = 0
             if world.size == 1:
-                with_sharding(recipe, world, sharding, tell)
+                check_sharding(sharding)
                 n = count_processes(recipe, run, processes)
                 recipe, n_threads = for_processes(recipe, n), max(torch.get_num_threads() // n, 1)
                 if not is_sized(recipe):

@@ -129,18 +129,23 @@ def memory_of(recipe: Pretrain, machine: Machine, n: int, *, shares: int = 1) ->
     )
 
 
+def check_sharding(asked: Sharding) -> None:
+    """ConfigError for ``full`` where the processes are of one machine, or there is only one."""
+    if asked == "full":
+        raise ConfigError(
+            "--sharding full is for several processes that torchrun starts; those of one machine (--processes) "
+            "always share one copy of weights and optimizer state"
+        )
+
+
 def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callable[[str], None]) -> World:
     """Choose whether the processes that torchrun started divide weights, gradients and optimiser state.
 
     auto: if one of them has too little memory for all. Unless none is asked for, blocks are recomputed if that is not
     enough. ConfigError if that cannot be.
     """
-    if world.size == 1 or world.group is not None:
-        if asked == "full":
-            raise ConfigError(
-                "--sharding full is for several processes that torchrun starts; those of one machine (--processes) "
-                "always share one copy of weights and optimizer state"
-            )
+    if world.group is not None:
+        check_sharding(asked)
         return world
     if asked == "none":
         return world

@@ -13,6 +13,7 @@ import numpy as np
 
 from firth.baseline.model import Baseline
 from firth.errors import CheckpointError, ConfigError, LengthError
+from firth.inference.precision import Precision
 from firth.serving.abilities import abilities_of, words_of
 from firth.serving.cost import CostModel
 from firth.serving.forward import Forward, Job, Prepared
@@ -35,7 +36,7 @@ class Hosted:
     path: Path
     predictor: "Model | Baseline"
     threshold: float = 0.0
-    precision: str = "float32"
+    precision: Precision = "float32"
     cost: CostModel = field(default_factory=CostModel)
     # Of a model of whole words: these, with their vectors.
     words: "WordTable | None" = field(init=False)
@@ -141,7 +142,7 @@ class Hosted:
 
         Answering raises LengthError before anything is computed if the vectors have more than ``most_numbers``.
         """
-        from firth.inference.embedding import layer_number
+        from firth.inference.embedding import layer_number, windows_of
 
         def prepare() -> Prepared:
             by_text, cut = self._rows(texts, truncate)
@@ -154,8 +155,7 @@ class Hosted:
                 )
 
             def answers(found: list[np.ndarray]) -> list[np.ndarray]:
-                outputs = iter(found)
-                joined = [np.concatenate([next(outputs) for _ in windows]) for windows in by_text]
+                joined = [np.concatenate(outputs) for outputs in windows_of(by_text, found)]
                 _check_finite(joined)
                 return joined
 
@@ -227,15 +227,15 @@ class Hosted:
 
     def hidden_states(self, texts: Sequence[str]) -> Job:
         """For each text the vectors (T, H) of its tokens in every layer, special tokens included."""
+        from firth.inference.embedding import windows_of
 
         def prepare() -> Prepared:
             by_text, _ = self._rows(texts, "no")
 
             def answers(found: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-                outputs = iter(found)
                 joined = [
-                    [np.concatenate(layer) for layer in zip(*[next(outputs) for _ in windows], strict=True)]
-                    for windows in by_text
+                    [np.concatenate(layer) for layer in zip(*outputs, strict=True)]
+                    for outputs in windows_of(by_text, found)
                 ]
                 _check_finite([layer for layers in joined for layer in layers])
                 return joined
@@ -246,16 +246,16 @@ class Hosted:
 
     def layer_means(self, texts: Sequence[str]) -> Job:
         """For each text the mean (H) of its tokens' vectors in every layer, as ``embed`` pools one."""
-        from firth.inference.embedding import join_windows
+        from firth.inference.embedding import join_windows, windows_of
 
         def prepare() -> Prepared:
             by_text, _ = self._rows(texts, "no")
 
             def answers(found: list[Any]) -> list[list[np.ndarray]]:
-                outputs, joined = iter(found), list[list[np.ndarray]]()
-                for windows in by_text:
+                joined = list[list[np.ndarray]]()
+                for windows, outputs in zip(by_text, windows_of(by_text, found), strict=True):
                     lengths = [len(row) for row in windows]
-                    layers = zip(*[next(outputs) for _ in windows], strict=True)
+                    layers = zip(*outputs, strict=True)
                     joined.append([join_windows(layer, lengths, "mean", False) for layer in layers])
                 _check_finite([vector for layers in joined for vector in layers])
                 return joined
@@ -357,12 +357,12 @@ def _windows(by_text: list[list[list[int]]]) -> int:
 
 
 def _joined(by_text: list[list[list[int]]], found: list[Any], pool: "Pool", unit: bool) -> list[np.ndarray]:
-    from firth.inference.embedding import join_windows
+    from firth.inference.embedding import join_windows, windows_of
 
-    outputs, vectors = iter(found), []
-    for windows in by_text:
-        own = [next(outputs) for _ in windows]
-        vectors.append(join_windows(own, [len(row) for row in windows], pool, unit))
+    vectors = [
+        join_windows(outputs, [len(row) for row in windows], pool, unit)
+        for windows, outputs in zip(by_text, windows_of(by_text, found), strict=True)
+    ]
     _check_finite(vectors)
     return vectors
 
@@ -374,9 +374,8 @@ def _check_finite(arrays: Sequence[np.ndarray]) -> None:
         raise CheckpointError(NOT_FINITE)
 
 
-def load_hosted(name: str, path: Path, precision: str, threshold: float) -> Hosted:
+def load_hosted(name: str, path: Path, precision: Precision, threshold: float) -> Hosted:
     """Load a model to serve it; errors as ``firth.load``."""
     from firth.inference.loading import load
 
-    predictor = load(path, precision=precision)  # type: ignore[arg-type]  # one of the four
-    return Hosted(name, path, predictor, threshold, precision)
+    return Hosted(name, path, load(path, precision=precision), threshold, precision)

@@ -21,6 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from firth.errors import ConfigError, FirthError
+from firth.inference.precision import Precision
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
 from firth.serving.admin import apart, forget_garbage, reload_model, show_models, warm, why_not
@@ -48,7 +49,7 @@ class Served:
     limits: Limits
     host: str = "127.0.0.1"
     port: int = 8080
-    precision: str = "float32"
+    precision: Precision = "float32"
     threshold: float = 0.0
     accept_ids: bool = False
 

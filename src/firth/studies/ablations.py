@@ -9,7 +9,7 @@ sequence autoencoder or a language model as the start (Dai & Le 2015). *word vec
 All choices are made on a tenth of the training examples; dev files are scored once a run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,16 +18,14 @@ import numpy as np
 import torch
 
 from firth.corpus.prepare import prepare
-from firth.errors import ConfigError
 from firth.files import make_folder, write_text
 from firth.finetuning.adaptation import texts_of
 from firth.finetuning.labelled import read_labelled
 from firth.finetuning.recipe import data_config
 from firth.folder import read_model, write_model
 from firth.models.bilm import Bilm
-from firth.progress import say
 from firth.recipes import laid_over
-from firth.studies.cells import StudyCell, run_study
+from firth.studies.cells import StudyCell, check_data
 from firth.studies.directionality import pretrain_cell
 from firth.studies.finetuning import ROWS, recipe_of
 from firth.studies.representations import PIECES, WORDS, task_cell, text_cell, vector_cell
@@ -327,24 +325,10 @@ ABLATIONS: dict[str, Ablation] = {
 }  # fmt: skip
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``models``, which other studies begin from, is not read. TrainingError at the end if some cells failed.
-    """
-    if not data.is_dir():
-        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
-    cells = [*text_cells(data, out), *model_cells(data, out), *task_cells(data, out)]
-    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
+def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
+    """Every cell: of each text, of each model that is pre-trained on one, and of each row of the tables."""
+    check_data(data)
+    return [*text_cells(data, out), *model_cells(data, out), *task_cells(data, out)]
 
 
 def text_cells(data: Path, out: Path) -> list[StudyCell]:

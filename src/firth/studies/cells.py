@@ -37,25 +37,40 @@ FACTS = "study.json"
 class StudyCell:
     """``work(folder, **options)`` makes the cell's facts (plain data); it is a function of a module, by name.
 
-    ``needs``: the names of the cells that must be done before it.
+    ``needs``: the names of the cells that must be done before it. ``prepare``: makes what it reads, where that is not
+    there yet, before any cell is begun. ``alone``: it has all CPUs, as no other cell is ready beside it.
     """
 
     name: str
     work: Callable[..., dict[str, Any]]
     options: dict[str, Any]
     needs: tuple[str, ...] = ()
+    prepare: Callable[[], None] | None = None
+    alone: bool = False
+
+
+def check_data(folder: Path) -> None:
+    """ConfigError if the folder of the data sets is not there."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder (--data: the folder of the data sets)")
+
+
+def check_corpus(folder: Path) -> None:
+    """ConfigError if a corpus of ``make models`` is not there."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder (made by make models)")
 
 
 def run_study(
     cells: Sequence[StudyCell],
     out: Path,
     *,
-    only: Sequence[str],
+    only: Sequence[str] = (),
     workers: int,
     tell: Callable[[str], None],
     on: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """Run or go on with the cells whose names have one of ``only`` (none: all), and with those that they need.
+    """Run or resume the cells whose names have one of ``only`` (none: all), and with those that they need.
 
     ``workers``: how many at once; 0: one per CPU. ``on``: a Ray cluster, as ``connect`` reads it.
     Returns the facts of every cell that is done, and writes them to ``out/study.json``. ConfigError where no cell has
@@ -65,6 +80,9 @@ def run_study(
     if not chosen:
         raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
     collect_facts(cells, out / "cells")  # what was made otherwise is refused now, not after hours
+    for cell in chosen:
+        if cell.prepare is not None:
+            cell.prepare()
     done = run_cells(chosen, out / "cells", workers, tell, on)
     facts = collect_facts(cells, out / "cells")
     write_json(out / FACTS, facts)
@@ -99,12 +117,13 @@ def run_cells(
         workers = workers or cpus
         tell(f"{len(cells)} cells, {len(ready)} done; {workers} at a time")
         # Each takes its share of the processors.
-        threads = max(cpus // workers, 1)
+        share = max(cpus // workers, 1)
         if cluster is None:
-            _run(todo, stamps_of(cells), workers, tell, _Processes(out, threads))
+            _run(todo, stamps_of(cells), workers, tell, _Processes(out, share, cpus))
         else:
-            threads = min(threads, max(node.cpus for node in cluster.nodes()))
-            _run(todo, stamps_of(cells), workers, tell, _Tasks(out, threads, Calls(cluster, tell), bool(cluster.gpus)))
+            most = max(node.cpus for node in cluster.nodes())
+            tasks = _Tasks(out, min(share, most), most, Calls(cluster, tell), bool(cluster.gpus))
+            _run(todo, stamps_of(cells), workers, tell, tasks)
     return collect_facts(cells, out)
 
 
@@ -196,16 +215,16 @@ def _run(
 
 
 class _Processes:
-    """Processes of this machine."""
+    """Processes of this machine: each has ``threads``, one that runs alone ``most``."""
 
-    def __init__(self, out: Path, threads: int):
-        self.out = out
-        # Libraries read this when the process starts.
-        os.environ["OMP_NUM_THREADS"] = str(threads)
+    def __init__(self, out: Path, threads: int, most: int):
+        self.out, self.threads, self.most = out, threads, most
         self._running: dict[Future[float], tuple[StudyCell, ProcessPoolExecutor]] = {}
         self._pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
 
     def start(self, cell: StudyCell, stamp: str) -> None:
+        # Libraries read this when the process starts.
+        os.environ["OMP_NUM_THREADS"] = str(self.most if cell.alone else self.threads)
         # A process for each: what one leaves in memory, or is killed for, is none of the next one's.
         self._pools.append(pool := make_pool(1, _begin))
         self._running[submit(pool, _run_cell, cell, stamp, self.out)] = cell, pool
@@ -229,8 +248,8 @@ class _Processes:
 class _Tasks:
     """Tasks of a Ray cluster. Cells travel as the names of their functions and their options."""
 
-    def __init__(self, out: Path, threads: int, calls: Calls, gpu: bool):
-        self.out, self.threads, self.calls, self.gpu = out, threads, calls, gpu
+    def __init__(self, out: Path, threads: int, most: int, calls: Calls, gpu: bool):
+        self.out, self.threads, self.most, self.calls, self.gpu = out, threads, most, calls, gpu
         self._running: dict[str, StudyCell] = {}
 
     def start(self, cell: StudyCell, stamp: str) -> None:
@@ -241,7 +260,7 @@ class _Tasks:
             function=f"{__name__}:run_cell_on_node",
             arguments={**arguments, "out": str(self.out)},
             folder=self.out / cell.name,
-            cpus=self.threads,
+            cpus=self.most if cell.alone else self.threads,
             gpus=int(self.gpu),
         )
         self.calls.start(cell.name, call)

@@ -5,17 +5,14 @@ number of tokens, and fine-tuned on four tasks over seeds. All choices are made 
 dev files are scored once a run.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from firth.config import read_json
-from firth.errors import ConfigError
 from firth.pretraining import run as job
 from firth.pretraining.assembly import make_objective
-from firth.progress import say
-from firth.studies.cells import StudyCell, run_study
+from firth.studies.cells import StudyCell, check_corpus, check_data
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
 # About ten minutes of one processor core for BERT; the others predict more tokens a row, and take longer.
@@ -62,26 +59,12 @@ PUBLISHED = {
 }
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``models``: holds the English corpus. TrainingError at the end if some cells failed.
-    """
+def study_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+    """Every cell: of each model that is pre-trained, and of each task. ``models``: has the English corpus."""
+    check_data(data)
     corpus = models / "en" / "corpus"
-    for folder, what in ((data, "--data: the folder of the data sets"), (corpus, "made by make models")):
-        if not folder.is_dir():
-            raise ConfigError(f"{folder}: no such folder ({what})")
-    cells = [*pretrain_cells(corpus), *tune_cells(data, out)]
-    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
+    check_corpus(corpus)
+    return [*pretrain_cells(corpus), *tune_cells(data, out)]
 
 
 def pretrain_cells(corpus: Path) -> list[StudyCell]:

@@ -12,6 +12,7 @@ import csv
 import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from firth.config import read_json
 from firth.corpus.clean import Cleaning
 from firth.corpus.prepare import prepare
 from firth.data.hashing import seed_of
-from firth.errors import ConfigError, InputError
+from firth.errors import InputError
 from firth.files import write_text
 from firth.finetuning.adaptation import texts_of
 from firth.finetuning.finetune import resume, run_resolved
@@ -36,8 +37,7 @@ from firth.inference.score import score_outputs
 from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE, pretrain
 from firth.pretraining.run import resume as resume_pretraining
-from firth.progress import say
-from firth.studies.cells import StudyCell, run_study, select
+from firth.studies.cells import StudyCell, check_data
 from firth.systems import resolve_model
 from firth.tasks.predictions import Chosen
 from firth.tasks.table import TASKS
@@ -154,34 +154,10 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``models`` is not read: the shipped models are part of the package. TrainingError at the end if some cells failed:
-    the others are done, and the log of each says why.
-    """
-    if not data.is_dir():
-        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
-    cells = study_cells(data, out)
-    chosen = [cell.name for cell in select(cells, only)]
-    if any("/ARC/" in name for name in chosen):
-        _split_arc(data, out)
-    if any("/TREC/" in name for name in chosen):
-        _split_trec(data, out)
-    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
-
-
-def study_cells(data: Path, out: Path) -> list[StudyCell]:
+def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
     """Every cell: of each task with all labels and with few, and of each way to read the frozen encoder."""
+    check_data(data)
+    divide = {"ARC": partial(_split_arc, data, out), "TREC": partial(_split_trec, data, out)}
     cells = []
     for row in ROWS:
         if row.labels:
@@ -189,7 +165,7 @@ def study_cells(data: Path, out: Path) -> list[StudyCell]:
                 "recipe": recipe_of(row, data, out),
                 "more_text": str(data / row.more_text) if row.more_text else "",
             }
-            cells.append(StudyCell(f"{ADAPTED}/{row.name}", adapt_cell, options))
+            cells.append(StudyCell(f"{ADAPTED}/{row.name}", adapt_cell, options, prepare=divide.get(row.name)))
     for start in (PRETRAINED, BASELINE, SCRATCH, ADAPTED):
         for row in ROWS:
             if (start == BASELINE and not row.baseline) or (start == ADAPTED and not row.labels):
@@ -199,10 +175,11 @@ def study_cells(data: Path, out: Path) -> list[StudyCell]:
             if start == ADAPTED:
                 needs = (f"{ADAPTED}/{row.name}",)
                 recipe["model"] = str(out / "cells" / needs[0] / _RUN)
-            cells.append(_cell(f"tasks/{row.name}/{start}", recipe, start, needs))
+            prepare = divide.get(row.name)
+            cells.append(_cell(f"tasks/{row.name}/{start}", recipe, start, needs, prepare))
             for n in row.labels:
                 few = {**recipe, "data": recipe["data"] | {"limit": n}}
-                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start, needs))
+                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start, needs, prepare))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, out)
         recipe["head"] = {
@@ -216,11 +193,14 @@ def study_cells(data: Path, out: Path) -> list[StudyCell]:
     return cells
 
 
-def _cell(name: str, recipe: dict[str, Any], start: str, needs: tuple[str, ...] = ()) -> StudyCell:
+def _cell(
+    name: str, recipe: dict[str, Any], start: str, needs: tuple[str, ...], prepare: Callable[[], None] | None
+) -> StudyCell:
     if start == BASELINE:
-        return StudyCell(name, baseline_cell, {"recipe": {key: recipe[key] for key in ("task", "data")}})
+        options = {"recipe": {key: recipe[key] for key in ("task", "data")}}
+        return StudyCell(name, baseline_cell, options, prepare=prepare)
     settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-    return StudyCell(name, tune_cell, {"recipe": recipe, "settings": settings}, needs)
+    return StudyCell(name, tune_cell, {"recipe": recipe, "settings": settings}, needs, prepare)
 
 
 def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:

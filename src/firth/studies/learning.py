@@ -6,7 +6,7 @@ the share of minimal pairs of which it prefers the grammatical sentence.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import torch
 from firth.config import read_json
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.text_scores import MinimalPair, pair_accuracies
 from firth.objectives.masked_lm import MaskedLM
 from firth.pretraining import run as job
 from firth.pretraining.assembly import make_dev_loader
-from firth.progress import say
-from firth.studies.cells import StudyCell, run_study
+from firth.studies.cells import StudyCell, check_corpus
 from firth.tasks.readers.files import Problems, read_jsonl
 from firth.training.log import read_log
 
@@ -81,27 +80,14 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or resume the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``data``: has the minimal pairs. ``models``: has the English corpus. TrainingError at the end if some cells failed.
-    """
+def study_cells(data: Path, models: Path, _out: Path) -> list[StudyCell]:
+    """Every cell. ``data``: has the minimal pairs. ``models``: has the English corpus."""
     corpus = models / "en" / "corpus"
-    if not corpus.is_dir():
-        raise ConfigError(f"{corpus}: no such folder (made by make models)")
+    check_corpus(corpus)
     for path in PAIRS.values():
         if not (data / path).is_file():
             raise ConfigError(f"{data / path}: no such file (--data: the folder of the data sets)")
-    return run_study(learning_cells(data, corpus), out, only=only, workers=workers, tell=tell, on=on)
+    return learning_cells(data, corpus)
 
 
 def learning_cells(data: Path, corpus: Path) -> list[StudyCell]:
@@ -170,7 +156,7 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
         objective=dataclasses.replace(recipe.objective, next_sentence=False),
         data=dataclasses.replace(recipe.data, instances="documents", length=length, long_length=0, mixed_lengths=False),
     )
-    objective = load(model).loaded.objective
+    objective = load_model(model).loaded.objective
     assert isinstance(objective, MaskedLM)
     loss, correct, count = 0.0, 0.0, 0
     for batch in make_dev_loader(recipe, Corpus(recipe.data.corpus)).one_epoch(EVAL_BATCHES):
@@ -183,7 +169,7 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
 
 def preferred(model: Path, path: Path) -> float:
     """The share of minimal pairs of which the model prefers the good sentence, as the mean over paradigms."""
-    return pair_accuracies(load(model).prefers_good(_pairs(path)))["all"]["accuracy"]
+    return pair_accuracies(load_model(model).prefers_good(_pairs(path)))["all"]["accuracy"]
 
 
 def _pairs(path: Path) -> Iterator[MinimalPair]:

@@ -10,7 +10,7 @@ All choices are made on a tenth of the training examples; dev files are scored o
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 from firth.config import read_json
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import VocabKind, build_vocab
-from firth.errors import ConfigError
 from firth.export.convert import convert
 from firth.files import write_json, write_text
 from firth.finetuning.labelled import read_labelled
@@ -27,9 +26,8 @@ from firth.finetuning.recipe import data_config
 from firth.folder import read_model
 from firth.pretraining import run as job
 from firth.pretraining.recipe import Pretrain
-from firth.progress import say
 from firth.recipes import laid_over
-from firth.studies.cells import StudyCell, run_study
+from firth.studies.cells import StudyCell, check_data
 from firth.studies.finetuning import ROWS, SEEDS, TableRow, recipe_of, tune_cell
 from firth.vectors.folder import VectorOptions
 from firth.vectors.train import VectorTraining, train_vectors
@@ -154,27 +152,13 @@ _FEWEST_UPDATES = 200
 _NEWS = TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"})
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``models``, which other studies begin from, is not read. TrainingError at the end if some cells failed.
-    """
-    if not data.is_dir():
-        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
-    cells = [
+def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
+    """Every cell: of each text, of each model that is pre-trained on one, and of each table."""
+    check_data(data)
+    return [
         *text_cells(data, out), *pretrain_cells(data, out), *task_cells(data, out),
         *mix_cells(data, out), *label_cells(data, out),
     ]  # fmt: skip
-    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
 
 
 def text_cells(data: Path, out: Path) -> list[StudyCell]:

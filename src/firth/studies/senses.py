@@ -22,11 +22,11 @@ from firth.baseline.config import GramConfig
 from firth.baseline.tfidf import fit_vectorizer
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
-from firth.inference.model import load
+from firth.inference.model import load_model
 from firth.inference.word_table import open_table
 from firth.metrics.neighbours import correct_by_neighbours, principal_components, unit_vectors
 from firth.progress import say
-from firth.studies.cells import StudyCell, run_study
+from firth.studies.cells import StudyCell
 from firth.text.corpus import CorpusReader
 from firth.text.records import Text
 from firth.text.sentences import split_sentences
@@ -106,24 +106,12 @@ class LabelledOccurrence:
     start: int
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or resume the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``models``: may hold the folders ``elmo`` and ``gpt``. TrainingError at the end if some cells failed.
-    """
+def study_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
+    """Every cell. ``models``: may have the folders ``elmo`` and ``gpt``."""
     text = data / "en-wiki-large" / "train.txt.xz"
     if not text.is_file():
         raise ConfigError(f"{text}: no such file (--data: the folder of the data sets)")
-    return run_study(sense_cells(text, models, out, tell), out, only=only, workers=workers, tell=tell, on=on)
+    return sense_cells(text, models, out, say)
 
 
 def sense_cells(text: Path, models: Path, out: Path, tell: Callable[[str], None]) -> list[StudyCell]:
@@ -232,7 +220,7 @@ def model_cell(folder: Path, *, occurrences: str, model: str, k: int) -> dict[st
     """Accuracies of every layer of a model, and the best layer's vectors in two dimensions."""
     ones = read_occurrences(occurrences)
     each = []
-    for one, found in zip(ones, load(model).vectors_stream([one.text for one in ones]), strict=True):
+    for one, found in zip(ones, load_model(model).vectors_stream([one.text for one in ones]), strict=True):
         number = next(i for i, unit in enumerate(found.words) if unit.start <= one.start < unit.end)
         each.append([found.of_words(layer)[number] for layer in found.each])
     layers = {f"layer {i}": np.stack(layer) for i, layer in enumerate(zip(*each, strict=True))}

@@ -6,7 +6,7 @@ greedily and with a beam, and by the mean with other beams and length penalties 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from firth.inference.translation_scores import evaluate_translation
 from firth.metrics.translation import translation_metrics
 from firth.pretraining import run as job
 from firth.pretraining.average import average
-from firth.progress import say
-from firth.studies.cells import StudyCell, run_study, select
+from firth.studies.cells import StudyCell
 from firth.training.log import read_log
 
 PIECES = 8000
@@ -61,31 +60,10 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``data``: holds ``multi30k``. ``models``, which other studies begin from, is not read. TrainingError at the end
-    if some cells failed.
-    """
+def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
+    """Every cell: the training, and each model with each search. ``data``: has the folder ``multi30k``."""
     files = {name: _file(data / "multi30k", name) for name in ("train.en", "train.de", "val.en", "val.de")}
-    first = training_cell(out)
-    cells = [first, *score_cells(files, out)]
-    chosen = select(cells, only)
-    if chosen:
-        translation_metrics()  # not after the training
-        make_corpus(files, out)
-        # By all processors: nothing can be done beside it.
-        run_study([first], out, only=(), workers=1, tell=tell, on=on)
-    return run_study(cells, out, only=only, workers=workers, tell=tell, on=on)
+    return [training_cell(files, out), *score_cells(files, out)]
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -97,6 +75,7 @@ def _file(folder: Path, name: str) -> Path:
 
 def make_corpus(files: dict[str, Path], out: Path) -> None:
     """A joint vocabulary of both languages, and the captions as a corpus; what exists is kept."""
+    translation_metrics()  # that they lack a package is said now, not after the training
     vocab, corpus = out / "vocab", out / "corpus"
     if not (vocab / "tokenizer.json").is_file():
         build_vocab([files["train.en"], files["train.de"]], vocab, size=PIECES, kind="bpe")
@@ -111,9 +90,10 @@ def make_corpus(files: dict[str, Path], out: Path) -> None:
         )
 
 
-def training_cell(out: Path) -> StudyCell:
+def training_cell(files: dict[str, Path], out: Path) -> StudyCell:
+    """The training, which all other cells wait for."""
     recipe = {**RECIPE, "data": {**RECIPE["data"], "corpus": str(out / "corpus")}}
-    return StudyCell(TRAINING, train_cell, {"recipe": recipe})
+    return StudyCell(TRAINING, train_cell, {"recipe": recipe}, prepare=partial(make_corpus, files, out), alone=True)
 
 
 def score_cells(files: dict[str, Path], out: Path) -> list[StudyCell]:

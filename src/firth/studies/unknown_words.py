@@ -4,19 +4,17 @@ Word vectors are trained once on English articles, by word2vec and by fastText, 
 CRF learns on them to find the names of CoNLL-2003. The rules are those of the specification of word vectors, §5.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firth.errors import ConfigError
 from firth.files import write_text
 from firth.finetuning.labelled import read_labelled
 from firth.finetuning.recipe import data_config
 from firth.folder import read_model
-from firth.progress import say
 from firth.recipes import laid_over
-from firth.studies.cells import StudyCell, run_study
+from firth.studies.cells import StudyCell, check_data
 from firth.studies.finetuning import tune_cell
 from firth.vectors.folder import VectorOptions, convert_vectors
 from firth.vectors.train import VectorTraining, train_vectors
@@ -59,23 +57,10 @@ RULES: dict[str, UnknownWordRule] = {
 }
 
 
-def study(
-    data: Path,
-    models: Path,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    workers: int = 2,
-    tell: Callable[[str], None] = say,
-    on: str = "",
-) -> dict[str, Any]:
-    """Run or go on with the study in ``out``; returns all that is done, and writes it to ``out/study.json``.
-
-    ``models`` is not read. TrainingError at the end if some cells failed.
-    """
-    if not data.is_dir():
-        raise ConfigError(f"{data}: no such folder (--data: the folder of the data sets)")
-    return run_study([*vector_cells(data), *rule_cells(data, out)], out, only=only, workers=workers, tell=tell, on=on)
+def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
+    """Every cell: of each kind of vectors, and of each rule."""
+    check_data(data)
+    return [*vector_cells(data), *rule_cells(data, out)]
 
 
 def vector_cells(data: Path) -> list[StudyCell]:

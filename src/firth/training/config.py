@@ -67,11 +67,11 @@ class OptimConfig:
         """Whether held-out scores control the learning rate or weight averaging."""
         return self.plateau_factor < 1 or self.averaged_after > 0
 
-    def check_looks(self, looks: int, option: str) -> None:
-        """Refuse options that need several evaluations if there is only one, at the end; ``option`` sets the number."""
-        if self.follows_scores and not looks:
+    def check_evaluations(self, n: int, key: str) -> None:
+        """Refuse options that need several evaluations if there is only one, at the end: ``key`` is ``n``, so 0."""
+        if self.follows_scores and not n:
             raise ConfigError(
-                f"optim.plateau_factor and optim.averaged_after require evaluations during training: {option}=0 has "
+                f"optim.plateau_factor and optim.averaged_after require evaluations during training: {key}=0 has "
                 "one, at the end"
             )
 

@@ -17,19 +17,21 @@ from firth.training.collectives import World, any_rank, barrier, text_of_leader
 from firth.training.writer import BackgroundWriter, copies, room_for_copies
 
 _Result = TypeVar("_Result")
+# ``save_model(folder, facts, weights)`` writes the files of a model folder.
+SaveModel = Callable[[Path, dict[str, Any], dict[str, Tensor]], None]
 
 
 @dataclass(kw_only=True)
 class Saver:
     """Writes to the folder ``run``: within ``writing()`` in a thread, from copies; outside of it at once.
 
-    ``save_model(folder, facts, weights)`` writes the files of a model folder. ``keep``: number of checkpoints that
-    stay. ``free``: bytes of memory that the host has left, None if unknown; without room for copies, training waits
-    while something is written. All methods but ``save_best`` are called by all processes together.
+    ``keep``: number of checkpoints that stay. ``free``: bytes of memory that the host has left, None if unknown;
+    without room for copies, training waits while something is written. All methods but ``save_best`` are called by all
+    processes together.
     """
 
     run: Path
-    save_model: Callable[[Path, dict[str, Any], dict[str, Tensor]], None]
+    save_model: SaveModel
     keep: int
     free: Callable[[], float | None]
     world: World
