@@ -45,7 +45,7 @@ from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.meter import Meter
 from firth.training.optim import AveragedSgd, keeps_state
-from firth.training.saver import Saver
+from firth.training.saver import SaveModel, Saver
 from firth.training.state import OF_ANOTHER, State, check_identity, read_state
 from firth.training.update import make_update
 
@@ -86,7 +86,7 @@ class Trainer:
     rate: Callable[[int], float]
     flops: Callable[[Batch], float]
     run: Path
-    save_model: Callable[[Path, dict[str, Any], dict[str, Tensor]], None]
+    save_model: SaveModel
     identity: dict[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     scales: Mapping[str, float] = field(default_factory=dict)
