@@ -17,7 +17,7 @@ from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import SPECIALS
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *(form for c in "abcdehimnortuyABC.," for form in (c, "##" + c))]
 SIZES = BertConfig(vocab_size=len(PIECES), width=8, n_layers=2, n_heads=2, feed_forward_width=12, max_positions=32)

@@ -30,7 +30,8 @@ from firth.tasks.config import (
     WindowConfig,
 )
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 from firth.training.checkpoint import load_tensors, save_tensors
 
 PIECES = [*SPECIALS, "the", "cat", "##s", "고양이"]

@@ -7,7 +7,8 @@ import torch
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model
 from firth.systems import SYSTEMS
-from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS, WORDS
 
 NAMES = [f"{c}{i}" for c in "abcdef" for i in range(6)]
 PIECES = [*SPECIALS, *NAMES, "##s"]

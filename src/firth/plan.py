@@ -21,7 +21,7 @@ from firth.progress import say
 from firth.recipes import read_recipe_file
 from firth.systems import SIZES
 from firth.text.corpus import CorpusReader
-from firth.text.tokenizer import WORDPIECE
+from firth.text.tokenizer_kinds import WORDPIECE
 from firth.training.collectives import World
 
 RECIPE = "small"

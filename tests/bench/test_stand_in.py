@@ -7,7 +7,8 @@ import pytest
 
 from firth.bench.synthetic import ARTICLE_SENTENCES, plain_corpus, plain_texts, plain_tokenizer
 from firth.data.shards import Corpus
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 
 def test_texts_have_their_lengths() -> None:

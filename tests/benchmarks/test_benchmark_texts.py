@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from firth.text.sentences import split_sentences
-from firth.text.tokenizer import SPECIALS
+from firth.text.tokenizer_kinds import SPECIALS
 
 NOWHERE = Path("nowhere")
 

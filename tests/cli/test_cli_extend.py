@@ -11,7 +11,8 @@ from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.tasks.config import ClassifyConfig
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *(form for c in "acdehimnortuy" for form in (c, "##" + c))]
 SIZES = {"width": 8, "n_layers": 1, "n_heads": 2, "feed_forward_width": 8, "max_positions": 32}

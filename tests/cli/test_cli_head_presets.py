@@ -12,7 +12,8 @@ from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 
 @pytest.fixture(scope="module")

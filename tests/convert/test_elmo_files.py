@@ -20,7 +20,8 @@ from firth.models.config import BilmConfig
 from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 h5py = pytest.importorskip("h5py")
 

@@ -12,7 +12,8 @@ from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
 from firth.objectives.config import TiedLMConfig
 from firth.objectives.next_token import TiedLM
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 CONFIG = GptConfig(
     vocab_size=30,

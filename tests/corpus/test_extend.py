@@ -29,7 +29,8 @@ from firth.tasks.config import ClassifyConfig, TagConfig
 from firth.tasks.table import TASKS
 from firth.text.added_tokens import greedy_pieces
 from firth.text.corpus import CorpusReader
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 from firth.training.log import read_log
 from firth.training.trainer import Trainer
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from firth.data.shards import FORMAT, VERSION, Manifest, write_manifest, write_shard
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *(f"w{i}" for i in range(60)), *(f"##s{i}" for i in range(15))]
 

@@ -12,7 +12,8 @@ from firth.folder import PRETRAINING, write_model
 from firth.systems import SYSTEMS
 from firth.tasks.config import ClassifyConfig
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PAGES = sorted(
     path for path in (DOCS / "verbs").glob("*.md") if any(block.language == "python" for block in blocks_of(path, {}))

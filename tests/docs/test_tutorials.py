@@ -11,7 +11,8 @@ from typed_pages import DOCS, Reader, blocks_of
 from firth.cli import main
 from firth.folder import PRETRAINING, write_model
 from firth.systems import SYSTEMS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PAGES = ["own-labels", "own-text", "korean", "published-weights"]
 

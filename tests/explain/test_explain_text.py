@@ -22,7 +22,8 @@ from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model, load_model
 from firth.page import COLOURS
 from firth.systems import SYSTEMS
-from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS, WORDS
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
 

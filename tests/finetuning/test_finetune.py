@@ -54,7 +54,8 @@ from firth.tasks.table import TASKS
 from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
 from firth.text.records import Tagged, Text
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.training import trainer
 from firth.training.log import read_log
 

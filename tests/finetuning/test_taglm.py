@@ -25,7 +25,8 @@ from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.vectors.folder import convert_vectors
 
 QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said

@@ -34,7 +34,8 @@ from firth.pretraining.run import pretrain
 from firth.pretraining.run import resolve as resolve_pretraining
 from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_words, weights_for_words
 from firth.text.fastai_words import tokenizer_of_fastai
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.training import trainer
 from firth.training.layer_rates import layer_scales
 from firth.training.log import read_log

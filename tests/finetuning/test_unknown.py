@@ -5,7 +5,8 @@ import pytest
 from firth.errors import ConfigError
 from firth.finetuning.unknown import check_known
 from firth.text.records import Question, Tagged, Text
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, "a", "good", "film"], lowercase=True)
 

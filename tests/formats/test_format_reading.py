@@ -34,7 +34,7 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
-from firth.text.tokenizer import SPECIALS
+from firth.text.tokenizer_kinds import SPECIALS
 
 FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLAIN = network_of(dropout=0.25)

@@ -19,7 +19,8 @@ from firth.inference.model import Model, load_model
 from firth.layers.attention import SelfAttention
 from firth.systems import SYSTEMS
 from firth.text.layouts import Layout
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *"abcdefgh"]
 MOST = 40

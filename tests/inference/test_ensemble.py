@@ -30,7 +30,8 @@ from firth.tasks.model import TaskModel
 from firth.tasks.rows import RowMaker
 from firth.tasks.table import TASKS
 from firth.text.records import Choice, Question, Record, Tagged, Text
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 LETTERS = "abcdefghij"
 PIECES = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]

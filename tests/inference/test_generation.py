@@ -17,7 +17,8 @@ from firth.models.gpt import Gpt
 from firth.objectives.config import TiedLMConfig
 from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *(f"{c}{i}" for c in "abcdef" for i in range(6)), "##s"]
 SIZES = GptConfig(vocab_size=len(PIECES), width=32, n_layers=3, n_heads=4, max_positions=40)

@@ -17,7 +17,8 @@ from firth.packed import Hidden
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig, EmbeddingConfig
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 WORDS = [
     "the",

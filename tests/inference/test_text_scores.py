@@ -14,7 +14,8 @@ from firth.objectives.config import CausalLMConfig, MaskedLMConfig, TiedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_token import CausalLM, TiedLM
 from firth.packed import Rows, Tokens
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *(f"{c}{i}" for c in "abcdef" for i in range(6)), "##s"]
 TEXTS = ["a1 b2 c3", "d4", "e5 f0 a1s b1 c1 d1"]

@@ -17,7 +17,8 @@ from firth.inference.token_vectors import Mix, windows
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, "the", "cat", "##s", "sat", ".", "고양이", "##가", "word"]
 WORDS = ["<unk>", "<s>", "<sep>", "</s>", "the", "cat", "sat", "."]

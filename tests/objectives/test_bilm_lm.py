@@ -17,7 +17,8 @@ from firth.objectives.config import BilmLMConfig
 from firth.packed import Carry
 from firth.text.layouts import Layout
 from firth.text.open_words import vocabulary_characters
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 TOKENIZER = Tokenizer.from_words([*WORDS.specials, *"abcdefgh"], lowercase=False)
 LAYOUT = Layout((1,), (3, 1), (3,), has_segments=False)

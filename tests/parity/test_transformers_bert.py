@@ -22,7 +22,8 @@ from firth.objectives.config import CausalLMConfig, MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_token import CausalLM
 from firth.packed import Rows, Tokens, to_padded
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
 

@@ -24,7 +24,8 @@ from firth.objectives.next_token import TiedLM
 from firth.packed import Rows, Tokens, to_padded
 from firth.tasks.choose import Chooser
 from firth.tasks.config import ChooseConfig
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
 

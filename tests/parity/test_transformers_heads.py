@@ -30,7 +30,8 @@ from firth.tasks.config import (
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,7 +14,7 @@ from firth.folder import Loaded
 from firth.formats.table import find_format, open_model, read_format
 from firth.packed import Rows, Tokens, to_padded
 from firth.tasks.model import TaskModel
-from firth.text.tokenizer import SPECIALS
+from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
 

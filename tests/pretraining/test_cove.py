@@ -23,7 +23,8 @@ from firth.models.config import MtLstmConfig
 from firth.models.mtlstm import MtLstm
 from firth.pretraining.average import average
 from firth.pretraining.run import pretrain, resolve, resume
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.vectors.fixed_words import fill_words
 from firth.vectors.folder import convert_vectors
 

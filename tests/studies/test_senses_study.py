@@ -21,7 +21,8 @@ from firth.studies.senses_report import (
     write_study_report,
 )
 from firth.systems import SYSTEMS
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 TWO = {name: cues for name, cues in CUES.items() if name.split("/")[0] in PICTURED}
 N_ARTICLES = 8

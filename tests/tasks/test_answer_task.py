@@ -21,7 +21,8 @@ from firth.tasks.predictions import Answered
 from firth.tasks.rows import Example, RowMaker, collate, make_row, spans
 from firth.text.layouts import bert_layout
 from firth.text.records import Answer, Question
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 _LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,()-'%년부터🙂", "\u0323"]
 PIECES = [*SPECIALS, *_LETTERS, *(f"##{c}" for c in _LETTERS), "steve", "smith", "cafe", "1895", "1394년", "##부터"]

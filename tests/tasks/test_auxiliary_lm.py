@@ -32,7 +32,8 @@ from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate, following
 from firth.tasks.table import TASKS
 from firth.text.records import Choice, Tagged, Text
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 LETTERS = "abcdefgh"
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *LETTERS], lowercase=True)

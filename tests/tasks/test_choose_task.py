@@ -18,7 +18,8 @@ from firth.tasks.config import ChooseConfig, WindowConfig
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
 from firth.text.records import Choice
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 LETTERS = "abcdefghijklmnop"
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *LETTERS], lowercase=True)

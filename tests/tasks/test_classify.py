@@ -29,7 +29,8 @@ from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
 from firth.text.records import Label, Text
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 LETTERS = "abcdefgh"
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, *LETTERS], lowercase=True)

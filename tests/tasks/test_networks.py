@@ -42,7 +42,8 @@ from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate
 from firth.tasks.table import TASKS
 from firth.text.records import Text
-from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS, WORDS
 from firth.training.checkpoint import list_checkpoints
 from firth.training.config import OptimConfig, TrainConfig
 from firth.training.optim import decays

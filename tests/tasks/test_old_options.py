@@ -16,7 +16,8 @@ from firth.option_names import with_old_names
 from firth.tasks.config import BiattentiveConfig, BiLstmConfig, LinearConfig
 from firth.tasks.old_options import with_network
 from firth.tasks.table import TASKS
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 # The table of features as every version before had it, where nothing was said.
 FEATURES: dict[str, Any] = {

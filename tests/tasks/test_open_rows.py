@@ -23,7 +23,8 @@ from firth.tasks.tag import Tagger, tag_examples
 from firth.text import open_words
 from firth.text.open_words import OpenWords, opened
 from firth.text.records import Choice, Question, Tagged, Text
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 CONFIG = TagConfig(labels=("O", "B-X"), network=network_of(layers=(0, 1), mix="scalar"))
 

@@ -6,7 +6,8 @@ from firth.errors import ConfigError
 from firth.tasks.predictions import Answered, Span
 from firth.tasks.published_answers import find_in_words, recover_published
 from firth.text.records import Question
-from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS, WORDS
 
 
 @pytest.mark.parametrize(

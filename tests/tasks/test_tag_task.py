@@ -21,7 +21,8 @@ from firth.tasks.rows import Example, RowMaker, collate
 from firth.tasks.tag import Tagger, cores, documents, surround, tag_answers, tag_examples
 from firth.text.layouts import bert_layout
 from firth.text.records import Tagged
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 _LETTERS = "abcdefgh"
 _KOREAN = ["이순신", "##은", "이", "##순신은", "신이", "##순", "##신", "서울", "##에", "##서", "살다", "."]

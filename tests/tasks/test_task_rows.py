@@ -24,7 +24,8 @@ from firth.tasks.rows import (
     target,
 )
 from firth.text.layouts import Layout, bert_layout, stream_layout
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, "a", "b"], lowercase=True)
 CLS, SEP = TOKENIZER.start_id, TOKENIZER.end_id

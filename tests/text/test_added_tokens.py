@@ -20,7 +20,8 @@ from firth.text.added_tokens import (
     measure_fit,
     text_runs,
 )
-from firth.text.tokenizer import BPE_SPECIALS, SPECIALS, UNK, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import BPE_SPECIALS, SPECIALS, UNK
 
 LETTERS = [form for letter in "abcd" for form in (letter, "##" + letter)]
 WORDS = st.text("abcd", min_size=1, max_size=6)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from firth.errors import TokenizerError
 from firth.text.bpe import merges_of, train_bpe
 from firth.text.layouts import bare_layout, bert_layout, gpt_layout, source_layout, stream_layout
-from firth.text.tokenizer import BPE, BPE_SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import BPE, BPE_SPECIALS
 from firth.text.wordpiece import WordSplitter
 
 TEXTS = (

@@ -6,7 +6,8 @@ import pytest
 
 from firth.errors import TokenizerError
 from firth.text.fastai_words import tokenizer_of_fastai
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 SECOND = ["xxunk", "xxpad", "xxbos", "xxeos", "xxfld", "xxrep", "xxwrep", "xxup", "xxmaj", "the", ",", ".", "n't", "do",
           "nasa", "cat", "mcdonald", "u.s", "a", "i", "xxfake", "xxfake", "xxfake"]  # fmt: skip

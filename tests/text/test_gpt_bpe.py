@@ -17,7 +17,8 @@ from firth.errors import TokenizerError
 from firth.text.gpt_bpe import MERGES, SPECIALS
 from firth.text.layouts import gpt_layout
 from firth.text.published import load_tokenizer, read_published
-from firth.text.tokenizer import OPENAI, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import OPENAI
 
 VOCABULARY, MERGES_FILE = next(iter(MERGES.items()))
 

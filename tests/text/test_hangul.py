@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from firth.text.hangul import is_korean, unread_hangul
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 SYLLABLES = [chr(0xAC00 + 28 * i) for i in range(300)]
 WORDS = [a + b for a, b in zip(SYLLABLES, SYLLABLES[1:], strict=False)]

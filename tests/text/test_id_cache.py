@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as Backend
 
 from firth.text import id_cache
 from firth.text.id_cache import IdCache
-from firth.text.tokenizer import BPE_SPECIALS, SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import BPE_SPECIALS, SPECIALS
 
 LETTERS = "aäbeήσςΣΑα나다Ⅷﬁ漢"
 BPE_PIECES = [*BPE_SPECIALS, "▁", "_", *LETTERS, *".,'-:;()!", "▁a", "ab"]

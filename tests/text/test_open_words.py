@@ -10,7 +10,8 @@ from firth.errors import TokenizerError
 from firth.text import open_words
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
 from firth.text.open_words import OpenWords, in_blocks, opened, vocabulary_characters
-from firth.text.tokenizer import SPECIALS, WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS, WORDS
 
 WORDS_IN = ("the", "cat", ".")
 

@@ -10,7 +10,8 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from firth.errors import TokenizerError
 from firth.text.published import load_tokenizer, read_published
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 LETTERS = "abcdeéABCDEÉ한국漢字가나,."
 CASED = [*SPECIALS, *(form for c in LETTERS for form in (c, "##" + c))]

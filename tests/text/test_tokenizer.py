@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from firth.errors import TokenizerError
-from firth.text.tokenizer import SPECIALS, Tokenizer
+from firth.errors import InputError, TokenizerError
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import SPECIALS
 
 PUBLISHED = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
 
@@ -244,6 +245,9 @@ def test_many_equals_one() -> None:
     assert tokenizer.ids_many(texts) == [tokenizer.ids_many([text])[0] for text in texts]
     assert tokenizer.ids_many([]) == [] == tokenizer.encode_many([])
     assert tokenizer.decode([2, *tokenizer.encode("unwanted , running").ids, 3]) == "unwanted, running"
+    for wrong in (-1, tokenizer.size):
+        with pytest.raises(InputError, match=f"^{wrong}: no token has this id; expected 0 to {tokenizer.size - 1}$"):
+            tokenizer.decode([2, wrong])
     assert tokenizer.continues.tolist() == [piece.startswith("##") for piece in tokenizer.pieces]
 
 

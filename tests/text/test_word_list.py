@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from firth.errors import TokenizerError
 from firth.text.added_tokens import check_extendable
 from firth.text.layouts import gpt_layout, stream_layout
-from firth.text.tokenizer import WORD_LIMIT, WORDS, Tokenizer
+from firth.text.tokenizer import WORD_LIMIT, Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.text.word_list import choose_words
 from firth.text.wordpiece import WordSplitter
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from firth.data.shards import FORMAT, VERSION, Manifest, write_manifest, write_shard
-from firth.text.tokenizer import PREFIX, SPECIALS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import PREFIX, SPECIALS
 
 # Tokens of a sentence, special ones left out: every tenth percentile from the 5th of SST-2's dev sentences and of
 # sentences of English Wikipedia, both in Google's uncased vocabulary.

@@ -262,7 +262,7 @@ def _bytes(flag: str, text: str) -> int:
 def _size_without_plan(tokenizer: Path, translations: bool) -> str | None:
     """A small model for a corpus that ``firth plan`` does not plan for; None for one of WordPiece, where it does."""
     from firth.text.published import load_tokenizer
-    from firth.text.tokenizer import WORDPIECE, WORDS
+    from firth.text.tokenizer_kinds import WORDPIECE, WORDS
 
     if translations:
         return "transformer-mini"

@@ -27,7 +27,8 @@ from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import write_text
 from firth.models.config import BilmConfig
 from firth.text.characters import N_CHARACTERS, ROW
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
 # What the vocabulary files of the original code call the special words.

@@ -17,7 +17,8 @@ from firth.files import new_folder, write_json
 from firth.progress import Progress, say
 from firth.text.bpe import train_bpe
 from firth.text.corpus import CorpusReader
-from firth.text.tokenizer import BPE, WORDPIECE, WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import BPE, WORDPIECE, WORDS
 from firth.text.word_list import choose_words
 from firth.text.wordpiece import MAX_TYPES, Score, WordCounts, WordSplitter, text_blocks, train_wordpiece
 from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit

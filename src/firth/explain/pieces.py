@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from firth.text.tokenizer import PREFIX, WORD_LIMIT
+from firth.text.tokenizer import WORD_LIMIT
+from firth.text.tokenizer_kinds import PREFIX
 
 
 @dataclass(frozen=True, slots=True)

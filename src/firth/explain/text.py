@@ -23,7 +23,7 @@ from firth.inference.text_scores import TokenScore, perplexity_of
 from firth.objectives.masked_lm import MaskedLM
 from firth.page import Report
 from firth.text.sentences import split_sentences
-from firth.text.tokenizer import WORDPIECE
+from firth.text.tokenizer_kinds import WORDPIECE
 
 _EPOCHS = 3
 _ELLIPSIS = "\u2026"

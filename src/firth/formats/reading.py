@@ -32,7 +32,8 @@ from firth.text.added_tokens import extended
 from firth.text.fastai_words import tokenizer_of_fastai
 from firth.text.hangul import unread_hangul
 from firth.text.published import read_published
-from firth.text.tokenizer import OPENAI, VOCABULARIES, WORDPIECE, WORDS, Tokenizer
+from firth.text.tokenizer import VOCABULARIES, Tokenizer
+from firth.text.tokenizer_kinds import OPENAI, WORDPIECE, WORDS
 
 Gelu = Literal["erf", "tanh"]
 _What = tuple[str, str, Any]  # system, task, options

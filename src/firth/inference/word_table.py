@@ -20,7 +20,8 @@ from firth.formats.table import find_format, open_model
 from firth.models.config import VectorsConfig
 from firth.models.vectors import Vectors, ngram_mean
 from firth.text.characters import character_rows
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.training.checkpoint import load_tensors
 
 # Words whose vectors are compared at once.

@@ -16,7 +16,7 @@ from firth.models.config import VectorsConfig
 from firth.packed import Encoder, Hidden, Tokens, kept_layers
 from firth.text.characters import BEGIN_WORD, END_WORD
 from firth.text.shapes import SHAPES, bucket_of, shape_of
-from firth.text.tokenizer import WORDS
+from firth.text.tokenizer_kinds import WORDS
 
 # Ids of a vocabulary of whole words, whose special tokens come first.
 UNKNOWN = WORDS.specials.index(WORDS.unk)

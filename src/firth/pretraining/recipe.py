@@ -13,7 +13,7 @@ from firth.formats.table import open_model
 from firth.pretraining.config import InitConfig
 from firth.recipes import Settings, check_recipe
 from firth.systems import SIZES, SYSTEMS, System, has_weights, resolve_model, size_named
-from firth.text.tokenizer import WORDS
+from firth.text.tokenizer_kinds import WORDS
 from firth.training.config import OptimConfig, TrainConfig
 
 

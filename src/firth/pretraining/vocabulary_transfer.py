@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from firth.folder import Loaded
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 
 def has_other_words(loaded: Loaded, tokenizer: Tokenizer) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from firth.errors import ConfigError
 from firth.tasks.predictions import Answered, Span
 from firth.text.records import Question
-from firth.text.tokenizer import WORDPIECE, Encoded, Tokenizer
+from firth.text.tokenizer import Encoded, Tokenizer
+from firth.text.tokenizer_kinds import WORDPIECE
 from firth.text.words import build_normalizer, build_pre_tokenizer
 
 # The white space that splits words there; no other does.

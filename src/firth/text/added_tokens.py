@@ -16,7 +16,8 @@ from itertools import accumulate, islice
 import tokenizers
 
 from firth.errors import TokenizerError
-from firth.text.tokenizer import PREFIX, UNK, WORD_LIMIT, WORDPIECE, WORDS, Tokenizer
+from firth.text.tokenizer import WORD_LIMIT, Tokenizer
+from firth.text.tokenizer_kinds import PREFIX, UNK, WORDPIECE, WORDS
 from firth.text.wordpiece import joined_pieces
 
 _MIN_COUNT = 2  # occurrences; a word seen once says little about a domain

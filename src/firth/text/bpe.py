@@ -11,7 +11,8 @@ from itertools import groupby
 
 from firth.errors import TokenizerError
 from firth.text.merging import Merger, choose_alphabet
-from firth.text.tokenizer import BPE_SPECIALS, WORD_LIMIT
+from firth.text.tokenizer import WORD_LIMIT
+from firth.text.tokenizer_kinds import BPE_SPECIALS
 
 _TELL_EVERY = 50  # tokens
 

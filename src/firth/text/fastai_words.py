@@ -15,7 +15,8 @@ from tokenizers import Regex, models, normalizers
 
 from firth.errors import TokenizerError
 from firth.text.gpt_bpe import build_pre_tokenizer
-from firth.text.tokenizer import WORDS, Tokenizer, frame_rows
+from firth.text.tokenizer import Tokenizer, frame_rows
+from firth.text.tokenizer_kinds import WORDS
 from firth.text.words import lower_steps
 
 # The special words used here. The first release has no others; its texts start with ``xbos``.

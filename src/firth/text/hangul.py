@@ -8,7 +8,8 @@ a vocabulary of decomposed Hangul reads nothing if its tokenizer does not decomp
 import re
 import unicodedata
 
-from firth.text.tokenizer import PREFIX, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import PREFIX
 
 # Conjoining letters (jamo), and whole syllables.
 _HANGUL = re.compile("[\u1100-\u11ff\uac00-\ud7a3]+")

@@ -11,7 +11,8 @@ import tokenizers
 
 from firth.errors import TokenizerError
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
-from firth.text.tokenizer import WORDS, Encoded, Tokenizer
+from firth.text.tokenizer import Encoded, Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 
 # Number of words outside the vocabulary to remember at a time.
 MOST_WORDS = 1_000_000

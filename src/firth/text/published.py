@@ -18,7 +18,8 @@ from firth.config import read_json
 from firth.errors import InputError, TokenizerError
 from firth.names import locate
 from firth.text.gpt_bpe import MERGES
-from firth.text.tokenizer import PREFIX, Tokenizer, casing, read_vocab, tokenizer_file
+from firth.text.tokenizer import Tokenizer, casing, read_vocab, tokenizer_file
+from firth.text.tokenizer_kinds import PREFIX
 
 # Classes for which tokenizer.json is complete, and those that build a normaliser from the configuration.
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")

@@ -4,8 +4,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,19 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from firth.errors import InputError, TokenizerError
 from firth.files import nearest, write_text
 from firth.text import gpt_bpe
+from firth.text.tokenizer_kinds import (
+    BPE,
+    CLS,
+    PREFIX,
+    SEP,
+    SPECIALS,
+    UNK,
+    WORDPIECE,
+    WORDS,
+    TokenizerKind,
+    check_pieces,
+    kind_of,
+)
 from firth.text.words import (
     MARK,
     build_blank_splitter,
@@ -25,93 +37,10 @@ from firth.text.words import (
     build_marked_pre_tokenizer,
     build_normalizer,
     build_pre_tokenizer,
-    stand_alone,
 )
 
-PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-PREFIX = "##"
 WORD_LIMIT = 200  # characters; a longer word is [UNK] (google-research/bert tokenization.py)
 MUCH_UNKNOWN = 0.01  # share of a text's tokens from which a user is told of another vocabulary
-BPE_SPECIALS = ("<unk>", "<s>", "<sep>", "</s>")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizerKind:
-    """The properties of one kind of tokenizer.
-
-    ``start A between B end``: the special tokens of a sequence. ``specials``: all of them, in the order of their ids.
-    ``names``: their names in transformers. ``continues(pieces)``: which tokens continue a word, as far as a token
-    alone shows it. ``advice``: what to use if tokens are not of this kind.
-    """
-
-    name: str
-    specials: tuple[str, ...]
-    unk: str
-    start: str
-    between: str
-    end: str
-    pad: str | None = None
-    mask: str | None = None
-    names: Mapping[str, str]
-    continues: Callable[[Sequence[str]], list[bool]]
-    advice: str
-
-
-WORDPIECE = TokenizerKind(
-    name="WordPiece",
-    specials=SPECIALS,
-    unk=UNK,
-    start=CLS,
-    between=SEP,
-    end=SEP,
-    pad=PAD,
-    mask=MASK,
-    names={"pad_token": PAD, "unk_token": UNK, "cls_token": CLS, "sep_token": SEP, "mask_token": MASK},
-    continues=lambda pieces: [piece.startswith(PREFIX) for piece in pieces],
-    advice="choose a BERT vocabulary",
-)
-# Tokens that keep white space: one that starts with the mark starts a word, as do punctuation and ideographs.
-BPE = TokenizerKind(
-    name="BPE",
-    specials=BPE_SPECIALS,
-    unk="<unk>",
-    start="<s>",
-    between="<sep>",
-    end="</s>",
-    names={"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "<sep>", "eos_token": "</s>"},
-    continues=lambda pieces: [
-        not (alone or piece.startswith(MARK)) for piece, alone in zip(pieces, stand_alone(pieces), strict=True)
-    ],
-    advice="choose one made by firth vocab --kind bpe, or OpenAI GPT's",
-)
-# Whole words, one token each: those outside the vocabulary are unknown.
-WORDS = TokenizerKind(
-    name="words",
-    specials=BPE_SPECIALS,
-    unk="<unk>",
-    start="<s>",
-    between="<sep>",
-    end="</s>",
-    names=BPE.names,
-    continues=lambda pieces: [False] * len(pieces),
-    advice="choose one made by firth vocab --kind words",
-)
-OPENAI = TokenizerKind(
-    name="OpenAI GPT's BPE",
-    specials=gpt_bpe.SPECIALS,
-    unk=gpt_bpe.UNK,
-    start=gpt_bpe.START,
-    between=gpt_bpe.DELIMITER,
-    end=gpt_bpe.CLASSIFY,
-    names={
-        "unk_token": gpt_bpe.UNK,
-        "bos_token": gpt_bpe.START,
-        "sep_token": gpt_bpe.DELIMITER,
-        "cls_token": gpt_bpe.CLASSIFY,
-    },
-    continues=lambda pieces: [not piece.endswith(gpt_bpe.SUFFIX) for piece in pieces],
-    advice="download OpenAI GPT's again",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +75,10 @@ class Tokenizer:
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str = "the vocabulary"):
-        self.kind = _kind(backend, source)
+        self.kind = kind_of(backend, source)
         by_piece = backend.get_vocab(with_added_tokens=True)
         self.pieces = sorted(by_piece, key=by_piece.__getitem__)
-        _check_pieces(self.pieces, self.kind, source)
+        check_pieces(self.pieces, self.kind, source)
         if by_piece[self.pieces[-1]] != len(self.pieces) - 1:
             raise TokenizerError(f"{source}: the ids have gaps; expected 0 to {len(self.pieces) - 1}")
         # tokenizer.json does not store this, so set it at each load: [MASK] in a text is plain text.
@@ -203,7 +132,7 @@ class Tokenizer:
     def _build(
         cls, pieces: Sequence[str], source: str, lowercase: bool, keep_accents: bool, google: bool
     ) -> "Tokenizer":
-        _check_pieces(pieces, WORDPIECE, source)
+        check_pieces(pieces, WORDPIECE, source)
         ids = {piece: i for i, piece in enumerate(pieces)}
         model = models.WordPiece(
             ids, unk_token=UNK, max_input_chars_per_word=WORD_LIMIT, continuing_subword_prefix=PREFIX
@@ -225,7 +154,7 @@ class Tokenizer:
         cls, pieces: Sequence[str], merges: Sequence[tuple[str, str]], *, lowercase: bool, keep_accents: bool = False
     ) -> "Tokenizer":
         """Build a BPE tokenizer from tokens in the order of their ids, and merges in order."""
-        _check_pieces(pieces, BPE, "the vocabulary")
+        check_pieces(pieces, BPE, "the vocabulary")
         ids = {piece: i for i, piece in enumerate(pieces)}
         backend = tokenizers.Tokenizer(models.BPE(ids, list(merges), unk_token=BPE.unk))
         backend.normalizer = build_marked_normalizer(lowercase=lowercase, keep_accents=keep_accents)
@@ -262,7 +191,7 @@ class Tokenizer:
 
     @classmethod
     def _of_words(cls, pieces: Sequence[str], normalizer: Any, splitter: Any) -> "Tokenizer":
-        _check_pieces(pieces, WORDS, "the vocabulary")
+        check_pieces(pieces, WORDS, "the vocabulary")
         ids = {piece: i for i, piece in enumerate(pieces)}
         backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=WORDS.unk))
         if normalizer is not None:
@@ -390,7 +319,9 @@ class Tokenizer:
         return None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join tokens to readable text, without special tokens."""
+        """Join tokens to readable text, without special tokens; InputError for an id that no token has."""
+        if wrong := [number for number in ids if not 0 <= number < self.size]:
+            raise InputError(f"{wrong[0]}: no token has this id; expected 0 to {self.size - 1}")
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -453,44 +384,6 @@ def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[st
         start = match.end() if match else start
         found.append((start, start if piece == MARK else end))
     return found
-
-
-def _kind(backend: tokenizers.Tokenizer, source: str) -> TokenizerKind:
-    """Detect the kind of a tokenizer. OpenAI GPT's gets special tokens if it lacks them."""
-    model = backend.model
-    if isinstance(model, models.WordPiece):
-        return WORDPIECE
-    if isinstance(model, models.WordLevel):
-        return WORDS
-    if not isinstance(model, models.BPE):
-        raise TokenizerError(
-            f"{source}: expected a WordPiece, BPE or WordLevel model, got {type(model).__name__}; "
-            "use a tokenizer made by firth, a BERT vocabulary, or OpenAI GPT's"
-        )
-    if model.end_of_word_suffix != gpt_bpe.SUFFIX:
-        return BPE
-    if backend.token_to_id(OPENAI.unk) is not None:
-        gpt_bpe.add_specials(backend)
-    return OPENAI
-
-
-def _check_pieces(pieces: Sequence[str], kind: TokenizerKind, source: str) -> None:
-    if not pieces:
-        raise TokenizerError(f"{source}: empty; expected one token per line")
-    missing = [special for special in kind.specials if special not in set(pieces)]
-    if missing:
-        raise TokenizerError(f"{source}: lacks {' '.join(missing)}; add them or {kind.advice}")
-    repeated = [piece for piece, n in Counter(pieces).items() if n > 1]
-    if repeated:
-        raise TokenizerError(
-            f"{source}: {len(repeated)} tokens occur more than once, such as {repeated[0]!r}; each must have one id"
-        )
-    if kind is not WORDPIECE:
-        return
-    # An empty token is harmless; Google's Chinese vocabulary has one, a stripped line separator.
-    broken = [i for i, piece in enumerate(pieces) if piece != piece.strip() or "\n" in piece]
-    if broken:
-        raise TokenizerError(f"{source}: token {broken[0]} has white space: {pieces[broken[0]]!r}; remove it")
 
 
 def _is_lowercase(normalizer: object) -> bool:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from firth.errors import TokenizerError
-from firth.text.tokenizer import WORD_LIMIT, WORDS
+from firth.text.tokenizer import WORD_LIMIT
+from firth.text.tokenizer_kinds import WORDS
 
 
 def choose_words(counts: Mapping[str, int], size: int) -> list[str]:

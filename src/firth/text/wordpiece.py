@@ -14,7 +14,8 @@ from tokenizers import normalizers, pre_tokenizers
 
 from firth.errors import TokenizerError
 from firth.text.merging import Merger, choose_alphabet
-from firth.text.tokenizer import PREFIX, SPECIALS, WORD_LIMIT
+from firth.text.tokenizer import WORD_LIMIT
+from firth.text.tokenizer_kinds import PREFIX, SPECIALS
 from firth.text.words import MARK, build_marked_pre_tokenizer, build_normalizer, build_pre_tokenizer
 
 Score = Literal["frequency", "likelihood"]

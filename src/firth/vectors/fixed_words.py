@@ -15,7 +15,8 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
 from firth.models.mtlstm import MtLstm
 from firth.progress import Progress
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.vectors.folder import Table, VectorOptions, gather, lowered, open_source
 
 # Vectors of one make differ by how they were rounded, and by some words that were written in several ways.

@@ -33,7 +33,8 @@ from firth.progress import Progress
 from firth.tasks.config import EmbeddingConfig
 from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.shapes import SHAPES, shape_of
-from firth.text.tokenizer import WORDS, Tokenizer
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS
 from firth.text.wordpiece import WordSplitter
 from firth.training.checkpoint import load_tensors
 
