@@ -75,7 +75,7 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
         threads = torch.get_num_threads()
         name, fast = f"{threads} CPU thread{'s' if threads > 1 else ''}", has_fast_bfloat16()
     if precision == "bfloat16" and not fast:
-        raise ConfigError(f"{option}='bfloat16': {name} has no bfloat16 units; use 'auto' or 'float32'")
+        raise ConfigError(f"{option}='bfloat16': this machine ({name}) has no bfloat16 units; use 'auto' or 'float32'")
     dtype = torch.bfloat16 if fast and precision != "float32" else torch.float32
     return Machine(device, dtype, f"{name}, {str(dtype).removeprefix('torch.')}")
 
