@@ -138,7 +138,7 @@ def append_to(path: Path) -> BinaryIO:
             file.close()
             with path.open("rb") as shared, write_file(path) as own:
                 shutil.copyfileobj(shared, own)
-            file = open(path, "ab", opener=_regular)  # noqa: SIM115
+            file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by whoever asked for it
         return file
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {_reason(path, error)}") from None
