@@ -4,21 +4,21 @@ File names and columns are those of the publication; common copies with simple n
 next. Nothing in this module imports torch.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from firth.errors import InputError
-from firth.tasks.readers.choices import read_arc, read_arc_csv, read_dream, read_swag
+from firth.tasks.readers.choices import read_dream, read_swag
 from firth.tasks.readers.facts import VERDICTS, read_facts
-from firth.tasks.readers.files import Problems, bare_suffix, check_records, make_each, read_csv, read_lines
+from firth.tasks.readers.files import Problems
+from firth.tasks.readers.published import AG_NEWS, read_ag_news, read_entities, read_published_arc, read_trec
 from firth.tasks.readers.questions import read_squad
-from firth.tasks.readers.tagging import in_bio, read_conll, read_conllu, read_klue_ner
+from firth.tasks.readers.tagging import read_conll, read_conllu, read_klue_ner
 from firth.tasks.readers.texts import Columns, TextFormat, TextKind, TextRule, read_texts
 from firth.tasks.readers.trees import SENTIMENTS, read_sentiment_trees
-from firth.text.records import Record, Tagged, Text
+from firth.text.records import Record
 
 DataKind = Literal["classify", "multilabel", "regress", "tag", "answer", "choose"]
 Read = Callable[[Path, Problems], Iterable[Record]]
@@ -147,50 +147,11 @@ def _xnli(language: str) -> Dataset:
     )
 
 
-def _read_entities(read: Callable[[Path, Problems], Iterable[Tagged]], path: Path, problems: Problems) -> list[Tagged]:
-    return in_bio(read(path, problems), problems)
-
-
-def _read_trec(path: Path, problems: Problems, *, fine: bool) -> Iterator[Text]:
-    """Lines ``COARSE:fine question``. The published files (.label) are Latin-1."""
-    encoding = "latin-1" if bare_suffix(path) == ".label" else "utf-8"
-
-    def make(item: tuple[int, str]) -> Text:
-        number, line = item
-        name, space, question = line.partition(" ")
-        if not space or ":" not in name or not question.strip():
-            raise InputError(f"{path}:{number}: found {line[:60]!r}, expected COARSE:fine, a space and a question")
-        return Text(question, name if fine else name.partition(":")[0], f"{path}:{number}")
-
-    lines = ((n, line) for n, line in read_lines(path, problems, encoding=encoding) if line.strip())
-    return check_records(path, make_each(lines, make, problems), problems)
-
-
-def _read_ag_news(path: Path, problems: Problems) -> Iterator[Text]:
-    """CSV of class number, title and description as published; or TSV of text and class name."""
-    if bare_suffix(path) != ".csv":
-        return read_texts(path, problems, TextFormat(columns=Columns(text=0, label=1), header=False))
-
-    def make(line: tuple[int, list[str]]) -> Text:
-        number, fields = line
-        numbers = [str(i) for i in range(1, len(_AG_NEWS) + 1)]
-        if len(fields) != 3 or fields[0] not in numbers:
-            raise InputError(f"{path}:{number}: found {fields[:1]} and {len(fields)} columns, expected class 1-4 and 3")
-        return Text(f"{fields[1]} {fields[2]}".strip(), _AG_NEWS[int(fields[0]) - 1], f"{path}:{number}")
-
-    return check_records(path, make_each(read_csv(path), make, problems), problems)
-
-
-def _read_arc(path: Path, problems: Problems) -> Iterator[Record]:
-    return (read_arc_csv if bare_suffix(path) == ".csv" else read_arc)(path, problems)
-
-
 # -- the table ---------------------------------------------------------------------------------------------
 
 _BINARY = ("0", "1")
 _NLI = ("contradiction", "entailment", "neutral")  # the order of google-research/bert
 _RTE = ("entailment", "not_entailment")
-_AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 _UPOS = (
     "ADJ",
     "ADP",
@@ -219,8 +180,8 @@ def _bio(*types: str) -> tuple[str, ...]:
 
 _SNLI = _texts("sentence1", "sentence2", "gold_label", id="pairID", group="captionID", left_out=("no gold label",))
 _SQUAD1 = partial(read_squad, unanswerable=False)
-_CONLL = partial(_read_entities, read_conll)
-_KLUE_NER = partial(_read_entities, read_klue_ner)
+_CONLL = partial(read_entities, read_conll)
+_KLUE_NER = partial(read_entities, read_klue_ner)
 
 DATASETS: dict[str, Dataset] = {
     "glue/cola": Dataset(
@@ -339,7 +300,7 @@ DATASETS: dict[str, Dataset] = {
     "arc": Dataset(
         kind="choose",
         splits=_splits(
-            _read_arc,
+            read_published_arc,
             ("ARC-Challenge-Train.jsonl", "ARC-Easy-Train.jsonl", "train.jsonl", "train.csv"),
             ("ARC-Challenge-Dev.jsonl", "ARC-Easy-Dev.jsonl", "dev.jsonl", "dev.csv"),
             ("ARC-Challenge-Test.jsonl", "ARC-Easy-Test.jsonl", "test.jsonl", "test.csv"),
@@ -443,7 +404,7 @@ DATASETS: dict[str, Dataset] = {
     "trec": Dataset(
         kind="classify",
         splits=_splits(
-            partial(_read_trec, fine=False),
+            partial(read_trec, fine=False),
             ("train_5500.label", "train.txt"),
             ("dev.txt", "TREC_10.label", "test.txt"),
             ("TREC_10.label", "test.txt"),
@@ -455,7 +416,7 @@ DATASETS: dict[str, Dataset] = {
     "trec/fine": Dataset(
         kind="classify",
         splits=_splits(
-            partial(_read_trec, fine=True),
+            partial(read_trec, fine=True),
             ("train_5500.label", "train.txt"),
             ("dev.txt", "TREC_10.label", "test.txt"),
             ("TREC_10.label", "test.txt"),
@@ -466,10 +427,10 @@ DATASETS: dict[str, Dataset] = {
     "ag-news": Dataset(
         kind="classify",
         splits=_splits(
-            _read_ag_news, ("train.csv", "train.tsv"), ("dev.csv", "dev.tsv", "test.csv"), ("test.csv", "test.tsv")
+            read_ag_news, ("train.csv", "train.tsv"), ("dev.csv", "dev.tsv", "test.csv"), ("test.csv", "test.tsv")
         ),
         metrics=("accuracy",),
-        labels=_AG_NEWS,
+        labels=AG_NEWS,
         note="no dev file is published: the test file, unless there is dev.csv or dev.tsv",
     ),
     "sms-spam": Dataset(
