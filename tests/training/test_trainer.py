@@ -290,6 +290,26 @@ def test_what_a_step_holds_in_memory_is_bounded() -> None:
         TrainConfig(micro_batches=2_000_000_000)
 
 
+def test_a_resumed_run_says_what_is_other_now_and_what_is_gone(tmp_path: Path) -> None:
+    first = trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"steps": 1})
+    first.state.environment |= {"processes": 2, "sharding": "full"}
+    assert first.fit()
+    again, heard = trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"steps": 1}), list[str]()
+    again.tell = heard.append
+    again.resume(lambda folder: again.objective.state_dict())
+    (said,) = heard
+    assert said.startswith("changed since the run began: processes 2 -> 1, sharding full -> none. The batches stay")
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_the_logged_rate_is_the_applied_one(tmp_path: Path, scale: float) -> None:
+    batch = replace(batch_of([0], 1), rate_scale=scale)
+    trainer = trainer_of(tmp_path / "run", [batch], rate=lambda step: 0.1, config={"steps": 1})
+    assert trainer.fit()
+    (event,) = (one for one in read_log(tmp_path / "run" / "log.jsonl") if one["event"] == "train")
+    assert event["rate"] == pytest.approx(0.1 * scale) == trainer.optimizer.param_groups[0]["lr"]
+
+
 def checkpoint_of(tmp_path: Path) -> Path:
     trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"steps": 1})
     assert trainer.fit()

@@ -528,7 +528,8 @@ class Trainer:
         now = self._environment()
         before = found.environment
         keys = sorted(before.keys() | now.keys())
-        changed = [f"{key} {before.get(key)} -> {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
+        pairs = {key: (before.get(key, "none"), now.get(key, "none")) for key in keys}
+        changed = [f"{key} {old} -> {new}" for key, (old, new) in pairs.items() if old != new]
         if changed:
             self.tell(
                 f"changed since the run began: {', '.join(changed)}. The batches stay the same, "
