@@ -95,9 +95,9 @@ def test_a_fitted_temperature_mends_overconfidence() -> None:
 
 def test_many_logits_that_are_all_right_or_all_wrong_end_at_the_bounds() -> None:
     n = 20_000
-    logits = np.tile([0.01, 0.0], (n, 1))
-    assert careful_temperature(logits, np.zeros(n, int)) == pytest.approx(MIN_TEMPERATURE, rel=0.01)
-    assert careful_temperature(100 * logits, np.ones(n, int)) == pytest.approx(MAX_TEMPERATURE, rel=0.01)
+    logits, shrunk = np.tile([0.01, 0.0], (n, 1)), n / (n + 30)  # towards 1, as if by 30 more examples
+    assert careful_temperature(logits, np.zeros(n, int)) == pytest.approx(MIN_TEMPERATURE**shrunk, rel=1e-3)
+    assert careful_temperature(100 * logits, np.ones(n, int)) == pytest.approx(MAX_TEMPERATURE**shrunk, rel=1e-3)
 
 
 @pytest.mark.parametrize("n", [1, 10, 50, 500])
