@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -69,19 +68,16 @@ def test_version(firth) -> None:
     assert firth("--version").out.strip().count(".") == 2
 
 
-def test_help_is_quick_and_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize("tokens", [["--help"], ["vocab", "--help"], ["pretrain", "--help"]], ids=" ".join)
+def test_help_loads_nothing_that_takes_long(tokens: list[str]) -> None:
+    """What makes help slow is what it imports: these take from 0.1 s (NumPy) to seconds (PyTorch)."""
     program = (
         "import sys; from firth.cli import main; code = main(sys.argv[1:])\n"
-        "sys.exit(code or ' '.join({'torch', 'numpy', 'tokenizers'} & set(sys.modules)) or 0)"
+        "slow = {'torch', 'numpy', 'scipy', 'sklearn', 'tokenizers', 'safetensors', 'matplotlib', 'transformers'}\n"
+        "sys.exit(code or ' '.join(slow & set(sys.modules)) or 0)"
     )
-    times = []
-    for tokens in (["--help"], ["vocab", "--help"], ["pretrain", "--help"]):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        result = run(sys.executable, "-c", program, *tokens)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert result.returncode == 0, result.stderr
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.4  # processor time: the other tests must not count
+    result = run(sys.executable, "-c", program, *tokens)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
