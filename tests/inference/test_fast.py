@@ -17,16 +17,17 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.fast import (
     FastEncoder,
+    HalfLinear,
     Int8Linear,
     PackedBlock,
     PackedLinear,
-    Precision,
     make_fast,
     pack_linears,
     row_step,
     sequence_step,
 )
 from firth.inference.model import Model, load_model
+from firth.inference.precision import ON_CPU, Precision
 from firth.packed import Encoder, Hidden, Tokens
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
@@ -49,6 +50,13 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 # Without linear layers there is nothing that fewer bits would compute.
 NO_LINEARS = {"lstm": "Lstm", "awd-lstm": "AwdLstm", "cove": "MtLstm", "vectors": "Vectors"}
+
+
+# FBGEMM is of x86: elsewhere only what refuses it is tested.
+needs_halves = pytest.mark.skipif(
+    "AVX" not in torch.backends.cpu.get_cpu_capability(), reason="float16 weights need an x86 processor with AVX2"
+)
+PRECISIONS = [pytest.param(p, marks=needs_halves) if p == "float16" else p for p in get_args(Precision)]
 
 
 @pytest.fixture(autouse=True)
@@ -94,10 +102,10 @@ def test_every_system_is_tested() -> None:
 
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
-@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_system_in_every_precision(system: str, precision: Precision) -> None:
     plain = made(system)
-    if system in NO_LINEARS and precision in ("bfloat16", "int8"):
+    if system in NO_LINEARS and precision in ("bfloat16", "float16", "int8"):
         message = rf"precision='{precision}': .*\({NO_LINEARS[system]}\) has no linear layers.*'float32'"
         with pytest.raises(ConfigError, match=message):
             make_fast(plain, precision, CPU)
@@ -111,12 +119,13 @@ def test_every_system_in_every_precision(system: str, precision: Precision) -> N
     for a, b in pairs:
         assert a.dtype == torch.float32 and a.shape == b.shape
         assert far(a, b) < 0.05
-    expected = {"auto": "float32" if system in NO_LINEARS else "bfloat16"}.get(precision, precision)
+    usual = "float32" if system in NO_LINEARS else "bfloat16"
+    expected = {"auto": usual, "float16": "float16 weights"}.get(precision, precision)
     assert words.endswith(f", {expected}")
     assert torch.equal(one.top, other.top) == (expected == "float32")
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.parametrize("precision", [p for p in PRECISIONS if p not in ("float32", "auto")])
 def test_a_fast_encoder_offers_what_the_plain_one_does(precision: Precision) -> None:
     plain = made("bert")
     fast, _ = make_fast(copy.deepcopy(plain), precision, CPU)
@@ -298,19 +307,69 @@ def test_answers_in_every_precision(
     assert fast.predict(TEXTS[0]).probabilities == pytest.approx(found[0][1].probabilities, abs=0.05)
 
 
-def test_auto_without_bfloat16_is_float32_to_the_last_bit(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+
+
+@needs_halves
+def test_auto_without_bfloat16_keeps_weights_in_float16(tiny_run: Path, no_bfloat16: None) -> None:
+    plain = load_model(tiny_run, device="cpu")
+    for precision in ("auto", "float16"):
+        fast = load_model(tiny_run, device="cpu", precision=precision)
+        assert fast.path.endswith(", float16 weights")
+        kinds = {type(part) for part in fast.loaded.objective.encoder.modules()}
+        assert HalfLinear in kinds and not kinds & {nn.Linear, PackedLinear}
+        found, expected = fast.embed(TEXTS), plain.embed(TEXTS)
+        assert not np.array_equal(found, expected)
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@needs_halves
+@pytest.mark.parametrize("bias", [True, False])
+def test_only_the_weights_are_rounded_to_float16(bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(48, 40, bias=bias)
+    linear.weight.data[0] = torch.finfo(torch.float16).max
+    rounded = copy.deepcopy(linear)
+    rounded.weight.data = linear.weight.data.half().float()
+    half = HalfLinear(linear)
+    for n in (0, 1, 5, 200):
+        x = torch.randn(n, 48)
+        torch.testing.assert_close(half(x), rounded(x), rtol=1e-5, atol=1e-5)
+
+
+@needs_halves
+@pytest.mark.parametrize("value", [65536.0, -65536.0, math.inf, math.nan])
+def test_weights_that_float16_cannot_hold(value: float, no_bfloat16: None) -> None:
     plain = made("bert")
+    next(part for part in plain.modules() if isinstance(part, nn.Linear)).weight.data[3, 4] = value
+    message = r"^precision='float16': some weights are outside its range, -65504 to 65504; use 'float32'$"
+    with pytest.raises(ConfigError, match=message):
+        make_fast(copy.deepcopy(plain), "float16", CPU)
     fast, words = make_fast(plain, "auto", CPU)
     assert fast is plain and words.endswith(", float32")
-    np.testing.assert_array_equal(
-        load_model(tiny_run, device="cpu", precision="auto").embed(TEXTS),
-        load_model(tiny_run, device="cpu").embed(TEXTS),
-    )
 
 
-def test_bfloat16_without_bfloat16_is_refused(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT", "this processor is no x86 with AVX2"),
+        ("torch.backends.quantized.engine", "qnnpack", "this PyTorch has no layers with float16 weights"),
+    ],
+)
+def test_a_machine_without_float16_layers(
+    name: str, value: Any, reason: str, no_bfloat16: None, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name, value)
+    with pytest.raises(ConfigError, match=f"^precision='float16': {reason}; use 'float32'$"):
+        make_fast(made("bert"), "float16", CPU)
+    found = load_model(tiny_run, device="cpu", precision="auto")
+    assert found.path.endswith(", float32")
+    np.testing.assert_array_equal(found.embed(TEXTS), load_model(tiny_run, device="cpu").embed(TEXTS))
+
+
+def test_bfloat16_without_bfloat16_is_refused(tiny_run: Path, no_bfloat16: None) -> None:
     with pytest.raises(ConfigError, match="^precision='bfloat16': .* no bfloat16 units; use 'auto' or 'float32'"):
         load_model(tiny_run, device="cpu", precision="bfloat16")
 
@@ -320,13 +379,14 @@ def test_the_device_that_is_asked_for_decides(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
     _, words = make_fast(made("bert"), "auto", CPU)
-    assert "CPU thread" in words and words.endswith(", float32")
+    assert "CPU thread" in words and "bfloat16" not in words
 
 
 @pytest.mark.parametrize("device", ["cuda", "meta"])
-def test_int8_is_for_processors(device: str) -> None:
-    with pytest.raises(ConfigError, match=f"precision='int8': runs on the CPU, not on {device}; use 'bfloat16'"):
-        make_fast(made("bert"), "int8", torch.device(device))
+@pytest.mark.parametrize("precision", ON_CPU)
+def test_what_is_for_processors(precision: Precision, device: str) -> None:
+    with pytest.raises(ConfigError, match=f"precision='{precision}': runs on the CPU, not on {device}; use 'bfloat16'"):
+        make_fast(made("bert"), precision, torch.device(device))
 
 
 def test_a_pytorch_without_8_bit_layers(monkeypatch: pytest.MonkeyPatch) -> None:

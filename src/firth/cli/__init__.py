@@ -102,7 +102,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _out_of_memory(tokens: Sequence[str]) -> str:
-    helps = _LESS_MEMORY.get(tokens[0] if tokens else "", "a smaller model, or --precision bfloat16")
+    helps = _LESS_MEMORY.get(tokens[0] if tokens else "", "a smaller model, or --precision auto")
     return f"there is not enough memory (see also ulimit -v): what helps is {helps}"
 
 

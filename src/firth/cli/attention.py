@@ -54,7 +54,7 @@ def attention(
     out
         Output .svg or .png file, must be new: a heat map per layer and head; of --show the numbers, as .svg.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
         Print tokens and weights (layers, heads, tokens, tokens) as one JSON object instead.
     """

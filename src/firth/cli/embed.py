@@ -76,8 +76,8 @@ def embed(
     file
         Input file; default stdin.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it. int8 must first pass
-        the quality gate of firth evaluate.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights. int8 must first
+        pass the quality gate of firth evaluate.
     compile
         Compile the encoder with torch.compile: about a minute of warm-up, then faster.
     """

@@ -75,8 +75,8 @@ def evaluate(
     others
         Another model of the same task and labels: their mean probabilities are scored; repeatable.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it. Quality gate: int8 is refused by other
-        commands until this evaluation shows that it matches float32.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights. Quality gate:
+        int8 is refused by other commands until this evaluation shows that it matches float32.
     max_drop
         Largest allowed drop of the main score against float32, in points; default 0.5 for int8.
     beam

@@ -43,7 +43,7 @@ def explain(
     language
         Language of the page: English or Korean.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     """
     check_new_file(out)
     if out.suffix.lower() not in (".html", ".htm"):

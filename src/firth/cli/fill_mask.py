@@ -40,7 +40,7 @@ def fill_mask(
     top_k
         Candidates per mask.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
         Print one JSON object per text.
     """

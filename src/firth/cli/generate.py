@@ -68,7 +68,7 @@ def generate(
     next_tokens
         Print the N most probable next tokens with their probabilities instead.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
         Print one JSON object per prompt.
     """

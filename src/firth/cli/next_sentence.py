@@ -32,7 +32,7 @@ def next_sentence(
     file
         File with two texts a line, separated by a tab; default stdin.
     precision
-        dtype of the encoder; auto is bfloat16 where the hardware supports it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
         Print one JSON object per pair.
     """

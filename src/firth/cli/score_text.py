@@ -43,7 +43,7 @@ def score_text(
     tokens
         Print each token's log-probability too.
     precision
-        dtype of the encoder; auto is bfloat16 where the machine multiplies in it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
         Print JSON: one object per text, or one object for all pairs.
     """

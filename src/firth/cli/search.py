@@ -57,7 +57,7 @@ def search(
     top_k
         Texts per query.
     precision
-        dtype of the encoder; auto is bfloat16 where the machine multiplies in it.
+        dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
         Print one JSON object per query.
     """

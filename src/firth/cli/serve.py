@@ -50,8 +50,8 @@ def serve(
     accept_ids
         Accept token ids in /v1/embeddings, which must be of the model's own tokenizer.
     precision
-        dtype of the encoders; auto is bfloat16 where the hardware supports it. int8 must first pass
-        the quality gate of firth evaluate, and computes each sequence by itself.
+        dtype of the encoders; auto is bfloat16 where the hardware supports it, else float16 weights. int8 must first
+        pass the quality gate of firth evaluate, and computes each sequence by itself.
     settings
         A limit, such as --set inputs=64; see the documentation of firth serve for all.
     check

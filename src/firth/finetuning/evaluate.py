@@ -22,7 +22,7 @@ from firth.inference.fast import make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.inference.joint import find_joint, read_joint
 from firth.inference.loading import check_baseline_options
-from firth.inference.precision import Precision
+from firth.inference.precision import ON_CPU, Precision
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.manifest import file_sha256
@@ -98,7 +98,7 @@ def evaluate(
     objective = task_model(loaded)
     labels = getattr(objective.config, "labels", ())
     records = read_gold_of(loaded, task, data, config, problems, split)
-    device = torch.device("cpu") if precision == "int8" else find_machine("float32").device
+    device = torch.device("cpu") if precision in ON_CPU else find_machine("float32").device
     objective.to(device)
     task = task or loaded.task
     answer: Answer = partial(ensemble_records, members)

@@ -1,4 +1,4 @@
-"""Run encoders in bfloat16 or int8, for inference only.
+"""Run encoders in bfloat16, with float16 weights, or in int8, for inference only.
 
 Only the encoder uses the lower precision and returns float32, so that heads, pooling and decoding are the same code and
 results differ only by the encoder's rounding.
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
-from firth.inference.precision import Precision
+from firth.inference.precision import ON_CPU, Precision
 from firth.layers.activations import ACTIVATIONS
 from firth.layers.attention import attend
 from firth.layers.blocks import PostNormBlock
@@ -137,6 +137,23 @@ class Int8Linear(nn.Module):
         return torch.addcmul(self.bias, sums[:n], largest, out=sums[:n])
 
 
+class HalfLinear(nn.Module):
+    """A linear layer whose weights are float16 and whose arithmetic is float32, as FBGEMM computes it on x86.
+
+    For processors without bfloat16 units. Few rows wait for their weights, and these are half as long; nor is a kernel
+    compiled for every number of rows. Only the weights are rounded, to 11 bits.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        bias = None if linear.bias is None else linear.bias.detach()
+        self.packed = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach(), bias)
+
+    def forward(self, x: Float[Tensor, "T width_in"]) -> Float[Tensor, "T width_out"]:
+        product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
+        return product
+
+
 class PackedLinear(nn.Module):
     """A linear layer with weights prepacked in oneDNN's layout, instead of repacking them at each call.
 
@@ -239,25 +256,35 @@ def _is_packable(linear: nn.Module) -> bool:
 def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> tuple[Encoder, str]:
     """The encoder, made to compute in ``precision`` on ``device``, and that in words: 2 CPU threads, bfloat16.
 
-    ``auto``: bfloat16 if the CPU or GPU supports it, else float32. Changes ``encoder`` in place: its
-    weights are stored in fewer bits. ConfigError if this machine, or the encoder, does not support it.
+    ``auto``: bfloat16 if the CPU or GPU supports it, else float16 weights, else float32. Changes ``encoder`` in place:
+    its weights are stored in fewer bits. ConfigError if this machine, or the encoder, does not support it.
     """
-    if precision == "int8" and device.type != "cpu":
-        raise ConfigError(f"precision='int8': runs on the CPU, not on {device.type}; use 'bfloat16' there")
+    if precision in ON_CPU and device.type != "cpu":
+        raise ConfigError(f"precision={precision!r}: runs on the CPU, not on {device.type}; use 'bfloat16' there")
     linears = list(_linears(encoder))
     if not linears:
-        if precision in ("bfloat16", "int8"):
+        if precision in ("bfloat16", *ON_CPU):
             raise ConfigError(
                 f"precision={precision!r}: this encoder ({type(encoder).__name__}) has no linear layers to run in "
                 "lower precision; use 'float32'"
             )
         precision = "float32"
-    machine = find_machine("float32" if precision == "int8" else precision, "precision", device)
+    machine = find_machine("float32" if precision in ON_CPU else precision, "precision", device)
+    if precision == "auto" and machine.dtype == torch.float32 and device.type == "cpu" and not _against_halves(linears):
+        precision = "float16"
+    if precision == "float16":
+        if reason := _against_halves(linears):
+            raise ConfigError(f"precision='float16': {reason}; use 'float32'")
+        _replace(encoder, linears, lambda name, linear: HalfLinear(linear))
+        return FastEncoder(encoder, torch.float32), machine.path.replace("float32", "float16 weights")
     if precision == "int8":
-        _replace(linears)
-        for block in encoder.modules():
-            if isinstance(block, PostNormBlock):
-                block.activate = _IN_PLACE.get(block.activate, block.activate)
+        try:
+            _replace(encoder, linears, lambda name, linear: Int8Linear(linear, _STEPS.get(name, row_step)))
+        except (AttributeError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"precision='int8': this PyTorch has no 8-bit layers ({reason}); use 'bfloat16'"
+            ) from None
         return FastEncoder(encoder, torch.float32), machine.path.replace("float32", "int8")
     if machine.dtype == torch.float32:
         return encoder, machine.path
@@ -276,10 +303,27 @@ def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
             yield from _linears(child)
 
 
-def _replace(linears: list[tuple[nn.Module, str, nn.Linear]]) -> None:
-    try:
-        for owner, name, linear in linears:
-            setattr(owner, name, Int8Linear(linear, _STEPS.get(name, row_step)))
-    except (AttributeError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"precision='int8': this PyTorch has no 8-bit layers ({reason}); use 'bfloat16'") from None
+def _replace(
+    encoder: Encoder, linears: Sequence[tuple[nn.Module, str, nn.Linear]], make: Callable[[str, nn.Linear], nn.Module]
+) -> None:
+    """Replace each layer by ``make(name, layer)``, and what follows them by what needs no memory of its own."""
+    for owner, name, linear in linears:
+        setattr(owner, name, make(name, linear))
+    for block in encoder.modules():
+        if isinstance(block, PostNormBlock):
+            block.activate = _IN_PLACE.get(block.activate, block.activate)
+
+
+def _against_halves(linears: Sequence[tuple[nn.Module, str, nn.Linear]]) -> str | None:
+    """Why these layers cannot have float16 weights; None if they can."""
+    if "AVX" not in torch.backends.cpu.get_cpu_capability():
+        return "this processor is no x86 with AVX2"
+    if torch.backends.quantized.engine not in ("x86", "fbgemm") or not hasattr(
+        torch.ops.quantized, "linear_prepack_fp16"
+    ):
+        return "this PyTorch has no layers with float16 weights"
+    most = torch.finfo(torch.float16).max
+    # A weight that is no number is not within the range either; FBGEMM would make it one.
+    if not all(-most <= low and high <= most for _, _, linear in linears for low, high in [linear.weight.aminmax()]):
+        return f"some weights are outside its range, -{most:.0f} to {most:.0f}"
+    return None

@@ -32,7 +32,7 @@ from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
 from firth.inference.masks import Candidate, FilledMask, check_masked, fill_rows, masked_row
 from firth.inference.next_sentence import follow_probabilities
-from firth.inference.precision import Precision
+from firth.inference.precision import ON_CPU, Precision
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
 from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
@@ -423,10 +423,11 @@ def load_model(
     """Load a model for inference: a model folder, a run folder's best model, or another tool's model.
 
     That may be a folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert, or
-    ``"hub:org/name"``. ``precision``: the encoder's; ``"auto"`` is bfloat16 if the machine supports it; ``"int8"`` runs
-    on the CPU and requires the record of ``firth evaluate --precision int8``. ``compile``: the first batches take a
-    minute longer, later ones less. Weights may be repacked for inference (``firth.folder.read_model`` returns the
-    originals). ConfigError if there is nothing at ``path`` or the machine lacks what an option requires,
+    ``"hub:org/name"``. ``precision``: the encoder's; ``"auto"`` is bfloat16 if the machine supports it, else float16
+    weights; ``"float16"`` and ``"int8"`` run on the CPU, and int8 requires the record of
+    ``firth evaluate --precision int8``. ``compile``: the first batches take a minute longer, later ones less. Weights
+    may be repacked for inference (``firth.folder.read_model`` returns the originals). ConfigError if there is nothing
+    at ``path`` or the machine lacks what an option requires,
     CheckpointError if the model cannot be read.
     """
     if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
@@ -436,7 +437,7 @@ def load_model(
     loaded = open_model(path)
     # Repacked weights are no parameters any more.
     n_parameters = sum(parameter.numel() for parameter in loaded.objective.parameters())
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() and precision not in ON_CPU else "cpu"))
     loaded.objective.to(place)
     loaded.objective.encoder, words = make_fast(loaded.objective.encoder, precision, place)
     if not compile:

@@ -4,7 +4,9 @@ from typing import Literal, get_args
 
 from firth.errors import ConfigError
 
-Precision = Literal["float32", "bfloat16", "int8", "auto"]
+Precision = Literal["float32", "bfloat16", "float16", "int8", "auto"]
+# They run on CPUs only.
+ON_CPU = ("float16", "int8")
 
 
 def check_precision(precision: str) -> None:
