@@ -340,6 +340,7 @@ def choice_items(context: Context, inputs: Sequence[ChoiceInputs]) -> list[dict[
     for one in inputs:
         context.texts([one.text, one.question])
         context.texts(one.choices, "choices")
+    context.check_number(sum(len(one.choices) for one in inputs), "choices")
     return [{"text": one.text, "question": one.question, "choices": one.choices} for one in inputs]
 
 
