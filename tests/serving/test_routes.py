@@ -167,6 +167,15 @@ def test_a_model_of_pairs_refuses_a_single_text(serve: Serve, model: str) -> Non
     assert answered.status_code == 200, answered.text
 
 
+def test_info_says_which_models_read_two_texts_apart(serve: Serve) -> None:
+    names = ["towers", "pairs", "masked", "tfidf"]
+
+    async def work(client: Client) -> Any:
+        return [(await client.get(f"/models/{name}/info")).json()["apart"] for name in names]
+
+    assert serve(work, *names) == [True, False, False, False]
+
+
 def test_a_joint_model_reads_what_its_baseline_does(predictors: dict[str, Any]) -> None:
     config = JointConfig(kind="classify", labels=("no", "yes"))
     joint = Joint(config, predictors["tfidf"].method, predictors["single"])

@@ -57,8 +57,8 @@ const text_or_pair = (f) => ({ inputs: f.next || f.second ? [f.text, f.next || f
 const PANELS = [
   { name: "tokens", needs: (m) => m.abilities.includes("embed"), fields: ["text"], path: "/tokenize",
     body: (f) => ({ inputs: f.text }), show: tokens },
-  { name: "input", needs: (m) => m.system === "bert", fields: ["text", "next"], path: "/tokenize",
-    body: (f) => ({ inputs: f.next ? [f.text, f.next] : f.text }), show: input },
+  { name: "input", needs: (m) => m.system === "bert", fields: (m) => (m.apart ? ["text"] : ["text", "next"]),
+    path: "/tokenize", body: (f) => ({ inputs: f.next ? [f.text, f.next] : f.text }), show: input },
   { name: "masking", needs: (m) => m.abilities.includes("fill-mask"), fields: ["text", "share", "seed"], path: "/masking",
     body: (f) => ({ inputs: f.text, share: Number(f.share), seed: Number(f.seed) }), show: masking },
   { name: "masks", needs: (m) => m.abilities.includes("fill-mask"), fields: ["mask"], path: "/pipeline/fill-mask",
