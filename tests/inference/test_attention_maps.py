@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,15 @@ def test_a_row_without_pieces_is_refused(folders: dict[str, Path], monkeypatch: 
     monkeypatch.setitem(SYSTEMS, "bert", bare)
     with pytest.raises(InputError, match="has no tokens"):
         model.attention("")
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("ids", "fails"), [([1, 2, 3], False), ([1, len(PIECES), 3], True)])
+def test_an_encoder_keeps_its_mode_and_no_hooks(
+    folders: dict[str, Path], training: bool, ids: list[int], fails: bool
+) -> None:
+    encoder = read_model(folders["bert"]).objective.encoder.train(training)
+    with pytest.raises(IndexError) if fails else nullcontext():
+        attention_weights(encoder, ids)
+    assert encoder.training is training
+    assert not any(layer._forward_hooks for layer in attention_layers(encoder))
