@@ -98,7 +98,12 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             "32 in one request",
         ),
         ("/models/choose/pipeline/multiple-choice", {"inputs": {"choices": ["a"] * 33}}, 422, "32 in one request"),
-        ("/models/choose/pipeline/multiple-choice", {"inputs": [{"choices": ["a", "b", "c"]}] * 11}, 422, "choices: 33"),
+        (
+            "/models/choose/pipeline/multiple-choice",
+            {"inputs": [{"choices": ["a", "b", "c"]}] * 11},
+            422,
+            "choices: 33",
+        ),
         (
             "/v2/models/choose/infer",
             {"inputs": [_tensor("item", json.dumps({"choices": ["a"] * 33}))]},

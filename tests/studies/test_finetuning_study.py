@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from firth.config import read_json
+from firth.config import read_json, read_toml
 from firth.errors import ConfigError, InputError
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import build, plain_recipe
@@ -42,6 +42,11 @@ def cell(score: float, metric: str = "accuracy", **more: Any) -> dict[str, Any]:
     return {"metric": metric, "examples": examples, "dev": {"dev": {metric: values}}, "seconds_a_run": 61.4, **more}
 
 
+def drawn(*values: float) -> dict[str, Any]:
+    scores = {"accuracy": {"mean": sum(values) / len(values), "sd": 0.01, "values": list(values)}}
+    return cell(0, examples={"train": 900, "held_out": 100}) | {"dev": {"dev": scores}, "draws": len(values)}
+
+
 FACTS = {
     f"tasks/SST-2/{PRETRAINED}": cell(0.75),
     f"tasks/SST-2/{BASELINE}": cell(0.79, what="words")
@@ -49,6 +54,8 @@ FACTS = {
     f"tasks/CoNLL-2003/{PRETRAINED}": cell(0.5, "entity_f1"),
     "features/top layer, BiLSTM": cell(0.45, "entity_f1"),
     f"labels/SST-2/100/{PRETRAINED}": cell(0.6, examples={"train": 90, "held_out": 10}),
+    f"labels/SST-2/1000/{PRETRAINED}": drawn(0.71, 0.72, 0.73),
+    f"labels/SST-2/1000/{BASELINE}": drawn(0.70, 0.70, 0.72),
 }
 
 
@@ -59,10 +66,43 @@ def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
     assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
     assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]
     assert label_table(FACTS)[1] == [
-        ["SST-2", "accuracy", "100", "–", "60.0 ± 1.0", "–", "–"],
-        ["SST-2", "accuracy", "all", "–", "75.0 ± 1.0", "–", "79.0"],
+        ["SST-2", "accuracy", "100", "–", "60.0 ± 1.0", "–", "–", "–"],
+        ["SST-2", "accuracy", "1,000", "–", "72.0 ± 1.0", "–", "70.7 ± 1.0", "+1.3 ± 1.4"],
+        ["SST-2", "accuracy", "all", "–", "75.0 ± 1.0", "–", "79.0", "-4.0"],
     ]
-    assert label_curves(FACTS) == {PRETRAINED: ([100.0, 8000.0], [60.0, 75.0]), BASELINE: ([8000.0], [79.0])}
+    assert label_curves(FACTS) == {
+        PRETRAINED: ([100.0, 1000.0, 8000.0], pytest.approx([60.0, 72.0, 75.0])),
+        BASELINE: ([1000.0, 8000.0], pytest.approx([212 / 3, 79.0])),
+    }
+
+
+def test_few_labels_are_drawn_several_times_and_alike_for_all_starts(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetuning, "DRAWS", 2)
+    lines = [f"{['good', 'fine', 'nice'][i % 3]} river {i}\tyes\npoor dull mill {i}\tno" for i in range(20)]
+    file = tmp_path / "t.tsv"
+    file.write_text("text\tlabel\n" + "\n".join(lines) + "\n", "utf-8")
+    files = {"train": str(file), "dev": str(file), "limit": 20}
+    recipe = {"task": "classify", "data": files}
+    tuned = {**recipe, "model": str(tiny_run), "train": {"epochs": 1.0, "precision": "float32"}}
+    (folder := tmp_path / "cell").mkdir()
+    facts = finetuning.drawn_tune_cell(folder, recipe=tuned, settings=[])
+    assert facts["draws"] == 2 and facts["examples"]["train"] + facts["examples"]["held_out"] == 20
+    seeds = [read_toml(folder / f"draw-{n}" / "run" / "recipe.toml") for n in range(2)]
+    assert [(one["data"]["limit_seed"], one["train"]["seed"], one["train"]["seeds"]) for one in seeds] == [
+        (0, 0, 1),
+        (1, 1, 1),
+    ]
+    accuracy = facts["dev"]["dev"]["accuracy"]
+    assert len(accuracy["values"]) == 2 and accuracy["mean"] == pytest.approx(sum(accuracy["values"]) / 2)
+    assert finetuning.drawn_tune_cell(folder, recipe=tuned, settings=[]) == facts, "what is done is kept"
+    baseline = finetuning.drawn_baseline_cell(tmp_path, recipe=recipe)
+    parts = [
+        baseline_cell(tmp_path, recipe={**recipe, "data": files | {"limit_seed": n}})["dev"]["dev"]["accuracy"]["mean"]
+        for n in range(2)
+    ]
+    assert baseline["dev"]["dev"]["accuracy"]["values"] == parts and baseline["what"].startswith("TF-IDF")
 
 
 def test_the_report_is_written(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Three tables. *tasks*: each task with a pre-trained encoder, the same encoder from scratch, and a baseline.
 *features*: named entities with a frozen encoder, by layers and head, beside fine-tuning (Devlin et al. 2018, Table 7).
 *labels*: tasks of single texts with few labels; also with an encoder that has gone on with the task's own text, of all
-training examples without their labels (Gururangan et al. 2020).
+training examples without their labels (Gururangan et al. 2020). Which few they are changes a score more than the seed
+does: each is the mean over several draws, the same for all starts.
 
 All choices are made on a tenth of the training examples; dev files are scored once a run.
 """
@@ -35,6 +36,7 @@ from firth.finetuning.runs import IDENTITY
 from firth.folder import read_model
 from firth.inference.score import score_outputs
 from firth.manifest import MANIFEST
+from firth.metrics.bootstrap import mean_interval
 from firth.pretraining.run import RECIPE, pretrain
 from firth.pretraining.run import resume as resume_pretraining
 from firth.studies.cells import StudyCell, check_data
@@ -45,6 +47,8 @@ from firth.text.corpus import read_text_lines
 from firth.text.records import Text
 
 SEEDS = 3
+# Of few training examples, each with a seed of its own.
+DRAWS = 8
 # The folder of a run within its cell's.
 _RUN = "run"
 PRETRAINED, ADAPTED, SCRATCH, BASELINE = "pre-trained", "own text", "from scratch", "baseline"
@@ -179,7 +183,7 @@ def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
             cells.append(_cell(f"tasks/{row.name}/{start}", recipe, start, needs, prepare))
             for n in row.labels:
                 few = {**recipe, "data": recipe["data"] | {"limit": n}}
-                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start, needs, prepare))
+                cells.append(_cell(f"labels/{row.name}/{n}/{start}", few, start, needs, prepare, drawn=True))
     for name, features in FEATURES.items():
         recipe = recipe_of(_ENTITIES, data, out)
         recipe["head"] = {
@@ -194,13 +198,20 @@ def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
 
 
 def _cell(
-    name: str, recipe: dict[str, Any], start: str, needs: tuple[str, ...], prepare: Callable[[], None] | None
+    name: str,
+    recipe: dict[str, Any],
+    start: str,
+    needs: tuple[str, ...],
+    prepare: Callable[[], None] | None,
+    *,
+    drawn: bool = False,
 ) -> StudyCell:
     if start == BASELINE:
         options = {"recipe": {key: recipe[key] for key in ("task", "data")}}
-        return StudyCell(name, baseline_cell, options, prepare=prepare)
+        return StudyCell(name, drawn_baseline_cell if drawn else baseline_cell, options, prepare=prepare)
     settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-    return StudyCell(name, tune_cell, {"recipe": recipe, "settings": settings}, needs, prepare)
+    options = {"recipe": recipe, "settings": settings}
+    return StudyCell(name, drawn_tune_cell if drawn else tune_cell, options, needs, prepare)
 
 
 def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
@@ -283,6 +294,36 @@ def baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
         dev[name] = {metric: {"mean": value, "sd": 0.0, "values": [value]} for metric, value in scores.items()}
     examples = {"train": len(data.train), "held_out": len(data.held)}
     return {"metric": data.metrics[0], "examples": examples, "dev": dev, "what": _BASELINES[data.kind]}
+
+
+def drawn_tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Fine-tune on several draws of as many training examples; the scores over them, and what a run took."""
+    found = [tune_cell(folder / f"draw-{n}", recipe=_draw(recipe, n), settings=settings) for n in range(DRAWS)]
+    seconds = sum(one["seconds_a_run"] for one in found) / DRAWS
+    return _over_draws(found) | {"collapsed": sum(one["collapsed"] for one in found), "seconds_a_run": seconds}
+
+
+def drawn_baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The baseline's scores over the same draws."""
+    found = [baseline_cell(folder, recipe=_draw(recipe, n)) for n in range(DRAWS)]
+    return _over_draws(found) | {"what": found[0]["what"]}
+
+
+def _draw(recipe: dict[str, Any], n: int) -> dict[str, Any]:
+    train = {**recipe.get("train", {}), "seeds": 1, "seed": n}
+    return {**recipe, "data": recipe["data"] | {"limit_seed": n}, "train": train}
+
+
+def _over_draws(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Metric, numbers of examples, and each dev score with mean and standard deviation, of one fact a draw."""
+    first, dev = found[0], {}
+    for file, scores in first["dev"].items():
+        dev[file] = {}
+        for metric in scores:
+            values = [one["dev"][file][metric]["mean"] for one in found]
+            mean, sd, _ = mean_interval(values)
+            dev[file][metric] = {"mean": mean, "sd": sd, "values": values}
+    return {"metric": first["metric"], "examples": first["examples"], "draws": len(found), "dev": dev}
 
 
 _BASELINES = {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from firth.metrics.bootstrap import mean_interval
 from firth.page import Report, TableCell
 from firth.studies.finetuning import ADAPTED, BASELINE, FEATURES, PRETRAINED, ROWS, SCRATCH
 
@@ -26,6 +27,10 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     header, rows = label_table(facts)
     if rows:
         report.heading("Numbers of labels")
+        report.text(
+            "Few labels: mean ± standard deviation over draws of training examples, the same for all starts; the last "
+            "column has the mean of the differences and half of its 95 % interval."
+        )
         report.table(header, rows)
     if curves := label_curves(facts):
         report.lines_plot("Sentiment (SST-2) by training examples", curves, "training examples", "accuracy, %")
@@ -70,7 +75,7 @@ def feature_table(facts: Facts) -> list[list[TableCell]]:
 
 
 def label_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """Header and rows: each task of texts with each number of labels, by start."""
+    """Header and rows: each task of texts with each number of labels, by start; how far pre-trained is ahead."""
     starts = (ADAPTED, PRETRAINED, SCRATCH, BASELINE)
     rows: list[list[TableCell]] = []
     for row in ROWS:
@@ -78,8 +83,10 @@ def label_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
             found = [with_labels(facts, row.name, n, start) for start in starts]
             if known := next((cell for cell in found if cell), None):
                 labels = f"{n:,}" if n else "all"
-                rows.append([row.name, known["metric"], labels, *(percent(cell, known["metric"]) for cell in found)])
-    return ["task", "score", "labels", *starts], rows
+                metric = known["metric"]
+                cells = [percent(cell, metric) for cell in found]
+                rows.append([row.name, metric, labels, *cells, lead(found[1], found[3], metric)])
+    return ["task", "score", "labels", *starts, "pre-trained − baseline"], rows
 
 
 def label_curves(facts: Facts, task: str = "SST-2") -> dict[str, tuple[list[float], list[float]]]:
@@ -99,6 +106,18 @@ def with_labels(facts: Facts, task: str, n: int, start: str) -> Facts | None:
     """The cell of a task with ``n`` labels; 0: all."""
     found: Facts | None = facts.get(f"labels/{task}/{n}/{start}" if n else f"tasks/{task}/{start}")
     return found
+
+
+def lead(ours: Facts | None, other: Facts | None, metric: str) -> str:
+    """``+1.2 ± 0.7``: by how many points the first is ahead over the same draws, and half its 95 % interval."""
+    if not ours or not other:
+        return "–"
+    values = [cell["dev"]["dev"][metric]["values"] for cell in (ours, other)]
+    if len(values[0]) != len(values[1]) or len(values[0]) < 2:
+        means = [cell["dev"]["dev"][metric]["mean"] for cell in (ours, other)]
+        return f"{100 * (means[0] - means[1]):+.1f}"
+    mean, _, half = mean_interval([100 * (a - b) for a, b in zip(*values, strict=True)])
+    return f"{mean:+.1f} ± {half:.1f}"
 
 
 def percent(cell: Facts | None, metric: str) -> str:
