@@ -23,6 +23,7 @@ from firth.config import read_json
 from firth.files import write_json
 from firth.machine import find_machine
 from firth.studies import directionality_report, representations_report, senses_report
+from firth.studies.finetuning import BASELINE
 from firth.studies.finetuning_report import label_curves
 
 OUT = Path("docs/results")
@@ -57,10 +58,10 @@ def label_figure(facts: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     axes = figure.subplots()
     for (start, (sizes, scores)), colour in zip(label_curves(facts).items(), COLOURS, strict=False):
-        axes.plot(sizes, scores, color=colour, marker="o", ms=4)
-        axes.annotate(start, (sizes[-1], scores[-1]), (8, 0), textcoords="offset points", color=colour, va="center")
+        axes.plot(sizes, scores, color=colour, marker="o", ms=4, label=start, ls="--" if start == BASELINE else "-")
+    axes.legend(frameon=False, loc="lower right")
     axes.set_xscale("log")
-    axes.set_xlim(90, 400_000)
+    axes.set_xlim(90, 100_000)
     axes.set_xticks([100, 1000, 10_000], ["100", "1,000", "10,000"])
     axes.minorticks_off()
     axes.set_xlabel("training examples")
