@@ -206,11 +206,11 @@ def _cell(
     *,
     drawn: bool = False,
 ) -> StudyCell:
+    options: dict[str, Any]
     if start == BASELINE:
         options = {"recipe": {key: recipe[key] for key in ("task", "data")}}
         return StudyCell(name, drawn_baseline_cell if drawn else baseline_cell, options, prepare=prepare)
-    settings = [f"from_scratch={str(start == SCRATCH).lower()}"]
-    options = {"recipe": recipe, "settings": settings}
+    options = {"recipe": recipe, "settings": [f"from_scratch={str(start == SCRATCH).lower()}"]}
     return StudyCell(name, drawn_tune_cell if drawn else tune_cell, options, needs, prepare)
 
 
@@ -316,7 +316,7 @@ def _draw(recipe: dict[str, Any], n: int) -> dict[str, Any]:
 
 def _over_draws(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Metric, numbers of examples, and each dev score with mean and standard deviation, of one fact a draw."""
-    first, dev = found[0], {}
+    first, dev = found[0], dict[str, dict[str, Any]]()
     for file, scores in first["dev"].items():
         dev[file] = {}
         for metric in scores:
