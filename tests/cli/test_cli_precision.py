@@ -65,8 +65,14 @@ def test_memory_is_kept_for_the_next_batch(
     assert firth(*verb, tiny_run, stdin=b"The old [MASK].\n").code == 0 and kept
 
 
-def test_auto_without_bfloat16_says_float32(firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_without_bfloat16_says_what_it_does_instead(
+    firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
+    if "AVX" in torch.backends.cpu.get_cpu_capability():
+        halves = firth("embed", tiny_run, "--precision", "auto", stdin=b"a\n")
+        assert halves.code == 0 and path_said(halves.err).endswith(", float16 weights")
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
     plain, auto = firth("embed", tiny_run, stdin=b"a\n"), firth("embed", tiny_run, "--precision", "auto", stdin=b"a\n")
     assert auto.out == plain.out and path_said(auto.err).endswith(", float32")
     refused = firth("embed", tiny_run, "--precision", "bfloat16", stdin=b"a\n")
@@ -133,7 +139,7 @@ def test_bfloat16_is_scored_alone_or_beside_float32(firth, run: Path, dev: Path)
     [
         (["fill-mask", "MODEL", "a [MASK]", "--precision", "int8"], ["is not fine-tuned", "bfloat16"]),
         (["embed", "MODEL", "--precision", "int8"], ["is not fine-tuned", "bfloat16"]),
-        (["embed", "MODEL", "--precision", "float16"], ["--precision", "float16", "bfloat16"]),
+        (["embed", "MODEL", "--precision", "half"], ["--precision", "half", "float16", "bfloat16"]),
         (["fill-mask", "MODEL", "a [MASK]", "--compile"], ["--compile"]),
         (["evaluate", "MODEL", "--data", __file__, "--max-drop", "1"], ["--max-drop", "give --precision"]),
     ],
