@@ -112,12 +112,12 @@ def lead(ours: Facts | None, other: Facts | None, metric: str) -> str:
     """``+1.2 ± 0.7``: by how many points the first is ahead over the same draws, and half its 95 % interval."""
     if not ours or not other:
         return "–"
-    values = [cell["dev"]["dev"][metric]["values"] for cell in (ours, other)]
-    if len(values[0]) != len(values[1]) or len(values[0]) < 2:
-        means = [cell["dev"]["dev"][metric]["mean"] for cell in (ours, other)]
-        return f"{100 * (means[0] - means[1]):+.1f}"
-    mean, _, half = mean_interval([100 * (a - b) for a, b in zip(*values, strict=True)])
-    return f"{mean:+.1f} ± {half:.1f}"
+    a, b = (cell["dev"]["dev"][metric] for cell in (ours, other))
+    alike = len(a["values"]) == len(b["values"])
+    pairs = zip(a["values"], b["values"], strict=True) if alike else [(a["mean"], b["mean"])]
+    mean, _, half = mean_interval([100 * (x - y) for x, y in pairs])
+    # Never -0.0.
+    return f"{round(mean, 1) + 0.0:+.1f}" + ("" if half is None else f" ± {half:.1f}")
 
 
 def percent(cell: Facts | None, metric: str) -> str:
