@@ -252,6 +252,12 @@ def test_attention_and_what_it_changes_is_put_back(script, tmp_path: Path) -> No
     assert before == (packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM, attention._FUSED_FROM)
 
 
+def test_products_by_number_of_rows(script, tmp_path: Path) -> None:
+    rows = run(script, "products", tmp_path)["tables"][0]["rows"]
+    assert {"float32, PyTorch's layer", "float32, packed (oneDNN)", "int8 (oneDNN)"} <= {row["name"] for row in rows}
+    assert all(row[str(n)] > 0 for row in rows for n in script("products").ROWS)
+
+
 @pytest.mark.slow
 def test_memory_of_training(script, tmp_path: Path) -> None:
     (row,) = run(script, "training_memory", tmp_path)["tables"][0]["rows"]
