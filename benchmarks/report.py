@@ -11,8 +11,8 @@ from measure import RESULTS, ROOT, markdown
 # The order of the page; what has no place in it comes last, by name.
 ORDER = (
     "encode-sentences", "encode-mixed", "pretrain-step-mini", "pretrain-step-base", "same-minutes",
-    "finetune-step-mini", "finetune-step-base", "attention", "products", "prepare", "loader", "training-memory", "startup", "serve",
-    "gpu-pretrain-step", "gpu-encode",
+    "finetune-step-mini", "finetune-step-base", "attention", "products", "prepare", "loader",
+    "training-memory", "startup", "serve", "gpu-pretrain-step", "gpu-encode",
 )  # fmt: skip
 
 HEAD = """# Benchmarks
