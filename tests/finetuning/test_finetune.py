@@ -176,6 +176,56 @@ def test_the_same_seed_gives_the_same_model_and_the_next_another(plain: dict[str
     assert both["model"] == alone[both["best_seed"] - 1]["model"]
 
 
+def test_the_weights_of_the_seeds_are_averaged(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean of their models is the model, and what is scored; a kill before the scoring changes nothing."""
+    each = [run(plain, tmp_path / str(seed), f"train.seed={seed}") for seed in (1, 2, 3)]
+    settings = ("train.seeds=3", "train.average_seeds=true")
+    results = run(plain, tmp_path / "all", *settings).results
+    states = [read_model(one.out / "model").objective.state_dict() for one in each]
+    mean = read_model(tmp_path / "all" / "model")
+    for name, tensor in mean.objective.state_dict().items():
+        torch.testing.assert_close(tensor, sum(state[name] for state in states) / 3, rtol=1e-5, atol=1e-6)
+    assert mean.provenance["seeds"] == [1, 2, 3] and not {"seed", "step"} & set(mean.provenance)
+    assert results["best_seed"] == "average" and [one["seed"] for one in results["runs"]] == [1, 2, 3]
+    score = results["dev"]["dev"]["accuracy"]
+    found = evaluate(tmp_path / "all", Path(plain["data"]["dev"]))["scores"]
+    assert score["values"] == [score["mean"]] == [pytest.approx(found["accuracy"])]
+
+    def killed(*_: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "score_split", killed)
+        with pytest.raises(SystemExit):
+            run(plain, tmp_path / "cut", *settings)
+    assert resume(tmp_path / "cut", QUIET).results["model"] == results["model"]
+
+
+def test_a_collapsed_seed_is_left_out_of_the_average(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = job.tune
+
+    def tune(run: Any, folder: Path, *rest: Any) -> dict[str, Any]:
+        return whole(run, folder, *rest) | {"best": 0.1 if run.seed == 2 else 0.9}
+
+    monkeypatch.setattr(job, "tune", tune)
+    results = run(plain, tmp_path / "out", "train.seeds=4", "train.average_seeds=true").results
+    assert [one["collapsed"] for one in results["runs"]] == [False, True, False, False]
+    assert read_model(tmp_path / "out" / "model").provenance["seeds"] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["from_scratch=true"], ["adapt.transferred_groups=1"], ["head.network.hidden_width=8"], ["head_preset=bcn"]],
+)
+def test_networks_that_begin_at_random_weights_are_not_averaged(plain: dict[str, Any], settings: list[str]) -> None:
+    with pytest.raises(ConfigError, match="the mean of networks that began at different"):
+        resolve(plain, [*settings, "train.average_seeds=true"], "t")
+
+
 def test_results_of_seeds_and_a_grid(plain: dict[str, Any], tmp_path: Path) -> None:
     results = run(plain, tmp_path / "out", "train.seeds=2", 'grid=["optim.learning_rate=1e-6,1e-2"]').results
     assert results["settings"] == [["optim.learning_rate=1e-6"], ["optim.learning_rate=1e-2"]]
@@ -742,8 +792,11 @@ def test_small_taggers_of_models_without_next_sentences_learn_faster() -> None:
 def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
 
-    def of(width: int = 256, *, n_train: int = 5000, has_summary: bool = False, **said: Any) -> dict[str, Any]:
-        known = {"n_train": n_train, "documents": False, "has_summary": has_summary, "n_layers": 4}
+    def of(
+        width: int = 256, *, n_train: int = 5000, has_summary: bool = False, pretrained: bool = True, **said: Any
+    ) -> dict[str, Any]:
+        known: dict[str, Any] = {"n_train": n_train, "documents": False, "n_layers": 4}
+        known |= {"has_summary": has_summary, "pretrained": pretrained}
         return with_defaults(empty | said, "bert", kind, width, **known)
 
     mini = of()
@@ -751,6 +804,17 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     assert mini["head"]["network"] == every and mini["adapt"] == {"dropout": 0.2}
     assert mini["optim"]["learning_rate"] == pytest.approx(3e-4)
     assert mini["train"]["epochs"] == 3 and of(n_train=1000)["train"]["epochs"] == 12
+    # Of few examples the weights of three seeds are averaged, unless something else is said.
+    averaged = of(n_train=1000)["train"]
+    assert averaged["seeds"] == 3 and averaged["average_seeds"] and "seeds" not in mini["train"]
+    for one in (
+        of(n_train=1000, train={"seeds": 1}),
+        of(n_train=1000, grid=["optim.learning_rate=1e-4,3e-4"]),
+        of(n_train=1000, adapt={"frozen_groups": -1}),
+        of(n_train=1000, pretrained=False),
+    ):
+        assert one["train"].get("seeds", 1) == 1 and not one["train"].get("average_seeds")
+    assert of(n_train=1000, train={"average_seeds": False})["train"].get("seeds", 1) == 1
     for other in (of(768), of(has_summary=True), of(head={"network": {"kind": "bilstm"}})):
         assert "layers" not in other["head"].get("network", {}) and not other["adapt"]
     assert "layers" not in of(head={"network": {"pool": "summary"}})["head"]["network"]

@@ -76,7 +76,8 @@ def finetune(
     out
         Output folder; must be new.
     seeds
-        Number of runs with different seeds; scores are mean ± standard deviation.
+        Number of runs with different seeds; scores are mean ± standard deviation. Default 1; small models and few
+        labels: 3, whose weights are averaged to one model (--set train.average_seeds=true does so elsewhere).
     seed
         Seed of the first run.
     grid
@@ -190,6 +191,8 @@ def _how_to_go_on(out: Path) -> str:
 
 def _report(tuned: "Finetuned", as_json: bool) -> None:
     """Say how well the task was learnt, where the model is and what comes next."""
+    from firth.finetuning.results import run_name, seed_name
+
     results, out = tuned.results, tuned.out
     if as_json:
         print_json(results)
@@ -209,7 +212,7 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     )
     last = next(iter(results["dev"]), "held_out")
     if last in results.get("breakdown", {}):
-        print(f"  {last.replace('_', ' ')}, by label (seed {results['best_seed']})")
+        print(f"  {last.replace('_', ' ')}, by label ({seed_name(results['best_seed'])})")
         print_breakdown(results["breakdown"][last], results["dev"].get(last) or results["held_out"])
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
@@ -217,8 +220,8 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
         print("  warning: the dev file was used for model selection, so its scores are optimistic")
     for run in results["runs"]:
         if run["collapsed"]:
-            name = ", ".join([*run["settings"], f"seed {run['seed']}"])
-            print(f"  warning: {name} collapsed: {results['metric']} {run['best']:.4f}, far below the other seeds")
+            score = f"{results['metric']} {run['best']:.4f}"
+            print(f"  warning: {run_name(run)} collapsed: {score}, far below the other seeds")
     if (out / "report.html").is_file():
         print(f"curves and numbers: {out / 'report.html'}")
     if results["dev"]:
@@ -233,13 +236,10 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
 
 def _scores(scores: Mapping[str, Mapping[str, Any]], first: Iterable[str]) -> str:
     """``accuracy 0.9120 ± 0.0041, …`` over the seeds, the task's own scores first."""
+    from firth.finetuning.results import format_score
+
     names = dict.fromkeys([*(name for name in first if name in scores), *scores])
-    return ", ".join(f"{name} {_mean(scores[name])}" for name in names)
-
-
-def _mean(score: Mapping[str, Any]) -> str:
-    deviation = f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else ""
-    return f"{score['mean']:.4f}{deviation}"
+    return ", ".join(f"{name} {format_score(scores[name])}" for name in names)
 
 
 def say_notes(notes: Iterable[str]) -> None:

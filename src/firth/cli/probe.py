@@ -75,8 +75,8 @@ def probe(
     labelled.check()
     laid_over = settings_of({**labelled.keys(), "--seeds": ("train.seeds", seeds)})
     plain = {} if recipe is None else read_toml(recipe)
-    from firth.finetuning.probe import format_score
     from firth.finetuning.probe import probe as job
+    from firth.finetuning.results import format_score
 
     with on_interrupt(f"nothing can be resumed; delete {out} and start again"):
         result = job(plain, [*laid_over, *(settings or [])], str(recipe or "flags"), out)

@@ -372,7 +372,8 @@ class _Comparing:
         cell = score_fit(folder / "run", self.labelled.kind, self.dev)
         cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
         if not way.baseline and not way.joint and "train.epochs" not in self.settings:
-            cell["epochs"] = read_toml(folder / "run" / RECIPE)["train"]["epochs"]
+            train = read_toml(folder / "run" / RECIPE)["train"]
+            cell["epochs"] = train["epochs"] * train["seeds"]
         write_json(folder / "cell.json", cell)
         return cell
 

@@ -18,7 +18,7 @@ from firth.finetuning.calibrate import calibrate
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune, build, plain_recipe
 from firth.finetuning.resolve import resolve
-from firth.finetuning.results import summary
+from firth.finetuning.results import format_score, summary
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
 from firth.inference.outputs import row_outputs
@@ -182,11 +182,6 @@ def _scores(recipe: Finetune, model: TaskModel, held: EncodedSplit, dev: dict[st
         outputs = row_outputs(model, split.examples, budget_tokens=budget)
         found[name] = score_split(recipe.task, split, outputs, options).scores[recipe.metric]
     return found
-
-
-def format_score(score: dict[str, Any]) -> str:
-    """Format a score: ``0.9120``; over several seeds ``0.9120 ± 0.0041``, mean and standard deviation."""
-    return f"{score['mean']:.4f}" + (f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else "")
 
 
 def _write_report(out: Path, recipe: Finetune, result: dict[str, Any]) -> None:

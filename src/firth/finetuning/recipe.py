@@ -105,6 +105,9 @@ class TuneConfig:
     micro_batches: int = option(0, "micro-batches per step, over all processes; 0: as few as memory allows", AMOUNT)
     seed: int = option(1, "seed of the first run: head weights, order of examples, dropout; the next run has 2", AMOUNT)
     seeds: int = option(1, "number of runs that differ only in the seed", COUNT)
+    average_seeds: bool = option(
+        False, "True: the model is the mean of their weights; False: that of the run with the best held-out score"
+    )
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 if the CPU or GPU supports it, else float32"
     )
@@ -150,6 +153,11 @@ class Finetune:
 
     def __post_init__(self) -> None:
         self.optim.check_evaluations(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
+        if self.train.average_seeds and self._begins_random:
+            raise ConfigError(
+                "train.average_seeds=true requires pre-trained weights and a single layer on them: the mean of "
+                "networks that began at different random weights is no network; leave it out"
+            )
         # Only a size takes a separate tokenizer.
         if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
             raise ConfigError(
@@ -163,6 +171,14 @@ class Finetune:
             )
 
     @property
+    def _begins_random(self) -> bool:
+        """Whether a network of several layers begins at random weights: a part of the encoder, or the head's."""
+        encoder = self.from_scratch or bool(self.tokenizer) or self.adapt.transferred_groups != -1
+        network = self.head.network
+        hidden = network.kind not in ("linear", "towers") or bool(getattr(network, "hidden_width", 0))
+        return encoder or hidden
+
+    @property
     def row(self) -> Task:
         return TASKS[self.kind]
 
@@ -174,6 +190,7 @@ _IN_GRID = ("head", "adapt", "optim", "train")
 _SAME_FOR_ALL = (
     "train.seed",
     "train.seeds",
+    "train.average_seeds",
     "train.precision",
     "train.micro_batches",
     "train.balance",
@@ -217,6 +234,7 @@ def with_defaults(
     n_train: int,
     documents: bool,
     has_summary: bool = True,
+    pretrained: bool = True,
     n_layers: int = 0,
 ) -> dict[str, Any]:
     """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
@@ -224,7 +242,7 @@ def with_defaults(
 
     ``n_train``: number of training examples; of few, more epochs are made (see ``epochs_for``).
     ``has_summary``: whether the encoder's own vector of a text was trained; without it the mean of its tokens is read.
-    ``n_layers``: of the encoder.
+    ``pretrained``: whether all of the encoder's weights are. ``n_layers``: of the encoder.
     ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
@@ -254,6 +272,12 @@ def with_defaults(
     found = laid_over(found, said)
     batch = found["train"].get("batch_examples", _BATCH)
     found["train"].setdefault("epochs", epochs_for(count_sequences(n_train, documents), batch, epochs, updates))
+    adapt = found["adapt"]
+    learns = pretrained and adapt.get("frozen_groups") != -1 and adapt.get("transferred_groups", -1) == -1
+    few = n_train * epochs < updates * batch
+    decided = bool(found.get("grid")) or bool({"seeds", "average_seeds"} & set(found["train"]))
+    if small is not None and small.averaged > 1 and learns and few and not decided:
+        found["train"] |= {"seeds": small.averaged, "average_seeds": True}
     return found
 
 

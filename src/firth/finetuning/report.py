@@ -6,6 +6,7 @@ from typing import Any
 from firth.config import to_toml
 from firth.explain.markup import Mark, token_row
 from firth.finetuning.recipe import Finetune
+from firth.finetuning.results import run_name, seed_name
 from firth.page import Report, TableCell
 from firth.training.log import read_log
 
@@ -63,7 +64,7 @@ def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], 
         report.table(["score", "value"], [[metric, f"{score['mean']:.4f}"] for metric, score in scores.items()])
     found = results.get("breakdown", {}).get(split)
     if found is not None:
-        report.text(f"The run with seed {results['best_seed']}, label by label:")
+        report.text(f"Label by label, of one model ({seed_name(results['best_seed'])}):")
         add_breakdown(report, found)
 
 
@@ -98,7 +99,7 @@ def add_mistakes(report: Report, found: dict[str, Any]) -> None:
         return
     report.heading("Most confident mistakes")
     report.text(
-        f"Of {found['split']}, by the run with the best seed. The stronger a word's colour, the more of the predicted "
+        f"Of {found['split']}, by the model that is kept. The stronger a word's colour, the more of the predicted "
         "label's log-odds is lost without it; words with a dashed outline speak against that label."
     )
     for mistake in found["examples"]:
@@ -127,16 +128,15 @@ def _row(metric: str, scores: dict[str, Any]) -> list[TableCell]:
 
 
 def _run(run: dict[str, Any]) -> list[TableCell]:
-    name = ", ".join([*run["settings"], f"seed {run['seed']}"])
     flag = "collapsed" if run["collapsed"] else ""
-    return [name, f"{run['best']:.4f}", run["best_step"], run["steps"], f"{run['elapsed_s'] / 60:.1f}", flag]
+    return [run_name(run), f"{run['best']:.4f}", run["best_step"], run["steps"], f"{run['elapsed_s'] / 60:.1f}", flag]
 
 
 def _curves(report: Report, out: Path, results: dict[str, Any]) -> None:
     """Plot training loss and held-out score, one curve per run."""
     losses, scores = {}, {}
     for run in results["runs"]:
-        name = ", ".join([*run["settings"], f"seed {run['seed']}"])
+        name = run_name(run)
         events = read_log(out / run["folder"] / "log.jsonl")
         train = [e for e in events if e["event"] == "train"]
         dev = [e for e in events if e["event"] == "dev"]

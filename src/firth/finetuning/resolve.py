@@ -62,6 +62,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         n_train=len(labelled.train),
         documents=labelled.has_documents,
         has_summary=base.has_summary,
+        pretrained=base.weights is not None and {"pooler"}.issuperset(base.untrained),
         n_layers=getattr(base.config, "n_layers", 0),
     )
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain

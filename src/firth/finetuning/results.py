@@ -1,7 +1,7 @@
 """What ``results.json`` of a fine-tuning holds: every score by split, over seeds and settings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import Finetune
@@ -9,13 +9,24 @@ from firth.metrics.bootstrap import mean_interval
 from firth.tasks.learnt import reads_pairs
 
 RESULTS = "results.json"
+# In the place of a seed: the model whose weights are the mean of all seeds'.
+AVERAGE: Literal["average"] = "average"
 # A run has collapsed if its held-out score is this far below the median of the other seeds.
 _COLLAPSE = 0.15
 
 
+def run_name(run: Mapping[str, Any]) -> str:
+    """A run's settings and seed in words."""
+    return ", ".join([*run["settings"], seed_name(run["seed"])])
+
+
+def seed_name(seed: int | str) -> str:
+    return "mean of the seeds' weights" if seed == AVERAGE else f"seed {seed}"
+
+
 def best_of(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The run with the highest held-out score; of equal ones that of the first seed."""
-    return max(scored, key=lambda run: (run["best"], -run["seed"]))
+    return max(scored, key=lambda run: run["best"])
 
 
 def results_of(
@@ -66,6 +77,11 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     """Mean, standard deviation and 95 % interval of a score over seeds, the best, and all values."""
     mean, deviation, half_width = mean_interval(values)
     return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
+
+
+def format_score(score: Mapping[str, Any]) -> str:
+    """Format a score: ``0.9120``; over several seeds ``0.9120 ± 0.0041``, mean and standard deviation."""
+    return f"{score['mean']:.4f}" + (f" ± {score['sd']:.4f}" if len(score["values"]) > 1 else "")
 
 
 def collapsed(run: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -28,7 +28,7 @@ from firth.finetuning.mistakes import find_mistakes
 from firth.finetuning.recipe import Finetune, combinations, count_sequences, count_updates, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
-from firth.finetuning.results import RESULTS, best_of, results_of
+from firth.finetuning.results import AVERAGE, RESULTS, best_of, collapsed, results_of, run_name
 from firth.finetuning.several import count_processes, for_processes
 from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
 from firth.folder import WEIGHTS, Loaded, read_model
@@ -39,6 +39,7 @@ from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
 from firth.manifest import file_sha256
 from firth.memory import check_memory, estimate_memory
 from firth.option_names import with_new_names
+from firth.pretraining.average import mean_of
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
 from firth.progress import format_duration, say, silent
@@ -162,9 +163,9 @@ class Runs:
             shutil.rmtree(self.features, ignore_errors=True)
         by_setting = [runs[i : i + len(self.seeds)] for i in range(0, len(runs), len(self.seeds))]
         chosen = max(range(len(by_setting)), key=lambda i: fmean(run["best"] for run in by_setting[i]))
-        scored = [self._score(chosen, run) for run in by_setting[chosen]]
+        scored = [self._score(chosen, run) for run in self._candidates(chosen, by_setting[chosen])]
         best = best_of(scored)
-        self._keep(chosen, best)
+        self._keep(best)
         results = results_of(self.recipe, self.labelled, self.settings, chosen, by_setting, scored)
         results["model"] = file_sha256(self.out / "model" / WEIGHTS)
         write_json(self.out / RESULTS, results)
@@ -196,10 +197,10 @@ class Runs:
                 f"examples a model learns more in more epochs, such as --epochs {enough}"
             )
 
-    def folder(self, number: int, seed: int) -> Path:
-        """The folder of one run."""
+    def folder(self, number: int, seed: int | Literal["average"]) -> Path:
+        """The folder of one run, or of the average of a setting's runs."""
         setting = f"setting-{number + 1}-" if len(self.settings) > 1 else ""
-        return self.out / "runs" / f"{setting}seed-{seed}"
+        return self.out / "runs" / (f"{setting}{seed}" if seed == AVERAGE else f"{setting}seed-{seed}")
 
     def _tune_on(self, cluster: Cluster, places: Sequence[tuple[int, int]]) -> None:
         """Do the runs that are not done yet as tasks of a cluster; the first error stops the others."""
@@ -229,7 +230,7 @@ class Runs:
         folder = self.folder(number, seed)
         n_runs = len(self.settings) * len(self.seeds)
         if n_runs > 1 and not (folder / RESULT).is_file():
-            name = ", ".join([*self.settings[number], f"seed {seed}"])
+            name = run_name({"settings": self.settings[number], "seed": seed})
             self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
         n = 1 if (folder / RESULT).is_file() else self.processes
         threads = torch.get_num_threads()
@@ -310,7 +311,7 @@ class Runs:
 
     def _score(self, number: int, run: dict[str, Any]) -> dict[str, Any]:
         """Calibrate after training, and score the dev files once."""
-        folder = self.folder(number, run["seed"])
+        folder = self.out / run["folder"]
         done = folder / "scores.json"
         if done.is_file():
             return run | read_json(done)
@@ -351,9 +352,27 @@ class Runs:
         answers, _ = answer_records(loaded, split.records)
         return [found.to_dict() for found in find_mistakes(loaded, split.records, answers)]
 
-    def _keep(self, number: int, best: dict[str, Any]) -> None:
+    def _candidates(self, number: int, runs: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """The runs of a setting; or a single one whose model is the mean of theirs, without those that collapsed.
+
+        Source: the uniform soup of Wortsman et al. 2022, §2.
+        """
+        if not self.recipe.train.average_seeds or len(runs) == 1:
+            return runs
+        members = [run for run in runs if not collapsed(run, runs)]
+        folder = self.folder(number, AVERAGE)
+        if not (folder / "scores.json").is_file() and not (folder / "model").exists():
+            mean, _ = mean_of([self.out / run["folder"] / "model" for run in members])
+            facts = {key: value for key, value in mean.provenance.items() if key not in ("seed", "step", HELD_OUT)}
+            facts["seeds"] = [run["seed"] for run in members]
+            rewrite_model(folder / "model", dataclasses.replace(mean, provenance=facts))
+        score = fmean(run["best"] for run in members)
+        settings = list(self.settings[number])
+        return [{"seed": AVERAGE, "best": score, "settings": settings, "folder": str(folder.relative_to(self.out))}]
+
+    def _keep(self, best: dict[str, Any]) -> None:
         """Copy the best run's model to the top, with its scores; runs keep their scores and curves."""
-        kept, model = self.out / "model", self.folder(number, best["seed"]) / "model"
+        kept, model = self.out / "model", self.out / best["folder"] / "model"
         recover(kept)
         # The copy is atomic; a stop may leave parts of the run's model behind, but a resume selects the same run.
         if not kept.exists():

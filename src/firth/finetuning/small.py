@@ -17,11 +17,15 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe. ``epochs`` over many examples; of few, as many as make ``updates``."""
+    """``tables``: of a recipe. ``epochs`` over many examples; of few, as many as make ``updates``.
+
+    ``averaged``: of few examples, the number of seeds whose weights are averaged.
+    """
 
     tables: Mapping[str, Mapping[str, Any]]
     epochs: float
     updates: int
+    averaged: int = 1
 
 
 _TAGGER = SmallSettings(
@@ -57,7 +61,7 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
         del read["mix"]
     else:
         read["layers"] = list(range(n_layers + 1))
-    return SmallSettings({**_TEXT_TABLES, "head": {"network": read}}, epochs=3.0, updates=350)
+    return SmallSettings({**_TEXT_TABLES, "head": {"network": read}}, epochs=3.0, updates=350, averaged=3)
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:

@@ -33,21 +33,7 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
     folders = [Path(model) for model in models]
     if len(folders) == 1:
         folders = _last_checkpoints(folders[0], last)
-    first = read_model(folders[0])
-    sums = {name: tensor.double() for name, tensor in first.objective.state_dict().items()}
-    steps = [first.provenance.get("step")]
-    options = first.objective.config
-    fitted = {name: [getattr(options, name)] for name in _FITTED if hasattr(options, name)}
-    for folder in folders[1:]:
-        loaded = read_model(folder)
-        _check_same(first, loaded, folders[0], folder)
-        for name, tensor in loaded.objective.state_dict().items():
-            sums[name] += tensor
-        steps.append(loaded.provenance.get("step"))
-        for name, found in fitted.items():
-            found.append(getattr(loaded.objective.config, name))
-    _set_means(first, sums, len(folders))
-    first.objective.config = replace(options, **{name: fmean(found) for name, found in fitted.items()})
+    first, steps = mean_of(folders)
     made: dict[str, Any] = {
         **{key: value for key, value in first.provenance.items() if key not in ("step", "dev")},
         "average": {"folders": [str(folder) for folder in folders], "steps": steps},
@@ -67,6 +53,29 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
 
     make_folder(out, fill)
     return folders
+
+
+def mean_of(folders: Sequence[Path]) -> tuple[Loaded, list[Any]]:
+    """The first model with the arithmetic mean of all models' weights, and the step of each.
+
+    CheckpointError for one that is damaged, or differs from the first in sizes, tokenizer or objective.
+    """
+    first = read_model(folders[0])
+    sums = {name: tensor.double() for name, tensor in first.objective.state_dict().items()}
+    steps = [first.provenance.get("step")]
+    options = first.objective.config
+    fitted = {name: [getattr(options, name)] for name in _FITTED if hasattr(options, name)}
+    for folder in folders[1:]:
+        loaded = read_model(folder)
+        _check_same(first, loaded, folders[0], folder)
+        for name, tensor in loaded.objective.state_dict().items():
+            sums[name] += tensor
+        steps.append(loaded.provenance.get("step"))
+        for name, found in fitted.items():
+            found.append(getattr(loaded.objective.config, name))
+    _set_means(first, sums, len(folders))
+    first.objective.config = replace(options, **{name: fmean(found) for name, found in fitted.items()})
+    return first, steps
 
 
 def _last_checkpoints(run: Path, last: int) -> list[Path]:

@@ -310,7 +310,8 @@ def drawn_baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, An
 
 
 def _draw(recipe: dict[str, Any], n: int) -> dict[str, Any]:
-    train = {**recipe.get("train", {}), "seeds": 1, "seed": n}
+    # As many seeds as a recipe has by default: of few labels their average.
+    train = {key: value for key, value in recipe.get("train", {}).items() if key != "seeds"} | {"seed": n}
     return {**recipe, "data": recipe["data"] | {"limit_seed": n}, "train": train}
 
 
