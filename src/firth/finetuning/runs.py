@@ -188,6 +188,8 @@ class Runs:
             f"{recipe.task}: {len(data.train):,} training examples, {where} for selection, {splits}; {start}; "
             f"{self.machine.path}"
         )
+        if recipe.train.average_seeds and len(self.seeds) > 1:
+            self.tell(f"one model of {len(self.seeds)} seeds, the mean of their weights; --seeds 1 trains a single one")
         n = count_sequences(len(data.train), data.has_documents)
         n_updates = count_updates(n, recipe.train.batch_examples, recipe.train.epochs)
         if n_updates < _FEW_UPDATES:
