@@ -47,6 +47,7 @@ from firth.inference.outputs import row_outputs
 from firth.machine import find_machine
 from firth.manifest import file_sha256
 from firth.models.config import VectorsConfig
+from firth.pretraining.average import mean_of
 from firth.systems import SIZES, SYSTEMS
 from firth.tasks.config import TagConfig
 from firth.tasks.learnt import learnt_pairs, reads_pairs
@@ -180,10 +181,19 @@ def test_the_weights_of_the_seeds_are_averaged(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mean of their models is the model, and what is scored; a kill before the scoring changes nothing."""
-    each = [run(plain, tmp_path / str(seed), f"train.seed={seed}") for seed in (1, 2, 3)]
     settings = ("train.seeds=3", "train.average_seeds=true")
-    results = run(plain, tmp_path / "all", *settings).results
-    states = [read_model(one.out / "model").objective.state_dict() for one in each]
+    recipe, base, _ = resolve(plain, [*SETTINGS, *settings], "t")
+    heads = [make_model(base, recipe, seed).head.state_dict() for seed in (1, 2)]
+    assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+    states = list[dict[str, torch.Tensor]]()
+
+    def watched(folders: list[Path]) -> Any:
+        states.extend(read_model(folder).objective.state_dict() for folder in folders)
+        return mean_of(folders)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "mean_of", watched)
+        results = run(plain, tmp_path / "all", *settings).results
     mean = read_model(tmp_path / "all" / "model")
     for name, tensor in mean.objective.state_dict().items():
         torch.testing.assert_close(tensor, sum(state[name] for state in states) / 3, rtol=1e-5, atol=1e-6)
@@ -222,7 +232,7 @@ def test_a_collapsed_seed_is_left_out_of_the_average(
     [["from_scratch=true"], ["adapt.transferred_groups=1"], ["head.network.hidden_width=8"], ["head_preset=bcn"]],
 )
 def test_networks_that_begin_at_random_weights_are_not_averaged(plain: dict[str, Any], settings: list[str]) -> None:
-    with pytest.raises(ConfigError, match="the mean of networks that began at different"):
+    with pytest.raises(ConfigError, match="begin at random weights end too far from each other"):
         resolve(plain, [*settings, "train.average_seeds=true"], "t")
 
 

@@ -196,7 +196,8 @@ def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
 def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | None = None) -> TaskModel:
     """Build the task's model before the first step, a function of base, recipe, seed and the head's word vectors."""
     encoder = base.encoder(seed, recipe.adapt.dropout, recipe.adapt.transferred_groups)
-    torch.manual_seed(seed_of(seed, "head"))
+    # Models whose heads began alike end near each other: the mean of their weights is a model as good as each.
+    torch.manual_seed(seed_of(recipe.train.seed if recipe.train.average_seeds else seed, "head"))
     model = recipe.row.model(encoder, recipe.head)
     if vectors is not None:
         assert model.features.own is not None and model.features.own.words is not None

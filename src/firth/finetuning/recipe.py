@@ -106,7 +106,9 @@ class TuneConfig:
     seed: int = option(1, "seed of the first run: head weights, order of examples, dropout; the next run has 2", AMOUNT)
     seeds: int = option(1, "number of runs that differ only in the seed", COUNT)
     average_seeds: bool = option(
-        False, "True: the model is the mean of their weights; False: that of the run with the best held-out score"
+        False,
+        "True: the model is the mean of their weights, and their heads begin alike; False: the model is that of the run "
+        "with the best held-out score",
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 if the CPU or GPU supports it, else float32"
@@ -155,8 +157,8 @@ class Finetune:
         self.optim.check_evaluations(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
         if self.train.average_seeds and self._begins_random:
             raise ConfigError(
-                "train.average_seeds=true requires pre-trained weights and a single layer on them: the mean of "
-                "networks that began at different random weights is no network; leave it out"
+                "train.average_seeds=true requires pre-trained weights and a single layer on them: networks that begin "
+                "at random weights end too far from each other for a mean; leave it out"
             )
         # Only a size takes a separate tokenizer.
         if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
