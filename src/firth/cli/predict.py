@@ -246,7 +246,7 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
 
 def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
     """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
-    from firth.tasks.readers.files import read_lines
+    from firth.tasks.readers.files import json_object, read_lines
 
     name = "TEXT" if texts else str(file or "stdin")
     for number, line in read_lines(file) if file is not None else enumerate(texts or lines_from(None), start=1):
@@ -254,25 +254,13 @@ def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None
         check_text(line, where)
         if form == "jsonl" and not line.strip():
             continue
-        item = _fields(line, where) if form == "jsonl" else line
+        item = json_object(line, where) if form == "jsonl" else line
         try:
             record = model.record(item)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         name_of_it = item.get("id") if isinstance(item, dict) else None
         yield dataclasses.replace(record, where=where, id="" if name_of_it is None else str(name_of_it))
-
-
-def _fields(line: str, where: str) -> dict[str, Any]:
-    """A JSON object of one line."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "cannot be parsed"
-        raise InputError(f"{where}: not JSON ({reason}); expected one object a line") from None
-    if not isinstance(fields, dict):
-        raise InputError(f"{where}: found {line.strip()[:60]}, expected a JSON object")
-    return fields
 
 
 def _file_records(
