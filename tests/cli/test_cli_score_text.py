@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from firth.inference.model import Model
+from firth.inference.text_scores import TextScore, TokenScore
+
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
@@ -75,6 +78,16 @@ def test_perplexities_of_each_text_and_of_all(firth, tiny_run: Path) -> None:
     assert f"pseudo-perplexity of all 2 texts: {math.exp(-sum(values) / len(values)):,.2f}" in done.err
     by_token = firth("score-text", tiny_run, "the old farmer", "--tokens").out.splitlines()
     assert [line.split()[-1] for line in by_token[1:]] == [t["token"] for t in read[0]["tokens"]]
+
+
+def test_a_perplexity_too_large_for_a_number(firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = (TokenScore("a", 0, 1, -800.0),)
+    scores = [TextScore("a", tokens, "forward", tokens)] * 2
+    monkeypatch.setattr(Model, "score_stream", lambda self, texts: iter(scores))
+    done = firth("score-text", tiny_run, "a", "a")
+    assert done.code == 0 and "perplexity of all 2 texts: inf (2 tokens)" in done.err
+    found = json.loads(firth("score-text", tiny_run, "a", "--json").out.splitlines()[0], parse_constant=pytest.fail)
+    assert found["perplexity"] is None and found["backward_perplexity"] is None
 
 
 def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """``firth predict``."""
 
 import dataclasses
-import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +22,7 @@ from firth.cli.shared import (
     check_texts,
     counted,
     importing,
+    json_line,
     lines_from,
     load_and_say,
     on_interrupt,
@@ -310,18 +309,12 @@ def _write(answers: Iterable[Answer], stream: IO[str], at_once: int) -> int:
     n_answers = 0
     for record, answer in answers:
         fields = {"id": record.id} if record.id else {}
-        fields |= {name: _finite(value) for name, value in dataclasses.asdict(answer).items()}
-        print(json.dumps(fields, ensure_ascii=False, allow_nan=False), file=stream)
+        print(json_line(fields | dataclasses.asdict(answer)), file=stream)
         n_answers += 1
         if n_answers % at_once == 0:
             stream.flush()
     stream.flush()
     return n_answers
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity, which is the score of "no answer" where the context has not a single token."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _submit(task: str, answers: Iterable[Answer], folder: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import io
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,7 +93,21 @@ def say_unknown(text: str, model: "Model") -> None:
 
 def print_json(data: Any) -> None:
     """One line of JSON on stdout."""
-    print(json.dumps(dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data, ensure_ascii=False))  # type: ignore[arg-type]  # an object, not a class
+    plain = dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data  # type: ignore[arg-type]  # an object, not a class
+    print(json_line(plain))
+
+
+def json_line(data: Any) -> str:
+    """One line of JSON; infinity and NaN, which it does not have, are null."""
+    return json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
