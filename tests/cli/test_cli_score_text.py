@@ -94,9 +94,11 @@ def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:
     one = firth("next-sentence", tiny_run, "The queen.", "The river.")
     assert one.code == 0 and one.out.endswith("%  The queen.  |  The river.\n")
     lines = b"The queen.\tThe river.\n\nThe river.\tThe queen.\n"
-    read = [json.loads(line) for line in firth("next-sentence", tiny_run, "--json", stdin=lines).out.splitlines()]
+    several = firth("next-sentence", tiny_run, "--json", stdin=lines)
+    assert "stdin: 1 blank line left out" in several.err
+    read = [json.loads(line) for line in several.out.splitlines()]
     assert [r["first"] for r in read] == ["The queen.", "The river."]
     assert one.out.startswith(f"{read[0]['follows']:7.2%}")
-    assert "stdin:1: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"alone\n").complaint
+    assert "stdin:2: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"\nalone\n").complaint
     assert "takes two texts" in firth("next-sentence", tiny_run, "alone").complaint
     assert "stdin: no pairs" in firth("next-sentence", tiny_run, stdin=b"").complaint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_text, filled_lines, load_and_say, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_texts, filled_lines, load_and_say, print_json, print_table
 from firth.errors import InputError, UsageError
 from firth.inference.precision import Precision
 from firth.progress import say
@@ -48,8 +48,7 @@ def score_text(
     """
     if pairs is not None and texts:
         raise UsageError("firth score-text takes texts or --pairs, not both")
-    for text in texts:
-        check_text(text, "TEXT")
+    check_texts(texts, reads="<")
     given = list(_read_pairs(pairs)) if pairs is not None else None
     loaded = load_and_say(model, precision)
     if given is not None:

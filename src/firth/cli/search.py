@@ -8,8 +8,9 @@ from cyclopts import Parameter, validators
 
 from firth.cli.shared import (
     JsonFlag,
-    check_text,
+    check_texts,
     counted,
+    filled_lines,
     lines_from,
     load_and_say,
     on_interrupt,
@@ -61,8 +62,7 @@ def search(
     as_json
         Print one JSON object per query.
     """
-    for query in queries:
-        check_text(query, "QUERY")
+    check_texts(queries, reads="<")
     if texts is not None:
         _build(index, texts, model, layer, pool, precision)
         if not queries:
@@ -83,7 +83,7 @@ def search(
         raise ConfigError(f"the model of {index} is not found from here ({error}): give it with --model") from None
     found.check_model(loaded)
     n_queries = 0
-    for query in queries or (line for line in lines_from(None) if line.strip()):
+    for query in queries or filled_lines():
         n_queries += 1
         say_unknown(query, loaded)
         _print(query, found.nearest(found.embed(loaded, query), top_k), as_json)
