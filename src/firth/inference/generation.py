@@ -134,9 +134,9 @@ def generate_stream(
 ) -> Iterator[Continuation]:
     """Generate continuations in the order of the prompts; holds ``at_once`` prompts in memory.
 
-    The n-th prompt's samples depend on the seed and n, not on the batch. ``through`` and
-    ``on_ids``: as in ``NextTokenModel``. ConfigError for
-    a model that cannot generate, InputError for a prompt without tokens, LengthError for one that is too long.
+    The n-th prompt's samples depend on the seed and n, not on the batch. ``through`` and ``on_ids``: as in
+    ``NextTokenModel``. ConfigError for a model that cannot generate, InputError for a prompt without tokens,
+    LengthError for one that is too long.
     """
     model = language_model(loaded)
     tokenizer = loaded.tokenizer
