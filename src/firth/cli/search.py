@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
@@ -20,6 +20,7 @@ from firth.cli.shared import (
 )
 from firth.errors import ConfigError, FirthError, InputError
 from firth.inference.precision import Precision
+from firth.tasks.config import Pool
 
 if TYPE_CHECKING:
     from firth.inference.search import Hit
@@ -32,7 +33,7 @@ def search(
     texts: Path | None = None,
     model: Path | None = None,
     layer: int | None = None,
-    pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
+    pool: Pool | None = None,
     top_k: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 5,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
@@ -96,7 +97,7 @@ def _build(
     texts: Path,
     model: Path | None,
     layer: int | None,
-    pool: Literal["mean", "max", "first", "last", "summary"] | None,
+    pool: Pool | None,
     precision: Precision,
 ) -> None:
     from firth.files import check_new, nearest

@@ -18,6 +18,7 @@ from firth.cli.shared import (
     print_json,
 )
 from firth.errors import ConfigError
+from firth.inference.defaults import BEAM, EXTRA, LENGTH_PENALTY
 from firth.progress import Progress
 
 
@@ -61,9 +62,9 @@ def translate(
     from firth.inference.translating import AT_ONCE, Search, trained_length
 
     search = Search(
-        beam=1 if greedy else beam or 4,
-        length_penalty=0.6 if length_penalty is None else length_penalty,
-        extra=extra or 50,
+        beam=1 if greedy else beam or BEAM,
+        length_penalty=LENGTH_PENALTY if length_penalty is None else length_penalty,
+        extra=extra or EXTRA,
     )
     loaded = load_and_say(model, "float32")
     known = trained_length(loaded.loaded)

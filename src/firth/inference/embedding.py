@@ -5,7 +5,7 @@ The first and the last need only the tokenizer; between them ``embed_stream`` or
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ from firth.inference.batching import in_batches
 from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix
 from firth.layers.mixing import pool_rows
 from firth.packed import Hidden
+from firth.tasks.config import Pool
 from firth.tasks.learnt import pretrained_summary
 
 T = TypeVar("T")
-Pool = Literal["mean", "max", "first", "last", "summary"]
 AT_ONCE = 2048  # texts
 
 
