@@ -16,7 +16,7 @@ help:
 	@echo "make coverage  all tests with the share of lines that they run"
 	@echo "make wheel   build dist/firth-*.whl"
 	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
-	@echo "make study   fine-tune them on a dozen tasks, about 150 minutes on two cores; what is done is kept"
+	@echo "make study   fine-tune them on seventeen tasks, about 150 minutes on two cores; what is done is kept"
 	@echo "make bench   measure this machine beside other libraries, about 20 quiet minutes; writes docs/benchmarks.md"
 	@echo "make torture kill, fill the disk and damage files, hours on two cores, resumable; writes docs/robustness.md"
 	@echo "make audit   look up known vulnerabilities of the pinned dependencies, where a network allows it"

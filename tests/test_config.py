@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from firth.config import (
     AMOUNT,
     COUNT,
+    FRACTION,
     PART,
     POSITIVE,
     RATE,
@@ -455,6 +456,7 @@ def test_defaults_must_be_immutable() -> None:
         (POSITIVE, (1e-9, 3), (0, -1, math.inf, math.nan)),
         (SHARE, (0, 1), (-0.1, 1.1, math.nan)),
         (PART, (0.1, 1), (0, 1.1, math.nan)),
+        (FRACTION, (0.1, 0.9), (0, 1, math.nan)),
         (RATE, (0, 0.9), (1, -0.1, math.nan)),
     ],
 )

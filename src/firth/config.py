@@ -58,6 +58,7 @@ AMOUNT = Bounds("0 or more", lambda x: 0 <= x < math.inf)
 POSITIVE = Bounds("more than 0", lambda x: 0 < x < math.inf)
 SHARE = Bounds("a share, 0 to 1", lambda x: 0 <= x <= 1)
 PART = Bounds("more than 0 and at most 1", lambda x: 0 < x <= 1)
+FRACTION = Bounds("more than 0 and less than 1", lambda x: 0 < x < 1)
 RATE = Bounds("at least 0 and less than 1", lambda x: 0 <= x < 1)
 
 

@@ -483,7 +483,7 @@ def _older(path: Path) -> Path:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Replace ``path`` by ``new``. Between the two renames only ``path.old`` exists: see ``recover``."""
+    """Replace ``path`` by ``new``. Between the two renames only ``_older(path)`` exists: see ``recover``."""
     _remove(_older(path))
     try:
         if os.path.lexists(path):

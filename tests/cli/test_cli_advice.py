@@ -16,6 +16,12 @@ import pytest
         ("finetune --task xyzxyz --model RUN --train TEXT --out OUT", ["data sets: glue, "]),
         ("predict RUN words", ["firth finetune --model MODEL"]),
         ("embed RUN TEXT", ["is a file here: --input TEXT"]),
+        ("translate RUN TEXT", ["is a file here: --input TEXT"]),
+        ("next-sentence RUN words TEXT", ["is a file here: --input TEXT"]),
+        ("score-text RUN TEXT", ["is a file here: < TEXT"]),
+        ("generate RUN TEXT", ["is a file here: < TEXT"]),
+        ("fill-mask RUN TEXT", ["is a file here: < TEXT"]),
+        ("search RUN TEXT", ["is a file here: < TEXT"]),
         ("embed RUN words --input TEXT", ["either TEXT or --input"]),
     ],
 )

@@ -211,7 +211,9 @@ def test_a_context_without_a_piece_is_valid_json(firth, models: dict[str, Path])
     ("kind", "text", "message"),
     [
         ("answer", '{"question": "a", "context": "b"}\nno json\n', "stdin:2: not JSON"),
-        ("answer", '{"question": "a", "context": "b"}\n[1]\n', "stdin:2: found [1], expected a JSON object"),
+        ("answer", '{"question": "a", "context": "b"}\n[1]\n', "stdin:2: found a list, expected a JSON object"),
+        ("answer", '{"question": "a", "context": "\\ud800"}\n', "stdin:1: not JSON (half of a surrogate pair)"),
+        ("choose", '{"id": "\\udc00", "text": "a", "choices": ["b", "c"]}\n', "stdin:1: not JSON (half of a surr"),
         ("answer", '{"question": "a"}\n', "stdin:1: {'question': 'a'}: expected {\"question\": …, \"context\": …}"),
         ("choose", '{"text": "a", "choices": ["only"]}\n', "stdin:1: expected at least two choices, found 1"),
         ("choose", '\n{"text": "a", "choices": 5}\n', "stdin:2: {'text': 'a', 'choices': 5}: expected {\"text\""),
@@ -227,9 +229,10 @@ def test_a_line_that_is_no_object_of_the_task(
 
 def test_a_line_of_a_file_that_is_no_json_is_named(firth, models: dict[str, Path], tmp_path: Path) -> None:
     for kind, good in (("answer", '{"question": "a", "context": "b"}'), ("classify", '{"text": "a"}')):
-        (tmp_path / "t.jsonl").write_text(good + "\n{\n")
-        result = firth("predict", models[kind], "--input", tmp_path / "t.jsonl")
-        assert result.code == 2 and f"{tmp_path / 't.jsonl'}:2: not JSON" in result.complaint
+        for bad in ("{", '{"id": "\\ud800", ' + good[1:]):
+            (tmp_path / "t.jsonl").write_text(f"{good}\n{bad}\n")
+            result = firth("predict", models[kind], "--input", tmp_path / "t.jsonl")
+            assert result.code == 2 and f"{tmp_path / 't.jsonl'}:2: not JSON" in result.complaint
 
 
 def test_a_line_that_is_not_utf8(firth, models: dict[str, Path]) -> None:

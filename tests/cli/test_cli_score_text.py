@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from firth.inference.model import Model
+from firth.inference.text_scores import TextScore, TokenScore
+
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
@@ -77,13 +80,25 @@ def test_perplexities_of_each_text_and_of_all(firth, tiny_run: Path) -> None:
     assert [line.split()[-1] for line in by_token[1:]] == [t["token"] for t in read[0]["tokens"]]
 
 
+def test_a_perplexity_too_large_for_a_number(firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = (TokenScore("a", 0, 1, -800.0),)
+    scores = [TextScore("a", tokens, "forward", tokens)] * 2
+    monkeypatch.setattr(Model, "score_stream", lambda self, texts: iter(scores))
+    done = firth("score-text", tiny_run, "a", "a")
+    assert done.code == 0 and "perplexity of all 2 texts: inf (2 tokens)" in done.err
+    found = json.loads(firth("score-text", tiny_run, "a", "--json").out.splitlines()[0], parse_constant=pytest.fail)
+    assert found["perplexity"] is None and found["backward_perplexity"] is None
+
+
 def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:
     one = firth("next-sentence", tiny_run, "The queen.", "The river.")
     assert one.code == 0 and one.out.endswith("%  The queen.  |  The river.\n")
     lines = b"The queen.\tThe river.\n\nThe river.\tThe queen.\n"
-    read = [json.loads(line) for line in firth("next-sentence", tiny_run, "--json", stdin=lines).out.splitlines()]
+    several = firth("next-sentence", tiny_run, "--json", stdin=lines)
+    assert "stdin: 1 blank line left out" in several.err
+    read = [json.loads(line) for line in several.out.splitlines()]
     assert [r["first"] for r in read] == ["The queen.", "The river."]
     assert one.out.startswith(f"{read[0]['follows']:7.2%}")
-    assert "stdin:1: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"alone\n").complaint
+    assert "stdin:2: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"\nalone\n").complaint
     assert "takes two texts" in firth("next-sentence", tiny_run, "alone").complaint
     assert "stdin: no pairs" in firth("next-sentence", tiny_run, stdin=b"").complaint

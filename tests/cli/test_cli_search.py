@@ -17,6 +17,7 @@ def test_embed_once_then_search(firth, tiny_run: Path, tmp_path: Path) -> None:
         "the market",
     ]
     several = firth("search", index, "--json", stdin=b"the river\n\nthe market\n")
+    assert "stdin: 1 blank line left out" in several.err
     lines = [json.loads(line) for line in several.out.splitlines()]
     assert [(line["query"], line["hits"][0]["text"]) for line in lines] == [("the river",) * 2, ("the market",) * 2]
 

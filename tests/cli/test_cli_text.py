@@ -340,6 +340,7 @@ def test_prepare_cleans_and_says_what_went(firth, tiny_text: Path, tiny_vocab: P
         (["--similarity", "0.9"], "--similarity says what --clean takes"),
         (["--memory", "500MB"], "--memory bounds what --clean, --against"),
         (["--language", "en", "--memory", "lots"], "--memory lots: expected a size"),
+        (["--clean", "--memory", "9" * 400], "expected a size"),
         (["--language", "klingon"], "no language called 'klingon'"),
         (["--against", "missing.tsv"], "missing.tsv"),
         (["--holdout", 0.1], "--hold-out"),

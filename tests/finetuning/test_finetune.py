@@ -512,6 +512,8 @@ def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: d
         (["adapt.frozen_groups=-1", "adapt.dropout=0.1"], "=-1 freezes the encoder: leave out adapt.dropout, layer_d"),
         (["adapt.frozen_groups=4", "adapt.layer_decay=0.5"], "=4 freezes the encoder: leave .*, or set it to -1"),
         (["adapt.unfreeze=gradual", 'grid=["adapt.frozen_groups=0,4"]'], "frozen_groups=4 freezes the encoder: leave"),
+        (["data.held_out=2"], "data.held_out=2.0: expected more than 0 and less than 1"),
+        (["data.limit=-1"], "data.limit=-1: expected 0 or more"),
         (["adapt.transferred_groups=9"], "adapt.transferred_groups=9: this encoder has 4"),
         (
             ["adapt.transferred_groups=1", "from_scratch=true"],

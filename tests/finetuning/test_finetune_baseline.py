@@ -126,13 +126,18 @@ def test_one_label_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "o").exists()
 
 
-def test_a_baseline_answers_alone(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_answers_alone(fitted: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(fitted), "x", "--with", str(fitted)]) == 2
     assert "is a baseline, which answers alone" in capsys.readouterr().err
     assert main(["predict", str(fitted), "x", "--precision", "int8"]) == 2
     assert "leave out precision" in capsys.readouterr().err
     assert main(["fill-mask", str(fitted), "a [MASK]"]) == 2
     assert "has no encoder" in capsys.readouterr().err
+    evaluate = ["evaluate", str(fitted), "--data", str(files / "dev.tsv"), "--precision", "auto"]
+    for given in (["--recover-text", "published"], ["--max-drop", "1"], ["--with", str(fitted)]):
+        assert main([*evaluate, *given]) == 2
+        error = capsys.readouterr().err
+        assert error.endswith(f"is a baseline, which is evaluated alone: leave out {given[0]}\n")
 
 
 def test_a_disk_that_is_full_at_the_report_leaves_nothing(

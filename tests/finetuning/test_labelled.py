@@ -207,6 +207,7 @@ def test_f1_is_of_two_labels(tmp_path: Path) -> None:
         ("tag", {"train": "t.conll", "format": "squad"}, "--format squad: expected one of conll"),
         ("tag", {"train": "t.jsonl", "columns": "word=0"}, "--columns does not apply to the format jsonl"),
         ("tag", {"train": "t.conll", "columns": "text=0"}, "expected numbers of columns such as word=0,tag=3"),
+        ("tag", {"train": "t.conll", "columns": "word=0,tag=--3"}, "expected numbers of columns such as word=0,tag=3"),
         ("classify", {"train": "t.tsv", "format": "conll"}, "--format conll: expected one of tsv, csv, jsonl"),
     ],
 )

@@ -46,6 +46,7 @@ def test_labels_are_read_however_they_are_written(tmp_path: Path, name: str, tex
         ("a\nb\na\na\nb\n", "5 predictions for 4 examples"),
         ('a\nb\na\n{"lable": "a"}\n', ":4: found no 'label'"),
         ('a\nb\n{"label": \na\n', ":3: not JSON"),
+        ('a\nb\n{"label": ' + "[" * 100_000 + "\na\n", ":3: not JSON"),
     ],
 )
 def test_bad_predictions_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -109,6 +110,8 @@ def test_numbers(tmp_path: Path) -> None:
     for bad in ("nan", "many", "inf"):
         with pytest.raises(InputError, match=f":2: found '{bad}', expected value"):
             scored("regress", gold, write(tmp_path / "p", f"2\n{bad}\n6\n"))
+    with pytest.raises(InputError, match=":2: found 999"):
+        scored("regress", gold, write(tmp_path / "p", f'2\n{{"value": {"9" * 400}}}\n6\n'))
 
 
 def test_a_data_set_has_scores_of_its_own(tmp_path: Path) -> None:
@@ -177,6 +180,8 @@ def test_answers_by_question(tmp_path: Path) -> None:
     assert (found["best_squad_f1"], found["best_squad_f1_threshold"]) == (1, 0.1)
     with pytest.raises(InputError, match="2: found None, expected a number"):
         scored("answer", gold, said, na_prob_file=str(write(odds, '{"1": 0.1}')))
+    with pytest.raises(InputError, match="2: found 999.*, expected a number"):
+        scored("answer", gold, said, na_prob_file=str(write(odds, f'{{"1": 0.1, "2": {"9" * 400}}}')))
     with pytest.raises(InputError, match=r"no answer for 1 questions, such as '2' \(.*qas\[1\]\)"):
         scored("answer", gold, write(tmp_path / "p.json", '{"1": "Ann"}'))
     with pytest.raises(InputError, match="found list, expected an object"):
@@ -197,6 +202,8 @@ def test_ids_put_predictions_in_order_and_occur_once(tmp_path: Path) -> None:
 def test_choices(tmp_path: Path) -> None:
     gold = write(tmp_path / "g.jsonl", '{"text": "x", "choices": ["p", "q"], "label": 1}\n' * 2)
     assert scored("choose", gold, write(tmp_path / "p", '1\n{"choice": 0}\n'))["scores"] == {"accuracy": 0.5}
+    with pytest.raises(InputError, match=":2: found inf, expected choice"):
+        scored("choose", gold, write(tmp_path / "p", '1\n{"choice": 1e999}\n'))
 
 
 @pytest.mark.parametrize(("threshold", "answerable", "unanswerable"), [(None, 0, 1), (0.5, 0, 1), (3.0, 1, 0)])

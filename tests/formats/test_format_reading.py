@@ -79,7 +79,7 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
     assert model.embed("the cat").shape == (8,)
     with pytest.raises(ConfigError, match="published without a masked-LM head: it cannot fill masks"):
         model.fill_mask("a [MASK]")
-    with pytest.raises(ConfigError, match="published without a pooler, so it has no summary"):
+    with pytest.raises(ConfigError, match="trained without its summary vector"):
         model.embed("the cat", pool="summary")
     # And so it is when it has become a model folder.
     loaded = open_model(tmp_path / "m")

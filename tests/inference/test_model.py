@@ -16,7 +16,7 @@ from firth.inference.model import Model, load_model
 from firth.packed import Hidden
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig, EmbeddingConfig
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig, LinearConfig
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
 
@@ -225,6 +225,10 @@ def pooled_by_hand(model: Model, windows: list[list[int]], layer: int, pool: str
 @pytest.mark.parametrize("pool", ["mean", "max", "first", "last", "summary"])
 @pytest.mark.parametrize("layer", [-1, -2, 0, 1])
 def test_vectors_by_hand(model: Model, layer: int, pool: Any) -> None:
+    if pool == "summary" and layer != -1:
+        with pytest.raises(ConfigError, match=f"only at the top layer: leave out layer {layer}, or choose"):
+            model.embed(SHORT, layer, pool)
+        return
     room = MOST - 2
     windows = {
         SHORT: [bert_row(ids_of("the", "cat", "sat"))],
@@ -298,7 +302,25 @@ def test_pools_that_do_not_exist_are_named(model: Model, unchecked: None) -> Non
         model.embed(SHORT, pool="median")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["bert-ltr", "lstm", "classify"])
+def test_a_summary_that_nothing_taught_is_refused(folders: dict[str, Path]) -> None:
+    without: dict[str, Any] = {"recipe": {"objective.next_sentence": False}}
+    bert, tuned, ltr = (load_model(folders[name], device="cpu") for name in ("bert", "classify", "bert-ltr"))
+    read_apart = Classifier(
+        tuned.loaded.objective.encoder, ClassifyConfig(labels=("a", "b"), network=LinearConfig(pool="mean"))
+    )
+    for loaded in (
+        replace(bert.loaded, provenance=without),
+        replace(tuned.loaded, objective=read_apart.eval(), provenance={"base": {"provenance": without}}),
+        ltr.loaded,
+    ):
+        with pytest.raises(ConfigError, match="trained without its summary vector: choose another pool"):
+            replace(bert, loaded=loaded).embed(SHORT, pool="summary")
+    # The task of this one has taught it.
+    learnt = replace(tuned.loaded, provenance={"base": {"provenance": without}})
+    assert replace(tuned, loaded=learnt).embed(SHORT, pool="summary").shape == (8,)
+
+
+@pytest.mark.parametrize("name", ["bert", "lstm", "classify"])
 @pytest.mark.parametrize("pool", ["mean", "max", "first", "last", "summary"])
 def test_every_system_has_vectors(folders: dict[str, Path], name: str, pool: Any) -> None:
     made = load_model(folders[name], device="cpu")

@@ -27,8 +27,9 @@ def test_a_file_of_translations(tmp_path: Path) -> None:
     assert found["scores"]["bleu"] == pytest.approx(100) and found["examples"] == 3
     objects = [json.dumps({"translation": line, "score": -1.0}) for line in GOLD]
     assert score_translation_file(written(tmp_path / "found.jsonl", objects), gold) == found
-    with pytest.raises(InputError, match=r"broken.jsonl:2: expected an object with the text of a .translation."):
-        score_translation_file(written(tmp_path / "broken.jsonl", [objects[0], "{}", objects[2]]), gold)
+    for bad in ("{}", "[" * 100_000):
+        with pytest.raises(InputError, match=r"broken.jsonl:2: expected an object with the text of a .translation."):
+            score_translation_file(written(tmp_path / "broken.jsonl", [objects[0], bad, objects[2]]), gold)
     with pytest.raises(InputError, match="short has 2 lines and .*gold 3"):
         score_translation_file(written(tmp_path / "short", GOLD[:2]), gold)
 

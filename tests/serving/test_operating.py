@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import hashlib
+import math
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import torch
 from served import Client, Serve
 
+import firth.serving
 from firth.cli import main
 from firth.errors import ConfigError
 from firth.folder import read_model
@@ -25,13 +27,13 @@ from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.serving import admin
 from firth.serving.access import Access
-from firth.serving.admin import canary, forget_garbage, renewed
+from firth.serving.admin import canary, forget_garbage, leave_processors, renewed
 from firth.serving.asking import ServerState
 from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import Hosted
 from firth.serving.metrics import Metrics
-from firth.serving.server import _obey, allow_many_files, leave_processors
+from firth.serving.server import _obey, allow_many_files
 
 KEY = "a-key-of-sixteen-letters"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
@@ -219,18 +221,48 @@ def test_collections_pass_over_what_stays_and_a_reload_frees_what_does_not() -> 
     assert gone() is None
 
 
-@pytest.mark.parametrize(("rates", "threads"), [([1e5, 2e5], 1), ([1e5, 1e4], 2)])
+@pytest.mark.parametrize(("rates", "one_thread"), [([1e5, 2e5], True), ([1e5, 1e4], False)])
 def test_tiny_models_leave_processors_to_connections(
-    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], rates: list[float], threads: int
+    predictors: dict[str, Any], rates: list[float], one_thread: bool
 ) -> None:
-    chosen = [2]
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     state = ServerState({}, Engine(Limits(), Metrics()), Limits())
     for rate in rates:
         hosted = state.models[str(rate)] = Hosted(str(rate), Path("x"), predictors["classify"])
         hosted.cost.learn(1000, 0.0, 1000 / rate)
     leave_processors(state)
-    assert chosen[-1] == threads
+    assert state.engine.one_thread == one_thread
+
+
+def test_a_reload_decides_again_how_many_threads_compute(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any]
+) -> None:
+    chosen = [2]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: chosen[-1])
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr(admin, "load_hosted", lambda name, *rest: Hosted(name, Path("x"), predictors["masked"]))
+
+    async def work(client: Client) -> Any:
+        found = []
+        for tiny_from in (0.0, math.inf):
+            monkeypatch.setattr(admin, "_TINY_RATE", tiny_from)
+            await admin.reload_model(client.state, "masked")
+            assert (await client.post("/embed", {"inputs": "a"})).status_code == 200
+            found.append(chosen[-1])
+        return found
+
+    assert serve(work, "masked") == [1, 2]
+
+
+@pytest.mark.parametrize("package", ["uvloop", "httptools"])
+def test_what_the_server_needs_is_asked_for_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+) -> None:
+    for name in ("uvicorn.protocols.http.httptools_impl", "firth.serving.server"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(firth.serving, "server")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["serve", "runs/a"]) == 2
+    assert f"firth serve needs {package}: pip install" in capsys.readouterr().err
 
 
 def test_what_was_accepted_is_finished(serve: Serve) -> None:

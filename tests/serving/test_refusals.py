@@ -235,6 +235,16 @@ def test_binary_tensors_that_are_damaged(serve: Serve, data: bytes, words: str) 
     assert answer.status_code == 422 and words in answer.json()["error"]
 
 
+@pytest.mark.parametrize("size", ["9", "-1", "1" * 5000, "0" * 5000])
+def test_a_size_of_json_that_the_body_has_no_room_for(serve: Serve, size: str) -> None:
+    async def work(client: Client) -> Any:
+        headers = {"inference-header-content-length": size}
+        return await client.post("/v2/models/classify/infer", content=b"{}", headers=headers)
+
+    answer = serve(work, "classify")
+    assert answer.status_code == 422 and "expected at most 2" in answer.json()["error"]
+
+
 def test_a_body_that_is_too_long_or_never_ends(serve: Serve) -> None:
     async def endless() -> Any:
         yield b'{"inputs": "'

@@ -19,6 +19,7 @@ from firth.errors import InputError, UsageError
 from firth.files import check_new_file, new_file
 from firth.inference.precision import Precision
 from firth.progress import Progress
+from firth.tasks.config import Pool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,7 @@ def embed(
     mix: LayerMixName | None = None,
     last: Annotated[int, Parameter(validator=validators.Number(gte=1))] | None = None,
     weights: Annotated[list[float] | None, Parameter(name="--weights", consume_multiple=True)] = None,
-    pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
+    pool: Pool | None = None,
     out: Path | None = None,
     file: InputFile = None,
     precision: Precision = "float32",

@@ -20,6 +20,7 @@ from firth.cli.shared import (
     print_table,
 )
 from firth.errors import ConfigError
+from firth.inference.defaults import BEAM, LENGTH_PENALTY
 from firth.inference.precision import Precision
 from firth.progress import say
 
@@ -165,7 +166,7 @@ def _evaluate_translations(
     from firth.inference.translating import Search
     from firth.inference.translation_scores import evaluate_translation
 
-    search = Search(beam=beam or 4, length_penalty=0.6 if length_penalty is None else length_penalty)
+    search = Search(beam=beam or BEAM, length_penalty=LENGTH_PENALTY if length_penalty is None else length_penalty)
     found = evaluate_translation(model, data, gold, search)
     if as_json:
         print_json(found)

@@ -44,7 +44,8 @@ def extend(
     model
         Run or model folder, also of another tool, or hub:org/name.
     texts
-        Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or patterns: plain text (blank lines between documents), JSONL, Parquet, Wikipedia dumps (.xml);
+        also packed as .gz, .xz, .bz2 or .zst.
     out
         Output model folder.
     tokens

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, check_text, filled_lines, load_and_say, print_json, say_unknown
+from firth.cli.shared import JsonFlag, check_texts, filled_lines, load_and_say, print_json, say_unknown
 from firth.errors import InputError
 from firth.inference.precision import Precision
 
@@ -44,8 +44,7 @@ def fill_mask(
     as_json
         Print one JSON object per text.
     """
-    for text in texts:
-        check_text(text, "TEXT")
+    check_texts(texts, reads="<")
     loaded = load_and_say(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE

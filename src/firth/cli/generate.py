@@ -12,7 +12,7 @@ from firth.cli.shared import (
     AtLeastOne,
     Flag,
     JsonFlag,
-    check_text,
+    check_texts,
     filled_lines,
     load_and_say,
     print_json,
@@ -72,8 +72,7 @@ def generate(
     as_json
         Print one JSON object per prompt.
     """
-    for prompt in prompts:
-        check_text(prompt, "TEXT")
+    check_texts(prompts, reads="<")
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     options = _options(sample, greedy, beam, drawing)
     if max_new_tokens is not None:

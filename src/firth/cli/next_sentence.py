@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import InputFile, JsonFlag, check_text, lines_from, load_and_say, print_json
+from firth.cli.shared import InputFile, JsonFlag, check_texts, load_and_say, numbered_lines, print_json
 from firth.errors import InputError, UsageError
 from firth.inference.precision import Precision
 
@@ -38,8 +38,7 @@ def next_sentence(
     """
     if texts and (len(texts) != 2 or file is not None):
         raise UsageError(f"firth next-sentence takes two texts, or pairs on stdin or --input; got {len(texts)} texts")
-    for text in texts:
-        check_text(text, "TEXT")
+    check_texts(texts, file)
     from firth.inference.next_sentence import next_sentence_model
 
     loaded = load_and_say(model, precision)
@@ -64,9 +63,7 @@ def next_sentence(
 
 
 def _pairs(file: Path | None) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines_from(file), start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(file):
         parts = line.split("\t")
         if len(parts) != 2:
             raise InputError(

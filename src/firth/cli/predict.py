@@ -1,8 +1,6 @@
 """``firth predict``."""
 
 import dataclasses
-import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +22,7 @@ from firth.cli.shared import (
     check_texts,
     counted,
     importing,
+    json_line,
     lines_from,
     load_and_say,
     on_interrupt,
@@ -246,7 +245,7 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
 
 def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
     """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
-    from firth.tasks.readers.files import read_lines
+    from firth.tasks.readers.files import json_object, read_lines
 
     name = "TEXT" if texts else str(file or "stdin")
     for number, line in read_lines(file) if file is not None else enumerate(texts or lines_from(None), start=1):
@@ -254,25 +253,13 @@ def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None
         check_text(line, where)
         if form == "jsonl" and not line.strip():
             continue
-        item = _fields(line, where) if form == "jsonl" else line
+        item = json_object(line, where) if form == "jsonl" else line
         try:
             record = model.record(item)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         name_of_it = item.get("id") if isinstance(item, dict) else None
         yield dataclasses.replace(record, where=where, id="" if name_of_it is None else str(name_of_it))
-
-
-def _fields(line: str, where: str) -> dict[str, Any]:
-    """A JSON object of one line."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "cannot be parsed"
-        raise InputError(f"{where}: not JSON ({reason}); expected one object a line") from None
-    if not isinstance(fields, dict):
-        raise InputError(f"{where}: found {line.strip()[:60]}, expected a JSON object")
-    return fields
 
 
 def _file_records(
@@ -322,18 +309,12 @@ def _write(answers: Iterable[Answer], stream: IO[str], at_once: int) -> int:
     n_answers = 0
     for record, answer in answers:
         fields = {"id": record.id} if record.id else {}
-        fields |= {name: _finite(value) for name, value in dataclasses.asdict(answer).items()}
-        print(json.dumps(fields, ensure_ascii=False, allow_nan=False), file=stream)
+        print(json_line(fields | dataclasses.asdict(answer)), file=stream)
         n_answers += 1
         if n_answers % at_once == 0:
             stream.flush()
     stream.flush()
     return n_answers
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity, which is the score of "no answer" where the context has not a single token."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _submit(task: str, answers: Iterable[Answer], folder: Path) -> None:

@@ -253,7 +253,7 @@ def _number(flag: str, text: str) -> float:
 
 def _bytes(flag: str, text: str) -> int:
     """``500MB``, ``2GB`` or a number of bytes."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT]?)B?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?) *([kMGT]?)B?", text.strip(), re.IGNORECASE)
     if not found:
         raise ConfigError(f"{flag} {text}: expected a size such as 500MB or 2GB")
     return int(float(found[1]) * _UNITS[found[2].upper()])

@@ -3,13 +3,12 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from math import exp, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_text, filled_lines, load_and_say, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_texts, filled_lines, load_and_say, print_json, print_table
 from firth.errors import InputError, UsageError
 from firth.inference.precision import Precision
 from firth.progress import say
@@ -49,31 +48,31 @@ def score_text(
     """
     if pairs is not None and texts:
         raise UsageError("firth score-text takes texts or --pairs, not both")
-    for text in texts:
-        check_text(text, "TEXT")
+    check_texts(texts, reads="<")
     given = list(_read_pairs(pairs)) if pairs is not None else None
     loaded = load_and_say(model, precision)
     if given is not None:
         _score_pairs(loaded, given, as_json)
         return
     source = texts or filled_lines()
-    totals: dict[str, list[float]] = {}
+    totals: dict[str, tuple[float, int]] = {}
     n_texts = 0
     for score in loaded.score_stream(source) if texts else _each(loaded, source):
         n_texts += 1
         if n_texts == 1 and not as_json:
             _say_columns(score)
         for kind, scored in _directions(score):
-            total = totals.setdefault(kind, [0.0, 0.0])
-            total[0] += sum(token.log_probability for token in scored)
-            total[1] += len(scored)
+            before, n_before = totals.get(kind, (0.0, 0))
+            totals[kind] = before + sum(token.log_probability for token in scored), n_before + len(scored)
         _print_score(score, tokens, as_json)
     if not n_texts:
         raise InputError("no text: give one after MODEL, or lines on stdin")
     if n_texts > 1 and not as_json:
+        from firth.inference.text_scores import perplexity_from
+
         for kind, (log_probability, n_tokens) in totals.items():
-            shown = f"{exp(-log_probability / n_tokens):,.2f}" if n_tokens else "-"
-            say(f"{_NAMES[kind]} of all {n_texts:,} texts: {shown} ({int(n_tokens):,} tokens)")
+            shown = f"{perplexity_from(log_probability, n_tokens):,.2f}" if n_tokens else "-"
+            say(f"{_NAMES[kind]} of all {n_texts:,} texts: {shown} ({n_tokens:,} tokens)")
 
 
 _NAMES = {"masked": "pseudo-perplexity", "forward": "perplexity", "backward": "backward perplexity"}
@@ -101,10 +100,8 @@ def _directions(score: "TextScore") -> list[tuple[str, tuple["TokenScore", ...]]
 
 def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
     if as_json:
-        # JSON has no infinity and no NaN.
-        perplexity = score.perplexity if isfinite(score.perplexity) else None
         found = {"text": score.text, "kind": score.kind, "log_probability": score.log_probability}
-        found |= {"perplexity": perplexity, "tokens": [asdict(token) for token in score.tokens]}
+        found |= {"perplexity": score.perplexity, "tokens": [asdict(token) for token in score.tokens]}
         if score.backward:
             found["backward_perplexity"] = score.backward_perplexity
             found["backward"] = [asdict(token) for token in score.backward]

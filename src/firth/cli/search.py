@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
 from firth.cli.shared import (
     JsonFlag,
-    check_text,
+    check_texts,
     counted,
+    filled_lines,
     lines_from,
     load_and_say,
     on_interrupt,
@@ -19,6 +20,7 @@ from firth.cli.shared import (
 )
 from firth.errors import ConfigError, FirthError, InputError
 from firth.inference.precision import Precision
+from firth.tasks.config import Pool
 
 if TYPE_CHECKING:
     from firth.inference.search import Hit
@@ -31,7 +33,7 @@ def search(
     texts: Path | None = None,
     model: Path | None = None,
     layer: int | None = None,
-    pool: Literal["mean", "max", "first", "last", "summary"] | None = None,
+    pool: Pool | None = None,
     top_k: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 5,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
@@ -61,8 +63,7 @@ def search(
     as_json
         Print one JSON object per query.
     """
-    for query in queries:
-        check_text(query, "QUERY")
+    check_texts(queries, reads="<")
     if texts is not None:
         _build(index, texts, model, layer, pool, precision)
         if not queries:
@@ -83,7 +84,7 @@ def search(
         raise ConfigError(f"the model of {index} is not found from here ({error}): give it with --model") from None
     found.check_model(loaded)
     n_queries = 0
-    for query in queries or (line for line in lines_from(None) if line.strip()):
+    for query in queries or filled_lines():
         n_queries += 1
         say_unknown(query, loaded)
         _print(query, found.nearest(found.embed(loaded, query), top_k), as_json)
@@ -96,7 +97,7 @@ def _build(
     texts: Path,
     model: Path | None,
     layer: int | None,
-    pool: Literal["mean", "max", "first", "last", "summary"] | None,
+    pool: Pool | None,
     precision: Precision,
 ) -> None:
     from firth.files import check_new, nearest

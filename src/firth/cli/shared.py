@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import io
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,7 +93,21 @@ def say_unknown(text: str, model: "Model") -> None:
 
 def print_json(data: Any) -> None:
     """One line of JSON on stdout."""
-    print(json.dumps(dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data, ensure_ascii=False))  # type: ignore[arg-type]  # an object, not a class
+    plain = dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data  # type: ignore[arg-type]  # an object, not a class
+    print(json_line(plain))
+
+
+def json_line(data: Any) -> str:
+    """One line of JSON; infinity and NaN, which it does not have, are null."""
+    return json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
@@ -171,15 +186,20 @@ def lines_from(path: Path | None) -> Iterator[str]:
 
 
 def filled_lines() -> Iterator[str]:
-    """The lines of stdin that are not blank; says how many others there were, which have no answer."""
+    """The lines of stdin that are not blank: see ``numbered_lines``."""
+    return (line for _, line in numbered_lines(None))
+
+
+def numbered_lines(path: Path | None) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers; says how many others there were, which have no answer."""
     blank = 0
-    for line in lines_from(None):
+    for number, line in enumerate(lines_from(path), start=1):
         if line.strip():
-            yield line
+            yield number, line
         else:
             blank += 1
     if blank:
-        say(f"stdin: {counted(blank, 'blank line')} left out: answers count the others")
+        say(f"{path or 'stdin'}: {counted(blank, 'blank line')} left out: answers count the others")
 
 
 def _checked(file: TextIO, where: str) -> Iterator[str]:
@@ -198,15 +218,18 @@ def looks_like_file(text: str) -> bool:
     return Path(text).is_file()
 
 
-def check_texts(texts: Sequence[str], file: Path | None) -> None:
-    """Refuse texts beside a file of them, text that is not UTF-8, and a text that is the name of a file."""
+def check_texts(texts: Sequence[str], file: Path | None = None, *, reads: str = "--input") -> None:
+    """Refuse texts beside a file of them, text that is not UTF-8, and a text that is the name of a file.
+
+    ``reads``: what a command line has before the name of a file to be read.
+    """
     if texts and file is not None:
         raise UsageError("give either TEXT or --input, not both")
     for text in texts:
         check_text(text, "TEXT")
         if looks_like_file(text):
             raise UsageError(
-                f"{text} is a file here: --input {text} reads what is in it; to have the name itself read, give it on "
+                f"{text} is a file here: {reads} {text} reads what is in it; to have the name itself read, give it on "
                 "stdin"
             )
 

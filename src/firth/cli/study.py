@@ -36,7 +36,7 @@ def study(
     ----------
     name
         learning: what makes a small BERT learn from 2.5 M and 12 M tokens, one change at a time.
-        finetuning: pre-training against from scratch on a dozen tasks; frozen features; label counts.
+        finetuning: pre-training against from scratch on seventeen tasks; frozen features; label counts.
         directionality: BERT, left-to-right BERT and GPT at equal size and tokens, on four tasks.
         translation: Transformer on Multi30k, with and without beam search and checkpoint averaging.
         unknown-words: named entity recognition on word vectors, by the rule for unknown words.

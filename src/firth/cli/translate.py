@@ -11,13 +11,14 @@ from firth.cli.shared import (
     Flag,
     InputFile,
     JsonFlag,
-    check_text,
+    check_texts,
     lines_from,
     load_and_say,
     on_interrupt,
     print_json,
 )
 from firth.errors import ConfigError
+from firth.inference.defaults import BEAM, EXTRA, LENGTH_PENALTY
 from firth.progress import Progress
 
 
@@ -57,17 +58,14 @@ def translate(
     """
     if greedy and (beam or length_penalty is not None):
         raise ConfigError("--greedy keeps a single hypothesis: leave out --beam and --length-penalty")
-    if texts and file is not None:
-        raise ConfigError("give TEXT or --input FILE, not both")
+    check_texts(texts, file)
     from firth.inference.translating import AT_ONCE, Search, trained_length
 
     search = Search(
-        beam=1 if greedy else beam or 4,
-        length_penalty=0.6 if length_penalty is None else length_penalty,
-        extra=extra or 50,
+        beam=1 if greedy else beam or BEAM,
+        length_penalty=LENGTH_PENALTY if length_penalty is None else length_penalty,
+        extra=extra or EXTRA,
     )
-    for number, given in enumerate(texts, 1):
-        check_text(given, f"TEXT {number}")
     loaded = load_and_say(model, "float32")
     known = trained_length(loaded.loaded)
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE

@@ -141,7 +141,8 @@ def train(
     Parameters
     ----------
     texts
-        Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or patterns: plain text (blank lines between documents), JSONL, Parquet, Wikipedia dumps (.xml);
+        also packed as .gz, .xz, .bz2 or .zst.
     out
         Output model folder.
     kind
@@ -256,7 +257,7 @@ def nearest(
     in_context
         A sentence with the word: compare vectors in context with those of the words in --texts.
     texts
-        With --in-context: files, folders or glob patterns with the sentences to search.
+        With --in-context: files, folders or patterns with the sentences to search.
     layer
         With --in-context: layer, 0 is the embedding output, -1 the top (default).
     same_word

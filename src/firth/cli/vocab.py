@@ -38,7 +38,8 @@ def vocab(
     Parameters
     ----------
     texts
-        Files, folders or glob patterns: plain text (blank lines between documents) or JSONL, also .gz and .xz.
+        Files, folders or patterns: plain text (blank lines between documents), JSONL, Parquet, Wikipedia dumps (.xml);
+        also packed as .gz, .xz, .bz2 or .zst.
     out
         Output folder for the tokenizer.
     size

@@ -17,6 +17,7 @@ from firth.formats.table import open_model
 from firth.packed import Encoder
 from firth.progress import Progress
 from firth.systems import SYSTEMS, has_weights, size_named
+from firth.tasks.learnt import pretrained_summary
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import RowMaker
 from firth.text.published import load_tokenizer
@@ -45,25 +46,13 @@ class Base:
 
     @property
     def has_summary(self) -> bool:
-        """Whether pre-training trained the encoder's own vector of a text: BERT's, only with next-sentence prediction.
+        """Whether the encoder's own vector of a text was trained: see ``pretrained_summary``.
 
-        True where nothing is known of it. The same encoder from scratch has the settings of the trained one.
+        The same encoder from scratch has the settings of the trained one.
         """
-        if "pooler" in self.untrained:
-            return False
-        if not self.system_name.startswith("bert"):
-            return True
-        return self.system_name == "bert" and self._pretrained_with("objective.next_sentence") is not False
-
-    def _pretrained_with(self, key: str) -> Any:
-        """An option of its pre-training; None where that is not known."""
-        origin = self.origin
-        while origin:  # a fine-tuned model tells what it was made from
-            made = origin.get("provenance", {})
-            if key in made.get("recipe", {}):
-                return made["recipe"][key]
-            origin = made.get("base", {})
-        return None
+        return "pooler" not in self.untrained and pretrained_summary(
+            self.system_name, self.origin.get("provenance", {})
+        )
 
     @property
     def trained_length(self) -> int | None:

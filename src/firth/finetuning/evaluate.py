@@ -72,14 +72,10 @@ def evaluate(
         )
     if find_baseline(model) is not None:
         check_baseline_options(str(model), precision=precision, compile=False)
-        if others or max_drop is not None:
-            raise ConfigError(
-                f"{model} is a baseline, which supports neither ensembles nor other precisions: leave out --with"
-            )
+        _check_alone(f"{model} is a baseline", others, max_drop, published_text)
         return _evaluate_method(model, read_baseline(model), "NumPy and SciPy on the CPU", data, config, task, split)
     if find_joint(model) is not None:
-        if others or max_drop is not None:
-            raise ConfigError(f"{model} is a joint model, which is evaluated alone: leave out --with and --max-drop")
+        _check_alone(f"{model} is a joint model", others, max_drop, published_text)
         joint = read_joint(model, precision=precision)
         return _evaluate_method(model, joint, "TF-IDF and an encoder", data, config, task, split)
     folder = gated_folder(model) if precision == "int8" else None
@@ -201,6 +197,14 @@ def _check_drop(precision: Precision, max_drop: float) -> None:
         raise ConfigError("--max-drop compares another precision with float32: give --precision too")
     if not 0 <= max_drop <= 100:
         raise ConfigError(f"--max-drop {max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
+
+
+def _check_alone(what: str, others: Sequence[str | Path], max_drop: float | None, published_text: bool) -> None:
+    """ConfigError for options that only a model of one encoder has."""
+    flags = {"--with": bool(others), "--max-drop": max_drop is not None, "--recover-text": published_text}
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if given:
+        raise ConfigError(f"{what}, which is evaluated alone: leave out {' and '.join(given)}")
 
 
 def compare_precisions(task: str, plain: dict[str, float], scores: dict[str, float], max_drop: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Read labelled data for fine-tuning and evaluation: a published data set by name, or the user's files."""
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -410,7 +411,7 @@ def _word_columns(text: str) -> dict[str, int]:
     found = {}
     for pair in text.split(","):
         part, _, number = (piece.strip() for piece in pair.partition("="))
-        if part not in ("word", "tag") or not number.lstrip("-").isdecimal():
+        if part not in ("word", "tag") or not re.fullmatch("-?[0-9]{1,9}", number):
             raise ConfigError(f"--columns {text!r}: expected numbers of columns such as word=0,tag=3")
         found[part] = int(number)
     return found

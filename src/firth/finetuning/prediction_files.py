@@ -1,7 +1,6 @@
 """``firth score``: score prediction files of any system against gold answers."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from firth.inference.translation_scores import score_translation_file
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
-from firth.tasks.readers.files import Problems, read_json_document, read_lines
+from firth.tasks.readers.files import Problems, json_object, read_json_document, read_lines
 from firth.tasks.readers.tagging import in_bio, read_conll
 from firth.tasks.reading import labels_of
 from firth.text.records import Choice, Question, Record, Tagged
@@ -152,21 +151,17 @@ def _in_order(lines: list[tuple[int, str]], records: Sequence[Record], path: Pat
 def _id_of(line: str) -> str:
     """The id in a JSON object; empty if it cannot be read, which is reported later with the line."""
     try:
-        found = json.loads(line) if line.lstrip().startswith("{") else {}
-    except ValueError:
+        found = json_object(line, "") if line.lstrip().startswith("{") else {}
+    except InputError:
         return ""
-    return str(found["id"]) if isinstance(found, dict) and found.get("id") not in (None, "") else ""
+    return str(found["id"]) if found.get("id") not in (None, "") else ""
 
 
 def _answer(kind: str, line: str, where: str) -> Any:
     """Parse one line as a prediction: an object as ``firth predict`` writes it, or a plain value in the last column."""
     value: Any = line.rstrip("\r").split("\t")[-1]
     if line.lstrip().startswith("{"):
-        try:
-            found = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{where}: not JSON ({error})") from None
-        key = _KEYS[kind]
+        found, key = json_object(line, where), _KEYS[kind]
         if key not in found:
             raise InputError(f"{where}: found no {key!r}, expected the object that firth predict writes")
         value = found[key]
@@ -176,7 +171,7 @@ def _answer(kind: str, line: str, where: str) -> Any:
             return _with_score(value, found, where)
     try:
         return _MAKE[kind](value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{where}: found {value!r}, expected {_KEYS[kind]}") from None
 
 
@@ -210,7 +205,7 @@ def _with_score(text: Any, found: dict[str, Any], where: str) -> Answered:
     try:
         score = _finite(found["no_answer_score"])
         others = [str(span["text"]) for span in found.get("n_best", ())]
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, OverflowError, KeyError):
         raise InputError(f"{where}: no_answer_score or n_best are not as firth predict writes them") from None
     best = next((other for other in [str(text), *others] if other), "")
     return Answered(str(text), 0, 0, 1.0, score, (Span(best, 0, 0, 0.0, 1.0),) if best else ())
@@ -243,7 +238,7 @@ def _squad_answers(path: Path, records: Sequence[Question], na_probs: Path | Non
             raise InputError(f"{path}: {record.id}: found {text!r}, expected the text of an answer")
         try:
             number = _finite(score) if na_probs else None
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(f"{na_probs}: {record.id}: found {score!r}, expected a number") from None
         n_best = (Span(text, 0, 0, 0.0, 1.0),) if text else ()
         answers.append(Answered(text, 0, 0, 1.0, number, n_best))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from firth.config import (
     AMOUNT,
     COUNT,
+    FRACTION,
     PART,
     POSITIVE,
     RATE,
@@ -46,12 +47,15 @@ class LabelledConfig:
     columns: str = option("", "columns of the parts, such as text=2,label=0 or text=sentence,label=gold")
     header: Literal["auto", "yes", "no"] = option("auto", "whether the first line names the columns")
     skip_bad: bool = option(False, "True: skip, count and list malformed rows; False: the first one is an error")
-    limit: int = option(0, "maximum number of training examples, sampled by hash; 0: all")
+    limit: int = option(0, "maximum number of training examples, sampled by hash; 0: all", AMOUNT)
     limit_seed: int = option(0, "of that draw")
-    held_out: float = option(0.1, "share of the training examples held out by hash for all choices")
+    held_out: float = option(0.1, "share of the training examples held out by hash for all choices", FRACTION)
     choose_on: Literal["held-out", "dev"] = option(
         "held-out", "dev: make choices on the dev file, as papers do; its score is then optimistic"
     )
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "data")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -143,13 +143,13 @@ def saturations(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | 
     Rows that can attend to one token only are left out. Errors as in ``attention_weights``.
     """
     kinds = [attention_weights(encoder, ids, segments, scaled=scaled) for scaled in (True, False)]
-    # Under left-to-right attention the first row has no choice.
-    kinds = [x[:, :, 1:] for x in kinds]
     found = []
-    for layer, (with_root, without) in enumerate(zip(*kinds, strict=True), start=1):
-        largest = [float(x.max(-1).mean()) if x.size else math.nan for x in (with_root, without)]
-        slope = [float((x * (1 - x)).sum(-1).mean()) if x.size else math.nan for x in (with_root, without)]
-        found.append(Saturation(layer, *largest, *slope))
+    for number, (layer, *weights) in enumerate(zip(attention_layers(encoder), *kinds, strict=True), start=1):
+        # Under left-to-right attention the first row has no choice, and a single token never has one.
+        rows = [x[:, 1:] if layer.causal or len(ids) == 1 else x for x in weights]
+        largest = [float(x.max(-1).mean()) if x.size else math.nan for x in rows]
+        slope = [float((x * (1 - x)).sum(-1).mean()) if x.size else math.nan for x in rows]
+        found.append(Saturation(number, *largest, *slope))
     return found
 
 

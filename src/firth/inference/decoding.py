@@ -3,8 +3,8 @@
 A model provides one function: ``advance(ids, state) -> (log_probs, state)`` reads the next token of each of R
 sequences, ``ids (R,)``, and returns natural log-probabilities of the token after it, ``(R, V)``. Its ``state`` needs
 one method: ``state.select(chosen)`` reorders, drops or repeats sequences.
-``greedy``, ``sample`` and ``beam_search`` start from ``first (B,)``, the first input of each sequence (the start token,
 
+``greedy``, ``sample`` and ``beam_search`` start from ``first (B,)``, the first input of each sequence (the start token,
 or the last one of a prompt whose others are in ``state``), and generate at most ``most[b]`` tokens for sequence b, the
 end token included. A sequence's result does not depend on the batch. If log-probabilities are NaN, as with damaged
 weights, each raises CheckpointError.

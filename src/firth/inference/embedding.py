@@ -5,7 +5,7 @@ The first and the last need only the tokenizer; between them ``embed_stream`` or
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from firth.inference.batching import in_batches
 from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix
 from firth.layers.mixing import pool_rows
 from firth.packed import Hidden
+from firth.tasks.config import Pool
+from firth.tasks.learnt import pretrained_summary
 
 T = TypeVar("T")
-Pool = Literal["mean", "max", "first", "last", "summary"]
 AT_ONCE = 2048  # texts
 
 
@@ -86,9 +87,21 @@ def check_embedding(loaded: Loaded, layer: int, pool: Pool | None) -> tuple[int,
     how, unit = (own.pool, own.normalize) if pool is None else (pool, False)
     if how not in get_args(Pool):
         raise ConfigError(f"pool {how!r}: expected one of {', '.join(get_args(Pool))}")
-    if how == "summary" and "encoder.pooler" in loaded.untrained:
-        raise ConfigError("this model was published without a pooler, so it has no summary: choose another pool")
+    if how == "summary" and not _has_summary(loaded):
+        raise ConfigError("this model was trained without its summary vector: choose another pool")
+    if how == "summary" and number != layer_number(loaded, -1):
+        raise ConfigError(
+            f"the summary vector exists only at the top layer: leave out layer {layer}, or choose another pool"
+        )
     return number, how, unit
+
+
+def _has_summary(loaded: Loaded) -> bool:
+    """Whether the encoder's own vector of a text was trained, in pre-training or for the model's task."""
+    features = getattr(loaded.objective, "features", None)
+    if features is not None and features.summary:
+        return True
+    return "encoder.pooler" not in loaded.untrained and pretrained_summary(loaded.system_name, loaded.provenance)
 
 
 def embedding_rows(loaded: Loaded, texts: Sequence[str]) -> list[list[list[int]]]:

@@ -18,6 +18,7 @@ from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
 from firth.inference.decoding import Hypothesis, Through, beam_search, check_sampling, greedy, here, sample
+from firth.inference.defaults import BEAM, NEW_TOKENS, TOP_P
 from firth.inference.language_models import LanguageModel, NextToken, language_model
 from firth.text.tokenizer import Tokenizer
 
@@ -34,11 +35,11 @@ class Writing:
     """
 
     how: How = "sample"
-    max_new_tokens: int = 50
-    beam: int = 4
+    max_new_tokens: int = NEW_TOKENS
+    beam: int = BEAM
     temperature: float = 1.0
     top_k: int = 0
-    top_p: float = 0.9
+    top_p: float = TOP_P
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -134,9 +135,9 @@ def generate_stream(
 ) -> Iterator[Continuation]:
     """Generate continuations in the order of the prompts; holds ``at_once`` prompts in memory.
 
-    The n-th prompt's samples depend on the seed and n, not on the batch. ``through`` and
-    ``on_ids``: as in ``NextTokenModel``. ConfigError for
-    a model that cannot generate, InputError for a prompt without tokens, LengthError for one that is too long.
+    The n-th prompt's samples depend on the seed and n, not on the batch. ``through`` and ``on_ids``: as in
+    ``NextTokenModel``. ConfigError for a model that cannot generate, InputError for a prompt without tokens,
+    LengthError for one that is too long.
     """
     model = language_model(loaded)
     tokenizer = loaded.tokenizer

@@ -24,8 +24,9 @@ from firth.inference.attention_maps import (
     saturations,
 )
 from firth.inference.batching import in_batches
+from firth.inference.defaults import BEAM, EXTRA, LENGTH_PENALTY, NEW_TOKENS, TOP_P
 from firth.inference.embedding import AT_ONCE as TEXTS_AT_ONCE
-from firth.inference.embedding import Pool, embed_stream, layer_number
+from firth.inference.embedding import embed_stream, layer_number
 from firth.inference.fast import make_fast, pack_linears
 from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
@@ -39,7 +40,7 @@ from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
 from firth.packed import Hidden, Tokens
-from firth.tasks.config import TowersConfig
+from firth.tasks.config import Pool, TowersConfig
 from firth.tasks.items import AT_ONCE, RECORDS, record_of
 from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
@@ -307,7 +308,12 @@ class Model:
         self, texts: Sequence[str], *, beam: int = ..., length_penalty: float = ..., extra: int = ...
     ) -> list[str]: ...
     def translate(
-        self, texts: str | Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, extra: int = 50
+        self,
+        texts: str | Sequence[str],
+        *,
+        beam: int = BEAM,
+        length_penalty: float = LENGTH_PENALTY,
+        extra: int = EXTRA,
     ) -> str | list[str]:
         """Translate a text, or each of several, by beam search (``beam`` 1: greedy).
 
@@ -371,11 +377,11 @@ class Model:
         prompts: str | Sequence[str],
         *,
         how: How = "sample",
-        max_new_tokens: int = 50,
-        beam: int = 4,
+        max_new_tokens: int = NEW_TOKENS,
+        beam: int = BEAM,
         temperature: float = 1.0,
         top_k: int = 0,
-        top_p: float = 0.9,
+        top_p: float = TOP_P,
         seed: int = 0,
     ) -> Continuation | list[Continuation]:
         """Continue a text, or each of several, by ``max_new_tokens`` tokens.

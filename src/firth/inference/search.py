@@ -18,10 +18,10 @@ from jaxtyping import Float
 from firth.config import read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.files import check_new, make_folder, nearest, write_json
-from firth.inference.embedding import Pool
 from firth.inference.model import Model
 from firth.manifest import MANIFEST, check_folder
 from firth.progress import Progress
+from firth.tasks.config import Pool
 
 ABOUT, VECTORS, TEXTS, LINES = "index.json", "vectors.f32", "texts.txt", "lines.npy"
 FORMAT, VERSION = "firth-index", 1

@@ -69,10 +69,15 @@ class TextScore:
 
 
 def perplexity_of(tokens: Sequence[TokenScore]) -> float:
+    """The perplexity of some tokens: see ``perplexity_from``."""
+    return perplexity_from(sum(token.log_probability for token in tokens), len(tokens))
+
+
+def perplexity_from(log_probability: float, n_tokens: int) -> float:
     """e to the mean negative log-probability; infinity where that is too large a number, NaN of no token."""
-    if not tokens:
+    if not n_tokens:
         return math.nan
-    mean = -sum(token.log_probability for token in tokens) / len(tokens)
+    mean = -log_probability / n_tokens
     return math.exp(mean) if mean < 700 else math.inf
 
 

@@ -16,6 +16,7 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
 from firth.inference.decoding import Through, beam_search, here
+from firth.inference.defaults import BEAM, EXTRA, LENGTH_PENALTY
 from firth.packed import Tokens
 
 AT_ONCE = 2048
@@ -27,11 +28,11 @@ MOST_WRITTEN = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """Options of the search for translations. Defaults: Vaswani et al. 2017, §6.1."""
+    """Options of the search for translations."""
 
-    beam: int = 4
-    length_penalty: float = 0.6
-    extra: int = 50
+    beam: int = BEAM
+    length_penalty: float = LENGTH_PENALTY
+    extra: int = EXTRA
 
     def __post_init__(self) -> None:
         if self.beam < 1:

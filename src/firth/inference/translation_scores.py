@@ -60,7 +60,7 @@ def _parallel(first: str, second: str) -> tuple[list[str], list[str]]:
 def _text_of(line: str, where: str) -> str:
     try:
         text = json.loads(line)["translation"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = None
     if not isinstance(text, str):
         raise InputError(

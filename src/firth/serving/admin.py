@@ -19,6 +19,8 @@ _Made = TypeVar("_Made")
 CANARY = "The old farmer walked to the river in the morning."
 # Texts of a warm-up: one short, one long, several; what they take is what the cost model begins with.
 _WARM_UP = (1, 1, 8, 4)
+# Tokens a second from which on connections cost more than computing: every processor but one is theirs then.
+_TINY_RATE = 50_000
 # The text format of Prometheus.
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -97,10 +99,17 @@ async def reload_model(state: ServerState, name: str, *, force: bool = False) ->
     old = state.model(name)
     new = await asyncio.get_running_loop().run_in_executor(None, apart, lambda: renewed(old, force=force))
     state.models[name] = new
+    leave_processors(state)
     show_models(state)
     del old
     forget_garbage()
     return new
+
+
+def leave_processors(state: ServerState) -> None:
+    """Compute with one thread if all models are tiny: two would wait for each other while connections have a core."""
+    rates = [hosted.cost.rate(state.limits.slice_ms / 1e3) for hosted in state.models.values()]
+    state.engine.one_thread = min(rates) > _TINY_RATE
 
 
 def forget_garbage() -> None:

@@ -266,7 +266,7 @@ def _parsed(request: Request, data: bytes) -> Any:
     """The JSON of a body; what is behind it, by the binary extension of KServe, goes beside the request."""
     size = request.headers.get(HEADER)
     if size is not None and protocol_of(request.url.path) == "kserve":
-        if not (size.isascii() and size.isdigit() and int(size[:18]) <= len(data)):
+        if not (size.isascii() and size.isdigit() and len(size) <= 18 and int(size) <= len(data)):
             raise RefusalError(422, "body", f"{HEADER}: {size[:40]!r}: expected at most {len(data)}")
         request.scope["firth.binary"] = data[int(size) :]
         data = data[: int(size)]

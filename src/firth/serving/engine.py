@@ -71,12 +71,16 @@ class _Pauses:
 
 @dataclass(eq=False)
 class Engine:
-    """Runs batches on a thread of its own, from ``start`` to ``stop``."""
+    """Runs batches on a thread of its own, from ``start`` to ``stop``.
+
+    ``one_thread``: whether PyTorch computes on that thread alone; it may change at any time.
+    """
 
     limits: Limits
     metrics: Metrics
     in_flight: int = 0
     draining: bool = False
+    one_thread: bool = False
     _tickets: dict[Request, _Ticket] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,6 +120,9 @@ class Engine:
     # The engine's thread
 
     def _loop(self) -> None:
+        import torch
+
+        usual = torch.get_num_threads()
         while True:
             with self._changed:
                 batch = self._next()
@@ -128,6 +135,9 @@ class Engine:
                 # What is called may watch the layers itself, and is to see no others' rows there.
                 called = isinstance(batch.kind, Forward) and batch.kind.what in CALLED
                 long = not called and self.scheduler.is_long(batch)
+            # Each thread has a number of its own, which no other one can change.
+            if torch.get_num_threads() != (threads := 1 if self.one_thread else usual):
+                torch.set_num_threads(threads)
             self._run(batch, long)
 
     def _next(self) -> SharedBatch | None:

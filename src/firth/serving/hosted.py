@@ -20,9 +20,9 @@ from firth.serving.forward import Forward, Job, Prepared
 from firth.serving.scheduler import QueuedRow
 
 if TYPE_CHECKING:
-    from firth.inference.embedding import Pool
     from firth.inference.model import Model
     from firth.inference.word_table import WordTable
+    from firth.tasks.config import Pool
 
 # A baseline counts characters as tokens.
 _CHARACTERS_A_TOKEN = 4

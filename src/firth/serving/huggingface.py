@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from firth.inference.defaults import BEAM, LENGTH_PENALTY, NEW_TOKENS, TOP_P
 from firth.serving.asking import (
     TASK_ROUTES,
     Context,
@@ -73,11 +74,11 @@ class MaskParameters:
 
 @request_body
 class GenerationParameters:
-    max_new_tokens: int = 50
+    max_new_tokens: int = NEW_TOKENS
     do_sample: bool = True
     temperature: float = 1.0
     top_k: int = 0
-    top_p: float = 0.9
+    top_p: float = TOP_P
     num_beams: int = 1
     seed: int = 0
     return_full_text: bool = True
@@ -108,8 +109,8 @@ _NOT_SUPPORTED = (
 
 @request_body
 class TranslationParameters:
-    num_beams: int = 4
-    length_penalty: float = 0.6
+    num_beams: int = BEAM
+    length_penalty: float = LENGTH_PENALTY
 
 
 @request_body

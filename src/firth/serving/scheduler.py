@@ -51,7 +51,6 @@ class Request:
     number: int = 0
     next_row: int = 0
     tokens_left: int = 0
-    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,6 @@ class Scheduler:
 
     def leave(self, request: Request) -> None:
         """The client of a request is gone: none of its rows that wait will be computed."""
-        request.left = True
         client = self._clients.get(request.client)
         if client is not None and request in client.requests:
             client.requests.remove(request)

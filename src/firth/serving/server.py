@@ -8,6 +8,7 @@ every model is loaded again.
 import asyncio
 import errno
 import queue
+import resource
 import signal
 import socket
 import threading
@@ -18,13 +19,15 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from firth.errors import ConfigError, FirthError
 from firth.inference.precision import Precision
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
-from firth.serving.admin import apart, forget_garbage, reload_model, show_models, warm, why_not
+from firth.serving.admin import apart, forget_garbage, leave_processors, reload_model, show_models, warm, why_not
 from firth.serving.app import make_app
 from firth.serving.asking import ServerState
 from firth.serving.config import Limits
@@ -36,8 +39,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BACKLOG = 2048
 # What connections may take to close once all requests are answered.
 CLOSING_S = 5
-# Tokens a second from which on connections cost more than computing: every processor but one is theirs then.
-_TINY_RATE = 50_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,21 +142,8 @@ def serve(served: Served) -> None:
     say("stopped")
 
 
-def leave_processors(state: ServerState) -> None:
-    """Compute with one thread if all models are tiny: two would wait for each other while connections have a core."""
-    rates = [hosted.cost.rate(state.limits.slice_ms / 1e3) for hosted in state.models.values()]
-    if min(rates) > _TINY_RATE:
-        import torch
-
-        torch.set_num_threads(1)
-
-
 def allow_many_files() -> None:
     """Open as many files as the system allows: each connection is one, and 1,024 are the usual number unless asked."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows has no such limit
-        return
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != most:
         # Some systems call the limit infinite and refuse it; the old number does then.
@@ -176,8 +164,7 @@ def start_http(
         raise _cannot_listen(bound.getsockname()[0], bound.getsockname()[1], error) from None
     config = uvicorn.Config(
         app,
-        http="httptools",
-        loop="uvloop",
+        http=HttpToolsProtocol,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -195,7 +182,7 @@ def start_http(
         await server.serve([bound])
 
     def run_all() -> None:
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
 
     thread = threading.Thread(target=run_all, name="http")

@@ -61,6 +61,8 @@ class WindowConfig:
 
 
 MixKind = Literal["one", "sum", "scalar", "concat"]
+# Of embeddings.
+Pool = Literal["mean", "max", "first", "last", "summary"]
 TextPool = Literal["mean", "max", "first", "last", "attention"]
 _KINDS = (
     "linear, bilstm (TagLM, ELMo), biattentive (CoVe's BCN), or towers (Sentence-BERT: two texts encoded separately)"
@@ -384,5 +386,5 @@ class ChooseConfig:
 class EmbeddingConfig:
     """Default pooling of a model's text embeddings."""
 
-    pool: Literal["mean", "max", "first", "last", "summary"] = option("mean", "how token vectors are pooled")
+    pool: Pool = option("mean", "how token vectors are pooled")
     normalize: bool = option(False, "True: scale to length 1, so that the dot product of two is their cosine")

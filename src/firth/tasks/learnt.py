@@ -1,4 +1,4 @@
-"""What a model's folder says of the data that it has learnt from; no torch."""
+"""What a model's folder says of what it has learnt, and from which data; no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -34,6 +34,26 @@ def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
         return found
     columns = learnt_columns(provenance)  # folders of earlier versions say no more
     return parse_columns(columns).second is not None if columns else None
+
+
+def pretrained_summary(system_name: str, provenance: Mapping[str, Any]) -> bool:
+    """Whether pre-training taught an encoder its own vector of a text: BERT only with next-sentence prediction.
+
+    True where nothing is known of it.
+    """
+    if not system_name.startswith("bert"):
+        return True
+    return system_name == "bert" and _pretrained_with(provenance, "objective.next_sentence") is not False
+
+
+def _pretrained_with(provenance: Mapping[str, Any], key: str) -> Any:
+    """An option of a model's pre-training; None where that is not known."""
+    while provenance:  # a fine-tuned model tells what it was made from
+        recipe = provenance.get("recipe", {})
+        if key in recipe:
+            return recipe[key]
+        provenance = provenance.get("base", {}).get("provenance", {})
+    return None
 
 
 def check_pair(record: Record, pairs: bool | None) -> Record:

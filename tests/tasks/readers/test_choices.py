@@ -72,6 +72,7 @@ def test_jsonl_of_choices(tmp_path: Path) -> None:
         ({"label": -1}, r":1: found the label -1, expected 0 to 1"),
         ({"label": True}, r":1: found the label True"),
         ({"label": "A"}, r":1: found the label 'A'"),
+        ({"label": "1" * 5000}, r":1: found the label '1111"),
         ({"label": None}, r":1: found no label"),
         ({"choices": ["x"]}, r":1: found 1 choice\(s\), expected at least two"),
         ({"choices": ["x", ""]}, r":1: found '' as choice 1"),

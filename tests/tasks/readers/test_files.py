@@ -138,6 +138,26 @@ def test_json_errors_name_the_line(tmp_path: Path) -> None:
         read_json_document(path)
 
 
+# Damage that is no error of the JSON's grammar.
+NO_JSON = {
+    '{"a": "\\ud800"}': "half of a surrogate pair",
+    '{"a": ' + "1" * 5000 + "}": "cannot be parsed",
+    '{"a": ' + "[" * 100_000: "cannot be parsed",
+}
+
+
+@pytest.mark.parametrize(("text", "why"), NO_JSON.items(), ids=["surrogate", "digits", "nested"])
+def test_json_that_python_cannot_hold(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"a\.json: not valid JSON \({why}\)"):
+        read_json_document(path)
+    with pytest.raises(InputError, match=rf"a\.json:1: not JSON \({why}\)"):
+        list(read_jsonl(path, Problems()))
+    path.write_text('{"a": "\\ud83d\\ude00"}')
+    assert read_json_document(path) == {"a": "\U0001f600"}
+
+
 def test_bad_rows_stop_or_are_counted() -> None:
     def make(number: int) -> int:
         if number % 2:

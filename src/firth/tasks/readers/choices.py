@@ -46,7 +46,7 @@ def _checked_choice(record: Choice) -> Choice:
 def _label(value: Any, where: str, labelled: bool) -> int | None:
     if not labelled:
         return None
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
         return int(value)
     if value is None or value == "":
         raise InputError(f"{where}: found no label, expected the number of the right choice (from 0); add it")

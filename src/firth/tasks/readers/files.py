@@ -190,18 +190,18 @@ def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, 
 
     def parse(item: tuple[int, str]) -> tuple[int, dict[str, Any]]:
         number, line = item
-        return number, _object(line, f"{path}:{number}")
+        return number, json_object(line, f"{path}:{number}")
 
     lines = ((number, line) for number, line in read_lines(path, problems) if line.strip())
     return make_each(lines, parse, problems)
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
+def json_object(line: str, where: str) -> dict[str, Any]:
+    """The JSON object of a line."""
     try:
-        value = json.loads(line)
+        value = _json_of(line)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "cannot be parsed"
-        raise InputError(f"{where}: not JSON ({reason}); expected one object per line") from None
+        raise InputError(f"{where}: not JSON ({_why(error)}); expected one object per line") from None
     if not isinstance(value, dict):
         raise InputError(f"{where}: found {kind_of(value)}, expected a JSON object")
     return value
@@ -211,11 +211,23 @@ def read_json_document(path: Path) -> Any:
     """Read a whole JSON document."""
     text = "\n".join(line for _, line in read_lines(path, longest=_LONGEST_DOCUMENT))
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
-    except RecursionError:
-        raise InputError(f"{path}: nested too deeply to be parsed as JSON") from None
+        return _json_of(text)
+    except (ValueError, RecursionError) as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InputError(f"{path}{line}: not valid JSON ({_why(error)})") from None
+
+
+def _json_of(text: str) -> Any:
+    value = json.loads(text)
+    if "\\u" in text:  # what is escaped may be no character, which no file of answers could hold
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else "cannot be parsed"
 
 
 def make_each(items: Iterable[Item], make: Callable[[Item], Made], problems: Problems) -> Iterator[Made]:
