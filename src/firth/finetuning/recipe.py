@@ -111,8 +111,8 @@ class TuneConfig:
     seeds: int = option(1, "number of runs that differ only in the seed", COUNT)
     average_seeds: bool = option(
         False,
-        "True: the model is the mean of their weights, and their heads begin alike; False: the model is that of the run "
-        "with the best held-out score",
+        "True: the model is the mean of their weights, and their heads begin alike; False: it is that of the run with "
+        "the best held-out score",
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "auto: bfloat16 if the CPU or GPU supports it, else float32"
