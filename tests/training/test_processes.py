@@ -82,8 +82,10 @@ def test_one_that_does_not_start_ends_the_run() -> None:
 
 
 LEADER = """
-import sys
+import signal, sys
 from firth.training.processes import start_group
+# A shell without job control starts what it runs beside it with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with start_group(3, "group_worker", {"do": "nothing"}) as group:
     group.all_gather(b"")
     print("met", flush=True)

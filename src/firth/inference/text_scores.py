@@ -70,7 +70,7 @@ class TextScore:
 
 def perplexity_of(tokens: Sequence[TokenScore]) -> float:
     """The perplexity of some tokens: see ``perplexity_from``."""
-    return perplexity_from(sum(token.log_probability for token in tokens), len(tokens))
+    return perplexity_from(sum((token.log_probability for token in tokens), 0.0), len(tokens))
 
 
 def perplexity_from(log_probability: float, n_tokens: int) -> float:
